@@ -1,0 +1,66 @@
+"""What a task is made of: examples, and a named, fingerprinted list of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headwise.errors import HeadwiseError
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt and what should follow it."""
+
+    prompt: str
+    """What the model reads. May be empty where whole sentences are compared."""
+    target: str
+    """The right continuation, with its leading space where the language has one."""
+    foils: tuple[str, ...] = ()
+    """Wrong continuations."""
+    counterfactual: str | None = None
+    """A prompt of the same length in tokens that should give a foil."""
+    label: str | None = None
+    """The ability or phenomenon it belongs to."""
+    also: tuple[str, ...] = ()
+    """Further right continuations, where the target is a set (any year greater than the given one)."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A named list of examples with the metric that suits it."""
+
+    name: str
+    examples: tuple[Example, ...]
+    metric: str = "logprob"
+    settings: dict[str, Any] = field(default_factory=dict)
+    """How the examples were made: seed, size, variant, shots."""
+
+    def __post_init__(self) -> None:
+        if not self.examples:
+            raise HeadwiseError(f"task {self.name!r} is empty; a task needs at least one example")
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __iter__(self) -> Iterator[Example]:
+        return iter(self.examples)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of every field of every example, in order, and of the metric."""
+        text = json.dumps([self.metric, [asdict(e) for e in self.examples]], ensure_ascii=True, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def take(self, indices: Sequence[int]) -> Task:
+        """The same task with only the examples at these indices."""
+        return Task(self.name, tuple(self.examples[i] for i in indices), self.metric, self.settings)
+
+    def halves(self) -> tuple[Task, Task]:
+        """Two disjoint halves, one to find an order and one to test it: even and odd examples."""
+        if len(self) < 2:
+            raise HeadwiseError(f"task {self.name!r} has one example; two halves need at least two")
+        return self.take(range(0, len(self), 2)), self.take(range(1, len(self), 2))

@@ -1,0 +1,41 @@
+"""In-context repetition of made-up words, after the identity-rule patterns ABA and ABB.
+
+"ma ko ma, ti re ti, lo su" -> " lo" (ABA) or " su" (ABB). Only the shown examples tell which rule holds, so
+the counterfactual is the same final pair after examples of the other rule.
+"""
+
+from __future__ import annotations
+
+import random
+
+from headwise.tasks.examples import Example
+from headwise.tasks.registry import register
+
+WORDS = (
+    "red blue green gold pink gray dog cat fox owl bee cow sun moon star rain wind snow oak rose fern moss corn "
+    "rice salt milk bread cake desk lamp door wall roof road ship boat train king queen hand foot eye nose "
+    "north south east west one two six ten iron silk wood glass stone sand"
+).split()
+
+
+@register(
+    "induction",
+    metric="logit_diff",
+    about="a repetition rule shown on triples of words: which word completes the last triple?",
+    pattern=("mixed", "ABA", "ABB"),
+)
+def induction(draw: random.Random, pattern: str = "mixed") -> Example:
+    """`pattern`: repeat the first word (`ABA`), the second (`ABB`), or half of each."""
+    rule = draw.choice(("ABA", "ABB")) if pattern == "mixed" else pattern
+    shown = 4
+    words = draw.sample(WORDS, 2 * shown + 2)
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    a, b = pairs[-1]
+
+    def prompt(rule: str) -> str:
+        triples = [f"{x} {y} {x if rule == 'ABA' else y}" for x, y in pairs[:-1]]
+        return "\n".join([*triples, f"{a} {b}"])
+
+    other = "ABB" if rule == "ABA" else "ABA"
+    target, foil = (a, b) if rule == "ABA" else (b, a)
+    return Example(prompt(rule), f" {target}", (f" {foil}",), prompt(other), label=rule)

@@ -1,0 +1,110 @@
+"""The tasks that are built in: a task is one generator function and one registration.
+
+    @register("capitals", metric="logit_diff", about="Paris is the capital of -> France")
+    def capitals(draw: random.Random) -> Example:
+        ...
+
+The generator makes one candidate example per call from the given source of randomness, so the same seed
+gives the same examples on every platform. What it returns is checked against the tokenizer in use; a
+candidate that does not fit (a counterfactual of another length, a foil that equals the target) is drawn
+again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.tasks.examples import Example, Task
+
+
+class Lengths(Protocol):
+    """What a task needs to know of a tokenizer: text in, token numbers out."""
+
+    def __call__(self, text: str) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class TaskFamily:
+    """A registered generator and what `headwise list tasks` says of it."""
+
+    name: str
+    metric: str
+    about: str
+    draw: Callable[..., Example]
+    options: dict[str, tuple[str, ...]]
+    """Options of the generator and their valid values, the default first."""
+
+
+_FAMILIES: dict[str, TaskFamily] = {}
+
+
+def register(
+    name: str, *, metric: str, about: str, **options: tuple[str, ...]
+) -> Callable[[Callable[..., Example]], Callable[..., Example]]:
+    """Make a generator known under `name`."""
+
+    def add(draw: Callable[..., Example]) -> Callable[..., Example]:
+        _FAMILIES[name] = TaskFamily(name, metric, about, draw, options)
+        return draw
+
+    return add
+
+
+def families() -> dict[str, TaskFamily]:
+    """Every registered task, by name. Importing this package's modules is what registers them."""
+    import headwise.tasks as package
+
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"headwise.tasks.{module.name}")
+    return dict(sorted(_FAMILIES.items()))
+
+
+def task(
+    name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None, **options: Any
+) -> Task:
+    """`n` distinct examples of a built-in task.
+
+    `tokens` is the tokenizer's encode function (`model.tokens`); with it, counterfactuals are guaranteed to
+    be of equal length in tokens. Without it they are of equal length in words.
+    """
+    known = families()
+    if name not in known:
+        raise unknown("task", name, known)
+    if n < 1:
+        raise HeadwiseError(f"a task needs at least one example, not {n}")
+    family = known[name]
+    for option, value in options.items():
+        if option not in family.options:
+            raise unknown(f"option of task {name!r}", option, family.options)
+        if value not in family.options[option]:
+            raise unknown(f"{option} of task {name!r}", str(value), family.options[option])
+    chosen = {option: values[0] for option, values in family.options.items()} | options
+
+    length = (lambda text: len(tokens(text))) if tokens else (lambda text: len(text.split()))
+    draw = random.Random(f"{name}/{sorted(chosen.items())}/{seed}")
+    found: dict[Example, None] = {}  # a dict keeps the order of drawing and drops repeats
+    tries = 0
+    while len(found) < n:
+        tries += 1
+        if tries > 200 * n + 2000:
+            raise HeadwiseError(
+                f"task {name!r} gave only {len(found)} of {n} distinct examples that fit this tokenizer; "
+                f"ask for at most {max(len(found), 1)}"
+            )
+        candidate = family.draw(draw, **chosen)
+        if _fits(candidate, length):
+            found[candidate] = None
+    return Task(name, tuple(found), family.metric, {"n": n, "seed": seed, **chosen})
+
+
+def _fits(example: Example, length: Callable[[str], int]) -> bool:
+    wrong = set(example.foils) & {example.target, *example.also}
+    other = example.counterfactual
+    same_length = other is None or (other != example.prompt and length(other) == length(example.prompt))
+    return not wrong and same_length
