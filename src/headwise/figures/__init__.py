@@ -1,0 +1,1 @@
+"""One function per figure, from tables alone: no figure ever sees a model."""

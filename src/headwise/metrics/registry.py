@@ -1,0 +1,83 @@
+"""What a metric is, and the metrics that are known by name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from headwise.errors import unknown
+from headwise.model.encode import Needs, Row, Scored
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number per example, oriented so that more is better."""
+
+    name: str
+    about: str
+    needs: Needs
+    per_row: Callable[[Scored], Tensor]
+    differentiable: bool = True
+    first_order: bool = True
+    """Whether its gradient at full gates says anything."""
+    compares: bool = False
+    """Whether it needs the full model's logits beside the gated ones."""
+
+    def combine(self, rows: Sequence[Row], values: np.ndarray, examples: int) -> np.ndarray:
+        """Values per row `[V, rows]` to values per example `[V, E]`.
+
+        Where an example has several rows they compete: 1 if the first, the target, beats all others.
+        """
+        if len(rows) == examples:
+            return values
+        combined = np.empty((len(values), examples))
+        of_example: list[list[int]] = [[] for _ in range(examples)]
+        for number, row in enumerate(rows):
+            of_example[row.example].append(number)
+        for example, (target, *foils) in enumerate(of_example):
+            best_foil = values[:, foils].max(axis=1) if foils else None
+            combined[:, example] = values[:, target] if best_foil is None else values[:, target] > best_foil
+        return combined
+
+
+_METRICS: dict[str, Metric] = {}
+
+
+def register(
+    name: str,
+    *,
+    needs: Needs,
+    about: str,
+    differentiable: bool = True,
+    first_order: bool = True,
+    compares: bool = False,
+) -> Callable[[Callable[[Scored], Tensor]], Callable[[Scored], Tensor]]:
+    """Make a function from scored rows to one number per row known under `name`."""
+
+    def add(per_row: Callable[[Scored], Tensor]) -> Callable[[Scored], Tensor]:
+        _METRICS[name] = Metric(name, about, needs, per_row, differentiable, first_order and differentiable, compares)
+        return per_row
+
+    return add
+
+
+def metrics() -> dict[str, Metric]:
+    """Every registered metric, by name."""
+    import headwise.metrics as package
+
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"headwise.metrics.{module.name}")
+    return dict(sorted(_METRICS.items()))
+
+
+def metric(name: str) -> Metric:
+    """The metric of this name."""
+    known = metrics()
+    if name not in known:
+        raise unknown("metric", name, known)
+    return known[name]

@@ -1,0 +1,1 @@
+"""Models and everything that touches transformers: loading, reaching heads, running gated batches."""

@@ -1,0 +1,354 @@
+"""V gates × E examples -> metric values.
+
+Rows of one batch carry different gates. Variants are grouped by the first layer they change; the residual
+stream there comes from one plain run, and the decoder is entered at that layer. Every batch also holds its
+rows with all gates at 1, so a difference never mixes two batch shapes: a head that does nothing scores
+exactly 0.
+
+V variants, E examples, S rows of a block (one or more per example), T tokens, L layers, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.errors import HeadwiseError
+from headwise.heads import ones
+from headwise.model.encode import Row, Scored, batch_of, encode_rows, pad_right
+from headwise.model.prefix import entered_at, recorded_streams
+from headwise.model.references import (
+    check_reference,
+    donor_prompts,
+    donor_rows,
+    first_differences,
+    mean_outputs,
+)
+from headwise.model.unembed import logits_at
+
+if TYPE_CHECKING:
+    from headwise.metrics.registry import Metric
+    from headwise.model.load import Model
+    from headwise.tasks.examples import Task
+
+LOGIT_BUDGET = 2**26
+"""Most logits held at once, in numbers: 256 MB in float32."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Metric values under gates, each beside the same example's value with all gates at 1 in the same batch."""
+
+    values: np.ndarray  # V, E
+    full: np.ndarray  # V, E
+
+    @property
+    def effects(self) -> np.ndarray:
+        """Metric with all heads minus metric under the gates `[V, E]`: positive where what was removed helps."""
+        return self.full - self.values
+
+
+@dataclass
+class _Block:
+    """Some rows of about equal length, with what is computed once for them."""
+
+    rows: list[Row]
+    tensors: dict[str, Tensor]
+    acts: Tensor | None = None  # S, T: where gates act; None is everywhere
+    streams: dict[int, Tensor] | None = None  # block index -> S, T, width
+    references: dict[int, Tensor] | None = None  # layer -> broadcastable to S, T, H, D
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    @property
+    def length(self) -> int:
+        return self.tensors["ids"].shape[1]
+
+    def scored(self, logits: Tensor, full: Tensor | None = None) -> Scored:
+        """`logits` of this block's rows, repeated any number of times."""
+        times = len(logits) // self.size
+        fields = {name: self.tensors[name] for name in ("tokens", "mask", "rights", "wrongs", "whole")}
+        repeated = {name: t.repeat(times, *[1] * (t.dim() - 1)) for name, t in fields.items()}
+        return Scored(logits, full=full, **repeated)
+
+
+class Engine:
+    """A model, a task and a metric, ready to be run under any gates."""
+
+    def __init__(
+        self,
+        model: Model,
+        task: Task,
+        metric: Metric,
+        *,
+        reference: str = "zero",
+        positions: str = "all",
+        reference_task: Task | None = None,
+        seed: int = 0,
+        batch_tokens: int | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> None:
+        """
+        reference: what a gated-out head is replaced by; positions: where gates act.
+        reference_task: the examples behind a mean reference (default: the task itself).
+        batch_tokens: most tokens in one forward pass (default: what suits the device).
+        advance: called with the number of (variant, row) pairs just finished.
+        """
+        check_reference(reference, positions)
+        self.model, self.task, self.metric = model, task, metric
+        self.reference, self.positions = reference, positions
+        self.batch_tokens = batch_tokens or model.batch_tokens
+        self.rows = encode_rows(model.text, task.examples, metric.needs)
+        self.rows_spent = 0
+        """Forward rows run so far, counting an entry in the middle as a whole row."""
+        self._advance = advance or (lambda count: None)
+        prompts = donor_prompts(reference, model.text, task.examples, seed)
+        self._donors = donor_rows(model.text, task.examples, self.rows, prompts) if prompts is not None else None
+        self._means: dict[int, Tensor] | None = None
+        if reference in ("mean", "position_mean"):
+            behind = self.rows
+            if reference_task is not None:
+                behind = encode_rows(model.text, reference_task.examples, "target")
+            self._means = mean_outputs(model, behind, reference == "position_mean", self.batch_tokens)
+
+    # ---- values ----------------------------------------------------------------------------------------
+
+    def full(self) -> np.ndarray:
+        """The metric with all gates at 1, per example `[E]`."""
+        return self.measure(ones(self.model.shape)[None]).values[0]
+
+    def measure(self, gates: np.ndarray) -> Measured:
+        """The metric under each of `gates[V, L, H]`, per example `[V, E]`."""
+        gates = self._checked(np.asarray(gates, dtype=np.float64))
+        values = np.full((len(gates), len(self.rows)), np.nan)
+        full = np.full_like(values, np.nan)
+        most = max(np.bincount(self._entries(gates), minlength=1))
+        with torch.inference_mode():
+            for numbers in self._partition(most + 1):
+                self._measure_rows(gates, numbers, values, full)
+        combine = self.metric.combine
+        return Measured(
+            combine(self.rows, values, len(self.task)),
+            combine(self.rows, full, len(self.task)),
+        )
+
+    def _measure_rows(self, gates: np.ndarray, numbers: list[int], values: np.ndarray, full: np.ndarray) -> None:
+        """Fill the columns `numbers` of `values` and `full`; out of memory, in two halves."""
+        try:
+            entries = self._entries(gates)
+            block = self._prepared(numbers, streams=bool(entries.any()))
+            for entry in np.unique(entries):
+                pending = list(np.flatnonzero(entries == entry))
+                while pending:
+                    chunk = pending[: self._variants_at_once(block)]
+                    try:
+                        result, paired = self._chunk(block, gates[chunk], int(entry))
+                    except (torch.OutOfMemoryError, RuntimeError) as error:
+                        if not _out_of_memory(error) or len(chunk) == 1:
+                            raise
+                        self._shrink()
+                        continue
+                    values[np.ix_(chunk, numbers)] = result
+                    full[np.ix_(chunk, numbers)] = paired
+                    pending = pending[len(chunk) :]
+                    self._advance(len(chunk) * len(numbers))
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+            self._shrink()
+            if len(numbers) == 1:
+                row = self.rows[numbers[0]]
+                raise HeadwiseError(
+                    f"example {row.example + 1} of task {self.task.name!r} ({len(row.ids)} tokens) does not fit into "
+                    "memory even alone; use a shorter prompt, a smaller dtype or another device"
+                ) from error
+            middle = len(numbers) // 2
+            self._measure_rows(gates, numbers[:middle], values, full)
+            self._measure_rows(gates, numbers[middle:], values, full)
+
+    def _chunk(self, block: _Block, gates: np.ndarray, entry: int) -> tuple[np.ndarray, np.ndarray]:
+        """Values `[v, S]` of some variants that enter at the same block, and their full partners `[S]`."""
+        with_full = np.concatenate([np.ones_like(gates[:1]), gates])  # v + 1, L, H: the first row is full
+        times = len(with_full)
+        logits = self._logits(block, torch.from_numpy(with_full), entry)
+        compare = logits[: block.size].repeat(times, 1, 1) if self.metric.compares else None
+        per_row = self.metric.per_row(block.scored(logits, compare)).double().cpu().numpy()
+        self.rows_spent += times * block.size
+        by_variant = per_row.reshape(times, block.size)
+        return by_variant[1:], by_variant[0]
+
+    # ---- gradients -------------------------------------------------------------------------------------
+
+    def gradients(self, gates: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Metric values `[E]` and their derivatives by the gates, per example `[E, L, H]`.
+
+        `gates` are shared `[L, H]` or per example `[E, L, H]`; all 1 by default. Weights ask for no gradient.
+        """
+        if not self.metric.differentiable:
+            raise HeadwiseError(
+                f"the metric {self.metric.name!r} has no gradient; use one such as logit_diff or logprob"
+            )
+        shape = (len(self.task), *self.model.shape)
+        at = np.broadcast_to(ones(self.model.shape) if gates is None else gates, shape)
+        self._checked(np.array(at, dtype=np.float64))
+        values, slopes = np.full(shape[0], np.nan), np.full(shape, np.nan)
+        # A backward pass keeps every layer's activations, so fewer tokens fit.
+        for numbers in self._partition(2):
+            self._gradients_of(at, numbers, values, slopes)
+        return values, slopes
+
+    def _gradients_of(self, at: np.ndarray, numbers: list[int], values: np.ndarray, slopes: np.ndarray) -> None:
+        examples = [self.rows[n].example for n in numbers]
+        try:
+            block = self._prepared(numbers, streams=False)
+            gates = torch.tensor(at[examples], dtype=self.model.gate_dtype, device=self.model.device, requires_grad=True)
+            metric = self.differentiable(block, gates)
+            metric.sum().backward()  # type: ignore[no-untyped-call]
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not _out_of_memory(error) or len(numbers) == 1:
+                raise
+            self._shrink()
+            middle = len(numbers) // 2
+            self._gradients_of(at, numbers[:middle], values, slopes)
+            self._gradients_of(at, numbers[middle:], values, slopes)
+            return
+        assert gates.grad is not None
+        values[examples] = metric.detach().double().cpu().numpy()
+        slopes[examples] = gates.grad.double().cpu().numpy()
+        self._advance(len(numbers))
+
+    def differentiable(self, block: _Block, gates: Tensor) -> Tensor:
+        """The metric of a block's rows `[S]` as a function of their gates `[S, L, H]`, for autograd."""
+        with self.model.visiting(self._gate_visitor(block, gates, None)):
+            logits = logits_at(self.model.hf, block.tensors["ids"], block.tensors["positions"])
+        self.rows_spent += block.size
+        compare = None
+        if self.metric.compares:
+            with torch.no_grad():
+                compare = logits_at(self.model.hf, block.tensors["ids"], block.tensors["positions"])
+        return self.metric.per_row(block.scored(logits, compare))
+
+    # ---- one forward pass ------------------------------------------------------------------------------
+
+    def _logits(self, block: _Block, gates: Tensor, entry: int) -> Tensor:
+        """Scored logits `[v·S, P, vocabulary]` of a block's rows under each of `gates[v, L, H]`, variant by variant."""
+        times = len(gates)
+        changed = {int(layer) for layer in torch.nonzero((gates != 1).any(2).any(0))}
+        per_row = gates.to(self.model.device, self.model.gate_dtype).repeat_interleave(block.size, 0)  # v·S, L, H
+        ids = block.tensors["ids"].repeat(times, 1)
+        with ExitStack() as stack:
+            stack.enter_context(self.model.visiting(self._gate_visitor(block, per_row, changed)))
+            if entry > 0:
+                assert block.streams is not None
+                stream = block.streams[entry].repeat(times, 1, 1)
+                blocks, tuples = self.model.reach.blocks, self.model.proof.blocks_return_tuples
+                stack.enter_context(entered_at(blocks, entry, stream, tuples))
+            return logits_at(self.model.hf, ids, block.tensors["positions"].repeat(times, 1))
+
+    def _gate_visitor(
+        self, block: _Block, gates: Tensor, changed: set[int] | None
+    ) -> Callable[[int, Tensor], Tensor]:
+        """z' = g·z + (1 − g)·r in the changed layers, at the positions where gates act."""
+        acts, references = block.acts, block.references
+
+        def gate(layer: int, z: Tensor) -> Tensor:
+            if changed is not None and layer not in changed:
+                return z
+            heads = z.shape[2]
+            g = gates[:, layer, :heads].to(z.device, z.dtype).unflatten(0, (-1, block.size))[:, :, None, :, None]
+            split = z.unflatten(0, (-1, block.size))  # v, S, T, H, D
+            replaced = g * split
+            if references is not None:
+                replaced = replaced + (1 - g) * references[layer].to(z.device, z.dtype)
+            if acts is not None:
+                replaced = torch.where(acts.to(z.device)[None, :, :, None, None], replaced, split)
+            return replaced.flatten(0, 1)
+
+        return gate
+
+    # ---- blocks of rows --------------------------------------------------------------------------------
+
+    def _prepared(self, numbers: Sequence[int], streams: bool = True) -> _Block:
+        """The rows as tensors, with one plain run for the residual streams and one for the donors."""
+        rows = [self.rows[n] for n in numbers]
+        tensors = {name: t.to(self.model.device) for name, t in batch_of(rows).items()}
+        block = _Block(rows, tensors)
+        length = block.length
+        acts = torch.ones(len(rows), length, dtype=torch.bool)
+        if self.positions == "last":
+            starts = torch.tensor([row.start for row in rows])
+            acts &= torch.arange(length)[None, :] >= starts[:, None] - 1
+        with torch.no_grad():
+            if self._donors is not None:
+                donors = [self._donors[n] for n in numbers]
+                acts &= first_differences(rows, donors, length)
+                block.references = self.model.outputs(pad_right(donors))
+            elif self._means is not None:
+                block.references = {k: m[:length] if m.dim() == 3 else m for k, m in self._means.items()}
+            block.acts = None if bool(acts.all()) else acts.to(self.model.device)
+            if streams and self.model.proof.reuse:
+                block.streams = {}
+                with recorded_streams(self.model.reach.blocks, block.streams):
+                    logits_at(self.model.hf, tensors["ids"], tensors["positions"][:, :1])
+        return block
+
+    def _partition(self, variants: int) -> Iterator[list[int]]:
+        """Row numbers in blocks of about equal length, small enough that `variants` copies fit the budget."""
+        order = sorted(range(len(self.rows)), key=lambda n: len(self.rows[n].ids))
+        while order:
+            shortest = len(self.rows[order[0]].ids)
+            size = 1
+            while size < len(order):
+                length = len(self.rows[order[size]].ids)
+                copies = variants if size >= 8 else 2  # below eight rows only what must fit: one variant and its partner
+                if (size + 1) * length * copies > self.batch_tokens:
+                    break
+                # Padding is work for nothing: a longer row begins a new block, once this one fills the device.
+                if length > 1.02 * shortest and size * shortest * variants >= self.batch_tokens // 8:
+                    break
+                size += 1
+            yield order[:size]
+            order = order[size:]
+
+    def _variants_at_once(self, block: _Block) -> int:
+        vocabulary = self.model.vocabulary
+        by_tokens = self.batch_tokens // (block.size * block.length)
+        by_logits = LOGIT_BUDGET // (block.size * block.tensors["positions"].shape[1] * vocabulary)
+        return max(1, min(by_tokens, by_logits) - 1)
+
+    def _entries(self, gates: np.ndarray) -> np.ndarray:
+        """The decoder block in which each variant first changes something `[V]`."""
+        if not self.model.proof.reuse:
+            return np.zeros(len(gates), dtype=int)
+        changed = (gates != 1).any(axis=2)  # V, L
+        block_of_layer = {site.layer: site.block for site in self.model.reach.sites}
+        last = len(self.model.reach.blocks) - 1
+        first = np.where(changed.any(1), changed.argmax(1), -1)
+        return np.array([last if layer < 0 else block_of_layer[layer] for layer in first])
+
+    def _checked(self, gates: np.ndarray) -> np.ndarray:
+        if gates.ndim != 3 or gates.shape[1:] != self.model.shape:
+            layers, heads = self.model.shape
+            raise HeadwiseError(
+                f"gates of shape {gates.shape} do not fit {self.model.name}: expected [variants, {layers}, {heads}]"
+            )
+        if not np.isfinite(gates).all():
+            raise HeadwiseError("gates must be finite numbers: 0 removes a head, 1 leaves it, above 1 amplifies it")
+        return np.where(self.model.exists, gates, 1.0)
+
+    def _shrink(self) -> None:
+        self.batch_tokens = max(1, self.batch_tokens // 2)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,0 +1,302 @@
+"""From a name, a folder, a GGUF file or a live transformers model to a proven `Model`."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Head
+from headwise.model import bundled
+from headwise.model.proof import Proof, prove
+from headwise.model.reach import Reach, Visitor
+from headwise.model.text import Text
+from headwise.model.unembed import logits_at
+
+log = logging.getLogger("headwise")
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+class Model:
+    """A causal language model whose every head is within reach, with the proof of it."""
+
+    def __init__(self, hf: nn.Module, text: Text | None, name: str, reach: Reach, proof: Proof, batch_tokens: int) -> None:
+        self.hf = hf
+        self.name = name
+        self.reach = reach
+        self.proof = proof
+        self.batch_tokens = batch_tokens
+        self._text = text
+
+    def __repr__(self) -> str:
+        layers, heads = self.shape
+        return f"Model({self.name!r}, {layers} layers × {heads} heads, {self.dtype}, {self.device})"
+
+    @property
+    def text(self) -> Text:
+        if self._text is None:
+            raise HeadwiseError(f"{self.name} was given without a tokenizer; pass it: hw.load(model, tokenizer=...)")
+        return self._text
+
+    def tokens(self, text: str) -> list[int]:
+        """Token numbers of a text as the model reads it."""
+        return self.text.encode(text)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(layers, heads), the shape of gates and scores."""
+        return self.reach.shape
+
+    @property
+    def exists(self) -> np.ndarray:
+        """`[L, H]`: False for layers without attention, and beyond a layer's own number of heads."""
+        return self.reach.exists
+
+    def heads(self) -> list[Head]:
+        """Every head, layer by layer."""
+        return [Head(int(layer), int(head)) for layer, head in np.argwhere(self.exists)]
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.hf.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(p.dtype for p in self.hf.parameters() if p.is_floating_point())
+
+    @property
+    def gate_dtype(self) -> torch.dtype:
+        """Gates are kept at least in float32, whatever the weights are in."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    @property
+    def vocabulary(self) -> int:
+        unembedding = self.hf.get_output_embeddings()  # type: ignore[operator]
+        weight = getattr(unembedding, "weight", None)
+        if isinstance(weight, Tensor):
+            return int(weight.shape[0])
+        return int(self.hf.config.get_text_config().vocab_size)  # type: ignore[operator, union-attr]
+
+    def visiting(self, visitor: Visitor) -> AbstractContextManager[None]:
+        """While this holds, forward passes show each layer's head outputs to `visitor`."""
+        return self.reach.visiting(visitor)
+
+    def outputs(self, ids: Tensor) -> dict[int, Tensor]:
+        """Head outputs of a plain run: layer -> `[B, T, H, D]`."""
+        seen: dict[int, Tensor] = {}
+
+        def note(layer: int, z: Tensor) -> Tensor:
+            if layer in seen:
+                raise HeadwiseError(
+                    f"layer {layer} of {self.name} runs several times per pass (shared weights), so its output has no "
+                    "single reference; use the reference 'zero'"
+                )
+            seen[layer] = z.detach()
+            return z
+
+        with torch.no_grad(), self.visiting(note):
+            logits_at(self.hf, ids.to(self.device), torch.zeros(len(ids), 1, dtype=torch.long))
+        return seen
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the configuration and of every weight tensor (its shape, its sum, a sample of its values)."""
+        digest = hashlib.sha256()
+        config = self.hf.config.to_dict()  # type: ignore[operator, union-attr]
+        for volatile in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
+            config.pop(volatile, None)
+        digest.update(repr(sorted(config.items(), key=lambda item: item[0])).encode())
+        for name, parameter in self.hf.state_dict().items():
+            digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
+            flat = parameter.detach().flatten()
+            if parameter.is_meta or not len(flat):
+                continue
+            sample = flat[:: max(1, len(flat) // 256)].double().cpu().numpy()
+            digest.update(sample.tobytes() + np.float64(flat.double().sum().item()).tobytes())
+        return digest.hexdigest()[:16]
+
+
+def load(
+    source: str | Path | nn.Module,
+    *,
+    tokenizer: Any = None,
+    name: str | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    bos: bool | None = None,
+    batch_tokens: int | None = None,
+    check_every_layer: bool = False,
+) -> Model:
+    """Load a model and prove that its heads are reached.
+
+    source: a bundled alias ("smollm2"), a hub id, a folder, a GGUF file, or a live transformers model (with
+        `tokenizer=`; it must be in evaluation mode, and is left as it was).
+    device: "cpu", "cuda", "cuda:1", "mps"; by default an accelerator if there is one. device_map: as in
+        transformers, for models that need several devices.
+    dtype: "float32", "bfloat16", "float16", "float64"; by default float32 on a CPU, else bfloat16.
+    bos: whether texts begin with the beginning-of-sequence token; by default as the model was trained.
+    batch_tokens: most tokens in one forward pass; by default what suits the device.
+
+    >>> model = load("smollm2")      # doctest: +SKIP
+    >>> model.shape                  # doctest: +SKIP
+    (30, 9)
+    """
+    if isinstance(source, nn.Module):
+        hf, label = source, name or _live_name(source)
+        wants_bos = bos
+    else:
+        if tokenizer is not None:
+            log.debug("using the given tokenizer instead of the model's own")
+        place, gguf_file, label = _find(str(source), name)
+        wants_bos = bos
+        if bos is None and gguf_file:
+            # Tokenizers made from a GGUF file add no beginning token by themselves; the file says who needs one.
+            wants_bos = bundled.gguf_wants_bos(Path(place) / gguf_file)
+        options = {"revision": revision, "trust_remote_code": trust_remote_code}
+        options |= {"gguf_file": gguf_file} if gguf_file else {}
+        hf = _from_pretrained(place, label, device, dtype, device_map, options)
+        tokenizer = tokenizer or _tokenizer(place, label, options)
+    if bos is None and wants_bos is None and _family(hf).startswith("gemma"):
+        wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
+    reach, proof = prove(hf, every_layer=check_every_layer)
+    text = Text(tokenizer, wants_bos) if tokenizer is not None else None
+    where = next(hf.parameters()).device.type
+    return Model(hf, text, label, reach, proof, batch_tokens or (8192 if where == "cpu" else 65536))
+
+
+def _family(hf: nn.Module) -> str:
+    return str(getattr(hf.config, "model_type", ""))
+
+
+def _live_name(hf: nn.Module) -> str:
+    path = str(getattr(hf, "name_or_path", "") or getattr(hf.config, "_name_or_path", ""))
+    return Path(path).name or type(hf).__name__
+
+
+def _find(source: str, name: str | None) -> tuple[str, str | None, str]:
+    """(what transformers is given, GGUF file in it, the name to show)."""
+    known = bundled.aliases()
+    if source in known:
+        return str(bundled.fetch(source)), None, name or source
+    path = Path(source).expanduser()
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise HeadwiseError(
+                f"{source} is a file, but not a GGUF file; give a folder with config.json and safetensors, a .gguf "
+                "file, or a hub id"
+            )
+        return str(path.parent), path.name, name or path.stem
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise HeadwiseError(f"the folder {source} has no config.json; a model folder is what save_pretrained writes")
+        return str(path), None, name or path.resolve().name
+    looks_like_path = source.startswith((".", "/", "~")) or source.count("/") > 1 or source.endswith(".gguf")
+    if looks_like_path:
+        raise HeadwiseError(f"there is no file or folder {source}")
+    if "/" not in source:
+        # Only old hub ids have no owner. A typing slip in an alias should not end in a network error.
+        import difflib
+
+        near = difflib.get_close_matches(source, known, n=1, cutoff=0.6)
+        if near:
+            raise HeadwiseError(
+                f"unknown model {source!r}; did you mean {near[0]!r}? Give a bundled alias ({', '.join(known)}), "
+                "a hub id (owner/name), a folder or a GGUF file"
+            )
+    return source, None, name or source
+
+
+def _from_pretrained(
+    place: str, label: str, device: Any, dtype: Any, device_map: Any, options: dict[str, Any]
+) -> nn.Module:
+    from transformers import AutoModelForCausalLM
+
+    if device is not None and device_map is not None:
+        raise HeadwiseError("give either device or device_map, not both")
+    target = _device(device) if device_map is None else None
+    chosen = _dtype(dtype, target)
+    try:
+        hf = AutoModelForCausalLM.from_pretrained(
+            place, dtype=chosen, device_map=device_map, use_safetensors=None if options.get("gguf_file") else True, **options
+        )
+    except Exception as error:
+        raise _explained(error, place, label) from error
+    if target is not None:
+        hf = hf.to(target)
+    return hf.eval()  # type: ignore[no-any-return]
+
+
+def _tokenizer(place: str, label: str, options: dict[str, Any]) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(place, **options)
+    except Exception as error:
+        raise HeadwiseError(f"the tokenizer of {label} could not be loaded: {_first_line(error)}") from error
+
+
+def _explained(error: Exception, place: str, label: str) -> HeadwiseError:
+    """transformers' error as one sentence that says what to do."""
+    text = _first_line(error)
+    folder = Path(place)
+    if folder.is_dir() and not list(folder.glob("*.safetensors")) and list(folder.glob("*.bin")) + list(folder.glob("*.pt")):
+        return HeadwiseError(
+            f"{label} has only pickled weights (.bin or .pt), which can run code when opened; convert them once with "
+            "transformers' save_pretrained(safe_serialization=True) on a machine you trust"
+        )
+    if "trust_remote_code" in str(error):
+        return HeadwiseError(f"{label} needs code from its repository; pass trust_remote_code=True if you trust it")
+    offline = "connect" in str(error).lower() or "offline" in str(error).lower() or "couldn't" in str(error).lower()
+    if offline and not folder.is_dir():
+        return HeadwiseError(
+            f"unknown model {label!r}: no bundled alias ({', '.join(bundled.aliases())}), no folder or file of that "
+            "name, and the hub could not be reached and has no cached copy"
+        )
+    if not folder.is_dir() and ("not a valid model identifier" in str(error) or "404" in str(error)):
+        return HeadwiseError(
+            f"unknown model {label!r}: no bundled alias ({', '.join(bundled.aliases())}), no folder or file of that "
+            "name, and the hub has none (a private one needs HF_TOKEN)"
+        )
+    return HeadwiseError(f"{label} could not be loaded: {text}")
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise HeadwiseError(f"unknown device {device!r}; use cpu, cuda, cuda:1 or mps") from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise HeadwiseError("this machine (or this build of torch) has no CUDA device; use --device cpu")
+    return chosen
+
+
+def _dtype(dtype: str | torch.dtype | None, device: torch.device | None) -> torch.dtype:
+    if dtype is None:
+        return torch.float32 if device is not None and device.type == "cpu" else torch.bfloat16
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in DTYPES:
+        from headwise.errors import unknown
+
+        raise unknown("dtype", str(dtype), DTYPES)
+    return DTYPES[dtype]

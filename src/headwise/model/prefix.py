@@ -1,0 +1,58 @@
+"""Run the decoder from the middle: the blocks before the first changed layer are not computed again.
+
+No family needs to be known for it. The model's own forward pass runs as always (embeddings, masks, rotary
+tables); the blocks before the entry return at once, and the last of them hands out the stored residual
+stream. Whether that is exact for a model is not assumed: `proof.py` compares, and a family with side
+channels between blocks simply runs in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+
+@contextmanager
+def recorded_streams(blocks: Sequence[nn.Module], streams: dict[int, Tensor]) -> Iterator[None]:
+    """While this holds, `streams[k]` receives what block k reads."""
+    with ExitStack() as undo:
+        for index, block in enumerate(blocks):
+
+            def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], index: int = index) -> None:
+                streams[index] = args[0] if args else kwargs["hidden_states"]
+
+            undo.callback(block.register_forward_pre_hook(note, with_kwargs=True).remove)
+        yield
+
+
+@contextmanager
+def entered_at(blocks: Sequence[nn.Module], entry: int, stream: Tensor, as_tuple: bool) -> Iterator[None]:
+    """While this holds, the blocks before `entry` do nothing and block `entry` reads `stream`."""
+    result = (stream,) if as_tuple else stream
+    with ExitStack() as undo:
+        for block in blocks[:entry]:
+            # An instance attribute shadows the method; a wrapper set by others (accelerate) is put back.
+            before = block.__dict__.get("forward")
+            block.forward = lambda *args, **kwargs: result  # type: ignore[method-assign]
+            undo.callback(_restore, block, before)
+        yield
+
+
+def _restore(block: nn.Module, before: Any) -> None:
+    if before is None:
+        del block.forward
+    else:
+        block.forward = before
+
+
+@contextmanager
+def observed_outputs(blocks: Sequence[nn.Module], kinds: list[type]) -> Iterator[None]:
+    """While this holds, `kinds` collects the type of what each block returns."""
+    with ExitStack() as undo:
+        for block in blocks:
+            hook = block.register_forward_hook(lambda _, __, output: kinds.append(type(output)))
+            undo.callback(hook.remove)
+        yield

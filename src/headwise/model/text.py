@@ -1,0 +1,62 @@
+"""Text to token numbers, with the beginning-of-sequence token where the model needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headwise.errors import HeadwiseError
+
+
+class Text:
+    """A tokenizer as the engine sees it: what stands before every text, and the text's own tokens."""
+
+    def __init__(self, tokenizer: Any, wants_bos: bool | None = None) -> None:
+        """`wants_bos`: whether the model was trained with a beginning token; None leaves it to the tokenizer."""
+        self.tokenizer = tokenizer
+        bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+        full = tokenizer("a")["input_ids"]
+        # Only what the tokenizer puts in front counts: an end token before the answer would end the text.
+        self.prefix: list[int] = full[: _find(full, bare)]
+        bos = tokenizer.bos_token_id
+        if wants_bos and bos is not None and bos not in self.prefix:
+            self.prefix = [bos, *self.prefix]
+        if wants_bos is False:
+            self.prefix = [token for token in self.prefix if token != bos]
+
+    def encode(self, text: str) -> list[int]:
+        """The numbers the model reads for `text`, beginning token included."""
+        return self.encode_many([text])[0]
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Many texts in one call, which is much faster."""
+        if not texts:
+            return []
+        ids = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        return [self.prefix + list(row) for row in ids]
+
+    def start(self) -> list[int]:
+        """Something to stand before the first token of a text whose prompt is empty."""
+        if self.prefix:
+            return self.prefix
+        for token in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
+            if token is not None:
+                return [token]
+        raise HeadwiseError(
+            "an empty prompt needs a beginning token, and this tokenizer has neither one nor an end token; "
+            "give the examples a prompt"
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids)))
+
+    def pieces(self, text: str) -> list[str]:
+        """The tokens of `text` as readable strings, for people who want to look."""
+        return [self.decode([token]) for token in self.encode(text)]
+
+
+def _find(full: list[int], part: list[int]) -> int:
+    for at in range(len(full) - len(part) + 1):
+        if full[at : at + len(part)] == part:
+            return at
+    return 0

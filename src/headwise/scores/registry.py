@@ -1,0 +1,159 @@
+"""What a score method is, the methods known by name, and `score`, which runs one.
+
+A method is one function from a `Setup` to values per example and head, and one registration; it then turns
+up in the command line, in the tables and in the report by itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.heads import Scores
+from headwise.metrics import Metric, metric as metric_named
+from headwise.model.engine import Engine
+from headwise.model.load import Model
+from headwise.tasks.examples import Task
+
+
+@dataclass
+class Setup:
+    """Everything a method may need: what to score, and how."""
+
+    model: Model
+    task: Task
+    metric: Metric
+    reference: str = "zero"
+    """What a gated-out head is replaced by."""
+    positions: str = "all"
+    """Where gates act."""
+    seed: int = 0
+    reference_task: Task | None = None
+    """Examples behind a mean reference; the task itself by default."""
+    batch_tokens: int | None = None
+    advance: Callable[[int], None] | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+    """What the method wants to have kept with its scores."""
+
+    def engine(self) -> Engine:
+        return Engine(
+            self.model,
+            self.task,
+            self.metric,
+            reference=self.reference,
+            positions=self.positions,
+            reference_task=self.reference_task,
+            seed=self.seed,
+            batch_tokens=self.batch_tokens,
+            advance=self.advance,
+        )
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered way to score heads."""
+
+    name: str
+    about: str
+    run: Callable[..., np.ndarray]
+    """From a setup (and the method's own options) to values per example and head `[E, L, H]`."""
+    signed: bool
+    first_order: bool
+    """Whether it reads the gradient at full gates, and so refuses metrics whose gradient there is 0."""
+    steps: Callable[[Model, Task], int]
+    """How many (variant, row) pairs it will report as done, for an honest progress bar."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The method's own options and their defaults."""
+        parameters = list(inspect.signature(self.run).parameters.values())[1:]
+        return {p.name: p.default for p in parameters}
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def register(
+    name: str,
+    *,
+    about: str,
+    signed: bool = True,
+    first_order: bool = False,
+    steps: Callable[[Model, Task], int] = lambda model, task: len(task),
+) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
+    """Make a method known under `name`."""
+
+    def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+        _METHODS[name] = Method(name, about, run, signed, first_order, steps)
+        return run
+
+    return add
+
+
+def methods() -> dict[str, Method]:
+    """Every registered method, by name."""
+    import headwise.scores as package
+
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"headwise.scores.{module.name}")
+    return dict(sorted(_METHODS.items()))
+
+
+def method(name: str) -> Method:
+    """The method of this name."""
+    known = methods()
+    if name not in known:
+        raise unknown("method", name, known)
+    return known[name]
+
+
+def score(
+    model: Model,
+    task: Task,
+    by: str = "ablation",
+    *,
+    metric: str | None = None,
+    reference: str = "zero",
+    positions: str = "all",
+    seed: int = 0,
+    reference_task: Task | None = None,
+    batch_tokens: int | None = None,
+    advance: Callable[[int], None] | None = None,
+    **options: Any,
+) -> Scores:
+    """One number per head, with its per-example values and standard error.
+
+    by: the method ("ablation", "attribution", "random", …; `headwise list methods`).
+    metric: by default the task's own. reference, positions: see `headwise.model.engine.Engine`.
+    options: the method's own.
+    """
+    chosen = method(by)
+    for option in options:
+        if option not in chosen.options:
+            raise unknown(f"option of method {by!r}", option, chosen.options)
+    measured = metric_named(metric or task.metric)
+    if chosen.first_order and not measured.first_order:
+        raise HeadwiseError(
+            f"the method {by!r} reads the gradient at full gates, where the metric {measured.name!r} has none; "
+            "use logit_diff or logprob, or the method 'ablation'"
+        )
+    setup = Setup(model, task, measured, reference, positions, seed, reference_task, batch_tokens, advance)
+    examples = chosen.run(setup, **options)
+    examples = np.where(model.exists, examples, np.nan)
+    details = {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details}
+    return Scores.from_examples(
+        examples,
+        model=model.name,
+        task=task.name,
+        method=by,
+        signed=chosen.signed,
+        metric=measured.name,
+        details=details,
+    )

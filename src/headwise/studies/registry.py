@@ -1,0 +1,88 @@
+"""What a study is, the studies known by name, and `run`, which carries one out."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import unknown
+from headwise.runs import RunFolder
+from headwise.studies.settings import plain, resolve
+from headwise.studies.workbench import Workbench
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question, the settings it takes, and how it is answered."""
+
+    name: str
+    question: str
+    settings: type
+    """A frozen dataclass; its fields are the keys of the study file."""
+    carry_out: Callable[[Any, Workbench, RunFolder], None]
+    """Compute the cells, write the tables and draw the figures."""
+
+
+_STUDIES: dict[str, Study] = {}
+
+
+def register(
+    name: str, *, question: str, settings: type
+) -> Callable[[Callable[[Any, Workbench, RunFolder], None]], Callable[[Any, Workbench, RunFolder], None]]:
+    """Make a study known under `name`."""
+
+    def add(carry_out: Callable[[Any, Workbench, RunFolder], None]) -> Callable[[Any, Workbench, RunFolder], None]:
+        _STUDIES[name] = Study(name, question, settings, carry_out)
+        return carry_out
+
+    return add
+
+
+def studies() -> dict[str, Study]:
+    """Every registered study, by name."""
+    import headwise.studies as package
+
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"headwise.studies.{module.name}")
+    return dict(sorted(_STUDIES.items()))
+
+
+def study(name: str) -> Study:
+    """The study of this name."""
+    known = studies()
+    if name not in known:
+        raise unknown("study", name, known)
+    return known[name]
+
+
+def run(
+    name: str,
+    out: str | Path,
+    file: str | Path | None = None,
+    *,
+    fresh: bool = False,
+    command: str | None = None,
+    progress: bool = True,
+    workbench: Workbench | None = None,
+    **settings: Any,
+) -> RunFolder:
+    """Carry out a study into the run folder `out`; the same call again resumes.
+
+    file: a study file; settings: what the file may hold, given directly (they win). fresh: set an earlier run
+    in the same folder aside. workbench: models that are loaded already.
+    """
+    chosen = study(name)
+    resolved = resolve(chosen.settings, file, settings)
+    bench = workbench or Workbench(progress=progress)
+    bench.configure(resolved)
+    fingerprints = bench.fingerprints(resolved)
+    given: Mapping[str, Any] = plain(resolved)
+    with RunFolder(
+        out, study=name, settings=given, fingerprints=fingerprints, fresh=fresh, command=command
+    ) as folder:
+        chosen.carry_out(resolved, bench, folder)
+    return folder

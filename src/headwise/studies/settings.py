@@ -1,0 +1,153 @@
+"""Study files: YAML, flags and `--set a.b=c`, resolved into one checked settings object.
+
+Settings are frozen dataclasses; the YAML's keys are their fields. An unknown key is an error that names the
+nearest valid one, a wrong type one that says what was expected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headwise.errors import HeadwiseError, unknown
+
+Settings = TypeVar("Settings")
+
+LARGEST_FILE = 1_000_000
+"""Bytes; a study file is a page of text, and anything larger is not one."""
+
+
+def resolve(kind: type[Settings], file: str | Path | None, *overrides: Mapping[str, Any]) -> Settings:
+    """The settings of a study: its defaults, then the file, then each of `overrides` in turn."""
+    values: dict[str, Any] = read_yaml(file) if file is not None else {}
+    for layer in overrides:
+        _merge(values, layer)
+    return build(kind, values)
+
+
+def read_yaml(file: str | Path) -> dict[str, Any]:
+    """A study file as plain values."""
+    import yaml
+
+    path = Path(file)
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise HeadwiseError(f"{file} is larger than {LARGEST_FILE // 1_000_000} MB; a study file is a page of YAML")
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise HeadwiseError(f"there is no study file {file}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise HeadwiseError(f"the study file {file} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        place = getattr(error, "problem_mark", None)
+        line = f", line {place.line + 1}" if place else ""
+        raise HeadwiseError(f"{file}{line} is not YAML: {getattr(error, 'problem', error)}") from None
+    if values is None:
+        raise HeadwiseError(f"the study file {file} is empty; give at least one setting, or leave the file out")
+    if not isinstance(values, dict):
+        raise HeadwiseError(f"{file} holds a {type(values).__name__}; a study file is 'key: value' lines")
+    return values
+
+
+def assignments(pairs: typing.Iterable[str]) -> dict[str, Any]:
+    """`["a.b=3"]` as nested values; the right side is read as YAML, so numbers, lists and true work."""
+    import yaml
+
+    nested: dict[str, Any] = {}
+    for pair in pairs:
+        path, sign, text = pair.partition("=")
+        if not sign or not path.strip():
+            raise HeadwiseError(f"--set takes key=value, such as --set n=128, not {pair!r}")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        *parents, last = path.strip().split(".")
+        place = nested
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise HeadwiseError(f"--set {path} goes through {parent!r}, which was set to a value before")
+        place[last] = value
+    return nested
+
+
+def build(kind: type[Settings], values: Mapping[str, Any], where: str = "") -> Settings:
+    """A settings dataclass from plain values, every key and type checked."""
+    hints = typing.get_type_hints(kind)
+    fields = {f.name for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
+    given: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in fields:
+            raise unknown(f"setting of {where.rstrip('.')!r}" if where else "setting", str(key), fields)
+        given[key] = _fit(value, hints[key], f"{where}{key}")
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise HeadwiseError(f"settings are incomplete: {error}") from None
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """Resolved settings as plain values, for `run.json`."""
+    return {f.name: _plain(getattr(settings, f.name)) for f in dataclasses.fields(settings)}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return plain(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _merge(values: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    for key, value in layer.items():
+        if isinstance(value, Mapping) and isinstance(values.get(key), dict):
+            _merge(values[key], value)
+        else:
+            values[key] = value
+
+
+def _fit(value: Any, hint: Any, where: str) -> Any:
+    """`value` as the type a field is annotated with, or an error."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        problems = []
+        for option in arguments:
+            if option is not type(None):
+                try:
+                    return _fit(value, option, where)
+                except HeadwiseError as error:
+                    problems.append(error)
+        raise problems[0]
+    if origin is tuple:
+        items = value if isinstance(value, list | tuple) else [value]  # one item needs no brackets
+        return tuple(_fit(item, arguments[0], where) for item in items)
+    if origin in (dict, Mapping):
+        if not isinstance(value, Mapping):
+            raise _wrong(where, value, "a mapping of names to values")
+        return {str(k): _fit(v, arguments[1], f"{where}.{k}") for k, v in value.items()}
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise _wrong(where, value, "a mapping of settings")
+        return build(hint, value, f"{where}.")  # type: ignore[arg-type]
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+        raise _wrong(where, value, names.get(hint, str(hint)))
+    return value
+
+
+def _wrong(where: str, value: Any, expected: str) -> HeadwiseError:
+    return HeadwiseError(f"setting {where!r} is {value!r}; expected {expected}")

@@ -1,0 +1,43 @@
+"""The models and tasks of a study, each loaded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headwise.model.load import Model, load
+from headwise.tasks import Task, task
+
+
+class Workbench:
+    """Loads what a study names when it is first needed, and keeps it."""
+
+    def __init__(self, progress: bool = True) -> None:
+        self.progress = progress
+        self._models: dict[str, Model] = {}
+        self._tasks: dict[tuple[Any, ...], Task] = {}
+        self._load_options: dict[str, Any] = {}
+
+    def configure(self, settings: Any) -> None:
+        """Take over how models are to be loaded: device, dtype, batch_tokens."""
+        names = ("device", "dtype", "batch_tokens", "revision", "trust_remote_code")
+        self._load_options = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+
+    def add(self, model: Model) -> None:
+        """A model that is loaded already, under its own name."""
+        self._models[model.name] = model
+
+    def model(self, name: str) -> Model:
+        if name not in self._models:
+            self._models[name] = load(name, **self._load_options)
+        return self._models[name]
+
+    def task(self, name: str, model: Model, n: int, seed: int, options: dict[str, Any] | None = None) -> Task:
+        """A built-in task; its examples may depend on the model's tokenizer, so it is made for one model."""
+        key = (name, model.name, n, seed, tuple(sorted((options or {}).items())))
+        if key not in self._tasks:
+            self._tasks[key] = task(name, n, seed=seed, tokens=model.tokens, **(options or {}))
+        return self._tasks[key]
+
+    def fingerprints(self, settings: Any) -> dict[str, str]:
+        """Of every model a study names (its tasks' go with their cells)."""
+        return {name: self.model(name).fingerprint for name in settings.models}
