@@ -1,0 +1,162 @@
+"""What columns a table has and of which type, and frames as Arrow tables and as bytes.
+
+The three tables of the contract begin with fixed columns; a table may carry further ones, and there may be
+further tables. Bytes are Arrow's own stream format: no pickle, readable from any language.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headwise.errors import HeadwiseError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+LEADING = {
+    "scores": "model task method layer head score stderr lo hi n p q",
+    "curves": "model task series action k metric value lo hi n draw?",
+    "examples": "model task method? series? action? layer? head? k? draw? metric? example value",
+}
+"""The columns that each table begins with. Those with a `?` may be left out, and are then empty: a row of
+`examples` belongs to a score (method, layer, head) or to a point of a curve (series, action, k, draw)."""
+
+_FLOATS = {"score", "stderr", "lo", "hi", "p", "q", "value"}
+_INTEGERS = {"layer", "head", "k", "n", "draw", "example"}
+
+
+def leading_fields(table: str) -> list[pa.Field]:
+    """The fixed columns of a table, none for a table outside the contract."""
+    import pyarrow as pa
+
+    def kind(name: str) -> pa.DataType:
+        return pa.float64() if name in _FLOATS else pa.int32() if name in _INTEGERS else pa.string()
+
+    names = LEADING.get(table, "").replace("?", "").split()
+    return [pa.field(name, kind(name)) for name in names]
+
+
+def to_arrow(table: str, frame: pd.DataFrame | pa.Table) -> pa.Table:
+    """A frame as an Arrow table with the fixed columns first, in their types, then the frame's others."""
+    import pyarrow as pa
+
+    fields = leading_fields(table)
+    if isinstance(frame, pa.Table) and _is_ready(frame.schema, fields):
+        return frame
+    given = _arrays(table, frame)
+    optional = {name[:-1] for name in LEADING.get(table, "").split() if name.endswith("?")}
+    missing = [field.name for field in fields if field.name not in given and field.name not in optional]
+    if missing:
+        raise HeadwiseError(
+            f"a frame for table {table!r} lacks {', '.join(missing)}; it has {', '.join(given)}"
+        )
+    rows = frame.num_rows if isinstance(frame, pa.Table) else len(frame)
+    arrays = {
+        field.name: _cast(given[field.name], field.type, f"{table}.{field.name}")
+        if field.name in given
+        else pa.nulls(rows, field.type)
+        for field in fields
+    }
+    arrays |= {name: array for name, array in given.items() if name not in arrays}
+    return pa.table(arrays)
+
+
+def _arrays(table: str, frame: Any) -> dict[str, Any]:
+    import pyarrow as pa
+
+    names = [str(name) for name in (frame.column_names if isinstance(frame, pa.Table) else frame.columns)]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise HeadwiseError(f"a frame for table {table!r} has two columns named {', '.join(twice)}")
+    if isinstance(frame, pa.Table):
+        return {name: _simple(frame[name]) for name in names}
+    return {name: _from_pandas(frame.iloc[:, place], f"{table}.{name}") for place, name in enumerate(names)}
+
+
+def _from_pandas(column: Any, where: str) -> Any:
+    import pyarrow as pa
+
+    # Among floats NaN is a value that was computed; elsewhere it is pandas' way to say "nothing here".
+    is_float = getattr(column.dtype, "kind", "") == "f"
+    try:
+        array = pa.array(column, from_pandas=not is_float)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise HeadwiseError(f"column {where} holds values of more than one kind: {error}") from None
+    return _simple(array)
+
+
+def _simple(array: Any) -> Any:
+    """Without the encodings that differ from one pandas to the next: categories, long strings."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type):
+        array = array.cast(pa.string())
+    return array
+
+
+def _is_ready(schema: Any, fields: list[Any]) -> bool:
+    """Whether a table is as `to_arrow` makes them: true of all that come from the store."""
+    import pyarrow.types as kinds
+
+    odd = (kinds.is_dictionary, kinds.is_large_string, kinds.is_string_view)
+    begins_well = len(schema) >= len(fields) and all(schema.field(i) == f for i, f in enumerate(fields))
+    return begins_well and not any(test(kind) for kind in schema.types for test in odd)
+
+
+def _cast(array: Any, kind: Any, where: str) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_integer(kind) and pa.types.is_floating(array.type):
+        import pyarrow.compute as pc
+
+        array = pc.if_else(
+            pc.is_nan(array), None, array
+        )  # a column of whole numbers with gaps, as pandas has it
+    try:
+        return array.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise HeadwiseError(f"column {where} must be {kind}: {error}") from None
+
+
+def to_pandas(table: pa.Table) -> pd.DataFrame:
+    """An Arrow table as a frame. Whole numbers with gaps stay whole (pandas' `Int32`)."""
+    import pandas as pd
+    import pyarrow as pa
+
+    nullable = {
+        pa.int8(): pd.Int8Dtype(),
+        pa.int16(): pd.Int16Dtype(),
+        pa.int32(): pd.Int32Dtype(),
+        pa.int64(): pd.Int64Dtype(),
+        pa.bool_(): pd.BooleanDtype(),
+    }
+    return pd.DataFrame(
+        {
+            name: column.to_pandas(types_mapper=nullable.get if column.null_count else None)
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        }
+    )
+
+
+def encode(table: pa.Table) -> bytes:
+    """An Arrow table as bytes."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    table = table.replace_schema_metadata(None).combine_chunks()
+    # On a few rows compression saves nothing and makes reading twenty times slower.
+    options = pa.ipc.IpcWriteOptions(compression="zstd" if table.nbytes > 32_768 else None)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def decode(data: bytes) -> pa.Table:
+    """What `encode` made bytes of."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()
