@@ -1,0 +1,1 @@
+"""Models and their attention heads: the only room that touches transformers."""
