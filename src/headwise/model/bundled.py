@@ -165,7 +165,7 @@ def fetch(alias: str, *, verify: bool = False) -> Path:
 
 def gguf_wants_bos(path: str | Path) -> bool | None:
     """Whether a GGUF file asks for a begin-of-text token before every prompt; None where it does not say."""
-    wanted = _gguf_fields(Path(path), "tokenizer.ggml.add_bos_token")[0]
+    wanted = _gguf_fields(Path(path), "tokenizer.ggml.add_bos_token").get("tokenizer.ggml.add_bos_token")
     return None if wanted is None else bool(wanted)
 
 
@@ -362,8 +362,8 @@ def _leaves_folder(name: str) -> bool:
 # ---- GGUF
 
 
-def _gguf_fields(path: Path, *keys: str) -> list[Any]:
-    """Values of metadata keys; None for a key that the file does not have."""
+def _gguf_fields(path: Path, prefix: str) -> dict[str, Any]:
+    """The metadata whose key starts with `prefix`."""
     from gguf import GGUFReader
 
     try:
@@ -372,23 +372,20 @@ def _gguf_fields(path: Path, *keys: str) -> list[Any]:
         raise HeadwiseError(f"no GGUF file at {path}") from None
     except (OSError, ValueError, IndexError, KeyError) as error:
         raise HeadwiseError(f"{path} is not a GGUF file that can be read: {error}") from error
-    found = [reader.get_field(key) for key in keys]
-    return [None if field is None else field.contents() for field in found]
+    return {key: field.contents() for key, field in reader.fields.items() if key.startswith(prefix)}
 
 
 def _convert_gguf(path: Path, out: Path) -> None:
     """Write a GGUF as a plain checkpoint folder with exactly the values that it dequantises to."""
     import torch
     from safetensors import SafetensorError
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    # What `from_pretrained(gguf_file=)` itself reads tensors with. That door asks for accelerate, which it
-    # does not use here, and its model refuses to be saved.
+    # What `from_pretrained(gguf_file=)` itself reads tensors with. That door asks for accelerate without
+    # needing it here, and the model behind it refuses to be saved.
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
     with torch.device("meta"):  # names and shapes only: the values come from the file
         model = AutoModelForCausalLM.from_config(config)
     tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
@@ -397,10 +394,7 @@ def _convert_gguf(path: Path, out: Path) -> None:
     still_empty = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     assert not still_empty, f"{path.name} lacks {still_empty} (of {absent})"
 
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    tokenizer.model_max_length = config.max_position_embeddings
-    if _gguf_fields(path, "tokenizer.ggml.pre")[0] == "smollm":
-        _split_digits(tokenizer)
+    tokenizer = _gguf_tokenizer(path, max_length=config.max_position_embeddings)
     try:
         model.to(_smallest_exact_dtype(tensors)).save_pretrained(out)
         tokenizer.save_pretrained(out)
@@ -422,14 +416,44 @@ def _smallest_exact_dtype(tensors: Mapping[str, torch.Tensor]) -> torch.dtype:
     return torch.float32
 
 
-def _split_digits(tokenizer: Any) -> None:
-    """Cut text as SmolLM was trained: every digit alone, then GPT-2's pattern on what lies between.
+def _gguf_tokenizer(path: Path, max_length: int) -> Any:
+    """The tokenizer that a GGUF of SmolLM's kind describes.
 
-    transformers builds a GGUF's tokenizer without the first step, and then a blank line before a digit
-    becomes two tokens that the model met as one.
+    Built from the file's own fields, because what transformers makes of them depends on its version: 5.17
+    takes the wrong token for the end of a text, and up to 5.22 `pre` is ignored, so that digits are not cut
+    off first and a blank line before a digit becomes two tokens that the model met as one in training.
     """
-    from tokenizers import pre_tokenizers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
 
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    fields = _gguf_fields(path, "tokenizer.")
+    of = {key.removeprefix("tokenizer.ggml."): value for key, value in fields.items()}
+    kind = (of["model"], of["pre"], of["add_bos_token"])
+    assert kind == ("gpt2", "smollm", False), f"{path.name} has a tokenizer of another kind, {kind}"
+    tokens = of["tokens"]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in of["merges"])]
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
+    backend.decoder = decoders.ByteLevel()
+    control = 3  # the GGUF type of tokens that are marks, not text
+    backend.add_special_tokens(
+        [
+            AddedToken(token, special=True, normalized=False)
+            for token, its_type in zip(tokens, of["token_type"], strict=True)
+            if its_type == control
+        ]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=tokens[of["bos_token_id"]],
+        eos_token=tokens[of["eos_token_id"]],
+        unk_token=tokens[of["unknown_token_id"]],
+        pad_token=tokens[of["padding_token_id"]],
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = fields.get("tokenizer.chat_template")
+    return tokenizer
