@@ -121,3 +121,12 @@ def _spread(model: torch.nn.Module) -> None:
     for parameter in model.parameters():
         if parameter.dim() > 1 and parameter.is_floating_point():
             torch.nn.init.normal_(parameter, std=0.2)
+
+
+def parameter_count(family: str) -> int:
+    """Parameters of the tiny model, counted without building it."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(tiny_config(family))
+    return sum(parameter.numel() for parameter in model.parameters())

