@@ -84,3 +84,15 @@ def table_text(families: list[Family]) -> str:
 def _line(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "…"
+
+
+def _write_table() -> None:
+    from headwise.runs import progress
+
+    with progress("Trying families", len(names())) as advance:
+        text = table_text(list(survey(advance)))
+    resources.files("headwise.model").joinpath(_TABLE).write_text(text, encoding="utf-8")  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    _write_table()

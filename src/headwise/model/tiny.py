@@ -38,12 +38,12 @@ _SHRUNK: list[tuple[str, Any]] = [
     (r"(num|n)_(local_|routed_|moe_)?experts|moe_num_experts", 4),
     (r"num_experts_per_(tok|token)|moe_topk|moe_top_k|moe_k|top_k_experts", 2),
     (r"(n|num)_shared_experts|n_group|topk_group|moe_num_shared_experts|zero_expert_num", 1),
-    (r"first_k_dense_replace|moe_layer_start_index|(mamba_)?n_?groups|num_dense_layers", 1),
+    (r"indexer_kv_heads|first_k_dense_replace|moe_layer_start_index|(mamba_)?n_?groups|num_dense_layers", 1),
     (r"attn_layer_period|expert_layer_period", 2),
     (r"attn_layer_offset|expert_layer_offset|num_kv_shared_layers", 1),
     (r"mamba_(n_heads|num_heads)|n_mamba_heads", 8),
     (r"mamba_(d_head|head_dim|headdim)|mamba_(d_state|state_dim)|state_size|ssm_state_size", 8),
-    (r"linear_(num_key|num_value)_heads|linear_num_heads|indexer_n_heads|indexer_kv_heads", 2),
+    (r"linear_(num_key|num_value)_heads|linear_num_heads|indexer_n_heads", 2),
     (r"linear_(key_|value_)?head_dim|index_topk|indexer_budget|hidden_size_per_layer_input", 8),
     (r"indexer_compress_ratio", 2),
     (r"hidden_dropout|\w*dropout(_prob)?|\w+_pdrop|\w*layerdrop", 0.0),
@@ -54,7 +54,10 @@ _LAYER_KINDS = r"\w*layer_types|layers_block_type|block_types|attention_layers|a
 _LAYER_NUMBERS = r"attn_layer_indices|hybrid_layer_ids|full_attn_idxs|full_attention_layers"
 _LAYERS = 4
 # Fields whose default is None although the model needs a number there.
-_UNSET_BUT_NEEDED = r"\w*head_dim|num_key_value_heads|rotary_dim|n_routed_experts|num_experts_per_tok|indexer_\w+"
+_UNSET_BUT_NEEDED = (
+    r"\w*head_dim|num_key_value_heads|rotary_dim|n_routed_experts|num_experts_per_tok|indexer_\w+|"
+    r"moe_intermediate_size|n_shared_experts|n_group|topk_group"
+)
 
 
 def tiny_config(family: str, **overrides: Any) -> Any:

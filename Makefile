@@ -1,0 +1,40 @@
+# Two commands on a bare machine with python3 and make: `make demo` and `make test`.
+# Each builds .venv by itself, and does so again only when what it is built from has changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
+
+.PHONY: demo test lint types unit bench families clean
+
+demo: $(STAMP)
+	$(BIN)/headwise demo
+
+test: lint types unit
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+unit: $(STAMP)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/engine.py
+
+# Try every family again with the pinned transformers, and write the table that ships.
+families: $(STAMP)
+	$(BIN)/python -m headwise.model.families
+
+$(STAMP):
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	rm -f $(VENV)/.ready-*
+	touch $@
+
+clean:
+	rm -rf $(VENV) dist build

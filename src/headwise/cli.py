@@ -1,0 +1,197 @@
+"""The command line. Nothing is decided here: each command hands over to the room that knows.
+
+Heavy imports are inside the commands, so that `headwise --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headwise.errors import HeadwiseError
+
+app = typer.Typer(
+    name="headwise",
+    help="Find the attention heads that matter for a behaviour of a language model, and prove it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; by default an accelerator if there is one")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16, float64")]
+BatchTokens = Annotated[int | None, typer.Option(help="most tokens in one forward pass", min=1)]
+
+
+@app.command()
+def check(
+    model: Annotated[str, typer.Argument(help="bundled alias, hub id, folder or GGUF file")],
+    device: Device = None,
+    dtype: Dtype = None,
+    trust_remote_code: Annotated[bool, typer.Option(help="run code from the model's repository")] = False,
+) -> None:
+    """Reach every head of a model, and prove it."""
+    from headwise.model.load import load
+
+    started = time.perf_counter()
+    loaded = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, check_every_layer=True)
+    layers, heads = loaded.shape
+    sites, proof = loaded.reach.sites, loaded.proof
+    without = layers - len(sites)
+    _say(f"{loaded.name}: {layers} layers × {heads} heads, {_span([s.kv_heads for s in sites])} key/value heads, ")
+    _say(f"head size {_span([s.head_dim for s in sites])}, {str(loaded.dtype).removeprefix('torch.')} on {loaded.device}\n")
+    if without > 0:
+        _say(f"  {without} layers have no attention, and so no heads\n")
+    _say(f"  reached by       {proof.mechanism}\n")
+    _say(f"  gates at 1       the plain model's logits, {'exactly' if proof.noise == 0 else 'within the device noise'}\n")
+    _say(f"  a gate at 0      zeroed columns of the output projection, largest gap {proof.largest_gap:.1e} ")
+    _say(f"({proof.sites_checked} of {len(sites)} layers)\n")
+    _say(f"  fired            {len(sites)} of {len(sites)} layers with attention\n")
+    _say(f"  prefix reuse     {'yes' if proof.reuse else 'no: ' + '; '.join(proof.notes)}\n")
+    _say(f"  seconds          {time.perf_counter() - started:.1f} (proof {proof.seconds:.1f})\n")
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="models, tasks, metrics, methods, studies or families")],
+    live: Annotated[bool, typer.Option(help="families: try each anew with the installed transformers")] = False,
+) -> None:
+    """List what is there."""
+    from headwise import listing
+
+    listing.show(what, live=live)
+
+
+@app.command()
+def score(
+    model: Annotated[str, typer.Argument(help="bundled alias, hub id, folder or GGUF file")],
+    task: Annotated[str, typer.Argument(help="a built-in task (headwise list tasks)")],
+    method: Annotated[list[str] | None, typer.Option(help="score method; repeat for several")] = None,
+    out: Annotated[Path, typer.Option(help="the run folder")] = Path("runs/score"),
+    n: Annotated[int, typer.Option("-n", help="examples", min=1)] = 64,
+    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    metric: Annotated[str | None, typer.Option(help="by default the task's own")] = None,
+    reference: Annotated[str, typer.Option(help="what a gated-out head is replaced by")] = "zero",
+    positions: Annotated[str, typer.Option(help="where gates act: all or last")] = "all",
+    option: Annotated[list[str] | None, typer.Option("--set", help="any other setting, as key=value")] = None,
+    fresh: Annotated[bool, typer.Option(help="set an earlier run in the same folder aside")] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    batch_tokens: BatchTokens = None,
+) -> None:
+    """Score every head of a model on a task; the same command again resumes."""
+    settings = {
+        "models": [model],
+        "tasks": [task],
+        "methods": method or ["ablation"],
+        "n": n,
+        "seed": seed,
+        "metric": metric,
+        "reference": reference,
+        "positions": positions,
+    }
+    _run("score", out, None, settings, option, fresh, device, dtype, batch_tokens)
+    _show_scores(out)
+
+
+@app.command()
+def run(
+    study: Annotated[str, typer.Argument(help="headwise list studies")],
+    file: Annotated[Path | None, typer.Argument(help="a study file (YAML)")] = None,
+    out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
+    option: Annotated[list[str] | None, typer.Option("--set", help="any setting of the study, as key=value")] = None,
+    fresh: Annotated[bool, typer.Option(help="set an earlier run in the same folder aside")] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    batch_tokens: BatchTokens = None,
+) -> None:
+    """Carry out a study into a run folder; the same command again resumes."""
+    settings: dict[str, Any] = {}
+    if model:
+        settings["models"] = model
+    if task:
+        settings["tasks"] = task
+    _run(study, out or Path("runs") / study, file, settings, option, fresh, device, dtype, batch_tokens)
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="the run folder")] = Path("demo")) -> None:
+    """A few minutes with the bundled model: prove that its heads are reached, then score them."""
+    check("smollm2")
+    settings: dict[str, Any] = {"models": ["smollm2"], "tasks": ["ioi"], "methods": ["ablation"], "n": 16}
+    _run("score", out, None, settings, None, False, None, None, None)
+    _show_scores(out)
+
+
+def _run(
+    study: str,
+    out: Path,
+    file: Path | None,
+    settings: dict[str, Any],
+    option: list[str] | None,
+    fresh: bool,
+    device: str | None,
+    dtype: str | None,
+    batch_tokens: int | None,
+) -> None:
+    from headwise.studies import run as carry_out
+    from headwise.studies.settings import assignments
+
+    flags = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
+    settings |= {name: value for name, value in flags.items() if value is not None}
+    settings = {name: value for name, value in settings.items() if value is not None} | assignments(option or [])
+    command = shlex.join(["headwise", *sys.argv[1:]])
+    folder = carry_out(study, out, file, fresh=fresh, command=command, **settings)
+    for notice in folder.notices:
+        typer.echo(f"note: {notice}", err=True)
+    _say(f"{out}: tables, figures and run.json\n")
+
+
+def _show_scores(out: Path) -> None:
+    """The heads that stand out, on the terminal."""
+    from headwise.runs import read_table
+
+    table = read_table(out, "scores")
+    for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
+        _say(f"{name} on {task}, {model}: the ten largest, n = {part['n'].iloc[0]}\n")
+        largest = part.reindex(part["score"].abs().sort_values(ascending=False, kind="stable").index)[:10]
+        for row in largest.itertuples():
+            q = f"  q = {row.q:.2g}" if row.q == row.q else ""
+            _say(f"  L{row.layer}H{row.head:<3} {row.score:+8.3f}  [{row.lo:+.3f}, {row.hi:+.3f}]{q}\n")
+
+
+def _span(numbers: list[int]) -> str:
+    """One number, or the range where layers differ."""
+    return str(numbers[0]) if len(set(numbers)) == 1 else f"{min(numbers)}–{max(numbers)}"
+
+
+def _say(text: str) -> None:
+    typer.echo(text, nl=False)
+
+
+def main() -> None:
+    """Exit 0 done; 2 the user's mistake, one sentence; 1 anything else."""
+    import logging
+
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("headwise").setLevel(logging.INFO)
+    try:
+        app()
+    except HeadwiseError as error:
+        typer.echo(f"headwise: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("stopped; what is finished is kept, and the same command goes on from there:", err=True)
+        typer.echo("  " + shlex.join(["headwise", *sys.argv[1:]]), err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""`headwise list`: what is registered, as tables a person can read and a pipe can cut."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from headwise.errors import unknown
+
+Rows = tuple[list[str], list[list[str]]]
+
+
+def show(what: str, *, live: bool = False) -> None:
+    """Print one of the lists."""
+    kinds: dict[str, Callable[[], Rows]] = {
+        "models": _models,
+        "tasks": _tasks,
+        "metrics": _metrics,
+        "methods": _methods,
+        "studies": _studies,
+        "families": lambda: _families(live),
+    }
+    if what not in kinds:
+        raise unknown("list", what, kinds)
+    header, rows = kinds[what]()
+    _print(header, rows)
+
+
+def _models() -> Rows:
+    from headwise.model import bundled
+
+    rows = [[a.alias, a.title, a.licence, a.source] for a in bundled.aliases().values()]
+    return ["alias", "model", "licence", "source"], rows
+
+
+def _tasks() -> Rows:
+    from headwise.tasks import families
+
+    rows = []
+    for family in families().values():
+        options = "; ".join(f"{name}: {', '.join(values)}" for name, values in family.options.items())
+        rows.append([family.name, family.metric, family.about, options])
+    return ["task", "metric", "about", "options"], rows
+
+
+def _metrics() -> Rows:
+    from headwise.metrics import metrics
+
+    return ["metric", "gradient", "about"], [
+        [m.name, "yes" if m.first_order else "no", m.about] for m in metrics().values()
+    ]
+
+
+def _methods() -> Rows:
+    from headwise.scores import methods
+
+    return ["method", "signed", "about"], [
+        [m.name, "yes" if m.signed else "no", m.about] for m in methods().values()
+    ]
+
+
+def _studies() -> Rows:
+    from headwise.studies import studies
+
+    return ["study", "question"], [[s.name, s.question] for s in studies().values()]
+
+
+def _families(live: bool) -> Rows:
+    from headwise.model import families
+
+    if live:
+        from headwise.runs import progress
+
+        with progress("Trying families", len(families.names())) as advance:
+            tried = list(families.survey(advance))
+    else:
+        version, tried = families.shipped()
+        print(f"tried with transformers {version}; --live tries the installed version", file=sys.stderr)
+    rows = [[f.name, f.status, f.how, "yes" if f.reuse else "no"] for f in tried]
+    return ["family", "status", "how, or why not", "prefix reuse"], rows
+
+
+def _print(header: list[str], rows: list[list[str]]) -> None:
+    """A table on a terminal; tab-separated lines in a pipe."""
+    if not sys.stdout.isatty():
+        print("\n".join("\t".join(cells) for cells in [header, *rows]))
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for cells in rows:
+        table.add_row(*map(escape, cells))
+    Console().print(table)
