@@ -31,7 +31,7 @@ def few_shot(
     the task and no longer scored: `k` of them where all examples share the `same` shots, otherwise a quarter
     of the task (at least `k`) from which each example draws its own.
 
-        few_shot(task("antonym"), 5)
+        few_shot(task("ioi"), 5)
         few_shot(quiz, 2, template="Question: {prompt}\\nAnswer:{target}")
     """
     parsed = _parse(template)
@@ -42,7 +42,10 @@ def few_shot(
     head = parsed.before("target")
     _check_spaces(task, head, template)
     draw = random.Random(f"shots/{task.name}/{seed}")
-    shots, scored = _from_pool(task, pool, k, same, draw) if pool else _held_out(task, k, same, draw)
+    if pool is None:
+        shots, scored = _held_out(task, k, same, draw)
+    else:
+        shots, scored = _from_pool(task, pool, k, same, draw)
 
     made = []
     for number, example in enumerate(scored):
@@ -55,7 +58,7 @@ def few_shot(
         "separator": separator,
         "seed": seed,
         "same": same,
-        "pool": pool.name if pool else None,
+        "pool": None if pool is None else pool.name,
         "pool_size": len(shots),
         "not_scored": len(task) - len(scored),
     }
@@ -115,8 +118,16 @@ def _overlaps(shots: Sequence[Example], scored: Sequence[Example]) -> Iterator[t
         solved = (example.prompt + example.target).strip()
         at = shown.find(solved)
         while at >= 0:
-            yield bisect_right(starts, at) - 1, number
+            if _stands_apart(shown, at, at + len(solved)):
+                yield bisect_right(starts, at) - 1, number
             at = shown.find(solved, at + 1)
+
+
+def _stands_apart(text: str, start: int, end: int) -> bool:
+    """Whether a piece is not cut out of longer words: "0 + 1 = 1" is no part of "10 + 1 = 11"."""
+    joined_before = (text[start - 1 : start] if start else "").isalnum() and text[start].isalnum()
+    joined_after = text[end : end + 1].isalnum() and text[end - 1].isalnum()
+    return not joined_before and not joined_after
 
 
 def _from_pool(
