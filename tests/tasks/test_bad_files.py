@@ -161,6 +161,10 @@ def test_folders_missing_files_and_unknown_endings_are_named(tmp_path):
         HeadwiseError, match=r"ends in '.docx', which is no known data format; expected one of .jsonl"
     ):
         load_task(tmp_path / "quiz.docx")
+    with pytest.raises(HeadwiseError, match=r"there is no file ~nobody-of-this-name/a.jsonl"):
+        load_task("~nobody-of-this-name/a.jsonl")
+    with pytest.raises(HeadwiseError, match="cannot be read: "):
+        load_task("x" * 5000 + ".jsonl")
     with pytest.raises(HeadwiseError, match="not a path"):
         load_task("a\0b.jsonl")
     with pytest.raises(HeadwiseError, match=r"source of a task is a number \(3\), expected a path"):

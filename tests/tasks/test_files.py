@@ -204,6 +204,13 @@ def test_a_task_takes_its_name_from_the_file_and_from_its_folder_where_the_file_
     assert load_task(folder / "test.jsonl", name="mine").name == "mine"
 
 
+def test_a_cell_longer_than_the_usual_limit_of_csv_is_read_and_the_limit_is_put_back(tmp_path):
+    usual = csv.field_size_limit()
+    rows = [{"prompt": "word " * 100_000, "target": " b"}]
+    assert load_task(comma_separated(tmp_path / "long.csv", rows)).examples[0].prompt == rows[0]["prompt"]
+    assert csv.field_size_limit() == usual
+
+
 def test_the_list_in_an_object_is_found_or_named(tmp_path):
     path = tmp_path / "both.json"
     lists = {"train": [{"prompt": "a", "target": " b"}], "dev": [{"prompt": "c", "target": " d"}], "n": [1]}

@@ -123,7 +123,14 @@ def _read(source: str | Path, log: Log, records: str | None) -> Table:
         return read_hub(str(source))
     if "\0" in str(source):
         raise HeadwiseError(f"{str(source)!r} is not a path; it holds a null character")
-    return read_table(Path(source).expanduser(), log, records)
+    return read_table(_path(source), log, records)
+
+
+def _path(source: str | Path) -> Path:
+    try:
+        return Path(source).expanduser()
+    except RuntimeError:  # "~name" where there is no such user: it may still be a file
+        return Path(source)
 
 
 def _choose(
@@ -164,10 +171,10 @@ def _name(source: str | Path, table: Table) -> str:
     """A name that tells tasks apart: what the file says, or its own name, with its folder's if needed."""
     said = table.about.get("name")
     if isinstance(said, str) and said.strip():
-        return said.strip()
+        return " ".join(said.split())
     if str(source).startswith(PREFIX):
         dataset, *rest = parse(str(source))
         return "-".join([Path(dataset).name, *(part for part in rest if part)])
-    path = Path(source).expanduser()
+    path = _path(source)
     folder = path.resolve().parent.name
     return f"{folder}-{path.stem}" if path.stem.lower() in _GENERIC and folder else path.stem

@@ -19,7 +19,22 @@ FILE_LIMIT = 512 * 2**20
 
 def read_table(path: Path, log: Log, records: str | None = None) -> Table:
     """Every row of a file, by its extension."""
-    reader = READERS.get(path.suffix.lower())
+    try:
+        reader = _reader(path, log)
+        if records is not None and reader is not _json:
+            raise HeadwiseError(
+                f"records={records!r} names a list inside a .json object; {log.source} has none"
+            )
+        table = reader(path, log, records)
+    except OSError as error:
+        raise HeadwiseError(f"{shown(log.source, 200)} cannot be read: {error.strerror or error}") from None
+    if not table.rows:
+        log.refuse_if_bad()
+        raise HeadwiseError(f"{log.source} is empty; expected at least one example")
+    return table
+
+
+def _reader(path: Path, log: Log) -> Callable[[Path, Log, str | None], Table]:
     if path.is_dir():
         inside = sorted(p.name for p in path.iterdir() if p.suffix.lower() in READERS)
         hint = f"give one of the files in it: {named(inside, 5)}" if inside else "give a file"
@@ -28,23 +43,14 @@ def read_table(path: Path, log: Log, records: str | None = None) -> Table:
         raise HeadwiseError(
             f"there is no file {log.source}; check the path, or write hub:owner/name for a dataset"
         )
-    if reader is None:
+    if path.suffix.lower() not in READERS:
         raise HeadwiseError(
             f"{log.source} ends in {path.suffix or 'nothing'!r}, which is no known data format; "
             f"expected one of {', '.join(READERS)}"
         )
     if not path.is_file():
         raise HeadwiseError(f"{log.source} is not a regular file; save the data to a file first")
-    if records is not None and path.suffix.lower() != ".json":
-        raise HeadwiseError(f"records={records!r} names a list inside a .json object; {log.source} has none")
-    try:
-        table = reader(path, log, records)
-    except OSError as error:
-        raise HeadwiseError(f"{log.source} cannot be read: {error.strerror or error}") from None
-    if not table.rows:
-        log.refuse_if_bad()
-        raise HeadwiseError(f"{log.source} is empty; expected at least one example")
-    return table
+    return READERS[path.suffix.lower()]
 
 
 # Lines, and what is made of them
@@ -187,6 +193,16 @@ def _records(value: Any, log: Log, records: str | None) -> tuple[list[Any], dict
 
 
 def _csv(path: Path, log: Log, records: str | None = None, delimiter: str = ",") -> Table:
+    usual = csv.field_size_limit(
+        LINE_LIMIT
+    )  # 128 KiB, less than a long prompt; it holds for the whole process
+    try:
+        return _csv_rows(path, log, delimiter)
+    finally:
+        csv.field_size_limit(usual)
+
+
+def _csv_rows(path: Path, log: Log, delimiter: str) -> Table:
     waiting: list[int] = []  # lines that went into the record being read; a quoted cell may span several
 
     def feed() -> Iterator[str]:
@@ -253,7 +269,7 @@ def _parquet(path: Path, log: Log, records: str | None = None) -> Table:
     if path.stat().st_size == 0:
         return Table([])
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             names = file.schema_arrow.names
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
