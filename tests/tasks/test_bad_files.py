@@ -122,6 +122,18 @@ def test_a_line_of_a_hundred_megabytes_is_refused_without_being_held_in_memory(e
     assert peak < 4 * readers.LINE_LIMIT
 
 
+def test_reading_goes_on_after_a_line_that_is_too_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "LINE_LIMIT", 100)
+    path = tmp_path / "mine.jsonl"
+    for length in (100, 101, 102, 250):
+        path.write_text("x" * (length - 1) + "\n" + '{"prompt": "x"}\n' + GOOD)
+        with pytest.raises(HeadwiseError) as caught:
+            load_task(path)
+        first = "line 1: not JSON" if length == 100 else "line 1: the line is longer"
+        assert first in str(caught.value)
+        assert str(caught.value).endswith("(and 1 more bad entry)")
+
+
 def test_a_json_file_too_large_to_hold_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "mine.json"
     with path.open("wb") as file:

@@ -99,6 +99,23 @@ def test_one_foil_may_be_written_as_plain_text(tmp_path):
         assert load_task(path).examples == (Example("a", " b", (" c",), also=(" d",)),)
 
 
+def test_a_cell_is_a_list_only_if_it_is_json_of_texts(tmp_path):
+    cells = {
+        '["a", "b"]': ("a", "b"),
+        "[1, 2]": ("[1, 2]",),
+        "[a": ("[a",),
+        "[]": (),
+        "": (),
+        '[["a"]]': ('[["a"]]',),
+    }
+    rows = [{"prompt": f"p{i}", "target": " t", "foils": cell} for i, cell in enumerate(cells)]
+    task = load_task(comma_separated(tmp_path / "a.csv", rows))
+    assert [example.foils for example in task] == list(cells.values())
+    # in a format that has lists, text is text
+    kept = load_task(json_lines(tmp_path / "a.jsonl", rows[:3]))
+    assert [example.foils for example in kept] == [(cell,) for cell in list(cells)[:3]]
+
+
 def test_columns_map_names_templates_lists_and_several_columns(tmp_path):
     rows = [
         {"question": "1+1?", "answer": 2, "wrong": [3, 4], "easy": "5", "topic": 7},
@@ -268,6 +285,6 @@ def test_ten_thousand_examples_load_in_well_under_ten_seconds(tmp_path):
         json_lines(tmp_path / "a.jsonl", rows),
         comma_separated(tmp_path / "a.csv", rows),
     ):
-        start = time.perf_counter()
+        start = time.process_time()
         assert len(load_task(path)) == 10_000
-        assert time.perf_counter() - start < 5
+        assert time.process_time() - start < 5

@@ -157,6 +157,31 @@ def test_a_shot_whose_prompt_holds_another_answer_takes_that_example_out_of_the_
         few_shot(whole, 5)
 
 
+def test_prompts_that_bring_shots_of_their_own_are_not_scored_after_being_shown():
+    pairs = [(f"Q: w{i}\nA:", f" v{i}") for i in range(8)]
+    rows = [Example(f"{pairs[i - 1][0]}{pairs[i - 1][1]}\n\n{pairs[i][0]}", pairs[i][1]) for i in range(1, 8)]
+    rows.append(Example(*pairs[3]))  # shown, solved, by the prompt of the fourth
+    whole = Task("chain", tuple(rows))
+    dropped = 0
+    for seed in range(20):
+        made = few_shot(whole, 1, seed=seed, separator="##")
+        shown = made.examples[0].prompt.split("##")[0]
+        scored = [example.prompt.split("##")[1] for example in made]
+        assert not any(shown.startswith(prompt) for prompt in scored)
+        assert not ("w3\nA: v3" in shown and pairs[3][0] in scored)
+        dropped += len(made) < len(whole) - 1
+    assert dropped
+
+
+def test_an_answer_that_only_begins_alike_is_not_an_overlap():
+    pool = Task("pool", (Example("Add 10 and 1: 1", "1"),))
+    cut = Task("cut", (Example("Add 10 and 1:", " 1"),))
+    assert few_shot(cut, 1, pool=pool).examples[0].prompt == "Add 10 and 1: 11\n\nAdd 10 and 1:"
+    whole = Task("whole", (Example("Add 10 and 1:", " 11"),))
+    with pytest.raises(HeadwiseError, match=r"has 0 different examples .* \(1 it does\)"):
+        few_shot(whole, 1, pool=pool)
+
+
 def test_whole_sentences_can_be_shots():
     rows = tuple(Example("", f"Cat {i} sleeps.", (f"Cat {i} sleep.",)) for i in range(5))
     made = few_shot(Task("cats", rows), 2)
@@ -197,7 +222,7 @@ def test_mistakes_are_explained(options, said):
     assert said in str(caught.value)
 
 
-texts = st.text("ab {}", max_size=4)
+texts = st.text("ab {}\n", max_size=4)
 random_tasks = st.lists(
     st.builds(Example, texts, texts.filter(str.strip), counterfactual=st.none() | texts),
     min_size=1,
@@ -221,7 +246,7 @@ def test_no_scored_example_is_ever_shown_solved(rows, k, same, seed):
             prompt, target = shot.split(">")
             assert (prompt.strip() or target.strip()) != (asked.strip() or example.target.strip())
             solved = re.escape((asked + example.target).strip())
-            assert not re.search(rf"(?<!\w){solved}(?!\w)", prompt + target)
+            assert not re.search(rf"^\s*{solved}(?!\w)", prompt + target, re.MULTILINE)
 
 
 def test_a_loaded_file_takes_shots_like_any_task(tmp_path):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
+import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.examples import Example, Task
 from headwise.tasks.templates import Template
+
+_LINE_START = re.compile(r"^\s*", re.MULTILINE)
+_COMPARED = 400  # characters of a line kept for sorting; a match is compared in full
 
 
 def few_shot(
@@ -98,36 +102,38 @@ def _distinct(examples: Sequence[Example]) -> list[Example]:
 
 
 def _overlaps(shots: Sequence[Example], scored: Sequence[Example]) -> Iterator[tuple[int, int]]:
-    """(shot, example) wherever the shot asks what the example asks, or its text holds the example's answer.
+    """(shot, example) wherever the shot asks what the example asks, or shows it solved on lines of its own.
 
     The second happens where prompts build on each other: a later step's prompt repeats the earlier steps.
     """
     by_key: dict[str, list[int]] = {}
     for number, shot in enumerate(shots):
         by_key.setdefault(_key(shot), []).append(number)
-    starts: list[int] = []
-    end = 0
-    for shot in shots:
-        starts.append(end)
-        end += len(shot.prompt) + len(shot.target) + 1
-    shown = "\0".join(shot.prompt + shot.target for shot in shots)
+    # Every line of every shot in alphabetical order: what starts with a text stands together.
+    texts = [shot.prompt + shot.target for shot in shots]
+    lines = sorted(
+        (text[found.end() : found.end() + _COMPARED], number, found.end())
+        for number, text in enumerate(texts)
+        for found in _LINE_START.finditer(text)
+    )
+    beginnings = [line[0] for line in lines]
     for number, example in enumerate(scored):
         for asked in {_key(example), (example.counterfactual or "").strip()} - {""}:
             for shot_number in by_key.get(asked, []):
                 yield shot_number, number
         solved = (example.prompt + example.target).strip()
-        at = shown.find(solved)
-        while at >= 0:
-            if _stands_apart(shown, at, at + len(solved)):
-                yield bisect_right(starts, at) - 1, number
-            at = shown.find(solved, at + 1)
+        at = bisect_left(beginnings, solved[:_COMPARED])
+        while at < len(lines) and beginnings[at].startswith(solved[:_COMPARED]):
+            _, shot_number, start = lines[at]
+            if _begins_with(texts[shot_number], start, solved):
+                yield shot_number, number
+            at += 1
 
 
-def _stands_apart(text: str, start: int, end: int) -> bool:
-    """Whether a piece is not cut out of longer words: "0 + 1 = 1" is no part of "10 + 1 = 11"."""
-    joined_before = (text[start - 1 : start] if start else "").isalnum() and text[start].isalnum()
-    joined_after = text[end : end + 1].isalnum() and text[end - 1].isalnum()
-    return not joined_before and not joined_after
+def _begins_with(text: str, start: int, piece: str) -> bool:
+    """Whether the piece stands there and ends with a word: "10 + 1 = 1" is no part of "10 + 1 = 11"."""
+    after = text[start + len(piece) : start + len(piece) + 1]
+    return text.startswith(piece, start) and not (piece[-1:].isalnum() and after.isalnum())
 
 
 def _from_pool(
