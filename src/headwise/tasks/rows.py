@@ -1,0 +1,136 @@
+"""Rows of data, each with the place it came from, and the log of what was wrong with them.
+
+A row that cannot be used is never dropped: it is noted in the `Log` with its number, and the log refuses the
+file at the end. Only what a ready mapping leaves out on purpose becomes a notice instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from headwise.errors import HeadwiseError
+
+
+class RowError(Exception):
+    """What is wrong with one row, and what was expected; caught by `Log.at`, which knows the place."""
+
+
+class Log:
+    """What a file's rows gave cause to say: problems, which refuse the file, and notices, which do not."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.notices: list[str] = []
+        self._problems: list[tuple[int, str]] = []
+
+    def bad(self, number: int, place: str, what: str) -> None:
+        self._problems.append((number, f"{self.source}, {place}: {what}"))
+
+    @contextmanager
+    def at(self, row: Row, part: str = "") -> Iterator[None]:
+        """Turns a `RowError` raised inside into a problem with this row (or this part of it)."""
+        try:
+            yield
+        except RowError as bad:
+            self.bad(row.number, f"{row.place}, {part}" if part else row.place, str(bad))
+
+    def refuse_if_bad(self) -> None:
+        """Raises the first problem in the order of the file, with the number of further ones."""
+        if not self._problems:
+            return
+        first = min(self._problems, key=lambda problem: problem[0])[1]
+        more = len(self._problems) - 1
+        counted = f" (and {more} more bad {'entry' if more == 1 else 'entries'})" if more else ""
+        raise HeadwiseError(first + counted)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record, and where it stands."""
+
+    number: int
+    unit: str
+    """`line`, `record` or `row`; numbers count from 1."""
+    values: Mapping[str, Any]
+
+    @property
+    def place(self) -> str:
+        return f"{self.unit} {self.number}"
+
+    def get(self, key: str) -> Any:
+        """The value, or None where it is missing, null or not-a-number (how tables write "nothing")."""
+        value = self.values.get(key)
+        return None if isinstance(value, float) and math.isnan(value) else value
+
+    def need(self, key: str) -> Any:
+        value = self.get(key)
+        if value is None:
+            state = "is null" if key in self.values else "is missing"
+            raise RowError(f"the field {key!r} {state}; the fields here are {named(self.values)}")
+        return value
+
+    def text(self, key: str) -> str:
+        """A field that must be text."""
+        return as_text(self.need(key), key)
+
+    def filled(self, key: str) -> str:
+        """A field that must be text with something in it, without the space around it."""
+        text = self.text(key).strip()
+        if not text:
+            raise RowError(f"the field {key!r} is empty, expected text")
+        return text
+
+
+def as_text(value: Any, what: str) -> str:
+    if isinstance(value, str):
+        return value
+    raise RowError(f"{what!r} is {kind(value)}, expected text")
+
+
+def text_or_number(value: Any, what: str) -> str:
+    """Text as it is; a number written out. For fields whose text never needs a leading space."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    return as_text(value, what)
+
+
+def kind(value: Any) -> str:
+    """A value's type in words, with the value where it is short."""
+    names: tuple[tuple[type | tuple[type, ...], str], ...] = (
+        (bool, "true or false"),
+        ((int, float), "a number"),
+        (str, "text"),
+        ((list, tuple), "a list"),
+        (dict, "an object"),
+        (bytes, "raw bytes"),
+    )
+    word = next((name for types, name in names if isinstance(value, types)), f"a {type(value).__name__}")
+    return "null" if value is None else f"{word} ({shown(value)})"
+
+
+def shown(value: Any, longest: int = 60) -> str:
+    """A value as an error message may quote it: one line, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def named(names: Iterable[str], most: int = 12) -> str:
+    listed = [shown(name) for name in names]
+    return (
+        ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "") or "none"
+    )
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of one source."""
+
+    rows: list[Row]
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What stands beside the list in a JSON object: a name, prefixes."""
+    from_text: bool = False
+    """Read from cells that hold nothing but text (CSV), where a list is written as JSON."""
