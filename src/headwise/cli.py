@@ -23,7 +23,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; by default an accelerator if there is one")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1, mps; by default an accelerator if there is one")
+]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16, float64")]
 BatchTokens = Annotated[int | None, typer.Option(help="most tokens in one forward pass", min=1)]
 
@@ -39,27 +41,36 @@ def check(
     from headwise.model.load import load
 
     started = time.perf_counter()
-    loaded = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, check_every_layer=True)
+    loaded = load(
+        model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, check_every_layer=True
+    )
     layers, heads = loaded.shape
     sites, proof = loaded.reach.sites, loaded.proof
-    without = layers - len(sites)
-    _say(f"{loaded.name}: {layers} layers × {heads} heads, {_span([s.kv_heads for s in sites])} key/value heads, ")
-    _say(f"head size {_span([s.head_dim for s in sites])}, {str(loaded.dtype).removeprefix('torch.')} on {loaded.device}\n")
-    if without > 0:
-        _say(f"  {without} layers have no attention, and so no heads\n")
-    _say(f"  reached by       {proof.mechanism}\n")
-    _say(f"  gates at 1       the plain model's logits, {'exactly' if proof.noise == 0 else 'within the device noise'}\n")
-    _say(f"  a gate at 0      zeroed columns of the output projection, largest gap {proof.largest_gap:.1e} ")
-    _say(f"({proof.sites_checked} of {len(sites)} layers)\n")
-    _say(f"  fired            {len(sites)} of {len(sites)} layers with attention\n")
-    _say(f"  prefix reuse     {'yes' if proof.reuse else 'no: ' + '; '.join(proof.notes)}\n")
-    _say(f"  seconds          {time.perf_counter() - started:.1f} (proof {proof.seconds:.1f})\n")
+    dtype_name = str(loaded.dtype).removeprefix("torch.")
+    exactly = "exactly" if proof.noise == 0 else f"within the device's own noise of {proof.noise:.1e}"
+    kv_heads, head_size = _span([s.kv_heads for s in sites]), _span([s.head_dim for s in sites])
+    lines = [
+        f"{loaded.name}: {layers} layers × {heads} heads, {kv_heads} key/value heads, head size {head_size}, "
+        f"{dtype_name} on {loaded.device}",
+        f"  reached by       {proof.mechanism}",
+        f"  gates at 1       the plain model's logits, {exactly}",
+        f"  a gate at 0      zeroed columns of the output projection, largest gap {proof.largest_gap:.1e} "
+        f"({proof.sites_checked} of {len(sites)} layers)",
+        f"  fired            {len(sites)} of {len(sites)} layers with attention",
+        f"  prefix reuse     {'yes' if proof.reuse else 'no: ' + '; '.join(proof.notes)}",
+        f"  seconds          {time.perf_counter() - started:.1f} (proof {proof.seconds:.1f})",
+    ]
+    if layers > len(sites):
+        lines.insert(1, f"  {layers - len(sites)} layers have no attention, and so no heads")
+    typer.echo("\n".join(lines))
 
 
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(help="models, tasks, metrics, methods, studies or families")],
-    live: Annotated[bool, typer.Option(help="families: try each anew with the installed transformers")] = False,
+    live: Annotated[
+        bool, typer.Option(help="families: try each anew with the installed transformers")
+    ] = False,
 ) -> None:
     """List what is there."""
     from headwise import listing
@@ -106,7 +117,9 @@ def run(
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY")] = None,
     model: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
     task: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
-    option: Annotated[list[str] | None, typer.Option("--set", help="any setting of the study, as key=value")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--set", help="any setting of the study, as key=value")
+    ] = None,
     fresh: Annotated[bool, typer.Option(help="set an earlier run in the same folder aside")] = False,
     device: Device = None,
     dtype: Dtype = None,
@@ -146,12 +159,14 @@ def _run(
 
     flags = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
     settings |= {name: value for name, value in flags.items() if value is not None}
-    settings = {name: value for name, value in settings.items() if value is not None} | assignments(option or [])
+    settings = {name: value for name, value in settings.items() if value is not None} | assignments(
+        option or []
+    )
     command = shlex.join(["headwise", *sys.argv[1:]])
     folder = carry_out(study, out, file, fresh=fresh, command=command, **settings)
     for notice in folder.notices:
         typer.echo(f"note: {notice}", err=True)
-    _say(f"{out}: tables, figures and run.json\n")
+    typer.echo(f"{out}: tables, figures and run.json")
 
 
 def _show_scores(out: Path) -> None:
@@ -160,11 +175,12 @@ def _show_scores(out: Path) -> None:
 
     table = read_table(out, "scores")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
-        _say(f"{name} on {task}, {model}: the ten largest, n = {part['n'].iloc[0]}\n")
+        typer.echo(f"{name} on {task}, {model}: the ten largest of {len(part)}, n = {part['n'].iloc[0]}")
         largest = part.reindex(part["score"].abs().sort_values(ascending=False, kind="stable").index)[:10]
-        for row in largest.itertuples():
-            q = f"  q = {row.q:.2g}" if row.q == row.q else ""
-            _say(f"  L{row.layer}H{row.head:<3} {row.score:+8.3f}  [{row.lo:+.3f}, {row.hi:+.3f}]{q}\n")
+        for row in largest.to_dict("records"):
+            head = f"L{row['layer']}H{row['head']}"
+            q = "" if row["q"] != row["q"] else f"  q = {row['q']:.2g}"
+            typer.echo(f"  {head:<8}{row['score']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]{q}")
 
 
 def _span(numbers: list[int]) -> str:
@@ -172,14 +188,14 @@ def _span(numbers: list[int]) -> str:
     return str(numbers[0]) if len(set(numbers)) == 1 else f"{min(numbers)}–{max(numbers)}"
 
 
-def _say(text: str) -> None:
-    typer.echo(text, nl=False)
-
-
 def main() -> None:
     """Exit 0 done; 2 the user's mistake, one sentence; 1 anything else."""
     import logging
+    import os
 
+    # Our own progress bars say what matters; a user who wants transformers' back sets these.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     logging.basicConfig(format="%(message)s")
     logging.getLogger("headwise").setLevel(logging.INFO)
     try:

@@ -110,7 +110,7 @@ class Scores:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.values.shape  # type: ignore[return-value]
+        return self.values.shape
 
     @property
     def n(self) -> int:
@@ -163,6 +163,7 @@ class Scores:
                 "n": self.n,
                 "p": p,
                 "q": q,
+                "metric": self.metric,
             }
         )
 
@@ -210,7 +211,11 @@ def load_order(path: str | Path) -> Order:
     except FileNotFoundError:
         raise HeadwiseError(f"no heads file at {path}") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise HeadwiseError(f"{path} is not JSON ({error}); a heads file is a list such as [\"L12H3\"]") from None
+        raise HeadwiseError(
+            f'{path} is not JSON ({error}); a heads file is a list such as ["L12H3"]'
+        ) from None
     if not isinstance(listed, list):
-        raise HeadwiseError(f"{path} holds a {type(listed).__name__}; a heads file is a list such as [\"L12H3\"]")
+        raise HeadwiseError(
+            f'{path} holds a {type(listed).__name__}; a heads file is a list such as ["L12H3"]'
+        )
     return [Head.parse(item) for item in listed]

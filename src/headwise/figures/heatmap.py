@@ -31,7 +31,9 @@ def score_map(table: pd.DataFrame, *, signed: bool = True, title: str | None = N
         _draw_map(figure, left, table, signed)
         _draw_bars(right, table, signed, bars)
         first = table.iloc[0]
-        figure.suptitle(title or f"{first['method'].capitalize()} on {first['task']}, {first['model']}, n = {first['n']}")
+        figure.suptitle(
+            title or f"{first['method'].capitalize()} on {first['task']}, {first['model']}, n = {first['n']}"
+        )
     return figure
 
 
@@ -40,7 +42,11 @@ def _draw_map(figure: Any, axes: Any, table: pd.DataFrame, signed: bool) -> None
 
     values = grid(table)
     top = float(np.nanmax(np.abs(values))) or 1.0
-    scale = {"cmap": "RdBu", "vmin": -top, "vmax": top} if signed else {"cmap": "viridis", "vmin": np.nanmin(values)}
+    scale = (
+        {"cmap": "RdBu", "vmin": -top, "vmax": top}
+        if signed
+        else {"cmap": "viridis", "vmin": np.nanmin(values)}
+    )
     axes.set_facecolor("0.85")  # a head that does not exist
     image = axes.imshow(values, aspect="auto", interpolation="nearest", **scale)
     found = table[table["q"] < 0.05]
@@ -49,7 +55,8 @@ def _draw_map(figure: Any, axes: Any, table: pd.DataFrame, signed: bool) -> None
     axes.spines[:].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(12, integer=True))
-    label = "Score (blue: helps, red: hinders)" if signed else "Score"
+    unit = f" ({table['metric'].iloc[0]})" if "metric" in table else ""
+    label = f"Score{unit}; blue helps, red hinders" if signed else f"Score{unit}"
     figure.colorbar(image, ax=axes, label=label)
     if len(found):
         axes.set_title("dot: q < .05", fontsize=8, loc="right")
@@ -62,7 +69,15 @@ def _draw_bars(axes: Any, table: pd.DataFrame, signed: bool, bars: int) -> None:
     colours = ["#2166ac" if score > 0 else "#b2182b" for score in largest["score"]] if signed else "#35608d"
     error = np.abs(largest[["lo", "hi"]].to_numpy().T - largest["score"].to_numpy())
     error = None if np.isnan(error).any() else error
-    axes.barh(where, largest["score"], color=colours, xerr=error, height=0.7, error_kw={"elinewidth": 1, "capsize": 2})
+    axes.barh(
+        where,
+        largest["score"],
+        color=colours,
+        xerr=error,
+        height=0.7,
+        error_kw={"elinewidth": 1, "capsize": 2},
+    )
     axes.axvline(0, color="0.4", linewidth=0.8)
     axes.set_yticks(where, names)
-    axes.set(xlabel="Score, 95 % interval", title=f"The {len(largest)} largest")
+    unit = f" ({table['metric'].iloc[0]})" if "metric" in table else ""
+    axes.set(xlabel=f"Score{unit}, 95 % interval", title=f"The {len(largest)} largest")

@@ -39,7 +39,13 @@ def save(figure: Any, folder: Path, name: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{kind}" for kind in FORMATS]
     for path in paths:
-        metadata = {"Date": None} if path.suffix == ".svg" else {"CreationDate": None} if path.suffix == ".pdf" else {}
+        metadata = (
+            {"Date": None}
+            if path.suffix == ".svg"
+            else {"CreationDate": None}
+            if path.suffix == ".pdf"
+            else {}
+        )
         with house_style():
             figure.savefig(path, metadata=metadata)
     return paths

@@ -33,7 +33,11 @@ def prob(scored: Scored) -> Tensor:
     return logprob(scored).exp()
 
 
-@register("logit_diff", needs="pairs", about="logit of the target minus mean logit of the foils, at the first difference")
+@register(
+    "logit_diff",
+    needs="pairs",
+    about="logit of the target minus mean logit of the foils, at the first difference",
+)
 def logit_diff(scored: Scored) -> Tensor:
     right, exists = scored.picked(scored.rights)
     wrong, _ = scored.picked(scored.wrongs)

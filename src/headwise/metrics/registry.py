@@ -60,7 +60,9 @@ def register(
     """Make a function from scored rows to one number per row known under `name`."""
 
     def add(per_row: Callable[[Scored], Tensor]) -> Callable[[Scored], Tensor]:
-        _METRICS[name] = Metric(name, about, needs, per_row, differentiable, first_order and differentiable, compares)
+        _METRICS[name] = Metric(
+            name, about, needs, per_row, differentiable, first_order and differentiable, compares
+        )
         return per_row
 
     return add

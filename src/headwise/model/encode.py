@@ -85,7 +85,9 @@ _Continued = tuple[list[int], int]
 """Prompt and continuation as one list of tokens, and where the continuation begins."""
 
 
-def _after(text: Text, prompt: list[int], whole: list[int], example: Example, continuation: str) -> _Continued:
+def _after(
+    text: Text, prompt: list[int], whole: list[int], example: Example, continuation: str
+) -> _Continued:
     """Prompt and continuation are tokenised together, as the model would read them."""
     shared = 0
     while shared < min(len(prompt), len(whole)) and prompt[shared] == whole[shared]:
@@ -134,7 +136,9 @@ def _pairs_row(index: int, example: Example, right: _Continued, wrongs: list[_Co
     places = [_first_difference(example, target, foil) for foil, _ in wrongs]
     deepest = max(places)
     slots = sorted(set(places))
-    row = Row(index, target[:deepest], min(start, deepest), [p - 1 for p in slots], [target[p] for p in slots])
+    row = Row(
+        index, target[:deepest], min(start, deepest), [p - 1 for p in slots], [target[p] for p in slots]
+    )
     row.rights = [(slots.index(p), target[p]) for p in places]
     row.wrongs = [(slots.index(p), foil[p]) for p, (foil, _) in zip(places, wrongs, strict=True)]
     return row

@@ -111,7 +111,9 @@ class Engine:
         """Forward rows run so far, counting an entry in the middle as a whole row."""
         self._advance = advance or (lambda count: None)
         prompts = donor_prompts(reference, model.text, task.examples, seed)
-        self._donors = donor_rows(model.text, task.examples, self.rows, prompts) if prompts is not None else None
+        self._donors = (
+            donor_rows(model.text, task.examples, self.rows, prompts) if prompts is not None else None
+        )
         self._means: dict[int, Tensor] | None = None
         if reference in ("mean", "position_mean"):
             behind = self.rows
@@ -140,11 +142,14 @@ class Engine:
             combine(self.rows, full, len(self.task)),
         )
 
-    def _measure_rows(self, gates: np.ndarray, numbers: list[int], values: np.ndarray, full: np.ndarray) -> None:
+    def _measure_rows(
+        self, gates: np.ndarray, numbers: list[int], values: np.ndarray, full: np.ndarray
+    ) -> None:
         """Fill the columns `numbers` of `values` and `full`; out of memory, in two halves."""
         try:
             entries = self._entries(gates)
             block = self._prepared(numbers, streams=bool(entries.any()))
+            columns = np.array(numbers)
             for entry in np.unique(entries):
                 pending = list(np.flatnonzero(entries == entry))
                 while pending:
@@ -156,8 +161,8 @@ class Engine:
                             raise
                         self._shrink()
                         continue
-                    values[np.ix_(chunk, numbers)] = result
-                    full[np.ix_(chunk, numbers)] = paired
+                    values[np.ix_(chunk, columns)] = result
+                    full[np.ix_(chunk, columns)] = paired
                     pending = pending[len(chunk) :]
                     self._advance(len(chunk) * len(numbers))
         except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -205,13 +210,17 @@ class Engine:
             self._gradients_of(at, numbers, values, slopes)
         return values, slopes
 
-    def _gradients_of(self, at: np.ndarray, numbers: list[int], values: np.ndarray, slopes: np.ndarray) -> None:
+    def _gradients_of(
+        self, at: np.ndarray, numbers: list[int], values: np.ndarray, slopes: np.ndarray
+    ) -> None:
         examples = [self.rows[n].example for n in numbers]
         try:
             block = self._prepared(numbers, streams=False)
-            gates = torch.tensor(at[examples], dtype=self.model.gate_dtype, device=self.model.device, requires_grad=True)
+            gates = torch.tensor(
+                at[examples], dtype=self.model.gate_dtype, device=self.model.device, requires_grad=True
+            )
             metric = self.differentiable(block, gates)
-            metric.sum().backward()  # type: ignore[no-untyped-call]
+            metric.sum().backward()
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not _out_of_memory(error) or len(numbers) == 1:
                 raise
@@ -242,7 +251,9 @@ class Engine:
         """Scored logits `[v·S, P, vocabulary]` of a block's rows under each of `gates[v, L, H]`, variant by variant."""
         times = len(gates)
         changed = {int(layer) for layer in torch.nonzero((gates != 1).any(2).any(0))}
-        per_row = gates.to(self.model.device, self.model.gate_dtype).repeat_interleave(block.size, 0)  # v·S, L, H
+        per_row = gates.to(self.model.device, self.model.gate_dtype).repeat_interleave(
+            block.size, 0
+        )  # v·S, L, H
         ids = block.tensors["ids"].repeat(times, 1)
         with ExitStack() as stack:
             stack.enter_context(self.model.visiting(self._gate_visitor(block, per_row, changed)))
@@ -263,7 +274,11 @@ class Engine:
             if changed is not None and layer not in changed:
                 return z
             heads = z.shape[2]
-            g = gates[:, layer, :heads].to(z.device, z.dtype).unflatten(0, (-1, block.size))[:, :, None, :, None]
+            g = (
+                gates[:, layer, :heads]
+                .to(z.device, z.dtype)
+                .unflatten(0, (-1, block.size))[:, :, None, :, None]
+            )
             split = z.unflatten(0, (-1, block.size))  # v, S, T, H, D
             replaced = g * split
             if references is not None:
@@ -308,7 +323,9 @@ class Engine:
             size = 1
             while size < len(order):
                 length = len(self.rows[order[size]].ids)
-                copies = variants if size >= 8 else 2  # below eight rows only what must fit: one variant and its partner
+                copies = (
+                    variants if size >= 8 else 2
+                )  # below eight rows only what must fit: one variant and its partner
                 if (size + 1) * length * copies > self.batch_tokens:
                     break
                 # Padding is work for nothing: a longer row begins a new block, once this one fills the device.
@@ -341,7 +358,9 @@ class Engine:
                 f"gates of shape {gates.shape} do not fit {self.model.name}: expected [variants, {layers}, {heads}]"
             )
         if not np.isfinite(gates).all():
-            raise HeadwiseError("gates must be finite numbers: 0 removes a head, 1 leaves it, above 1 amplifies it")
+            raise HeadwiseError(
+                "gates must be finite numbers: 0 removes a head, 1 leaves it, above 1 amplifies it"
+            )
         return np.where(self.model.exists, gates, 1.0)
 
     def _shrink(self) -> None:

@@ -46,7 +46,9 @@ def attempt(name: str) -> Family:
     try:
         size = parameter_count(name)
         if size > LARGEST:
-            return Family(name, "untried", f"its smallest configuration has {size / 1e6:.0f} million parameters")
+            return Family(
+                name, "untried", f"its smallest configuration has {size / 1e6:.0f} million parameters"
+            )
         model = tiny_model(name)
     except Exception as error:  # whatever a family's own code raises on a tiny configuration
         return Family(name, "untried", f"no tiny configuration could be built: {_line(error)}")
@@ -56,7 +58,11 @@ def attempt(name: str) -> Family:
         kind = "untried" if "does not run on plain token numbers" in str(error) else "refused"
         return Family(name, kind, _line(error))
     layers = len({site.block for site in reach.sites})
-    part = "" if layers == len(reach.blocks) else f", in the {layers} of {len(reach.blocks)} layers that have attention"
+    part = (
+        ""
+        if layers == len(reach.blocks)
+        else f", in the {layers} of {len(reach.blocks)} layers that have attention"
+    )
     return Family(name, "reached", reach.mechanism + part, proof.reuse)
 
 

@@ -23,13 +23,20 @@ from headwise.model.unembed import logits_at
 
 log = logging.getLogger("headwise")
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
 
 
 class Model:
     """A causal language model whose every head is within reach, with the proof of it."""
 
-    def __init__(self, hf: nn.Module, text: Text | None, name: str, reach: Reach, proof: Proof, batch_tokens: int) -> None:
+    def __init__(
+        self, hf: nn.Module, text: Text | None, name: str, reach: Reach, proof: Proof, batch_tokens: int
+    ) -> None:
         self.hf = hf
         self.name = name
         self.reach = reach
@@ -44,7 +51,9 @@ class Model:
     @property
     def text(self) -> Text:
         if self._text is None:
-            raise HeadwiseError(f"{self.name} was given without a tokenizer; pass it: hw.load(model, tokenizer=...)")
+            raise HeadwiseError(
+                f"{self.name} was given without a tokenizer; pass it: hw.load(model, tokenizer=...)"
+            )
         return self._text
 
     def tokens(self, text: str) -> list[int]:
@@ -187,7 +196,9 @@ def _live_name(hf: nn.Module) -> str:
 
 def _find(source: str, name: str | None) -> tuple[str, str | None, str]:
     """(what transformers is given, GGUF file in it, the name to show)."""
-    known = bundled.aliases()
+    known = [
+        alias for alias, asset in bundled.aliases().items() if asset.gguf
+    ]  # the others are no causal models
     if source in known:
         return str(bundled.fetch(source)), None, name or source
     path = Path(source).expanduser()
@@ -200,7 +211,9 @@ def _find(source: str, name: str | None) -> tuple[str, str | None, str]:
         return str(path.parent), path.name, name or path.stem
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise HeadwiseError(f"the folder {source} has no config.json; a model folder is what save_pretrained writes")
+            raise HeadwiseError(
+                f"the folder {source} has no config.json; a model folder is what save_pretrained writes"
+            )
         return str(path), None, name or path.resolve().name
     looks_like_path = source.startswith((".", "/", "~")) or source.count("/") > 1 or source.endswith(".gguf")
     if looks_like_path:
@@ -229,13 +242,17 @@ def _from_pretrained(
     chosen = _dtype(dtype, target)
     try:
         hf = AutoModelForCausalLM.from_pretrained(
-            place, dtype=chosen, device_map=device_map, use_safetensors=None if options.get("gguf_file") else True, **options
+            place,
+            dtype=chosen,
+            device_map=device_map,
+            use_safetensors=None if options.get("gguf_file") else True,
+            **options,
         )
     except Exception as error:
         raise _explained(error, place, label) from error
     if target is not None:
         hf = hf.to(target)
-    return hf.eval()  # type: ignore[no-any-return]
+    return hf.eval()
 
 
 def _tokenizer(place: str, label: str, options: dict[str, Any]) -> Any:
@@ -251,22 +268,30 @@ def _explained(error: Exception, place: str, label: str) -> HeadwiseError:
     """transformers' error as one sentence that says what to do."""
     text = _first_line(error)
     folder = Path(place)
-    if folder.is_dir() and not list(folder.glob("*.safetensors")) and list(folder.glob("*.bin")) + list(folder.glob("*.pt")):
+    if (
+        folder.is_dir()
+        and not list(folder.glob("*.safetensors"))
+        and list(folder.glob("*.bin")) + list(folder.glob("*.pt"))
+    ):
         return HeadwiseError(
             f"{label} has only pickled weights (.bin or .pt), which can run code when opened; convert them once with "
             "transformers' save_pretrained(safe_serialization=True) on a machine you trust"
         )
     if "trust_remote_code" in str(error):
-        return HeadwiseError(f"{label} needs code from its repository; pass trust_remote_code=True if you trust it")
-    offline = "connect" in str(error).lower() or "offline" in str(error).lower() or "couldn't" in str(error).lower()
+        return HeadwiseError(
+            f"{label} needs code from its repository; pass trust_remote_code=True if you trust it"
+        )
+    offline = (
+        "connect" in str(error).lower() or "offline" in str(error).lower() or "couldn't" in str(error).lower()
+    )
     if offline and not folder.is_dir():
         return HeadwiseError(
-            f"unknown model {label!r}: no bundled alias ({', '.join(bundled.aliases())}), no folder or file of that "
+            f"unknown model {label!r}: no bundled alias, no folder or file of that "
             "name, and the hub could not be reached and has no cached copy"
         )
     if not folder.is_dir() and ("not a valid model identifier" in str(error) or "404" in str(error)):
         return HeadwiseError(
-            f"unknown model {label!r}: no bundled alias ({', '.join(bundled.aliases())}), no folder or file of that "
+            f"unknown model {label!r}: no bundled alias, no folder or file of that "
             "name, and the hub has none (a private one needs HF_TOKEN)"
         )
     return HeadwiseError(f"{label} could not be loaded: {text}")

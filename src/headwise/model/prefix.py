@@ -36,7 +36,7 @@ def entered_at(blocks: Sequence[nn.Module], entry: int, stream: Tensor, as_tuple
         for block in blocks[:entry]:
             # An instance attribute shadows the method; a wrapper set by others (accelerate) is put back.
             before = block.__dict__.get("forward")
-            block.forward = lambda *args, **kwargs: result  # type: ignore[method-assign]
+            block.forward = lambda *args, **kwargs: result
             undo.callback(_restore, block, before)
         yield
 

@@ -52,7 +52,9 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof]
     """
     started = time.perf_counter()
     if model.training:
-        raise HeadwiseError("the model is in training mode, so dropout would blur every number; call model.eval()")
+        raise HeadwiseError(
+            "the model is in training mode, so dropout would blur every number; call model.eval()"
+        )
     with torch.no_grad():
         plain, noise = _plain(model)
         _check_causal(model, plain, noise)
@@ -77,7 +79,9 @@ def _plain(model: nn.Module) -> tuple[Tensor, float]:
     except Exception as error:
         raise HeadwiseError(f"{type(model).__name__} does not run on plain token numbers: {error}") from error
     if not torch.isfinite(first).all():
-        raise HeadwiseError(f"{type(model).__name__} gives NaN or infinite logits on plain text in {first.dtype}")
+        raise HeadwiseError(
+            f"{type(model).__name__} gives NaN or infinite logits on plain text in {first.dtype}"
+        )
     return first, float((first - second).abs().max())
 
 
@@ -183,7 +187,9 @@ def _check_ones(reach: Reach, plain: Tensor, noise: float) -> None:
     with reach.visiting(untouched):
         moved = float((_run(reach.model) - plain).abs().max())
     if moved > 4 * noise:
-        raise HeadwiseError(f"identity 1 broke: with all gates at 1 the logits differ from the plain model's by {moved:.2g}")
+        raise HeadwiseError(
+            f"identity 1 broke: with all gates at 1 the logits differ from the plain model's by {moved:.2g}"
+        )
 
 
 def _check_zeros(reach: Reach, plain: Tensor, noise: float, every_layer: bool) -> tuple[float, int]:
@@ -233,7 +239,10 @@ def zeroed_columns(projection: nn.Module, head: int, head_dim: int) -> Iterator[
     """
     columns = slice(head * head_dim, (head + 1) * head_dim)
     weight = getattr(projection, "weight", None)
-    if not (isinstance(weight, Tensor) and weight.is_floating_point() and weight.dim() == 2) or weight.is_meta:
+    if (
+        not (isinstance(weight, Tensor) and weight.is_floating_point() and weight.dim() == 2)
+        or weight.is_meta
+    ):
 
         def blank(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             kept = args[0].clone()

@@ -117,7 +117,7 @@ def _our_attention(model: nn.Module) -> Iterator[None]:
                 continue
             _register(own)
             # The internal field: the public setter would also overwrite sub-configurations.
-            config._attn_implementation_internal = _PREFIX + own
+            config._attn_implementation_internal = _PREFIX + own  # type: ignore[union-attr]
             undo.callback(setattr, config, "_attn_implementation_internal", own)
         yield
 
@@ -151,9 +151,9 @@ def own_attention(own: str, module: nn.Module) -> Callable[..., tuple[Tensor, Te
     for ancestor in type(module).__mro__:
         family = sys.modules.get(ancestor.__module__)
         if own == "eager" and hasattr(family, "eager_attention_forward"):
-            return family.eager_attention_forward  # type: ignore[union-attr, no-any-return]
+            return family.eager_attention_forward  # type: ignore[union-attr]
         if own != "eager" and hasattr(family, "ALL_ATTENTION_FUNCTIONS"):
-            return family.ALL_ATTENTION_FUNCTIONS[own]  # type: ignore[union-attr, no-any-return]
+            return family.ALL_ATTENTION_FUNCTIONS[own]  # type: ignore[union-attr]
     raise HeadwiseError(
         f"the {own!r} attention of {type(module).__name__} cannot be wrapped: its file defines no such function"
     )
@@ -198,7 +198,9 @@ def _called_sites(model: nn.Module) -> list[Site]:
     open_site: list[Site] = []
     names = {module: name for name, module in model.named_modules()}
 
-    def note_call(own: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kw: Any) -> Any:
+    def note_call(
+        own: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kw: Any
+    ) -> Any:
         z, weights = own_attention(own, module)(module, query, key, value, *args, **kw)
         if module in sites:
             sites[module].calls += 1
@@ -216,7 +218,9 @@ def _called_sites(model: nn.Module) -> list[Site]:
     with ExitStack() as undo:
         undo.enter_context(_our_attention(model))
         probes = {
-            getattr(m.config, "_attn_implementation_internal", None) for m in model.modules() if hasattr(m, "config")
+            getattr(m.config, "_attn_implementation_internal", None)
+            for m in model.modules()
+            if hasattr(m, "config")
         }
         for name in [p for p in probes if p and p.startswith(_PREFIX)]:
             own = name.removeprefix(_PREFIX)
@@ -242,7 +246,8 @@ def _hooked_sites(model: nn.Module) -> list[Site]:
     attentions = [
         (name, module)
         for name, module in model.named_modules()
-        if re.search(r"attention|attn", type(module).__name__, re.IGNORECASE) and not isinstance(module, nn.ModuleList)
+        if re.search(r"attention|attn", type(module).__name__, re.IGNORECASE)
+        and not isinstance(module, nn.ModuleList)
     ]
     outermost = [
         (name, module)
@@ -262,15 +267,20 @@ def _hooked_sites(model: nn.Module) -> list[Site]:
                     undo.callback(module.register_forward_pre_hook(hook).remove)
         _run_probe(model)
 
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config  # type: ignore[operator, union-attr]
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     sites = []
     for name, attention in outermost:
         projection = last_projection.get(name)
         if projection is None:
             continue
         parts = [*attention.modules(), config]
-        heads = next((n for part in parts for key in _HEAD_COUNTS if isinstance(n := getattr(part, key, None), int)), 0)
-        kv_heads = next((n for part in parts for key in _KV_COUNTS if isinstance(n := getattr(part, key, None), int)), heads)
+        heads = next(
+            (n for part in parts for key in _HEAD_COUNTS if isinstance(n := getattr(part, key, None), int)), 0
+        )
+        kv_heads = next(
+            (n for part in parts for key in _KV_COUNTS if isinstance(n := getattr(part, key, None), int)),
+            heads,
+        )
         width = input_width(projection)
         if heads and width % heads == 0:
             sites.append(Site(-1, -1, projection, heads, width // heads, kv_heads, 1, (projection,)))
@@ -319,4 +329,4 @@ def _number(model: nn.Module, sites: list[Site]) -> tuple[list[Site], list[nn.Mo
     one_each = len({block for _, block in numbered}) == len(numbered)
     for order, (site, block) in enumerate(numbered):
         site.block, site.layer = block, block if one_each else order
-    return [site for site, _ in numbered], list(modules[home])  # type: ignore[arg-type]
+    return [site for site, _ in numbered], list(modules[home])

@@ -64,7 +64,9 @@ def donor_prompts(reference: str, text: Text, examples: Sequence[Example], seed:
     return prompts
 
 
-def donor_rows(text: Text, examples: Sequence[Example], rows: Sequence[Row], prompts: Sequence[str]) -> list[list[int]]:
+def donor_rows(
+    text: Text, examples: Sequence[Example], rows: Sequence[Row], prompts: Sequence[str]
+) -> list[list[int]]:
     """Input tokens of each row's donor: the donor's prompt, then the row's own continuation."""
     encoded = text.encode_many([prompts[row.example] for row in rows])
     own = text.encode_many([examples[row.example].prompt for row in rows])
@@ -94,7 +96,9 @@ def first_differences(rows: Sequence[Row], donors: Sequence[Sequence[int]], leng
     return torch.arange(length)[None, :] >= torch.tensor(places)[:, None]
 
 
-def mean_outputs(model: Model, rows: Sequence[Row], by_position: bool, batch_tokens: int) -> dict[int, Tensor]:
+def mean_outputs(
+    model: Model, rows: Sequence[Row], by_position: bool, batch_tokens: int
+) -> dict[int, Tensor]:
     """Each layer's mean head output over the real tokens of the rows: `[H, D]`, or `[T, H, D]` by position."""
     lengths = {len(row.ids) for row in rows}
     if by_position and len(lengths) > 1:
@@ -106,7 +110,9 @@ def mean_outputs(model: Model, rows: Sequence[Row], by_position: bool, batch_tok
     count = 0
     for batch in _batches(rows, batch_tokens):
         ids = pad_right([row.ids for row in batch])
-        real = torch.tensor([[t < len(row.ids) for t in range(ids.shape[1])] for row in batch], device=model.device)
+        real = torch.tensor(
+            [[t < len(row.ids) for t in range(ids.shape[1])] for row in batch], device=model.device
+        )
         for layer, z in model.outputs(ids).items():
             kept = z.double() * real.to(z.device)[:, :, None, None]
             total = kept.sum(0) if by_position else kept.sum((0, 1))

@@ -91,7 +91,9 @@ def _shrink(config_class: type) -> dict[str, Any]:
     fields = default.to_dict()
     aliases = {v: k for k, v in getattr(config_class, "attribute_map", {}).items()}
     for name, value in fields.items():
-        small = _small(name, value) if _small(name, value) is not None else _small(aliases.get(name, ""), value)
+        small = (
+            _small(name, value) if _small(name, value) is not None else _small(aliases.get(name, ""), value)
+        )
         if small is not None:
             shrunk[name] = small
     # Latent attention compresses keys and values together: it has no groups of key heads.

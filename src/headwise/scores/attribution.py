@@ -7,7 +7,11 @@ import numpy as np
 from headwise.scores.registry import Setup, register
 
 
-@register("attribution", first_order=True, about="first order: slope of the metric by the head's gate, at full gates")
+@register(
+    "attribution",
+    first_order=True,
+    about="first order: slope of the metric by the head's gate, at full gates",
+)
 def attribution(setup: Setup) -> np.ndarray:
     """∂m/∂g at g = 1, per example, in the metric's unit; positive where the head helps.
 

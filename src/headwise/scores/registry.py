@@ -17,7 +17,8 @@ import numpy as np
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Scores
-from headwise.metrics import Metric, metric as metric_named
+from headwise.metrics import Metric
+from headwise.metrics import metric as metric_named
 from headwise.model.engine import Engine
 from headwise.model.load import Model
 from headwise.tasks.examples import Task

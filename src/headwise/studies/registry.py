@@ -35,7 +35,9 @@ def register(
 ) -> Callable[[Callable[[Any, Workbench, RunFolder], None]], Callable[[Any, Workbench, RunFolder], None]]:
     """Make a study known under `name`."""
 
-    def add(carry_out: Callable[[Any, Workbench, RunFolder], None]) -> Callable[[Any, Workbench, RunFolder], None]:
+    def add(
+        carry_out: Callable[[Any, Workbench, RunFolder], None],
+    ) -> Callable[[Any, Workbench, RunFolder], None]:
         _STUDIES[name] = Study(name, question, settings, carry_out)
         return carry_out
 
@@ -76,7 +78,7 @@ def run(
     in the same folder aside. workbench: models that are loaded already.
     """
     chosen = study(name)
-    resolved = resolve(chosen.settings, file, settings)
+    resolved: Any = resolve(chosen.settings, file, settings)
     bench = workbench or Workbench(progress=progress)
     bench.configure(resolved)
     fingerprints = bench.fingerprints(resolved)

@@ -90,7 +90,9 @@ def _compute(settings: ScoreSettings, bench: Workbench, n: int, cell: Cell) -> C
         )
     if np.isnan(scores.values[model.exists]).all():
         raise HeadwiseError(f"{cell.part} gave no finite score for any head of {cell.model} on {cell.task}")
-    return CellResult({"scores": scores.table(settings.seed), "examples": example_table(scores)}, dict(scores.details))
+    return CellResult(
+        {"scores": scores.table(settings.seed), "examples": example_table(scores)}, dict(scores.details)
+    )
 
 
 def example_table(scores: Scores) -> pd.DataFrame:

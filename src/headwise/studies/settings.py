@@ -36,7 +36,9 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
     path = Path(file)
     try:
         if path.stat().st_size > LARGEST_FILE:
-            raise HeadwiseError(f"{file} is larger than {LARGEST_FILE // 1_000_000} MB; a study file is a page of YAML")
+            raise HeadwiseError(
+                f"{file} is larger than {LARGEST_FILE // 1_000_000} MB; a study file is a page of YAML"
+            )
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise HeadwiseError(f"there is no study file {file}") from None
@@ -47,7 +49,9 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
         line = f", line {place.line + 1}" if place else ""
         raise HeadwiseError(f"{file}{line} is not YAML: {getattr(error, 'problem', error)}") from None
     if values is None:
-        raise HeadwiseError(f"the study file {file} is empty; give at least one setting, or leave the file out")
+        raise HeadwiseError(
+            f"the study file {file} is empty; give at least one setting, or leave the file out"
+        )
     if not isinstance(values, dict):
         raise HeadwiseError(f"{file} holds a {type(values).__name__}; a study file is 'key: value' lines")
     return values

@@ -52,7 +52,9 @@ class Task:
     @property
     def fingerprint(self) -> str:
         """A hash of every field of every example, in order, and of the metric."""
-        text = json.dumps([self.metric, [asdict(e) for e in self.examples]], ensure_ascii=True, sort_keys=True)
+        text = json.dumps(
+            [self.metric, [asdict(e) for e in self.examples]], ensure_ascii=True, sort_keys=True
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def take(self, indices: Sequence[int]) -> Task:

@@ -65,9 +65,7 @@ def families() -> dict[str, TaskFamily]:
     return dict(sorted(_FAMILIES.items()))
 
 
-def task(
-    name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None, **options: Any
-) -> Task:
+def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None, **options: Any) -> Task:
     """`n` distinct examples of a built-in task.
 
     `tokens` is the tokenizer's encode function (`model.tokens`); with it, counterfactuals are guaranteed to
