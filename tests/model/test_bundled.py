@@ -811,7 +811,6 @@ def test_smollm2_is_bit_for_bit_the_model_dequantised_by_hand(smollm2, gguf):
 
 @pytest.mark.bundled
 def test_smollm2_is_bit_for_bit_the_model_that_transformers_loads_from_the_gguf(smollm2, gguf):
-    pytest.importorskip("accelerate", reason="transformers loads no GGUF without accelerate")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -11,6 +11,7 @@ is installed or executed, and a GGUF is converted to a plain safetensors checkpo
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import hashlib
 import json
@@ -379,20 +380,22 @@ def _convert_gguf(path: Path, out: Path) -> None:
     """Write a GGUF as a plain checkpoint folder with exactly the values that it dequantises to."""
     import torch
     from safetensors import SafetensorError
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    # What `from_pretrained(gguf_file=)` itself reads tensors with. That door asks for accelerate without
-    # needing it here, and the model behind it refuses to be saved.
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
-
-    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-    with torch.device("meta"):  # names and shapes only: the values come from the file
+    loaded, report = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32, output_loading_info=True
+    )
+    # transformers fills a tensor that the file lacks with random numbers, and only warns.
+    assert not report["missing_keys"], f"{path.name} lacks {sorted(report['missing_keys'])}"
+    # A model that came from a GGUF refuses to be saved, so its values go into one that did not.
+    config = copy.deepcopy(loaded.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    with torch.device("meta"):  # names and shapes only
         model = AutoModelForCausalLM.from_config(config)
-    tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
-    absent = model.load_state_dict(tensors, strict=False, assign=True).missing_keys
+    tensors = loaded.state_dict()
+    model.load_state_dict(tensors, assign=True)
     model.tie_weights()
-    still_empty = [name for name, parameter in model.named_parameters() if parameter.is_meta]
-    assert not still_empty, f"{path.name} lacks {still_empty} (of {absent})"
 
     tokenizer = _gguf_tokenizer(path, max_length=config.max_position_embeddings)
     try:
