@@ -206,8 +206,9 @@ class Engine:
         self._checked(np.array(at, dtype=np.float64))
         values, slopes = np.full(shape[0], np.nan), np.full(shape, np.nan)
         # A backward pass keeps every layer's activations, so fewer tokens fit.
-        for numbers in self._partition(2):
-            self._gradients_of(at, numbers, values, slopes)
+        with self.model.frozen():
+            for numbers in self._partition(2):
+                self._gradients_of(at, numbers, values, slopes)
         return values, slopes
 
     def _gradients_of(

@@ -267,7 +267,7 @@ def _hooked_sites(model: nn.Module) -> list[Site]:
                     undo.callback(module.register_forward_pre_hook(hook).remove)
         _run_probe(model)
 
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    config = model.config.get_text_config()  # type: ignore[operator, union-attr]
     sites = []
     for name, attention in outermost:
         projection = last_projection.get(name)
