@@ -9,18 +9,19 @@ from headwise.tasks import Example, Task
 WORDS = "the a cat dog bird saw met liked then and one two red blue big small ran sat he she it . ,".split()
 
 
-def make_word_tokenizer():
+def make_word_tokenizer(words=WORDS):
+    """One token per word."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {word: number for number, word in enumerate(["<unk>", "<s>", "</s>", *WORDS])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106
+    vocabulary = {word: number for number, word in enumerate(["<unk>", "<s>", "</s>", *words])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         unk_token="<unk>",
         bos_token="<s>",
-        eos_token="</s>",  # noqa: S106
+        eos_token="</s>",
     )
 
 

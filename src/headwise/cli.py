@@ -163,7 +163,14 @@ def _run(
         option or []
     )
     command = shlex.join(["headwise", *sys.argv[1:]])
-    folder = carry_out(study, out, file, fresh=fresh, command=command, **settings)
+    try:
+        folder = carry_out(study, out, file, fresh=fresh, command=command, **settings)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"stopped; what is finished is kept, and the same command goes on from there:\n  {command}",
+            err=True,
+        )
+        raise typer.Exit(1) from None
     for notice in folder.notices:
         typer.echo(f"note: {notice}", err=True)
     typer.echo(f"{out}: tables, figures and run.json")
@@ -203,10 +210,6 @@ def main() -> None:
     except HeadwiseError as error:
         typer.echo(f"headwise: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("stopped; what is finished is kept, and the same command goes on from there:", err=True)
-        typer.echo("  " + shlex.join(["headwise", *sys.argv[1:]]), err=True)
-        sys.exit(1)
 
 
 if __name__ == "__main__":
