@@ -15,6 +15,8 @@ from hypothesis.extra.numpy import arrays
 from headwise import stats
 from headwise.errors import HeadwiseError
 
+settings.register_profile("unhurried", deadline=None)  # a busy machine is no defect
+settings.load_profile("unhurried")
 NAN = float("nan")
 p_lists = st.lists(st.floats(0, 1), min_size=1, max_size=40).map(np.array)
 
