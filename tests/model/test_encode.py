@@ -96,7 +96,7 @@ def test_a_target_that_tokenises_to_nothing_is_an_error(tiny):
 
 
 def test_a_metric_that_needs_foils_says_which_example_has_none(tiny):
-    with pytest.raises(HeadwiseError, match="example 2 .* has no foils"):
+    with pytest.raises(HeadwiseError, match=r"example 2 .* has no foils"):
         encode_rows(tiny.text, [Example("a", " cat", (" dog",)), Example("the", " cat")], "pairs")
 
 
