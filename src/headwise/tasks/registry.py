@@ -8,11 +8,15 @@ The generator makes one candidate example per call from the given source of rand
 gives the same examples on every platform. What it returns is checked against the tokenizer in use; a
 candidate that does not fit (a counterfactual of another length, a foil that equals the target) is drawn
 again.
+
+A generator whose very question depends on the tokenizer (is a year one token, or four?) names a parameter
+`tokens`, and is given the encode function, or None where there is none.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import random
 from collections.abc import Callable
@@ -39,6 +43,11 @@ class TaskFamily:
     draw: Callable[..., Example]
     options: dict[str, tuple[str, ...]]
     """Options of the generator and their valid values, the default first."""
+
+    @property
+    def wants_tokens(self) -> bool:
+        """Whether the generator asks for the tokenizer's encode function."""
+        return "tokens" in inspect.signature(self.draw).parameters
 
 
 _FAMILIES: dict[str, TaskFamily] = {}
@@ -86,7 +95,10 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
 
     length = (lambda text: len(tokens(text))) if tokens else (lambda text: len(text.split()))
     draw = random.Random(f"{name}/{sorted(chosen.items())}/{seed}")
-    found: dict[Example, None] = {}  # a dict keeps the order of drawing and drops repeats
+    extra = {"tokens": tokens} if family.wants_tokens else {}
+    # A dict keeps the order of drawing. Two examples that differ in their foils alone are one observation,
+    # not two: they would count twice in every standard error and leak from one half to the other.
+    found: dict[tuple[str, str], Example] = {}
     tries = 0
     while len(found) < n:
         tries += 1
@@ -95,10 +107,10 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
                 f"task {name!r} gave only {len(found)} of {n} distinct examples that fit this tokenizer; "
                 f"ask for at most {max(len(found), 1)}"
             )
-        candidate = family.draw(draw, **chosen)
+        candidate = family.draw(draw, **chosen, **extra)
         if _fits(candidate, length):
-            found[candidate] = None
-    return Task(name, tuple(found), family.metric, {"n": n, "seed": seed, **chosen})
+            found.setdefault((candidate.prompt, candidate.target), candidate)
+    return Task(name, tuple(found.values()), family.metric, {"n": n, "seed": seed, **chosen})
 
 
 def _fits(example: Example, length: Callable[[str], int]) -> bool:
