@@ -26,13 +26,21 @@ def even(total: int, parts: int) -> int | None:
 
 ONE_STEP = (
     Story("{A} has {a} {things} and gets {b} more. How many {things} does {A} have now?", lambda a, b: a + b),
-    Story("{A} had {a} {things} and gave {b} to {B}. How many {things} does {A} have left?", lambda a, b: a - b),
+    Story(
+        "{A} had {a} {things} and gave {b} to {B}. How many {things} does {A} have left?", lambda a, b: a - b
+    ),
     Story(
         "There are {a} {things} on the table and {b} {things} on the floor. How many {things} are there in all?",
         lambda a, b: a + b,
     ),
-    Story("{A} has {a} {things}. {B} has {b} more than {A}. How many {things} does {B} have?", lambda a, b: a + b),
-    Story("{A} has {a} {things}. {B} has {b} fewer than {A}. How many {things} does {B} have?", lambda a, b: a - b),
+    Story(
+        "{A} has {a} {things}. {B} has {b} more than {A}. How many {things} does {B} have?",
+        lambda a, b: a + b,
+    ),
+    Story(
+        "{A} has {a} {things}. {B} has {b} fewer than {A}. How many {things} does {B} have?",
+        lambda a, b: a - b,
+    ),
     Story("A box holds {k} {things}. How many {things} are in {m} boxes?", lambda k, m: k * m),
     Story(
         "{A} shares {a} {things} equally among {k} friends. How many {things} does each friend get?",
@@ -52,13 +60,18 @@ ONE_STEP = (
     ),
     Story("A book has {a} pages. {A} has read {b} of them. How many pages are left?", lambda a, b: a - b),
     Story("A notebook costs {k} dollars. How many dollars do {m} notebooks cost?", lambda k, m: k * m),
-    Story("{A} has {a} dollars and spends {b} dollars. How many dollars does {A} have left?", lambda a, b: a - b),
+    Story(
+        "{A} has {a} dollars and spends {b} dollars. How many dollars does {A} have left?", lambda a, b: a - b
+    ),
     Story("{A} is {a} years old. How old will {A} be in {b} years?", lambda a, b: a + b),
     Story("{A} is {a} years old. How old was {A} {b} years ago?", lambda a, b: a - b),
     Story("{A} is {a} years old. {B} is {b} years younger. How old is {B}?", lambda a, b: a - b),
     Story("A week has 7 days. How many days are there in {k} weeks?", lambda k: 7 * k),
     Story("A spider has 8 legs. How many legs do {k} spiders have?", lambda k: 8 * k),
-    Story("There were {a} birds in a tree, and {b} flew away. How many birds are still there?", lambda a, b: a - b),
+    Story(
+        "There were {a} birds in a tree, and {b} flew away. How many birds are still there?",
+        lambda a, b: a - b,
+    ),
     Story("A class has {a} girls and {b} boys. How many children are in the class?", lambda a, b: a + b),
     Story("A class has {a} children, and {b} of them are boys. How many are girls?", lambda a, b: a - b),
     Story("{A} puts {a} {things} into bags of {k}. How many bags does {A} fill?", lambda a, k: even(a, k)),
@@ -67,9 +80,15 @@ ONE_STEP = (
         "It was {a} degrees in the morning, and then it got {b} degrees warmer. How many degrees is it now?",
         lambda a, b: a + b,
     ),
-    Story("It was {a} degrees at noon. By night it was {b} degrees colder. How cold was it?", lambda a, b: a - b),
-    Story("{A} needs {a} {things} but has only {b}. How many more {things} does {A} need?", lambda a, b: a - b),
-    Story("A rope is {a} meters long. {A} cuts off {b} meters. How many meters are left?", lambda a, b: a - b),
+    Story(
+        "It was {a} degrees at noon. By night it was {b} degrees colder. How cold was it?", lambda a, b: a - b
+    ),
+    Story(
+        "{A} needs {a} {things} but has only {b}. How many more {things} does {A} need?", lambda a, b: a - b
+    ),
+    Story(
+        "A rope is {a} meters long. {A} cuts off {b} meters. How many meters are left?", lambda a, b: a - b
+    ),
     Story(
         "{A} scored {a} points in the first game and {b} points in the second. How many points is that?",
         lambda a, b: a + b,

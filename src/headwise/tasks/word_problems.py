@@ -13,7 +13,7 @@ import random
 from headwise.tasks.examples import Example
 from headwise.tasks.ioi import NAMES
 from headwise.tasks.registry import register
-from headwise.tasks.word_problem_texts import ONE_STEP, THREE_STEPS, TWO_STEPS, Story
+from headwise.tasks.word_problem_texts import ONE_STEP, THREE_STEPS, TWO_STEPS
 
 THINGS = (
     "apples books marbles stickers cookies pencils coins balloons shells cards flowers stamps oranges candies "
