@@ -13,14 +13,16 @@ import pytest
 import torch
 
 REPOSITORY = Path(__file__).parent.parent
+DEVICE = os.environ.get("HEADWISE_TEST_DEVICE", "cpu")
+"""Where the models of the tests live: HEADWISE_TEST_DEVICE=cuda runs the engine's tests on a GPU."""
 
 
 @pytest.fixture(scope="session")
 def smollm2():
-    """The bundled model in float32 on the CPU, in the user's own cache: fetched once per machine."""
+    """The bundled model in float32, in the user's own cache: fetched once per machine."""
     import headwise as hw
 
-    return hw.load("smollm2", device="cpu", dtype="float32")
+    return hw.load("smollm2", device=DEVICE, dtype="float32")
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +39,7 @@ def tiny(word_tokenizer):
     import headwise as hw
     from headwise.model.tiny import tiny_model
 
-    hf = tiny_model("llama", vocab_size=len(word_tokenizer))
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer)).to(DEVICE)
     return hw.load(hf, tokenizer=word_tokenizer, name="tiny")
 
 
@@ -47,5 +49,5 @@ def tiny64(word_tokenizer):
     import headwise as hw
     from headwise.model.tiny import tiny_model
 
-    hf = tiny_model("gpt2", vocab_size=len(word_tokenizer)).to(torch.float64)
+    hf = tiny_model("gpt2", vocab_size=len(word_tokenizer)).to(DEVICE, torch.float64)
     return hw.load(hf, tokenizer=word_tokenizer, name="tiny64")

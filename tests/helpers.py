@@ -39,7 +39,7 @@ def word_task(n: int = 6, metric: str = "logit_diff", equal_length: bool = True)
 def plain_logits(model, ids: list[int]) -> torch.Tensor:
     """One sentence through the untouched transformers model."""
     with torch.no_grad():
-        return model.hf(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+        return model.hf(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0].cpu()
 
 
 class HeadsByHook:

@@ -28,7 +28,7 @@ def one_by_one(model, task, gates, reference=None):
             replaced = reference(e) if reference else None
 
             def edit(layer, z, gate=gate, replaced=replaced):
-                g = torch.tensor(gate[layer], dtype=z.dtype)[:, None]
+                g = torch.tensor(gate[layer], dtype=z.dtype, device=z.device)[:, None]
                 r = torch.zeros_like(z[0]) if replaced is None else replaced[layer]
                 return g * z + (1 - g) * r
 
@@ -180,7 +180,7 @@ def test_gates_at_the_last_position_leave_the_prompt_before_it_alone(tiny):
 
             def edit(layer, z, gate=gate):
                 z = z.clone()
-                z[:, -1] *= torch.tensor(gate[layer])[:, None]
+                z[:, -1] *= torch.tensor(gate[layer], device=z.device)[:, None]
                 return z
 
             with HeadsByHook(tiny, edit):

@@ -108,14 +108,15 @@ def test_on_the_real_model_effects_equal_a_loop_of_hooks(smollm2):
     task = hw.task("ioi", 16, tokens=smollm2.tokens)
     heads = [Head(1, 5), Head(16, 0), Head(20, 0), Head(23, 3), Head(29, 8)]
     effects = Engine(smollm2, task, metric("logit_diff")).measure(single_gates(heads, smollm2.shape)).effects
-    batch = batch_of(encode_rows(smollm2.text, task.examples, "pairs"))
-    rows = torch.arange(16)
+    rows_of_task = encode_rows(smollm2.text, task.examples, "pairs")
+    batch = {name: t.to(smollm2.device) for name, t in batch_of(rows_of_task).items()}
+    rows = torch.arange(16, device=smollm2.device)
 
     def diff():
         with torch.no_grad():
             logits = smollm2.hf(input_ids=batch["ids"], use_cache=False).logits
         last = logits[rows, batch["positions"][:, 0]]
-        return (last[rows, batch["rights"][:, 0, 1]] - last[rows, batch["wrongs"][:, 0, 1]]).numpy()
+        return (last[rows, batch["rights"][:, 0, 1]] - last[rows, batch["wrongs"][:, 0, 1]]).cpu().numpy()
 
     full = diff()
     assert (full > 0).mean() > 0.9

@@ -30,7 +30,6 @@ from headwise.model.references import (
     first_differences,
     mean_outputs,
 )
-from headwise.model.unembed import logits_at
 
 if TYPE_CHECKING:
     from headwise.metrics.registry import Metric
@@ -238,12 +237,12 @@ class Engine:
     def differentiable(self, block: _Block, gates: Tensor) -> Tensor:
         """The metric of a block's rows `[S]` as a function of their gates `[S, L, H]`, for autograd."""
         with self.model.visiting(self._gate_visitor(block, gates, None)):
-            logits = logits_at(self.model.hf, block.tensors["ids"], block.tensors["positions"])
+            logits = self.model.logits(block.tensors["ids"], block.tensors["positions"])
         self.rows_spent += block.size
         compare = None
         if self.metric.compares:
             with torch.no_grad():
-                compare = logits_at(self.model.hf, block.tensors["ids"], block.tensors["positions"])
+                compare = self.model.logits(block.tensors["ids"], block.tensors["positions"])
         return self.metric.per_row(block.scored(logits, compare))
 
     # ---- one forward pass ------------------------------------------------------------------------------
@@ -263,7 +262,7 @@ class Engine:
                 stream = block.streams[entry].repeat(times, 1, 1)
                 blocks, tuples = self.model.reach.blocks, self.model.proof.blocks_return_tuples
                 stack.enter_context(entered_at(blocks, entry, stream, tuples))
-            return logits_at(self.model.hf, ids, block.tensors["positions"].repeat(times, 1))
+            return self.model.logits(ids, block.tensors["positions"].repeat(times, 1))
 
     def _gate_visitor(
         self, block: _Block, gates: Tensor, changed: set[int] | None
@@ -313,7 +312,7 @@ class Engine:
             if streams and self.model.proof.reuse:
                 block.streams = {}
                 with recorded_streams(self.model.reach.blocks, block.streams):
-                    logits_at(self.model.hf, tensors["ids"], tensors["positions"][:, :1])
+                    self.model.logits(tensors["ids"], tensors["positions"][:, :1])
         return block
 
     def _partition(self, variants: int) -> Iterator[list[int]]:

@@ -126,8 +126,12 @@ class Model:
             return z
 
         with torch.no_grad(), self.visiting(note):
-            logits_at(self.hf, ids.to(self.device), torch.zeros(len(ids), 1, dtype=torch.long))
+            self.logits(ids.to(self.device), torch.zeros(len(ids), 1, dtype=torch.long))
         return seen
+
+    def logits(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32."""
+        return logits_at(self.hf, ids, positions, self.proof.tail)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -47,7 +47,9 @@ def task(
     if _is_file(source):
         made = load_task(source, limit=None if n is None else n + shots, seed=seed, tokens=encode, **options)
     else:
-        made = registry.task(str(source), (DEFAULT_SIZE if n is None else n) + shots, seed=seed, tokens=encode, **options)
+        made = registry.task(
+            str(source), (DEFAULT_SIZE if n is None else n) + shots, seed=seed, tokens=encode, **options
+        )
     if not shots:
         return made
     return few_shot(made, shots, template=template, separator=separator, seed=seed)
