@@ -205,9 +205,7 @@ def test_the_left_out_spread_is_that_of_predictions_made_without_the_example():
     for left in range(7):
         e, c = np.delete(exact, left, 0), np.delete(cheap, left, 0)
         for h in range(4):
-            covariance, variance = np.cov(c[:, h], e[:, h], bias=True)[0]
-            # np.cov's first row is [var(c), cov(c, e)]
-            variance, covariance = covariance, variance
+            variance, covariance = np.cov(c[:, h], e[:, h], bias=True)[0]
             slope = (6 * covariance + 2 * spread[h] * shared) / (6 * variance + 2 * spread[h])
             by_hand[left, h] = exact[left, h] - e[:, h].mean() - slope * (cheap[left, h] - c[:, h].mean())
     np.testing.assert_allclose(left_out_spread(exact, cheap, spread), (by_hand**2).mean(axis=0))

@@ -135,7 +135,9 @@ def top_k(
             half_gap = _distance_to_place(_KEYS[order](found.values), k) / 2
             fresh = np.full(ledger.K, LEAST_FRESH)
             for _ in range(3):  # the spread of the fresh examples will count, so more of them need less
-                fresh = _fresh_for((half_gap / _t(level, basis.df + fresh)) ** 2, basis, ledger.N)
+                allowed = (half_gap / _t(level, basis.df + fresh)) ** 2
+                # What does not vary is known already, however near the k-th place it is.
+                fresh = _fresh_for(np.where(basis.spread > 0, allowed, np.inf), basis, ledger.N)
             # Beyond two thirds of the rest a fallback to all of it would cost little more than the attempt.
             fresh = np.where(fresh > 2 / 3 * (ledger.N - basis.known), ledger.N - basis.known, fresh)
         else:
