@@ -112,6 +112,9 @@ def score(
     metric: Annotated[str | None, typer.Option(help="by default the task's own")] = None,
     reference: Annotated[str, typer.Option(help="what a gated-out head is replaced by")] = "zero",
     positions: Annotated[str, typer.Option(help="where gates act: all or last")] = "all",
+    precision: Annotated[float | None, typer.Option(help="ablation: run only enough for ± this")] = None,
+    top: Annotated[int | None, typer.Option(help="ablation: run only enough to tell the first K")] = None,
+    confidence: Annotated[float | None, typer.Option(help="of --precision or --top; 0.95")] = None,
     option: Annotated[list[str] | None, typer.Option("--set", help="any other setting, as key=value")] = None,
     fresh: Annotated[bool, typer.Option(help="set an earlier run in the same folder aside")] = False,
     device: Device = None,
@@ -129,6 +132,9 @@ def score(
         "reference": reference,
         "positions": positions,
     }
+    early = {"precision": precision, "top": top, "confidence": confidence}
+    given = [f"method_options.{name}={value}" for name, value in early.items() if value is not None]
+    option = [*given, *(option or [])]
     _run("score", out, None, settings, option, fresh, device, dtype, batch_tokens)
     _show_scores(out)
 
@@ -206,7 +212,9 @@ def _show_scores(out: Path) -> None:
 
     table = read_table(out, "scores")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
-        typer.echo(f"{name} on {task}, {model}: the ten largest of {len(part)}, n = {part['n'].iloc[0]}")
+        typer.echo(
+            f"{name} on {task}, {model}: the ten largest of {len(part)}, n = {_span(part['n'].tolist())}"
+        )
         largest = part.reindex(part["score"].abs().sort_values(ascending=False, kind="stable").index)[:10]
         for row in largest.to_dict("records"):
             head = f"L{row['layer']}H{row['head']}"

@@ -126,19 +126,29 @@ class Engine:
         """The metric with all gates at 1, per example `[E]`."""
         return self.measure(ones(self.model.shape)[None]).values[0]
 
-    def measure(self, gates: np.ndarray) -> Measured:
-        """The metric under each of `gates[V, L, H]`, per example `[V, E]`."""
+    def measure(self, gates: np.ndarray, examples: Sequence[int] | np.ndarray | None = None) -> Measured:
+        """The metric under each of `gates[V, L, H]`, per example `[V, E]`.
+
+        examples: run only these, by their index in the task; E is then their number, in the order given.
+        """
         gates = self._checked(np.asarray(gates, dtype=np.float64))
+        chosen = np.arange(len(self.task)) if examples is None else np.asarray(examples, dtype=int)
+        wanted = set(chosen.tolist())
+        if not wanted <= set(range(len(self.task))):
+            raise HeadwiseError(
+                f"examples {sorted(wanted - set(range(len(self.task))))} are not in task {self.task.name!r}, "
+                f"which has examples 0 to {len(self.task) - 1}"
+            )
         values = np.full((len(gates), len(self.rows)), np.nan)
         full = np.full_like(values, np.nan)
         most = max(np.bincount(self._entries(gates), minlength=1))
         with torch.inference_mode():
-            for numbers in self._partition(most + 1):
+            for numbers in self._partition(most + 1, wanted):
                 self._measure_rows(gates, numbers, values, full)
         combine = self.metric.combine
         return Measured(
-            combine(self.rows, values, len(self.task)),
-            combine(self.rows, full, len(self.task)),
+            combine(self.rows, values, len(self.task))[:, chosen],
+            combine(self.rows, full, len(self.task))[:, chosen],
         )
 
     def _measure_rows(
@@ -315,9 +325,13 @@ class Engine:
                     self.model.logits(tensors["ids"], tensors["positions"][:, :1])
         return block
 
-    def _partition(self, variants: int) -> Iterator[list[int]]:
-        """Row numbers in blocks of about equal length, small enough that `variants` copies fit the budget."""
-        order = sorted(range(len(self.rows)), key=lambda n: len(self.rows[n].ids))
+    def _partition(self, variants: int, examples: set[int] | None = None) -> Iterator[list[int]]:
+        """Row numbers in blocks of about equal length, small enough that `variants` copies fit the budget.
+
+        examples: only the rows of these.
+        """
+        rows = (n for n, row in enumerate(self.rows) if examples is None or row.example in examples)
+        order = sorted(rows, key=lambda n: len(self.rows[n].ids))
         while order:
             shortest = len(self.rows[order[0]].ids)
             size = 1

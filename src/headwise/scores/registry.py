@@ -42,6 +42,8 @@ class Setup:
     advance: Callable[[int], None] | None = None
     details: dict[str, Any] = field(default_factory=dict)
     """What the method wants to have kept with its scores."""
+    estimates: dict[str, np.ndarray] = field(default_factory=dict)
+    """`value`, `stderr`, `lo`, `hi`, `n` and `p`, each `[L, H]`, of a method that does not run every example."""
 
     def engine(self) -> Engine:
         return Engine(
@@ -148,13 +150,15 @@ def score(
     setup = Setup(model, task, measured, reference, positions, seed, reference_task, batch_tokens, advance)
     examples = chosen.run(setup, **options)
     examples = np.where(model.exists, examples, np.nan)
-    details = {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details}
-    return Scores.from_examples(
-        examples,
-        model=model.name,
-        task=task.name,
-        method=by,
-        signed=chosen.signed,
-        metric=measured.name,
-        details=details,
-    )
+    about: dict[str, Any] = {
+        "model": model.name,
+        "task": task.name,
+        "method": by,
+        "signed": chosen.signed,
+        "metric": measured.name,
+        "details": {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details},
+    }
+    if setup.estimates:
+        own = dict(setup.estimates)
+        return Scores(own.pop("value"), own.pop("stderr"), examples, **about, own=own)
+    return Scores.from_examples(examples, **about)

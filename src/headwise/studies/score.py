@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, unknown
 from headwise.figures.heatmap import score_map
 from headwise.figures.style import save
 from headwise.heads import Scores
@@ -50,8 +50,12 @@ class ScoreSettings:
 @register("score", question="Which heads matter for this task?", settings=ScoreSettings)
 def carry_out(settings: ScoreSettings, bench: Workbench, folder: RunFolder) -> None:
     n = min(settings.n, 16) if settings.quick else settings.n
-    for name in settings.methods:
-        method(name)  # an unknown one should end the run before it begins
+    options = [
+        method(name).options for name in settings.methods
+    ]  # an unknown one ends the run before it begins
+    for option in settings.method_options:
+        if not any(option in known for known in options):
+            raise unknown("option of the methods", option, {name for known in options for name in known})
     cells = []
     for model_name in settings.models:
         model = bench.model(model_name)
@@ -65,12 +69,22 @@ def carry_out(settings: ScoreSettings, bench: Workbench, folder: RunFolder) -> N
                     "reference": settings.reference,
                     "positions": settings.positions,
                     "dtype": str(model.dtype).removeprefix("torch."),
-                    "options": settings.method_options,
+                    "options": _options(settings, name),
                 }
                 prints = {"model": model.fingerprint, "task": examples.fingerprint}
                 cells.append(Cell("score", model_name, task_name, name, about, prints))
     execute(folder, cells, partial(_compute, settings, bench, n), progress=bench.progress)
+    for cell in cells:
+        said = folder.store.notes(cell.key).get("said")
+        if said:
+            folder.notice(f"{cell.label}: {said}")
     _draw(folder)
+
+
+def _options(settings: ScoreSettings, name: str) -> dict[str, Any]:
+    """Of the method options those that this method takes."""
+    known = method(name).options
+    return {option: value for option, value in settings.method_options.items() if option in known}
 
 
 def _compute(settings: ScoreSettings, bench: Workbench, n: int, cell: Cell) -> CellResult:
@@ -87,7 +101,7 @@ def _compute(settings: ScoreSettings, bench: Workbench, n: int, cell: Cell) -> C
             positions=settings.positions,
             seed=settings.seed,
             advance=advance,
-            **settings.method_options,
+            **_options(settings, cell.part),
         )
     if np.isnan(scores.values[model.exists]).all():
         raise HeadwiseError(f"{cell.part} gave no finite score for any head of {cell.model} on {cell.task}")
@@ -100,7 +114,7 @@ def example_table(scores: Scores) -> pd.DataFrame:
     """The per-example values behind a score: one row per example and head."""
     heads = scores.heads()
     values = np.stack([scores.examples[:, h.layer, h.head] for h in heads], axis=1)  # E, heads
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "model": scores.model,
             "task": scores.task,
@@ -112,6 +126,8 @@ def example_table(scores: Scores) -> pd.DataFrame:
             "value": values.ravel(),
         }
     )
+    # Where a method chose not to run an example there is no row, rather than a value that went missing.
+    return table.dropna(subset=["value"]).reset_index(drop=True) if scores.own else table
 
 
 def _draw(folder: RunFolder) -> None:
