@@ -66,7 +66,11 @@ RELATIONS: dict[str, Relation] = {
         Israel: Hebrew; Angola: Portuguese; Uruguay: Spanish""",
     ),
     "currency": _relation(
-        ("The currency of {} is the", "The official currency of {} is the", "In {}, prices are given in the national currency, the"),
+        (
+            "The currency of {} is the",
+            "The official currency of {} is the",
+            "In {}, prices are given in the national currency, the",
+        ),
         """Japan: yen; India: rupee; China: yuan/renminbi; Mexico: peso; England: pound; the United States: dollar;
         Russia: ruble; Poland: zloty; Brazil: real; South Korea: won; Thailand: baht; Turkey: lira;
         Sweden: krona; Norway: krone; Denmark: krone; Switzerland: franc; Israel: shekel;

@@ -6,7 +6,7 @@
 
 The generator makes one candidate example per call from the given source of randomness, so the same seed
 gives the same examples on every platform. What it returns is checked against the tokenizer in use; a
-candidate that does not fit (a counterfactual of another length, a foil that equals the target) is drawn
+candidate that does not fit (a counterfactual of another length, a foil that the target begins with) is drawn
 again.
 
 A generator whose very question depends on the tokenizer (is a year one token, or four?) names a parameter
@@ -93,7 +93,6 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
             raise unknown(f"{option} of task {name!r}", str(value), family.options[option])
     chosen = {option: values[0] for option, values in family.options.items()} | options
 
-    length = (lambda text: len(tokens(text))) if tokens else (lambda text: len(text.split()))
     draw = random.Random(f"{name}/{sorted(chosen.items())}/{seed}")
     extra = {"tokens": tokens} if family.wants_tokens else {}
     # A dict keeps the order of drawing. Two examples that differ in their foils alone are one observation,
@@ -108,13 +107,30 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
                 f"ask for at most {max(len(found), 1)}"
             )
         candidate = family.draw(draw, **chosen, **extra)
-        if _fits(candidate, length):
+        if _fits(candidate, tokens or str.split):
             found.setdefault((candidate.prompt, candidate.target), candidate)
     return Task(name, tuple(found.values()), family.metric, {"n": n, "seed": seed, **chosen})
 
 
-def _fits(example: Example, length: Callable[[str], int]) -> bool:
+def _fits(example: Example, pieces: Callable[[str], list[Any]]) -> bool:
+    """Whether right and wrong can be told apart, and the counterfactual is as long as the prompt."""
+    answers = (*example.also, *example.foils)
     wrong = set(example.foils) & {example.target, *example.also}
+    clash = any(_begins(example.prompt, example.target, other, pieces) for other in answers)
     other = example.counterfactual
-    same_length = other is None or (other != example.prompt and length(other) == length(example.prompt))
-    return not wrong and same_length
+    same_length = other is None or (
+        other != example.prompt and len(pieces(other)) == len(pieces(example.prompt))
+    )
+    return not wrong and not clash and same_length
+
+
+def _begins(prompt: str, one: str, other: str, pieces: Callable[[str], list[Any]]) -> bool:
+    """Whether one answer is the beginning of the other in tokens, so that no token tells them apart.
+
+    " 1" and " 12" differ as words, yet where each digit is a token the second only goes on longer.
+    """
+    shorter, longer = sorted((one, other), key=len)
+    if not longer.startswith(shorter):  # spares a tokenizer's work: what differs in text differs in tokens
+        return False
+    few, many = pieces(prompt + shorter), pieces(prompt + longer)
+    return many[: len(few)] == few

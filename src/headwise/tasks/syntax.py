@@ -25,9 +25,7 @@ def _phenomenon(draw_one: Callable[[random.Random], Example]) -> Callable[[rando
     return draw_one
 
 
-def _choice(
-    draw: random.Random, sentence: str, first: tuple[str, str], second: tuple[str, str]
-) -> Example:
+def _choice(draw: random.Random, sentence: str, first: tuple[str, str], second: tuple[str, str]) -> Example:
     """A sentence with one gap for the deciding word; `first` and `second` are (deciding word, right word)."""
     (here, right), (there, wrong) = draw.sample((first, second), 2)
     return Example(sentence.format(here), f" {right}", (f" {wrong}",), sentence.format(there))

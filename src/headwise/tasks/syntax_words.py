@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:
-    """"man/men boy/boys" as pairs."""
+    """Each word of the text is two, with a stroke between them."""
     split = [word.split("/") for word in text.split()]
     return tuple((one, other) for one, other in split)
 
@@ -27,12 +27,20 @@ MALE_FEMALE = _pairs(
     "boy/girl man/woman king/queen brother/sister father/mother uncle/aunt son/daughter husband/wife "
     "prince/princess grandfather/grandmother"
 )
-MALE_FEMALE_NAMES = _pairs("John/Mary James/Anna Robert/Susan Michael/Sarah David/Emma Peter/Laura Paul/Alice")
+MALE_FEMALE_NAMES = _pairs(
+    "John/Mary James/Anna Robert/Susan Michael/Sarah David/Emma Peter/Laura Paul/Alice"
+)
 
-MALE = _pairs("boy/boys man/men king/kings brother/brothers father/fathers uncle/uncles son/sons prince/princes")
-FEMALE = _pairs("girl/girls woman/women queen/queens sister/sisters mother/mothers aunt/aunts daughter/daughters")
+MALE = _pairs(
+    "boy/boys man/men king/kings brother/brothers father/fathers uncle/uncles son/sons prince/princes"
+)
+FEMALE = _pairs(
+    "girl/girls woman/women queen/queens sister/sisters mother/mothers aunt/aunts daughter/daughters"
+)
 
-REFLEXIVE_VERBS = "hurt saw blamed taught washed dressed introduced protected described defended prepared".split()
+REFLEXIVE_VERBS = (
+    "hurt saw blamed taught washed dressed introduced protected described defended prepared".split()
+)
 
 VERBS = _pairs("likes/like knows/know sees/see helps/help follows/follow admires/admire remembers/remember")
 """What one does to another: third person singular and plural."""
