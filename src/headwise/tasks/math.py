@@ -10,23 +10,15 @@ characters, and so at most 20 tokens even where every digit is one.
 
 from __future__ import annotations
 
-import operator
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from headwise.tasks.arithmetic import Step, slipped, work
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
 
 N_FOILS = 3
 SHORT = 20  # characters
-
-OPERATIONS: dict[str, Callable[[int, int], int]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.floordiv,
-}
 
 
 @dataclass(frozen=True)
@@ -38,14 +30,6 @@ class Shape:
     """Each "left operation right"; P and Q are the results of the first and the second step."""
     limits: tuple[int, ...]
     """The largest value of each number."""
-
-
-@dataclass(frozen=True)
-class Step:
-    left: int
-    operation: str
-    right: int
-    result: int
 
 
 SHAPES = (
@@ -83,13 +67,11 @@ def math(draw: random.Random, length: str = "worked") -> Example:
     while True:
         shape = draw.choice(SHAPES)
         numbers = {name: draw.randint(2, limit) for name, limit in zip("abcd", shape.limits, strict=False)}
-        right = _work(shape, numbers)
+        right = work(shape.steps, numbers)
         if right is None:
             continue
-        slipped = [_work(shape, numbers, *slip) for slip in _slips(right)]
-        # A slip may cancel out further on, or lead to a step that cannot be done.
-        wrong = [work for work in slipped if work and work[-1].result != right[-1].result]
-        target, *foils = (_solution(work, length) for work in (right, *wrong))
+        target = _solution(right, length)
+        foils = [_solution(wrong, length) for wrong in slipped(shape.steps, numbers)]
         if length == "short" and max(map(len, (target, *foils))) > SHORT:
             continue
         if len(foils) < N_FOILS:
@@ -99,43 +81,7 @@ def math(draw: random.Random, length: str = "worked") -> Example:
         return Example(f"Problem: {text}\nSolution:", target, tuple(draw.sample(foils, N_FOILS)), label=steps)
 
 
-def _work(shape: Shape, numbers: dict[str, int], at: int = -1, slip: int = 0) -> list[Step] | None:
-    """Every step in order, with the result of step `at` wrong by `slip`.
-
-    None where a step leaves the positive whole numbers, or a right division does not come out even.
-    """
-    known = dict(numbers)
-    done: list[Step] = []
-    for i, step in enumerate(shape.steps):
-        first, operation, second = step.split()
-        left, right = known[first], known[second]
-        if operation == "/" and left % right:
-            return None
-        result = OPERATIONS[operation](left, right) + (slip if i == at else 0)
-        if result < 1:
-            return None
-        known["PQR"[i]] = result
-        done.append(Step(left, operation, right, result))
-    return done
-
-
-def _slips(work: list[Step]) -> list[tuple[int, int]]:
-    """Plausible slips: the step where it happens and by how much its result is off."""
-    found: dict[tuple[int, int], None] = {}
-    for at, step in enumerate(work):
-        off = [1, -1]
-        if step.operation in "+-":  # a carry forgotten or made twice, or the other operation
-            off += [10, -10, 2 * step.right if step.operation == "-" else -2 * step.right]
-        if step.operation == "*":  # one row up or down in the times table, or a sum
-            off += [step.left, -step.left, step.right, -step.right, step.left + step.right - step.result]
-        if step.operation == "/":
-            off += [2, -2]
-        found |= dict.fromkeys((at, by) for by in off if by)
-    return list(found)
-
-
-def _solution(work: list[Step], length: str) -> str:
+def _solution(steps: list[Step], length: str) -> str:
     if length == "short":
-        return " " + ", ".join(f"{s.left}{s.operation}{s.right}={s.result}" for s in work)
-    lines = [f"{s.left} {s.operation} {s.right} = {s.result}" for s in work]
-    return " " + "\n".join([*lines, f"Answer: {work[-1].result}"])
+        return " " + ", ".join(str(step).replace(" ", "") for step in steps)
+    return " " + "\n".join([*map(str, steps), f"Answer: {steps[-1].result}"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:
-    """ "man/men boy/boys" as pairs."""
+    """Each word of the text is two, with a stroke between them."""
     split = [word.split("/") for word in text.split()]
     return tuple((one, other) for one, other in split)
 
