@@ -18,7 +18,7 @@ from headwise.tasks.arithmetic import Step, slipped, work
 from headwise.tasks.examples import Example
 from headwise.tasks.ioi import NAMES
 from headwise.tasks.registry import register
-from headwise.tasks.word_problem_texts import ONE_STEP, THREE_STEPS, TWO_STEPS
+from headwise.tasks.word_problem_texts import ONE_STEP, THREE_STEPS, TWO_STEPS, Story
 
 THINGS = (
     "apples books marbles stickers cookies pencils coins balloons shells cards flowers stamps oranges candies "
