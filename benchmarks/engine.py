@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=30)
     parser.add_argument("--no-memory", action="store_true")
     arguments = parser.parse_args()
-    model = hw.load("smollm2")
+    model = hw.load("smollm2", dtype="float32")  # so that the values can be compared to 1e-4 on any device
     result = {
         "date": datetime.now(timezone.utc).isoformat(timespec="minutes"),
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, {model.device}",
