@@ -14,7 +14,9 @@
 A probe that tells abilities apart must not be able to do it by their wording, so the examples come in scenes.
 The eight examples of a scene, one per ability, begin with the same text and have the same form (a story, a
 note, a dialogue, a question with its answer, a sign, a diary ...): names, things, numbers and form say
-nothing about the ability. How much the words still give away is measured by `headwise.tasks.wording`.
+nothing about the ability. What is asked still shows in the words that ask it: a bag of words
+(`headwise.tasks.wording`) names the ability of 39 % of the prompts of a scene it has not seen, and of 56 %
+when given only the words after the shared beginning; chance is 12.5 %. Hold a probe against these numbers.
 """
 
 from __future__ import annotations
