@@ -3,7 +3,7 @@
 from headwise.tasks.examples import Example, Task
 from headwise.tasks.files import load_task
 from headwise.tasks.opening import task
-from headwise.tasks.registry import families, register
+from headwise.tasks.registry import families, register, register_list
 from headwise.tasks.shots import few_shot
 
-__all__ = ["Example", "Task", "families", "few_shot", "load_task", "register", "task"]
+__all__ = ["Example", "Task", "families", "few_shot", "load_task", "register", "register_list", "task"]
