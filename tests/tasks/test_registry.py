@@ -10,7 +10,7 @@ from headwise.tasks import Example, families, register, task
 from headwise.tasks import registry as the_registry
 
 
-@pytest.fixture()
+@pytest.fixture
 def made_for_this_test(monkeypatch):
     """Registrations that are gone after the test."""
     families()  # the built-in ones are registered on first use, and stay

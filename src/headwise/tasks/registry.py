@@ -116,15 +116,15 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
             raise unknown(f"{option} of task {name!r}", str(value), family.options[option])
     chosen = {option: values[0] for option, values in family.options.items()} | options
 
-    length = (lambda text: len(tokens(text))) if tokens else (lambda text: len(text.split()))
+    pieces = tokens or str.split
     draw = random.Random(f"{name}/{sorted(chosen.items())}/{seed}")
     if family.items is not None:
-        found = _dealt([e for e in family.items(**chosen) if _fits(e, length)], draw)[:n]
+        found = _dealt([e for e in family.items(**chosen) if _fits(e, pieces)], draw)[:n]
     else:
         extra = {"tokens": tokens} if family.wants_tokens else {}
         generate = family.draw
         assert generate is not None, "a family is a generator or a list"
-        found = _drawn(lambda: generate(draw, **chosen, **extra), lambda e: _fits(e, length), n)
+        found = _drawn(lambda: generate(draw, **chosen, **extra), lambda e: _fits(e, pieces), n)
     if len(found) < n:
         raise HeadwiseError(
             f"task {name!r} gave only {len(found)} of {n} distinct examples that fit this tokenizer; "
@@ -168,8 +168,25 @@ def _dealt(examples: Sequence[Example], draw: random.Random) -> list[Example]:
     return dealt
 
 
-def _fits(example: Example, length: Callable[[str], int]) -> bool:
+def _fits(example: Example, pieces: Callable[[str], list[Any]]) -> bool:
+    """Whether right and wrong can be told apart, and the counterfactual is as long as the prompt."""
+    answers = (*example.also, *example.foils)
     wrong = set(example.foils) & {example.target, *example.also}
+    clash = any(_begins(example.prompt, example.target, other, pieces) for other in answers)
     other = example.counterfactual
-    same_length = other is None or (other != example.prompt and length(other) == length(example.prompt))
-    return not wrong and same_length
+    same_length = other is None or (
+        other != example.prompt and len(pieces(other)) == len(pieces(example.prompt))
+    )
+    return not wrong and not clash and same_length
+
+
+def _begins(prompt: str, one: str, other: str, pieces: Callable[[str], list[Any]]) -> bool:
+    """Whether one answer is the beginning of the other in tokens, so that no token tells them apart.
+
+    " 1" and " 12" differ as words, yet where each digit is a token the second only goes on longer.
+    """
+    shorter, longer = sorted((one, other), key=len)
+    if not longer.startswith(shorter):  # spares a tokenizer's work: what differs in text differs in tokens
+        return False
+    few, many = pieces(prompt + shorter), pieces(prompt + longer)
+    return many[: len(few)] == few
