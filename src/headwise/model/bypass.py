@@ -84,9 +84,7 @@ def check_residual(model: Model, wanted_by: str) -> None:
 
         return measure
 
-    handles = [
-        block.register_forward_hook(hook(i), with_kwargs=True) for i, block in enumerate(blocks)
-    ]
+    handles = [block.register_forward_hook(hook(i), with_kwargs=True) for i, block in enumerate(blocks)]
     try:
         with torch.no_grad():
             model.hf(input_ids=probe_input(model.hf), use_cache=False)

@@ -64,7 +64,9 @@ class _Block:
     acts: Tensor | None = None  # S, T: where gates act; None is everywhere
     streams: dict[int, Tensor] | None = None  # block index -> S, T, width
     references: dict[int, Tensor] | None = None  # layer -> broadcastable to S, T, H, D
-    plain_logits: Tensor | None = None  # S, P, vocabulary: only where a metric compares and no row of a batch is full
+    plain_logits: Tensor | None = (
+        None  # S, P, vocabulary: only where a metric compares and no row of a batch is full
+    )
 
     @property
     def size(self) -> int:

@@ -128,7 +128,9 @@ class Readout:
                     factor = float((total * added).sum() / (added * added).sum().clamp_min(1e-30))
                     if factor > 0.01 and float((total - factor * added).norm()) <= room:
                         return Write(site, projection, norm, 1.0 if abs(factor - 1) < 0.01 else factor)
-        raise self._refusal(f"what the heads of layer {site.layer} add to the stream is not linear in their output")
+        raise self._refusal(
+            f"what the heads of layer {site.layer} add to the stream is not linear in their output"
+        )
 
     def _refusal(self, why: str) -> HeadwiseError:
         return HeadwiseError(
@@ -148,7 +150,11 @@ class Readout:
         last = self.model.reach.blocks[-1]
         norms = [n for n in (self.norm, *(w.norm for w in self.writes)) if n is not None]
         calls: dict[nn.Module, Call] = {}
-        with torch.no_grad(), self.model.visiting(note), _observed([last, *norms], calls, ids.shape, positions):
+        with (
+            torch.no_grad(),
+            self.model.visiting(note),
+            _observed([last, *norms], calls, ids.shape, positions),
+        ):
             logits = logits_at(self.model.hf, ids, positions)
         frozen: dict[nn.Module, FrozenNorm] = {}
         for norm in norms:
