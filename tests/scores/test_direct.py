@@ -14,7 +14,9 @@ from helpers import plain_logits, word_task
 
 
 def loaded(family, tokenizer, **config):
-    return hw.load(tiny_model(family, vocab_size=len(tokenizer), **config), tokenizer=tokenizer, name=family)
+    return hw.load(
+        tiny_model(family, vocab_size=len(tokenizer), **config), tokenizer=tokenizer, name=family, bos=False
+    )
 
 
 def seen_by(module, model, prompt):
@@ -42,7 +44,7 @@ def test_on_a_llama_it_is_the_head_s_columns_then_rms_norm_then_the_unembedding(
             for head in range(4):
                 columns = slice(8 * head, 8 * head + 8)
                 written = projection.weight[:, columns] @ z[-1, columns]
-                share = float((written * scale * tiny.hf.model.norm.weight) @ answer)
+                share = float(((written * scale * tiny.hf.model.norm.weight) @ answer).detach())
                 assert scores.examples[e, layer, head] == pytest.approx(share, abs=1e-5)
 
 

@@ -84,11 +84,20 @@ def test_the_planted_pair_does_induction(induction):
     assert Engine(induction, repeated(), metric("accuracy")).full().all()
 
 
-@pytest.mark.parametrize("name", ["ablation", "attribution", "sensitivity"])
+@pytest.mark.parametrize("name", ["ablation", "sensitivity", "attribution"])
 def test_the_pair_is_ranked_first_by_what_it_is_needed_for(induction, name):
     scores = hw.score(induction, repeated(), name)
-    assert set(scores.top(2)) == PAIR
-    assert all(scores[h] > 0 for h in PAIR)
+    assert set(scores.top(2, "absolute")) == PAIR
+    if name == "ablation":
+        assert scores["L0H1"] == pytest.approx(scores["L1H2"], rel=1e-4)  # either is all of it
+        assert scores["L0H1"] > 1
+
+
+def test_a_slope_is_wrong_about_a_head_whose_use_is_saturated(induction):
+    """The second head finds its key for certain, so a little less of the first changes nothing but the norms:
+    the known failure in the docstring of `attribution`."""
+    assert hw.score(induction, repeated(), "attribution")["L0H1"] < 0
+    assert hw.score(induction, repeated(), "ablation")["L0H1"] > 1
 
 
 def test_idle_heads_score_exactly_zero_by_ablation_and_keep(induction):
