@@ -82,7 +82,11 @@ def test_other_seeds_of_the_same_score_are_its_repetitions():
     assert list(found.signed.index) == ["a, seed 1", "a, seed 2", "a, seed 3", "b, seed 1"]
 
 
-def test_the_same_seed_twice_is_no_repetition():
+def test_other_examples_under_the_same_seed_are_a_repetition_too():
+    assert hw.compare([made(A), made(A, noise=1.0)], k=4).stability["seeds"].to_list() == [1, 1]
+
+
+def test_the_same_score_twice_is_no_repetition():
     found = hw.compare([made(A), made(A)])
     assert found.stability["seeds"].isna().all()
     assert list(found.signed.index) == ["a (1)", "a (2)"]

@@ -32,26 +32,30 @@ def frozen_norm(norm: nn.Module, x: Tensor, y: Tensor) -> FrozenNorm | None:
     """The linear map by which `norm` took `x` to `y`; None if it is no norm over the last axis."""
     if x.shape != y.shape or list(norm.children()):
         return None
-    room = rounding(y)
+    room = rounding(y.dtype)
     x, y = x.double(), y.double()
     width = x.shape[-1]
     stored, bias = (_vector(norm, name, width, x.device) for name in ("weight", "bias"))
     weights = [torch.ones_like(x.flatten(0, -2)[0])] if stored is None else [stored, 1 + stored]
     offset = torch.zeros_like(weights[0]) if bias is None else bias
+    best, least = None, room * float(y.norm())
     for weight in weights:
         for centred in (False, True):
             base = weight * (x - x.mean(-1, keepdim=True) if centred else x)
             size = (base * base).sum(-1, keepdim=True).clamp_min(1e-30)
             scale = (base * (y - offset)).sum(-1, keepdim=True) / size
-            if float((scale * base + offset - y).norm()) <= room * float(y.norm()):
-                return FrozenNorm(scale, weight, offset, centred)
-    return None
+            missed = float((scale * base + offset - y).norm())
+            if missed <= least:
+                best, least = FrozenNorm(scale, weight, offset, centred), missed
+    return best
 
 
-def rounding(tensor: Tensor) -> float:
-    """What a few operations in a tensor's own precision may lose, as a share of its size."""
-    # Norms are computed in float32 by many families whatever the weights are in.
-    return 16 * max(torch.finfo(tensor.dtype).eps, torch.finfo(torch.float32).eps)
+def rounding(dtype: torch.dtype) -> float:
+    """What a few operations in this precision may lose, as a share of the size of what they compute."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return 2 * torch.finfo(dtype).eps
+    # Many families compute norms in float32 whatever the weights are in.
+    return 16 * torch.finfo(torch.float32).eps
 
 
 def _vector(module: nn.Module, name: str, width: int, device: torch.device) -> Tensor | None:

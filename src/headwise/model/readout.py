@@ -97,7 +97,7 @@ class Readout:
     def _logit_factor(self, calls: dict[nn.Module, Call], logits: Tensor) -> float:
         plain, shown = calls[self.unembedding].wrote.double(), logits.double()
         factor = float((shown * plain).sum() / (plain * plain).sum())
-        if (shown - factor * plain).abs().max() > rounding(logits) * shown.abs().max():
+        if (shown - factor * plain).abs().max() > rounding(logits.dtype) * shown.abs().max():
             raise self._refusal("its logits are bent after the unembedding (a soft cap)")
         return factor
 
@@ -116,7 +116,7 @@ class Readout:
             for c in inside.values()
             if _alike(c.wrote, read)
         ]
-        room = rounding(calls[block].wrote) * float(read.norm() + wrote.norm())
+        best, least = None, rounding(calls[block].wrote.dtype) * float(read.norm() + wrote.norm())
         for projection in site.projections:
             if projection not in calls or not _same(calls[projection].read, z.flatten(-2)):
                 continue
@@ -126,8 +126,12 @@ class Readout:
                 added = (out if norm is None else calls[norm].wrote).double().reshape(read.shape)
                 for total in sums:
                     factor = float((total * added).sum() / (added * added).sum().clamp_min(1e-30))
-                    if factor > 0.01 and float((total - factor * added).norm()) <= room:
-                        return Write(site, projection, norm, 1.0 if abs(factor - 1) < 0.01 else factor)
+                    missed = float((total - factor * added).norm())
+                    if factor > 0.01 and missed <= least:
+                        best, least = Write(site, projection, norm, factor), missed
+        if best is not None:
+            best.factor = 1.0 if abs(best.factor - 1) < 0.01 else best.factor
+            return best
         raise self._refusal(
             f"what the heads of layer {site.layer} add to the stream is not linear in their output"
         )

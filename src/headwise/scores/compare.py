@@ -26,7 +26,7 @@ class Agreement:
     """Shared part of the top k heads by absolute score: 0 none, 1 the same heads."""
     stability: pd.DataFrame
     """Per score: n, `resamples` = mean Jaccard of its top k over bootstrap resamples of its examples, `seeds` =
-    mean Jaccard with the same score under other seeds (NaN where there is none)."""
+    mean Jaccard over the same score's seeds or sets of examples (NaN where there is only one)."""
     k: int
 
     def plot(self, **options: Any) -> Any:
@@ -48,8 +48,8 @@ class Agreement:
 def compare(scores: Sequence[Scores], *, k: int | None = None, seed: int = 0) -> Agreement:
     """The agreement of several scores of the same heads.
 
-    k: how many heads count as found; by default a tenth of them. Scores that differ in their seed alone are
-    taken as repetitions of one another.
+    k: how many heads count as found; by default a tenth of them. Scores made alike but with another seed, or on
+    other examples of the same task, are taken as repetitions of one another.
     """
     scores = list(scores)
     if len(scores) < 2:
@@ -96,9 +96,9 @@ def _over_seeds(scores: Sequence[Scores], tops: Sequence[Any]) -> list[float]:
         groups.setdefault(tuple(_about(s).values()), []).append(i)
     agreement = [float("nan")] * len(scores)
     for members in groups.values():
-        # The same seed twice is no repetition.
-        seeds = {scores[i].details.get("seed"): i for i in members}
-        mean = stats.agreement_of_orders([tops[i] for i in seeds.values()])
+        # The very same score given twice is no repetition.
+        distinct = {(scores[i].details.get("seed"), scores[i].examples.tobytes()): i for i in members}
+        mean = stats.agreement_of_orders([tops[i] for i in distinct.values()])
         for i in members:
             agreement[i] = mean
     return agreement

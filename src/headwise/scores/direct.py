@@ -8,6 +8,7 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.model.encode import Row
+from headwise.model.frozen_norm import rounding
 from headwise.model.readout import Readout
 from headwise.scores.registry import Setup, register
 
@@ -85,8 +86,7 @@ def _at(reference: Tensor, positions: Tensor) -> Tensor:
 def _check(readout: Readout, logits: Tensor, metric: Tensor, linear: Tensor) -> None:
     """The frozen path must give the model's own logit difference, or its parts are parts of something else."""
     gap = float((metric - linear).abs().max())
-    eps = torch.finfo(readout.model.dtype).eps
-    if gap > 64 * max(eps, torch.finfo(torch.float32).eps) * max(1.0, float(logits.abs().max())):
+    if gap > 4 * rounding(readout.model.dtype) * max(1.0, float(logits.abs().max())):
         raise HeadwiseError(
             f"direct logit attribution is not exact for {readout.model.name}: the final norm and unembedding, taken "
             f"as a linear map, miss the model's own logit difference by {gap:.2g}; use 'ablation' or 'attribution'"
