@@ -66,7 +66,7 @@ def test_on_a_gpt2_it_also_takes_off_the_mean(word_tokenizer):
             z, _ = seen_by(projection, model, example.prompt)
             rows = slice(8 * head, 8 * head + 8)
             written = z[-1, rows] @ projection.weight[rows]
-            share = float((written - written.mean()) * scale * norm.weight @ answer)
+            share = float(((written - written.mean()) * scale * norm.weight @ answer).detach())
             assert scores.examples[e, layer, head] == pytest.approx(share, abs=1e-5)
 
 
