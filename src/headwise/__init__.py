@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headwise.heads import Head, Scores
     from headwise.model.load import load
     from headwise.scores import score
+    from headwise.scores.compare import compare
     from headwise.studies import run
     from headwise.tasks import Example, Task, task
 
@@ -26,6 +27,7 @@ _HOMES = {
     "Head": "headwise.heads",
     "Scores": "headwise.heads",
     "Task": "headwise.tasks",
+    "compare": "headwise.scores.compare",
     "load": "headwise.model.load",
     "run": "headwise.studies",
     "score": "headwise.scores",
@@ -39,6 +41,7 @@ __all__ = [
     "Scores",
     "Task",
     "__version__",
+    "compare",
     "load",
     "run",
     "score",

@@ -65,6 +65,11 @@ def keep_gates(heads: Iterable[Head], shape: tuple[int, int]) -> np.ndarray:
     return 1 - mask_gates(heads, shape)
 
 
+def lone_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
+    """Gates `[V, L, H]`, one variant per head, each with that head alone at 1."""
+    return 1 - single_gates(heads, shape)
+
+
 def single_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
     """Gates `[V, L, H]`, one variant per head, each with that head alone at 0."""
     gates = np.ones((len(heads), *shape), dtype=np.float32)
@@ -171,6 +176,7 @@ class Scores:
                 "p": p,
                 "q": q,
                 "metric": self.metric,
+                "signed": self.signed,
             }
         )
 

@@ -44,8 +44,13 @@ class Setup:
     """What the method wants to have kept with its scores."""
     estimates: dict[str, np.ndarray] = field(default_factory=dict)
     """`value`, `stderr`, `lo`, `hi`, `n` and `p`, each `[L, H]`, of a method that does not run every example."""
+    signed: bool | None = None
+    """Set by a method whose option decides whether its numbers have a sign."""
+    unit: str | None = None
+    """Set by a method whose numbers are not in the metric's unit."""
 
-    def engine(self) -> Engine:
+    def engine(self, passes: int = 1) -> Engine:
+        """The engine for this setup; progress is a share of `passes` runs over all examples."""
         return Engine(
             self.model,
             self.task,
@@ -55,8 +60,22 @@ class Setup:
             reference_task=self.reference_task,
             seed=self.seed,
             batch_tokens=self.batch_tokens,
-            advance=self.advance,
+            advance=_share(self.advance, passes),
         )
+
+
+def _share(advance: Callable[[int], None] | None, passes: int) -> Callable[[int], None] | None:
+    """Reports one step for every `passes` that are finished."""
+    if advance is None or passes == 1:
+        return advance
+    finished = 0
+
+    def report(steps: int) -> None:
+        nonlocal finished
+        before, finished = finished // passes, finished + steps
+        advance(finished // passes - before)
+
+    return report
 
 
 @dataclass(frozen=True)
@@ -150,13 +169,15 @@ def score(
     setup = Setup(model, task, measured, reference, positions, seed, reference_task, batch_tokens, advance)
     examples = chosen.run(setup, **options)
     examples = np.where(model.exists, examples, np.nan)
+    details = {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details}
+    details["options"] = options
     about: dict[str, Any] = {
         "model": model.name,
         "task": task.name,
         "method": by,
-        "signed": chosen.signed,
-        "metric": measured.name,
-        "details": {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details},
+        "signed": chosen.signed if setup.signed is None else setup.signed,
+        "metric": setup.unit or measured.name,
+        "details": details,
     }
     if setup.estimates:
         own = dict(setup.estimates)

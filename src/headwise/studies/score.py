@@ -133,6 +133,6 @@ def example_table(scores: Scores) -> pd.DataFrame:
 def _draw(folder: RunFolder) -> None:
     table = read_table(folder, "scores")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
-        figure = score_map(part.reset_index(drop=True), signed=method(str(name)).signed)
+        figure = score_map(part.reset_index(drop=True), signed=bool(part["signed"].iloc[0]))
         parts = [str(p).replace("/", "-") for p in (model, task, name)]
         save(figure, folder.path / "figures", "-".join(parts))
