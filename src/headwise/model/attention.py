@@ -88,7 +88,7 @@ class Attention:
 
 
 @overload
-def attention(
+def attention(  # type: ignore[overload-overlap]  # a text is also a sequence of texts
     model: Model,
     prompts: str,
     heads: Head | str | Iterable[Head | str] | None = ...,
@@ -166,16 +166,27 @@ def _chosen(model: Model, heads: Head | str | Iterable[Head | str] | None) -> li
                 f"{width}, both counted from 0"
             )
     if not chosen:
-        raise HeadwiseError("no heads were given; name at least one, such as 'L0H0', or leave heads out for all")
+        raise HeadwiseError(
+            "no heads were given; name at least one, such as 'L0H0', or leave heads out for all"
+        )
     return list(dict.fromkeys(chosen))
 
 
 def _ids(model: Model, prompt: Prompt, number: int) -> list[int]:
     if isinstance(prompt, int):
-        raise HeadwiseError("the prompts are a list of numbers; give a text, or a list of lists of token numbers")
+        raise HeadwiseError(
+            "the prompts are a list of numbers; give a text, or a list of lists of token numbers"
+        )
     ids = model.tokens(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
     if not ids:
         raise HeadwiseError(f"prompt {number + 1} has no tokens; attention needs at least one")
+    embedding = getattr(model.hf.get_input_embeddings(), "weight", None)  # type: ignore[operator]
+    known = len(embedding) if isinstance(embedding, Tensor) else model.vocabulary
+    strange = [token for token in ids if not 0 <= token < known]
+    if strange:
+        raise HeadwiseError(
+            f"prompt {number + 1} holds the token number {strange[0]}; {model.name}'s run from 0 to {known - 1}"
+        )
     return ids
 
 
@@ -183,8 +194,9 @@ def _check_maps(ids: list[list[int]], heads: int) -> None:
     numbers = heads * sum(len(one) ** 2 for one in ids)
     if numbers > LARGEST_MAPS:
         raise HeadwiseError(
-            f"the maps of {heads} heads over these prompts (up to {max(map(len, ids))} tokens) take {numbers / 2**28:.0f} "
-            "GB; ask for fewer heads or shorter prompts, or for rows, columns and profiles (maps=False)"
+            f"the maps of {heads} heads over these prompts (up to {max(map(len, ids))} tokens) take "
+            f"{numbers / 2**28:.0f} GB; ask for fewer heads or shorter prompts, or for rows, columns and profiles "
+            "(maps=False)"
         )
 
 

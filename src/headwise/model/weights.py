@@ -101,7 +101,11 @@ class _Part:
             return value
         if value.dim() == 1 and len(value) == self.total:
             return value[self.chosen.to(value.device)]
-        if value.dim() != 4 or value.shape[2] not in (1, self.queries) or value.shape[3] not in (1, self.keys):
+        if (
+            value.dim() != 4
+            or value.shape[2] not in (1, self.queries)
+            or value.shape[3] not in (1, self.keys)
+        ):
             return value
         if value.shape[1] == self.total > 1:
             value = value[:, self.chosen.to(value.device)]
