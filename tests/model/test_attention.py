@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
+from headwise.model import reported
 from headwise.model.families import shipped
+from headwise.model.reach import Reach
 from headwise.model.tiny import tiny_model
 from headwise.model.weights import weight_blocks
 
 BAR = 1e-5
+HOOKED = [f.name for f in shipped()[1] if f.status == "reached" and f.how.startswith("projection hook")]
 CALLED = [f.name for f in shipped()[1] if f.status == "reached" and f.how.startswith("attention function")]
 
 
@@ -90,6 +96,65 @@ def test_under_eager_the_bar_holds_also_where_the_fused_model_drifts(family):
     model = hw.load(hf, name=family)
     (ids,) = token_lists(23)
     assert_everything_equals(hw.attention(model, [ids], maps=True)[0], eager_maps(model, ids)[0], BAR)
+
+
+# ---- families that are reached by the hook -----------------------------------------------------------------
+
+
+def eager_twin(model):
+    """The same weights in a model that was eager from the start: some families choose when they are built."""
+    config = copy.deepcopy(model.hf.config)
+    hf = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    hf.load_state_dict(model.hf.state_dict())
+    return hw.load(hf.eval(), name="twin")
+
+
+def attentions_per_layer(model):
+    """How often a layer calls the attention function in one pass."""
+    try:
+        return Reach(model.hf, "attention function").sites[0].calls
+    except HeadwiseError:
+        return 0
+
+
+@pytest.mark.parametrize("family", HOOKED)
+def test_hooked_families_show_their_eager_maps_or_refuse_in_a_sentence(family):
+    model = hw.load(tiny_model(family), name=family)
+    prompts = token_lists(9, 14)
+    if attentions_per_layer(model) > 1:  # a head is then the difference of two maps
+        with pytest.raises(HeadwiseError, match="no single attention map"):
+            hw.attention(model, prompts)
+        return
+    found = hw.attention(model, prompts, queries=(0, 5, -1), keys=(0, 3, -2), maps=True)
+    twin = eager_twin(model)
+    for ids, one in zip(prompts, found, strict=True):
+        assert_everything_equals(one, eager_maps(twin, ids)[0], BAR)
+
+
+def test_reported_weights_that_are_not_those_of_the_heads_are_refused(monkeypatch):
+    model = hw.load(tiny_model("gptj"), name="gptj")
+    honest = reported._run
+    monkeypatch.setattr(reported, "_run", lambda *args: {k: w.flip(1) for k, w in honest(*args).items()})
+    with pytest.raises(HeadwiseError, match="do not give the outputs of its heads"):
+        hw.attention(model, token_lists(6))
+
+
+def test_gates_act_in_hooked_families_too():
+    model = hw.load(tiny_model("gptj"), name="gptj")
+    (ids,) = token_lists(9)
+    with model.visiting(lambda layer, z: z * 0 if layer == 0 else z):
+        (gated,) = hw.attention(model, [ids], maps=True)
+    with torch.no_grad():
+        model.hf.transformer.h[0].attn.out_proj.weight.zero_()
+    assert_everything_equals(gated, eager_maps(model, ids)[0], BAR)
+
+
+def test_a_long_prompt_of_a_hooked_family_is_refused_before_it_fills_the_memory(monkeypatch):
+    model = hw.load(tiny_model("gptj"), name="gptj")
+    monkeypatch.setattr("headwise.model.reported.LARGEST", 16 * 100)
+    assert len(hw.attention(model, token_lists(10), "L0H0")) == 1
+    with pytest.raises(HeadwiseError, match="all maps of all heads are held at once"):
+        hw.attention(model, token_lists(11), "L0H0")
 
 
 # ---- one property at a time, by hand -----------------------------------------------------------------------
@@ -381,5 +446,5 @@ def test_layers_that_share_their_weights_have_no_single_map():
     model = hw.load(tiny_model("llama"), name="shared")
     layers = model.hf.model.layers
     layers[2] = layers[1]
-    with pytest.raises(HeadwiseError, match="layer 1 of shared runs several times per pass"):
+    with pytest.raises(HeadwiseError, match="layer 1 of shared calls its attention function several times"):
         hw.attention(model, token_lists(6), "L1H0")

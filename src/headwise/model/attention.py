@@ -23,7 +23,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.encode import pad_right
 from headwise.model.prefix import left_after
-from headwise.model.reach import Call
+from headwise.model.reach import Call, Reach
+from headwise.model.reported import reported_weights, watchable
 from headwise.model.unembed import logits_at
 from headwise.model.weights import weight_blocks
 
@@ -140,9 +141,11 @@ def attention(
     if maps:
         _check_maps(ids, len(chosen))
     results: list[Attention | None] = [None] * len(ids)
-    for numbers in _batches([len(one) for one in ids], batch_tokens or model.batch_tokens):
+    watched = watchable(model.reach)
+    at_once = (batch_tokens or model.batch_tokens) if watched else 1  # reported maps are large: one by one
+    for numbers in _batches([len(one) for one in ids], at_once):
         wanted = [_Wanted(len(ids[n]), chosen, queries, keys, maps) for n in numbers]
-        _run(model, [ids[n] for n in numbers], chosen, wanted)
+        _run(model, watched, pad_right([ids[n] for n in numbers]), wanted)
         for number, one in zip(numbers, wanted, strict=True):
             results[number] = one.result(model, ids[number])
     done = [result for result in results if result is not None]
@@ -214,11 +217,17 @@ def _batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
 # ---- one forward pass -------------------------------------------------------------------------------------
 
 
-def _run(model: Model, ids: list[list[int]], chosen: list[Head], wanted: list[_Wanted]) -> None:
-    """One batch through the model; each row's part of it is collected in `wanted`."""
-    of_layer: dict[int, list[int]] = {}
-    for place, head in enumerate(chosen):
+def _run(model: Model, watched: Reach | None, ids: Tensor, wanted: list[_Wanted]) -> None:
+    """One batch `[B, T]` through the model; each row's part of it is collected in `wanted`."""
+    of_layer: dict[int, list[int]] = {}  # layer -> places of its heads among the chosen ones
+    for place, head in enumerate(wanted[0].heads):
         of_layer.setdefault(head.layer, []).append(place)
+    if watched is None:
+        for layer, weights in reported_weights(model, ids).items():
+            if layer in of_layer:
+                places = of_layer[layer]
+                _reduce(wanted, places, 0, weights[:, [wanted[0].heads[p].head for p in places]])
+        return
     seen: set[int] = set()
 
     def watch(layer: int, call: Call) -> None:
@@ -227,21 +236,20 @@ def _run(model: Model, ids: list[list[int]], chosen: list[Head], wanted: list[_W
             return
         if layer in seen:
             raise HeadwiseError(
-                f"layer {layer} of {model.name} runs several times per pass (shared weights), so its heads have no "
-                "single attention map"
+                f"layer {layer} of {model.name} calls its attention function several times per pass, so its heads "
+                "have no single attention map"
             )
         seen.add(layer)
-        for start, weights in weight_blocks(call, [chosen[p].head for p in places]):
+        for start, weights in weight_blocks(call, [wanted[0].heads[p].head for p in places]):
             _reduce(wanted, places, start, weights)
 
-    reach, proof = model.reach, model.proof
-    last = max(site.block for site in reach.sites if site.layer in of_layer)
+    proof = model.proof
+    last = max(site.block for site in watched.sites if site.layer in of_layer)
     with torch.inference_mode(), ExitStack() as stack:
-        stack.enter_context(reach.watching(watch))
+        stack.enter_context(watched.watching(watch))
         if proof.reuse:
-            stack.enter_context(left_after(reach.blocks, last, proof.blocks_return_tuples))
-        batch = pad_right(ids).to(model.device)
-        logits_at(model.hf, batch, torch.zeros(len(ids), 1, dtype=torch.long))
+            stack.enter_context(left_after(watched.blocks, last, proof.blocks_return_tuples))
+        logits_at(model.hf, ids.to(model.device), torch.zeros(len(ids), 1, dtype=torch.long))
 
 
 class _Wanted:
