@@ -442,6 +442,19 @@ def test_a_head_that_was_not_asked_for_is_named(tiny):
         hw.attention(tiny, "the cat", "L0H0").index("L1H1")
 
 
+def test_a_map_draws_itself_with_its_tokens(tiny):
+    found = hw.attention(tiny, "the cat saw a dog", ["L0H1", "L2H3"], maps=True)
+    figure = found.plot("L2H3")
+    axes = figure.axes[0]
+    assert axes.get_title() == "Attention of L2H3, tiny"
+    assert [t.get_text() for t in axes.get_yticklabels()] == found.tokens
+    drawn = axes.images[0].get_array()
+    np.testing.assert_array_equal(drawn.filled(0), np.tril(found.maps[1]))
+    assert drawn.mask.sum() == 10
+    with pytest.raises(HeadwiseError, match="maps=True"):
+        hw.attention(tiny, "the cat", "L0H0").plot()
+
+
 def test_layers_that_share_their_weights_have_no_single_map():
     model = hw.load(tiny_model("llama"), name="shared")
     layers = model.hf.model.layers
