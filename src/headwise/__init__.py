@@ -15,6 +15,7 @@ from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
     from headwise.heads import Head, Scores
+    from headwise.model.attention import attention
     from headwise.model.load import load
     from headwise.scores import score
     from headwise.scores.compare import compare
@@ -28,6 +29,7 @@ _HOMES = {
     "Scores": "headwise.heads",
     "Task": "headwise.tasks",
     "compare": "headwise.scores.compare",
+    "attention": "headwise.model.attention",
     "load": "headwise.model.load",
     "run": "headwise.studies",
     "score": "headwise.scores",
@@ -41,6 +43,7 @@ __all__ = [
     "Scores",
     "Task",
     "__version__",
+    "attention",
     "compare",
     "load",
     "run",
