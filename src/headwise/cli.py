@@ -117,7 +117,6 @@ def run(
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY")] = None,
     model: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
     task: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
-    data: Annotated[str | None, typer.Option(help="a task file of your own, where the study takes one")] = None,
     option: Annotated[
         list[str] | None, typer.Option("--set", help="any setting of the study, as key=value")
     ] = None,
@@ -132,8 +131,6 @@ def run(
         settings["models"] = model
     if task:
         settings["tasks"] = task
-    if data:
-        settings["data"] = data
     _run(study, out or Path("runs") / study, file, settings, option, fresh, device, dtype, batch_tokens)
 
 
