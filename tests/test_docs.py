@@ -7,6 +7,7 @@ import io
 import re
 
 import pytest
+
 from conftest import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]

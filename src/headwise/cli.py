@@ -78,10 +78,33 @@ def list_(
     listing.show(what, live=live)
 
 
+@app.command("task")
+def task_(
+    name: Annotated[str, typer.Argument(help="a built-in task, a file, or hub:owner/name")],
+    show: Annotated[int, typer.Option(help="examples to print", min=0)] = 3,
+    model: Annotated[str | None, typer.Option(help="show its tokens and its accuracy on 50 examples")] = None,
+    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    option: Annotated[
+        list[str] | None, typer.Option("--set", help="an option of the task, as key=value")
+    ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+) -> None:
+    """Show what a task asks."""
+    from headwise.showing import show_task
+    from headwise.studies.settings import assignments
+
+    typer.echo(
+        show_task(name, show, model, seed, assignments(option or []), {"device": device, "dtype": dtype})
+    )
+
+
 @app.command()
 def score(
     model: Annotated[str, typer.Argument(help="bundled alias, hub id, folder or GGUF file")],
-    task: Annotated[str, typer.Argument(help="a built-in task (headwise list tasks)")],
+    task: Annotated[
+        str, typer.Argument(help="a built-in task (headwise list tasks), a file, or hub:owner/name")
+    ],
     method: Annotated[list[str] | None, typer.Option(help="score method; repeat for several")] = None,
     out: Annotated[Path, typer.Option(help="the run folder")] = Path("runs/score"),
     n: Annotated[int, typer.Option("-n", help="examples", min=1)] = 64,
@@ -116,7 +139,8 @@ def run(
     file: Annotated[Path | None, typer.Argument(help="a study file (YAML)")] = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY")] = None,
     model: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
-    task: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="name or file; repeat for several")] = None,
+    data: Annotated[list[Path] | None, typer.Option(help="a task file, beside or instead of --task")] = None,
     option: Annotated[
         list[str] | None, typer.Option("--set", help="any setting of the study, as key=value")
     ] = None,
@@ -129,8 +153,8 @@ def run(
     settings: dict[str, Any] = {}
     if model:
         settings["models"] = model
-    if task:
-        settings["tasks"] = task
+    if task or data:
+        settings["tasks"] = [*(task or []), *map(str, data or [])]
     _run(study, out or Path("runs") / study, file, settings, option, fresh, device, dtype, batch_tokens)
 
 

@@ -34,13 +34,26 @@ def _models() -> Rows:
 
 
 def _tasks() -> Rows:
-    from headwise.tasks import families
+    from headwise.tasks import families, task
 
     rows = []
     for family in families().values():
         options = "; ".join(f"{name}: {', '.join(values)}" for name, values in family.options.items())
-        rows.append([family.name, family.metric, family.about, options])
-    return ["task", "metric", "about", "options"], rows
+        shown = task(family.name, 8).examples
+        foils = "yes" if all(e.foils for e in shown) else "no"
+        counterfactuals = (
+            "yes"
+            if all(e.counterfactual for e in shown)
+            else "some"
+            if any(e.counterfactual for e in shown)
+            else "no"
+        )
+        example = f"{shown[0].prompt!r} → {shown[0].target!r}"
+        size = str(family.size) if family.size else "any"
+        rows.append(
+            [family.name, size, family.metric, foils, counterfactuals, family.about, example, options]
+        )
+    return ["task", "size", "metric", "foils", "counterfactuals", "about", "example", "options"], rows
 
 
 def _metrics() -> Rows:

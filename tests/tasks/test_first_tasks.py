@@ -65,11 +65,11 @@ def test_a_tokenizer_that_cuts_names_differently_still_gets_equal_lengths():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"name": "io"}, "did you mean 'ioi'"),
-        ({"name": "ioi", "n": 0}, "at least one example, not 0"),
-        ({"name": "ioi", "patern": "ABB"}, "did you mean 'pattern'"),
-        ({"name": "ioi", "pattern": "ABBA"}, "Valid: ABB, BAB, mixed"),
-        ({"name": "ioi", "n": 10**6}, "distinct examples that fit this tokenizer"),
+        ({"source": "io"}, "did you mean 'ioi'"),
+        ({"source": "ioi", "n": 0}, "at least one example, not 0"),
+        ({"source": "ioi", "patern": "ABB"}, "did you mean 'pattern'"),
+        ({"source": "ioi", "pattern": "ABBA"}, "Valid: ABB, BAB, mixed"),
+        ({"source": "ioi", "n": 10**6}, "distinct examples that fit this tokenizer"),
     ],
 )
 def test_what_cannot_be_made_is_one_clear_sentence(arguments, said, monkeypatch):

@@ -25,6 +25,7 @@ class ScoreSettings:
 
     models: tuple[str, ...] = ("smollm2",)
     tasks: tuple[str, ...] = ("ioi",)
+    """Built-in names, files, or hub:owner/name."""
     methods: tuple[str, ...] = ("ablation",)
     n: int = 64
     """Examples per task."""
@@ -36,7 +37,7 @@ class ScoreSettings:
     positions: str = "all"
     """Where gates act."""
     task_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the task, such as pattern: ABB."""
+    """Options of the task (pattern: ABB), of its prompts (shots, template, separator) or of its file (columns)."""
     method_options: dict[str, Any] = field(default_factory=dict)
     """Options of the method."""
     quick: bool = False

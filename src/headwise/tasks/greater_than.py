@@ -1,0 +1,121 @@
+"""Greater-Than (Hanna, Liu and Variengien 2023, arXiv 2305.00586).
+
+"The war lasted from the year 1732 to the year 17" -> any ending above 32. The right answer is a set, so the
+metric is the probability of everything that is right less that of everything that is wrong.
+
+What one step of the model can say depends on its tokenizer, so the sentence is cut where the tokenizer cuts:
+
+    year as tokens      the prompt ends   right after 1732   wrong
+    17|42               "to the year 17"  "33" … "99"        "00" … "32"
+    1|7|4|2             "to the year 17"  "4" … "9"          "0" … "2"     (the equal tens digit says nothing)
+    174|2               "to the year "    "174" … "179"      "170" … "172"
+    1742                "to the year"     " 1733" … " 1799"  " 1700" … " 1732"
+
+The counterfactual starts as early in the century as the tokens allow, as the paper's "01", so that the wrong
+endings become right.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from headwise.tasks.examples import Example
+from headwise.tasks.registry import Lengths, register
+
+EVENTS = (
+    "war siege conflict dispute campaign rebellion expedition voyage journey project construction program "
+    "contract treaty alliance partnership marriage reign rule drought famine plague tradition festival debate "
+    "investigation trial mission study experiment exhibition crisis strike blockade occupation truce"
+).split()
+SENTENCES = (
+    "The {event} lasted from the year {year} to the year",
+    "The {event} went on from the year {year} until the year",
+    "The {event} began in the year {year} and ended in the year",
+    "The {event} started in the year {year} and was over in the year",
+)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A place where a year may be cut in two: what the prompt still says of it, and the piece that is asked."""
+
+    shown: str
+    piece: str
+    whole: bool
+    """The piece says the whole ending; otherwise its tens digit alone."""
+
+    def pieces(self, century: int) -> dict[str, int]:
+        """Every piece, with the number it says."""
+        numbers = range(100) if self.whole else range(10)
+        return {self.piece.format(c=century, n=n, nn=f"{n:02d}"): n for n in numbers}
+
+
+# In order of preference, where a tokenizer allows several.
+CUTS = (
+    Cut(" {c}", "{nn}", whole=True),
+    Cut(" {c}", "{n}", whole=False),
+    Cut(" ", "{c}{n}", whole=False),
+    Cut("", " {c}{nn}", whole=True),
+)
+
+
+@register(
+    "greater_than",
+    metric="prob_diff",
+    about="a span of years: the year it ends comes after the year it began",
+)
+def greater_than(draw: random.Random, tokens: Lengths | None = None) -> Example:
+    century = draw.randint(11, 18)
+    start = draw.randint(10, 89)  # some tens digits are smaller, some greater
+    event, sentence = draw.choice(EVENTS), draw.choice(SENTENCES)
+
+    def stem(ending: int) -> str:
+        return sentence.format(event=event, year=f"{century}{ending:02d}")
+
+    cut, pieces = _cut(stem(start), century, start, tokens)
+    prompt = stem(start) + cut.shown.format(c=century)
+    given = start if cut.whole else start // 10
+    right = [piece for piece, number in pieces.items() if number > given]
+    wrong = [p for p, number in pieces.items() if number < given or (cut.whole and number == given)]
+    early = 1
+    if tokens is not None:
+        same = (e for e in range(1, start) if len(tokens(stem(e))) == len(tokens(stem(start))))
+        early = next(same, 1)
+    return Example(
+        prompt=prompt,
+        target=right[0],
+        foils=tuple(wrong),
+        counterfactual=stem(early) + cut.shown.format(c=century),
+        label="year" if cut.whole else "tens",
+        also=tuple(right[1:]),
+    )
+
+
+def _cut(stem: str, century: int, start: int, tokens: Lengths | None) -> tuple[Cut, dict[str, int]]:
+    """The cut that lets one token say the most years after this stem, and the pieces that are one token.
+
+    Without a tokenizer, or where no cut leaves something on both sides of `start`, the whole ending is asked:
+    as text it is right for every tokenizer, only in several steps.
+    """
+    plain = CUTS[0]
+    best, best_pieces, best_years = plain, plain.pieces(century), 0
+    if tokens is None:
+        return best, best_pieces
+    written = [tokens(f"{stem} {century}{ending:02d}") for ending in range(100)]
+    for cut in CUTS:
+        prompt = stem + cut.shown.format(c=century)
+        before = tokens(prompt)
+        single: dict[str, int] = {}
+        for piece, number in cut.pieces(century).items():
+            after = tokens(prompt + piece)
+            years = [number] if cut.whole else range(10 * number, 10 * number + 10)
+            one_token = after[:-1] == before and all(written[y][: len(after)] == after for y in years)
+            if one_token:
+                single[piece] = number
+        given = start if cut.whole else start // 10
+        both_sides = min(single.values(), default=99) < given < max(single.values(), default=0)
+        covered = len(single) * (1 if cut.whole else 10)
+        if both_sides and covered > best_years:
+            best, best_pieces, best_years = cut, single, covered
+    return best, best_pieces
