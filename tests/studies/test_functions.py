@@ -143,7 +143,7 @@ def test_abilities_examples_and_methods_can_be_chosen(tiny, data, tmp_path):
         ({"abilities": ["animal"]}, "did you mean 'animals'"),
         ({"n": 2}, "has 2 examples, and a probe needs at least 3"),
         ({"methods": ["prob"]}, "did you mean 'probe'"),
-        ({"columns": {"label": "labels"}}, "unknown column"),
+        ({"task_options": {"columns": {"label": "labels"}}}, "unknown column"),
         ({"data": None, "limit": 3}, "limit cuts a file"),
     ],
 )

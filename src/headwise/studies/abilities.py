@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.model.load import Model
-from headwise.tasks import Task
-from headwise.tasks.files import load_task
+from headwise.tasks import Task, families, task
+from headwise.tasks.registry import TaskFamily
 
 if TYPE_CHECKING:
     from headwise.studies.workbench import Workbench
@@ -23,7 +24,7 @@ _LOOK = 64
 def abilities_of(settings: Any, bench: Workbench, model: Model) -> dict[str, Task]:
     """A task per ability, all examples labelled, in the order in which the abilities first appear.
 
-    Reads `tasks`, `data`, `columns`, `limit`, `abilities`, `n` and `seed` of the settings.
+    Reads `tasks`, `data`, `task_options`, `limit`, `abilities`, `n` and `seed` of the settings.
     """
     found: dict[str, Task] = {}
     for source in _sources(settings, bench, model):
@@ -49,26 +50,37 @@ def together(tasks: dict[str, Task]) -> Task:
 
 
 def _sources(settings: Any, bench: Workbench, model: Model) -> list[Task]:
-    sources = []
-    if settings.data is not None:
-        options = {"columns": settings.columns} if settings.columns else {}
-        task = load_task(settings.data, limit=settings.limit, seed=settings.seed, **options)
-        if all(example.label is None for example in task):
-            raise HeadwiseError(
-                f"no example in {settings.data} has a label, and the label is the ability; name the column that holds "
-                "it, such as columns: {label: skill}"
-            )
-        sources.append(task)
-    elif settings.limit is not None:
+    names = (*settings.tasks, *((settings.data,) if settings.data is not None else ())) or ("abilities",)
+    built_in = families()
+    if settings.limit is not None and all(name in built_in for name in names):
         raise HeadwiseError(
-            "limit cuts a file given with data; for built-in tasks give n, examples per ability"
+            "limit cuts a file, and none is given; for built-in tasks give n, examples per ability"
         )
-    for name in settings.tasks or (() if sources else ("abilities",)):
-        n = settings.n or PER_ABILITY
-        # A built-in list of examples deals its labels out evenly, so a few show how many there are.
-        labels = len({example.label for example in bench.task(name, model, _LOOK, settings.seed)})
-        sources.append(bench.task(name, model, n * labels, settings.seed))
-    return sources
+    return [
+        _built_in(settings, bench, model, built_in[name])
+        if name in built_in
+        else _file(settings, model, name)
+        for name in names
+    ]
+
+
+def _built_in(settings: Any, bench: Workbench, model: Model, family: TaskFamily) -> Task:
+    """As many examples of each label; a built-in list deals its labels out evenly, so a few show them all."""
+    most = family.size or sys.maxsize
+    options = settings.task_options
+    look = bench.task(family.name, model, min(_LOOK, most), settings.seed, options)
+    wanted = (settings.n or PER_ABILITY) * len({example.label for example in look})
+    return bench.task(family.name, model, min(wanted, most), settings.seed, options)
+
+
+def _file(settings: Any, model: Model, source: str) -> Task:
+    found = task(source, settings.limit, model=model, seed=settings.seed, **settings.task_options)
+    if all(example.label is None for example in found) and len(settings.tasks) < 2:
+        raise HeadwiseError(
+            f"no example in {source} has a label, and the label is the ability; name the column that holds it, such "
+            "as task_options: {columns: {label: skill}}"
+        )
+    return found
 
 
 def _some(examples: list[Any], n: int | None, seed: str) -> list[Any]:

@@ -42,19 +42,19 @@ class FunctionsSettings:
 
     models: tuple[str, ...] = ("smollm2",)
     tasks: tuple[str, ...] = ()
-    """Built-in tasks; an example without a label counts as of the ability named like its task. By default
-    `abilities`, unless `data` is given."""
+    """Built-in names, files (CogQA, or your own with labels), or hub:owner/name; `abilities` by default. An
+    example without a label counts as of the ability named like its task."""
     data: str | None = None
-    """A task file whose examples have labels (CogQA, or your own)."""
-    columns: dict[str, Any] = field(default_factory=dict)
-    """Which columns of `data` are prompt, target, foils and label, where they are named otherwise."""
+    """A task file, beside `tasks` or instead."""
+    task_options: dict[str, Any] = field(default_factory=dict)
+    """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
     limit: int | None = None
-    """Most examples taken from `data`, over all abilities."""
+    """Most examples taken from a file, over all abilities."""
     abilities: tuple[str, ...] = ()
     """Only these labels; all by default."""
     methods: tuple[str, ...] = ("attribution", "probe")
     n: int | None = None
-    """Most examples per ability; by default 40 of a built-in task, and all of `data`."""
+    """Most examples per ability; by default 40 of a built-in task, and all of a file."""
     seed: int = 0
     metric: str | None = None
     """Of the causal methods; by default each task's own."""
@@ -79,9 +79,7 @@ def carry_out(settings: FunctionsSettings, bench: Workbench, folder: RunFolder) 
     for name in settings.models:
         by_model[name] = abilities_of(settings, bench, bench.model(name))
         if "probe" in settings.methods:
-            check_labels(
-                [label for label, task in by_model[name].items() for _ in task], settings.data or "abilities"
-            )
+            check_labels([label for label, task in by_model[name].items() for _ in task], "abilities")
     cells = [
         cell
         for name, tasks in by_model.items()
