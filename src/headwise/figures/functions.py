@@ -45,7 +45,7 @@ def ability_maps(table: pd.DataFrame) -> Any:
             values[: own.shape[0], : own.shape[1]] = own
             panel.set_facecolor("0.85")  # a head that does not exist
             image = panel.imshow(values, aspect="auto", interpolation="nearest", **scale)
-            panel.set_title(f"{ability}, n = {part['n'].iloc[0]}", fontsize=9)
+            panel.set_title(ability, fontsize=9)
             panel.spines[:].set_visible(False)
             _ticks(panel, shape)
         for panel in panels.flat[len(abilities) :]:
@@ -54,7 +54,10 @@ def ability_maps(table: pd.DataFrame) -> Any:
         _bar(figure, panels, image, table, top, step, signed)
         first = table.iloc[0]
         note = f"\n{READABLE}" if first["method"] == "probe" else ""
-        figure.suptitle(f"{str(first['method']).capitalize()}, {first['model']}{note}", fontsize=10)
+        n = _span(table["n"])
+        figure.suptitle(
+            f"{str(first['method']).capitalize()}, {first['model']}, n = {n} per ability{note}", fontsize=10
+        )
     return figure
 
 
@@ -107,6 +110,11 @@ def overlap_matrix(table: pd.DataFrame) -> Any:
             f"Heads that abilities share, {table['model'].iloc[0]} (in brackets: heads)", fontsize=10
         )
     return figure
+
+
+def _span(numbers: pd.Series) -> str:
+    low, high = numbers.min(), numbers.max()
+    return str(low) if low == high else f"{low}–{high}"
 
 
 def _short(value: float) -> str:

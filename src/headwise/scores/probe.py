@@ -91,7 +91,8 @@ def probe(
         model, task.examples, tokens=answer_tokens, batch_tokens=batch_tokens, advance=advance
     )
     heads = model.heads()
-    features = head_features(outputs, heads).to(model.device)
+    # Where torch cannot set its dice aside (Apple's chips) the classifier, which is small, stays on the CPU.
+    features = head_features(outputs, heads).to(model.device if model.device.type == "cuda" else "cpu")
     labels = np.array([classes.index(name) for name in names])
     fitted, parts = _fitted(features, labels, len(classes), seed)
     right = _hits(fitted, parts, features, labels)

@@ -87,6 +87,7 @@ def carry_out(settings: FunctionsSettings, bench: Workbench, folder: RunFolder) 
     ]
     execute(folder, cells, partial(_compute, settings, bench, by_model), progress=bench.progress)
     scores = read_table(folder, "scores")
+    shown = _shown(settings, bench)
     summaries = [
         Cell(
             "functions",
@@ -94,13 +95,22 @@ def carry_out(settings: FunctionsSettings, bench: Workbench, folder: RunFolder) 
             EVERY,
             "summary",
             {},
-            {"scores": scores_fingerprint(scores[scores["model"] == name])},
+            {"scores": scores_fingerprint(scores[scores["model"] == shown[name]])},
         )
         for name in by_model
     ]
-    execute(folder, summaries, partial(_summary, scores), progress=False)
+    execute(folder, summaries, partial(_summary, scores, shown), progress=False)
     _draw(folder)
     _tell(folder)
+
+
+def _shown(settings: FunctionsSettings, bench: Workbench) -> dict[str, str]:
+    """What each model is called in the tables: its own name, or what was given where two have the same."""
+    names = [bench.model(given).name for given in settings.models]
+    return {
+        given: name if names.count(name) == 1 else given
+        for given, name in zip(settings.models, names, strict=True)
+    }
 
 
 def _cells(settings: FunctionsSettings, fingerprint: str, model: str, tasks: dict[str, Task]) -> list[Cell]:
@@ -132,6 +142,7 @@ def _compute(
     settings: FunctionsSettings, bench: Workbench, by_model: dict[str, dict[str, Task]], cell: Cell
 ) -> CellResult:
     model, tasks = bench.model(cell.model), by_model[cell.model]
+    shown = _shown(settings, bench)[cell.model]
     if cell.part == "probe":
         every = together(tasks)
         with progress("probe of all abilities", len(every), show=bench.progress) as advance:
@@ -139,12 +150,12 @@ def _compute(
                 model, every, answer_tokens=settings.answer_tokens, seed=settings.seed, advance=advance
             )
         # The order of the tables is that of the abilities, whatever the probe's own.
-        found = {label: replace(found[label], model=cell.model) for label in tasks}
+        found = {label: replace(found[label], model=shown) for label in tasks}
         tables = [
             _tables(found[label], settings.seed, _places(found[label], tasks, label)) for label in tasks
         ]
         merged = {name: pd.concat([t[name] for t in tables], ignore_index=True) for name in tables[0]}
-        merged["probe"] = _probe_rows(found, cell.model)
+        merged["probe"] = _probe_rows(found, shown)
         return CellResult(merged, {})
     task = tasks[cell.task]
     with progress(
@@ -159,7 +170,7 @@ def _compute(
             seed=settings.seed,
             advance=advance,
         )
-    scores = replace(scores, model=cell.model, task=cell.task)
+    scores = replace(scores, model=shown, task=cell.task)
     if np.isnan(scores.values[model.exists]).all():
         raise HeadwiseError(f"{cell.part} gave no finite score for any head of {cell.model} on {cell.task}")
     return CellResult(_tables(scores, settings.seed, np.arange(scores.n)), dict(scores.details))
@@ -218,8 +229,8 @@ def _probe_rows(found: dict[str, Scores], model: str) -> pd.DataFrame:
     return rows.astype(dict.fromkeys(whole, "Int32") | dict.fromkeys(floats, "float64"))
 
 
-def _summary(scores: pd.DataFrame, cell: Cell) -> CellResult:
-    own = scores[scores["model"] == cell.model]
+def _summary(scores: pd.DataFrame, shown: dict[str, str], cell: Cell) -> CellResult:
+    own = scores[scores["model"] == shown[cell.model]]
     tables = {"overlap": overlap_rows(own), "agreement": agreement_rows(own)}
     return CellResult({name: table for name, table in tables.items() if len(table)})
 
