@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from headwise.figures.functions import ability_maps, overlap_matrix, saturation
 
@@ -39,7 +40,7 @@ def score_table(shape, signed, abilities=ABILITIES, method="probe"):
 
 
 def drawn(figure):
-    figure.canvas.draw()
+    FigureCanvasAgg(figure).draw()  # sets itself as the figure's canvas
     panels = [axes for axes in figure.axes if axes.images and axes.get_visible()]
     return panels, next(axes for axes in figure.axes if axes.get_label() == "<colorbar>")
 

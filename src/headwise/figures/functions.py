@@ -150,7 +150,7 @@ def _bar(
         ticks = np.unique(np.round(np.concatenate([-ticks[::2], ticks[::2], [-top, top]]), 12))
         # Next to the end a tick of the coarser step would run into it.
         ticks = np.array([t for t in ticks if abs(t) in (0, top) or top - abs(t) > 1.5 * step])
-    places = max(0, -math.floor(math.log10(step) + 1e-9)) + (0 if _whole(step) else 1)
+    places = max(0, -math.floor(math.log10(step) + 1e-9) + (0 if _whole(step) else 1))
     labels = [f"{tick:.{places}f}".replace("-", "−") for tick in ticks]
     scores = table["score"].to_numpy(dtype=float)
     if np.nanmax(scores) > top:
