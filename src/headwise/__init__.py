@@ -15,6 +15,7 @@ from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
     from headwise.heads import Head, Scores
+    from headwise.model.generate import generate
     from headwise.model.load import load
     from headwise.scores import score
     from headwise.studies import run
@@ -26,6 +27,7 @@ _HOMES = {
     "Head": "headwise.heads",
     "Scores": "headwise.heads",
     "Task": "headwise.tasks",
+    "generate": "headwise.model.generate",
     "load": "headwise.model.load",
     "run": "headwise.studies",
     "score": "headwise.scores",
@@ -39,6 +41,7 @@ __all__ = [
     "Scores",
     "Task",
     "__version__",
+    "generate",
     "load",
     "run",
     "score",

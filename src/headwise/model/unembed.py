@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 @contextmanager
-def _narrowed(model: nn.Module, positions: Tensor) -> Iterator[list[bool]]:
+def narrowed(model: nn.Module, positions: Tensor) -> Iterator[list[bool]]:
     """While this holds, the output embedding reads only `positions[B, P]` of its input `[B, T, width]`."""
     done: list[bool] = []
 
@@ -39,7 +39,7 @@ def logits_at(model: nn.Module, ids: Tensor, positions: Tensor) -> Tensor:
 
     Where a family has no output embedding to narrow, all logits are computed and the positions picked after.
     """
-    with _narrowed(model, positions) as done:
+    with narrowed(model, positions) as done:
         logits: Tensor = model(input_ids=ids, use_cache=False).logits
     if not done:
         where = positions.to(logits.device)[:, :, None].expand(-1, -1, logits.shape[-1])
