@@ -87,9 +87,10 @@ def test_with_all_gates_at_one_the_text_is_the_one_transformers_writes(family):
 
 
 def test_a_prompt_writes_the_same_alone_and_in_a_batch(family):
-    together = hw.generate(family, PROMPTS, some_gates(family), max_new_tokens=8)
-    for e, prompt in enumerate(PROMPTS):
-        alone = hw.generate(family, [prompt], some_gates(family), max_new_tokens=8, batch_tokens=1)
+    gates = some_gates(family)[[0, 3]]
+    together = hw.generate(family, PROMPTS, gates, max_new_tokens=6)
+    for e, prompt in enumerate(PROMPTS[:4]):
+        alone = hw.generate(family, [prompt], gates, max_new_tokens=6, batch_tokens=1)
         assert max(alone.passes) == 1
         assert [row[0] for row in alone.tokens] == [row[e] for row in together.tokens]
 
@@ -204,9 +205,9 @@ def test_a_model_that_ignores_positions_is_not_padded(llama):
     assert written.tokens[0] == [theirs(llama, prompt, 4) for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 50, 200, 10_000])
+@pytest.mark.parametrize("batch_tokens", [1, 50, 10_000])
 def test_any_token_budget_gives_the_same_text(llama, batch_tokens):
-    gates = some_gates(llama)
+    gates = some_gates(llama)[:3]
     whole = hw.generate(llama, PROMPTS, gates, max_new_tokens=6)
     done = []
     cut = hw.generate(llama, PROMPTS, gates, max_new_tokens=6, batch_tokens=batch_tokens, advance=done.append)
@@ -297,12 +298,12 @@ def test_a_chat_template_is_applied_once_with_one_beginning_token():
 
 def test_sampling_is_seeded_and_the_same_alone_and_in_a_batch(llama):
     options = {"max_new_tokens": 8, "temperature": 1.0, "top_p": 0.9}
-    gates = some_gates(llama)
+    gates = some_gates(llama)[[0, 3]]
     first = hw.generate(llama, PROMPTS, gates, **options)
     assert first.tokens == hw.generate(llama, PROMPTS, gates, batch_tokens=1, **options).tokens
     assert first.tokens != hw.generate(llama, PROMPTS, gates, seed=1, **options).tokens
-    alone = hw.generate(llama, PROMPTS[:1], gates[3:4], **options)
-    assert alone.tokens[0][0] == first.tokens[3][0]
+    alone = hw.generate(llama, PROMPTS[:1], gates[1:], **options)
+    assert alone.tokens[0][0] == first.tokens[1][0]
 
 
 def test_every_variant_meets_the_same_luck_and_every_prompt_its_own(llama):
