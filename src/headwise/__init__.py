@@ -16,6 +16,7 @@ from headwise.errors import HeadwiseError
 if TYPE_CHECKING:
     from headwise.heads import Head, Scores
     from headwise.model.attention import attention
+    from headwise.model.generate import generate
     from headwise.model.load import load
     from headwise.scores import score
     from headwise.scores.compare import compare
@@ -30,6 +31,7 @@ _HOMES = {
     "Task": "headwise.tasks",
     "compare": "headwise.scores.compare",
     "attention": "headwise.model.attention",
+    "generate": "headwise.model.generate",
     "load": "headwise.model.load",
     "run": "headwise.studies",
     "score": "headwise.scores",
@@ -45,6 +47,7 @@ __all__ = [
     "__version__",
     "attention",
     "compare",
+    "generate",
     "load",
     "run",
     "score",

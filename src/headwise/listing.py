@@ -57,11 +57,11 @@ def _tasks() -> Rows:
 
 
 def _metrics() -> Rows:
-    from headwise.metrics import metrics
+    from headwise.metrics import metrics, text_metrics
 
-    return ["metric", "gradient", "about"], [
-        [m.name, "yes" if m.first_order else "no", m.about] for m in metrics().values()
-    ]
+    rows = [[m.name, "logits", "yes" if m.first_order else "no", m.about] for m in metrics().values()]
+    rows += [[m.name, "text", "no", m.about] for m in text_metrics().values()]
+    return ["metric", "from", "gradient", "about"], rows
 
 
 def _methods() -> Rows:

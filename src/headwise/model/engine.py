@@ -22,6 +22,8 @@ from torch import Tensor
 from headwise.errors import HeadwiseError
 from headwise.heads import ones
 from headwise.model.encode import Row, Scored, batch_of, encode_rows, pad_right
+from headwise.model.gating import gated
+from headwise.model.memory import out_of_memory, release
 from headwise.model.prefix import entered_at, recorded_streams
 from headwise.model.references import (
     check_reference,
@@ -177,7 +179,7 @@ class Engine:
                     try:
                         result, paired = self._chunk(block, gates[chunk], int(entry))
                     except (torch.OutOfMemoryError, RuntimeError) as error:
-                        if not _out_of_memory(error) or len(chunk) == 1:
+                        if not out_of_memory(error) or len(chunk) == 1:
                             raise
                         self._shrink()
                         continue
@@ -186,7 +188,7 @@ class Engine:
                     pending = pending[len(chunk) :]
                     self._advance(len(chunk) * len(numbers))
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             self._shrink()
             if len(numbers) == 1:
@@ -246,7 +248,7 @@ class Engine:
             metric = self.differentiable(block, gates)
             metric.sum().backward()
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not _out_of_memory(error) or len(numbers) == 1:
+            if not out_of_memory(error) or len(numbers) == 1:
                 raise
             self._shrink()
             middle = len(numbers) // 2
@@ -304,12 +306,9 @@ class Engine:
                 .unflatten(0, (-1, block.size))[:, :, None, :, None]
             )
             split = z.unflatten(0, (-1, block.size))  # v, S, T, H, D
-            replaced = g * split
-            if references is not None:
-                replaced = replaced + (1 - g) * references[layer].to(z.device, z.dtype)
-            if acts is not None:
-                replaced = torch.where(acts.to(z.device)[None, :, :, None, None], replaced, split)
-            return replaced.flatten(0, 1)
+            reference = None if references is None else references[layer].to(z.device, z.dtype)
+            where = None if acts is None else acts.to(z.device)[None, :, :, None, None]
+            return gated(split, g, reference, where).flatten(0, 1)
 
         return gate
 
@@ -405,9 +404,4 @@ class Engine:
 
     def _shrink(self) -> None:
         self.batch_tokens = max(1, self.batch_tokens // 2)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+        release()

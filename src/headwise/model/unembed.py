@@ -21,7 +21,7 @@ def logits_at(model: nn.Module, ids: Tensor, positions: Tensor, tail: nn.Module 
     all logits are computed and the positions picked after.
     """
     with ExitStack() as stack:
-        done = stack.enter_context(_narrowed_unembedding(model, positions))
+        done = stack.enter_context(narrowed(model, positions))
         if tail is not None and positions.shape[1] < ids.shape[1]:
             stack.enter_context(_narrowed_tail(tail, positions))
         logits: Tensor = model(input_ids=ids, use_cache=False).logits
@@ -36,7 +36,7 @@ def _pick(hidden: Tensor, positions: Tensor) -> Tensor:
 
 
 @contextmanager
-def _narrowed_unembedding(model: nn.Module, positions: Tensor) -> Iterator[list[bool]]:
+def narrowed(model: nn.Module, positions: Tensor) -> Iterator[list[bool]]:
     """While this holds, the output embedding reads only `positions[B, P]` of its input `[B, T, width]`."""
     done: list[bool] = []
 
