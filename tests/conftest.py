@@ -7,12 +7,9 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-from pathlib import Path
-
 import pytest
 import torch
 
-REPOSITORY = Path(__file__).parent.parent
 DEVICE = os.environ.get("HEADWISE_TEST_DEVICE", "cpu")
 """Where the models of the tests live: HEADWISE_TEST_DEVICE=cuda runs the engine's tests on a GPU."""
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from headwise.tasks import Example, Task
+
+REPOSITORY = Path(__file__).parent.parent
 
 WORDS = "the a cat dog bird saw met liked then and one two red blue big small ran sat he she it . ,".split()
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from conftest import REPOSITORY
+from helpers import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -13,7 +13,7 @@ import zipfile
 import pytest
 
 import headwise as hw
-from conftest import REPOSITORY
+from helpers import REPOSITORY
 
 
 def test_the_public_names_are_about_a_dozen_and_all_there():
