@@ -69,6 +69,26 @@ def test_lists_are_tab_separated_in_a_pipe(what):
     assert {len(row) for row in rows} == {len(header)}
 
 
+def test_a_precision_says_what_was_spent_and_a_bad_one_is_one_sentence(folder, tmp_path):
+    command = ["score", folder, "induction", "-n", 20, "--device", "cpu", "--out", tmp_path / "run"]
+    done = headwise(*command, "--precision", 0.05, "--set", "method_options.population=true")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "forward rows" in line]
+    table = pd.read_parquet(tmp_path / "run" / "tables" / "scores.parquet")
+    assert (
+        f"every head to ± 0.05 with 95% confidence: {table['n'].sum() + 60:,} forward rows instead of 320"
+        in line
+    )
+    assert table[["lo", "hi", "p"]].notna().all().all()
+    done = headwise(*command, "--fresh", "--precision", 0.05, "--top", 3)
+    assert done.returncode == 2
+    assert (
+        done.stderr.strip()
+        .splitlines()[-1]
+        .startswith("headwise: precision (0.05) and top (3) are two questions")
+    )
+
+
 def test_score_writes_the_contracts_files_and_a_figure(folder, tmp_path):
     done = headwise(
         "score",

@@ -146,7 +146,7 @@ def test_a_head_that_does_nothing_scores_exactly_zero_and_stops_at_once():
     exact[:, 3] = attribution[:, 3] = 0
     found = to_precision(Replay(exact), attribution, exact.shape, 0.01)
     assert found.values[3] == found.stderr[3] == 0
-    assert (found.n[3], found.p[3]) == (10, 1)
+    assert (found.n[3], found.p[3]) == (9, 1)
 
 
 def test_a_head_silent_on_the_pilot_alone_is_not_taken_for_dead():

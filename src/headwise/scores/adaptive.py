@@ -37,13 +37,14 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.scores.control import left_out_spread, moderated, slopes
+from headwise.scores.race import KEYS, Race, distance_to_place, key_interval
 
 Exact = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From head numbers `[k]` and example numbers `[e]` to exact values `[e, k]`."""
 
 PILOT = 8
-LEAST_FRESH = 2
-"""Examples of the pilot, and the fewest fresh ones."""
+LEAST_FRESH = 1
+"""Examples of the pilot, and the fewest fresh ones: the width comes from the pilot, so one can be enough."""
 LEVEL = 0.95
 """Of the intervals in every table."""
 PLANNED_LOOKS = 2
@@ -119,8 +120,8 @@ def top_k(
     what the standard errors are of; the ranking is that of the given examples.
     """
     _check_confidence(confidence)
-    if order not in _KEYS:
-        raise HeadwiseError(f"the order is {order!r}; expected one of {', '.join(_KEYS)}")
+    if order not in KEYS:
+        raise HeadwiseError(f"the order is {order!r}; expected one of {', '.join(KEYS)}")
     ledger = _Ledger(exact, attribution, shape, seed)
     if not 1 <= k < ledger.K:
         raise HeadwiseError(f"a top k of {ledger.K} heads needs k from 1 to {ledger.K - 1}, not {k}")
@@ -128,11 +129,11 @@ def top_k(
     first = basis = ledger.basis()
     level = 1 - (1 - confidence) / (ledger.K * PLANNED_LOOKS)
     found = ledger.known_so_far(basis)
-    race = _Race(k, ledger.K)
+    race = Race(k, ledger.K)
     undecided = np.ones(ledger.K, bool)
     for look in range(PLANNED_LOOKS + 1):
         if look < PLANNED_LOOKS:
-            half_gap = _distance_to_place(_KEYS[order](found.values), k) / 2
+            half_gap = distance_to_place(KEYS[order](found.values), k) / 2
             fresh = np.full(ledger.K, LEAST_FRESH)
             for _ in range(3):  # the spread of the fresh examples will count, so more of them need less
                 allowed = (half_gap / _t(level, basis.df + fresh)) ** 2
@@ -145,11 +146,11 @@ def top_k(
         ledger.extend(np.where(undecided, basis.known + fresh, ledger.counts))
         found = found.where(undecided, ledger.estimate(basis, pooled=True))
         half = _t(level, found.df) * found.stderr
-        undecided = race.decide(*_key_interval(order, found.values, half)) & (found.stderr > 0)
+        undecided = race.decide(*key_interval(order, found.values, half)) & (found.stderr > 0)
         if not undecided.any():
             break
         basis = ledger.basis(first.slopes)
-    keys = _KEYS[order](found.values)
+    keys = KEYS[order](found.values)
     chosen = np.array(sorted(race.inside(keys), key=lambda head: (-keys[head], head)), dtype=int)
     return _result(ledger, found, first.slopes, population, chosen)
 
@@ -321,53 +322,3 @@ def _check_confidence(confidence: float) -> None:
         raise HeadwiseError(
             f"the confidence is {confidence}; expected a number between 0 and 1, such as 0.95"
         )
-
-
-# --- who is among the first k --------------------------------------------------------------------------
-
-_KEYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "signed": lambda values: values,
-    "absolute": np.abs,
-    "hinders": lambda values: -values,
-}
-
-
-def _key_interval(order: str, values: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds of what heads are ranked by."""
-    key = _KEYS[order](values)
-    lo = np.maximum(key - half, 0) if order == "absolute" else key - half
-    return lo, key + half
-
-
-def _distance_to_place(keys: np.ndarray, k: int) -> np.ndarray:
-    """How far each key is from the middle between the k-th and the next."""
-    ranked = np.sort(keys)[::-1]
-    return np.abs(keys - (ranked[k - 1] + ranked[k]) / 2)
-
-
-class _Race:
-    """Which heads are surely among the first k, which surely not; the rest compare among themselves."""
-
-    def __init__(self, k: int, K: int) -> None:
-        self.k = k
-        self.entered = np.zeros(K, bool)
-        self.open = np.ones(K, bool)
-
-    def decide(self, lo: np.ndarray, hi: np.ndarray) -> np.ndarray:
-        """Take in and strike out whom these bounds settle; who is still open `[K]`."""
-        while True:
-            places = self.k - int(self.entered.sum())
-            heads = np.flatnonzero(self.open)
-            above = lo[heads][:, None] > hi[heads][None, :]  # a surely beats b
-            takes = above.sum(axis=1) >= len(heads) - places
-            drops = above.sum(axis=0) >= places
-            if not (takes | drops).any():
-                return self.open.copy()
-            self.entered[heads[takes]] = True
-            self.open[heads[takes | drops]] = False
-
-    def inside(self, keys: np.ndarray) -> np.ndarray:
-        """The first k: who entered, and of those no bound could part (equal to the last bit) the earlier heads."""
-        places = self.k - int(self.entered.sum())
-        ties = sorted(np.flatnonzero(self.open), key=lambda head: (-keys[head], head))[:places]
-        return np.concatenate([np.flatnonzero(self.entered), np.array(ties, dtype=int)])
