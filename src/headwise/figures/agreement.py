@@ -84,5 +84,7 @@ def _stability(axes: Any, table: pd.DataFrame, k: int) -> None:
         title=f"Stability of the top {k}",
     )
     axes.set_yticks(where, [])
+    axes.tick_params(axis="y", length=0)
+    axes.set_box_aspect(1 / 0.8)  # as tall as the matrices, so that its rows are theirs
     axes.grid(axis="y", color="0.9")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, fontsize=8)

@@ -65,9 +65,8 @@ class _Block:
     acts: Tensor | None = None  # S, T: where gates act; None is everywhere
     streams: dict[int, Tensor] | None = None  # block index -> S, T, width
     references: dict[int, Tensor] | None = None  # layer -> broadcastable to S, T, H, D
-    plain_logits: Tensor | None = (
-        None  # S, P, vocabulary: only where a metric compares and no row of a batch is full
-    )
+    plain_logits: Tensor | None = None  # S, P, vocabulary
+    """With all gates at 1: only where a metric compares with them and the baseline is another."""
 
     @property
     def size(self) -> int:
@@ -241,7 +240,7 @@ class Engine:
     ) -> None:
         examples = [self.rows[n].example for n in numbers]
         try:
-            block = self._prepared(numbers)
+            block = self._prepared(numbers, streams=False)
             gates = torch.tensor(
                 at[examples], dtype=self.model.gate_dtype, device=self.model.device, requires_grad=True
             )
@@ -317,10 +316,10 @@ class Engine:
     def blocks(self) -> Iterator[tuple[list[int], _Block]]:
         """Every row once, in blocks that fit the budget (numbers of the rows, block), for methods that read z."""
         for numbers in self._partition(2):
-            yield numbers, self._prepared(numbers)
+            yield numbers, self._prepared(numbers, streams=False)
 
     def _prepared(
-        self, numbers: Sequence[int], baseline: np.ndarray | None = None, streams: bool = False
+        self, numbers: Sequence[int], baseline: np.ndarray | None = None, streams: bool = True
     ) -> _Block:
         """The rows as tensors, with one run at the baseline for the residual streams and one for the donors."""
         rows = [self.rows[n] for n in numbers]
@@ -380,7 +379,7 @@ class Engine:
         by_logits = LOGIT_BUDGET // (block.size * block.tensors["positions"].shape[1] * vocabulary)
         return max(1, min(by_tokens, by_logits) - 1)
 
-    def _entries(self, gates: np.ndarray, baseline: np.ndarray) -> np.ndarray:
+    def _entries(self, gates: np.ndarray, baseline: np.ndarray | float = 1.0) -> np.ndarray:
         """The decoder block in which each variant first differs from the baseline `[V]`."""
         if not self.model.proof.reuse:
             return np.zeros(len(gates), dtype=int)

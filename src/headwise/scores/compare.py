@@ -119,14 +119,17 @@ def _about(s: Scores) -> dict[str, str]:
 
 
 def _labels(scores: Sequence[Scores]) -> list[str]:
-    """The method, and of everything else what differs between the scores."""
+    """The method and its options, task and model where they differ, and only as much more as is needed to tell
+    one method's scores apart."""
     about = [{**_about(s), "seed": f"seed {s.details.get('seed', '?')}"} for s in scores]
-    shown = [
-        part for part in about[0] if part in ("method", "options") or len({one[part] for one in about}) > 1
-    ]
-    if len({one["method"] for one in about}) == len(about):
-        shown = ["method"]
-    labels = [", ".join(one[part] for part in shown if one[part]) for one in about]
-    if len(set(labels)) < len(labels):  # the same score twice
-        labels = [f"{label} ({i + 1})" for i, label in enumerate(labels)]
-    return labels
+    everywhere = [part for part in ("task", "model") if len({one[part] for one in about}) > 1]
+    labels = [[one[part] for part in ("method", "options", *everywhere)] for one in about]
+    for part in ("reference", "positions", "metric", "seed"):
+        crowded = [i for i, label in enumerate(labels) if labels.count(label) > 1]
+        rivals = {i: [j for j in crowded if labels[j] == labels[i]] for i in crowded}
+        for i, others in rivals.items():
+            if len({about[j][part] for j in others}) > 1:
+                labels[i] = [*labels[i], about[i][part]]
+    named = [", ".join(filter(None, label)) for label in labels]
+    # What is left is the same score twice, or one on other examples.
+    return [f"{name} ({i + 1})" if named.count(name) > 1 else name for i, name in enumerate(named)]
