@@ -1,6 +1,6 @@
 """Attention profiles of a long text on the bundled model: peak memory above the model, time, and agreement.
 
-    python benchmarks/attention.py [--tokens 8192]
+    python benchmarks/attention.py [--tokens 8192] [--every-head]
 
 Each case runs in a process of its own. The peak is the largest resident memory during the call minus the resident
 memory of the loaded model just before it. Beside it stands what the maps of those heads alone would take. At
@@ -76,14 +76,18 @@ def case(name: str, tokens: int, heads: list[str] | None, compare: bool = False)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", type=int, default=8192)
-    tokens = parser.parse_args().tokens
+    parser.add_argument("--every-head", action="store_true", help="all 30 layers too: minutes")
+    arguments = parser.parse_args()
+    tokens = arguments.tokens
     one_layer = [f"L0H{head}" for head in range(9)]
     spread = [f"L{layer}H{layer % 9}" for layer in range(0, 30, 3)]
     cases = [
         case("agreement", 1024, spread, compare=True),
         case("first layer", tokens, one_layer),
-        case("every head", tokens, None),
+        case("three layers", tokens, [f"L{layer}H{head}" for layer in range(3) for head in range(9)]),
     ]
+    if arguments.every_head:
+        cases.append(case("every head", tokens, None))
     result = {
         "date": datetime.now(timezone.utc).isoformat(timespec="minutes"),
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, cpu",

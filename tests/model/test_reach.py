@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -23,6 +25,17 @@ def test_being_visited_changes_nothing_in_a_prompt_longer_than_any_selection(fam
         with Reach(hf).visiting(lambda layer, z: z):
             visited = hf(input_ids=ids, use_cache=False).logits
     assert torch.equal(plain, visited)
+
+
+def test_our_name_stands_for_the_one_it_replaces_and_survives_a_copy():
+    hf = tiny_model("llama")
+    with Reach(hf).visiting(lambda layer, z: z):
+        name = copy.deepcopy(hf.config)._attn_implementation
+    assert name == "sdpa"
+    assert name in ("eager", "sdpa")
+    assert name != "eager"
+    assert {"sdpa": 1, "headwise_sdpa": 2}[name] == 2
+    assert str.__str__(name) == "headwise_sdpa"
 
 
 def test_a_watcher_sees_the_output_before_the_gates_and_both_work_together():

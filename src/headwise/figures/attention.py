@@ -38,11 +38,10 @@ def attention_map(weights: np.ndarray, tokens: Sequence[str], *, title: str = ""
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         axes.set(xlabel="Key (attended to)", ylabel="Query (attending)", title=title)
-        bar = figure.colorbar(
-            image, ax=axes, label="Attention", shrink=0.8, extend="max" if beyond else "neither"
+        label = "Attention (the first key goes beyond)" if beyond else "Attention"
+        figure.colorbar(
+            image, ax=axes, label=label, shrink=0.8, aspect=30, extend="max" if beyond else "neither"
         )
-        if beyond:
-            bar.ax.set_title("first key\nbeyond", fontsize=7)
     return figure
 
 

@@ -194,6 +194,9 @@ class _OurName(str):
         name.own = own
         return name
 
+    def __getnewargs__(self) -> tuple[str]:
+        return (self.own,)  # transformers copies configurations
+
     def __eq__(self, other: object) -> bool:
         return str.__eq__(self, other) is True or other == self.own
 
