@@ -15,7 +15,10 @@ from hypothesis.extra.numpy import arrays
 from headwise import stats
 from headwise.errors import HeadwiseError
 
+settings.register_profile("unhurried", deadline=None)  # a busy machine is no defect
+settings.load_profile("unhurried")
 NAN = float("nan")
+SIGNS_OF_NINE = list(itertools.product((1, -1), repeat=9))
 p_lists = st.lists(st.floats(0, 1), min_size=1, max_size=40).map(np.array)
 
 
@@ -260,6 +263,18 @@ def test_ties_count_as_extreme_even_where_sums_round_differently() -> None:
     assert stats.sign_flip(np.array([0.1, 0.2, -0.3])) == 1
     wins = np.array([1.0] * 7 + [-1.0] * 3) * 0.1
     assert stats.sign_flip(wins) == pytest.approx(scipy.stats.binomtest(3, 10).pvalue)
+
+
+def test_tenths_are_tested_as_the_whole_numbers_they_stand_for() -> None:
+    # Many patterns of whole numbers reach the same sum; as tenths those sums come out a rounding error apart.
+    columns = np.random.default_rng(1).integers(-9, 10, size=(9, 60))
+    expected = []
+    for x in columns.T.tolist():
+        sums = [abs(sum(s * v for s, v in zip(signs, x, strict=True))) for signs in SIGNS_OF_NINE]
+        expected.append(sum(s >= abs(sum(x)) for s in sums) / 2**9)
+    np.testing.assert_array_equal(stats.sign_flip(columns), expected)
+    np.testing.assert_array_equal(stats.sign_flip(columns * 0.1), expected)
+    np.testing.assert_array_equal(stats.sign_flip(columns / 3e7), expected)
 
 
 @pytest.mark.parametrize("E", [8, 40])

@@ -15,8 +15,11 @@ from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
     from headwise.heads import Head, Scores
+    from headwise.model.attention import attention
+    from headwise.model.generate import generate
     from headwise.model.load import load
     from headwise.scores import score
+    from headwise.scores.compare import compare
     from headwise.studies import run
     from headwise.tasks import Example, Task, task
 
@@ -26,6 +29,9 @@ _HOMES = {
     "Head": "headwise.heads",
     "Scores": "headwise.heads",
     "Task": "headwise.tasks",
+    "compare": "headwise.scores.compare",
+    "attention": "headwise.model.attention",
+    "generate": "headwise.model.generate",
     "load": "headwise.model.load",
     "run": "headwise.studies",
     "score": "headwise.scores",
@@ -39,6 +45,9 @@ __all__ = [
     "Scores",
     "Task",
     "__version__",
+    "attention",
+    "compare",
+    "generate",
     "load",
     "run",
     "score",

@@ -78,10 +78,33 @@ def list_(
     listing.show(what, live=live)
 
 
+@app.command("task")
+def task_(
+    name: Annotated[str, typer.Argument(help="a built-in task, a file, or hub:owner/name")],
+    show: Annotated[int, typer.Option(help="examples to print", min=0)] = 3,
+    model: Annotated[str | None, typer.Option(help="show its tokens and its accuracy on 50 examples")] = None,
+    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    option: Annotated[
+        list[str] | None, typer.Option("--set", help="an option of the task, as key=value")
+    ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+) -> None:
+    """Show what a task asks."""
+    from headwise.showing import show_task
+    from headwise.studies.settings import assignments
+
+    typer.echo(
+        show_task(name, show, model, seed, assignments(option or []), {"device": device, "dtype": dtype})
+    )
+
+
 @app.command()
 def score(
     model: Annotated[str, typer.Argument(help="bundled alias, hub id, folder or GGUF file")],
-    task: Annotated[str, typer.Argument(help="a built-in task (headwise list tasks)")],
+    task: Annotated[
+        str, typer.Argument(help="a built-in task (headwise list tasks), a file, or hub:owner/name")
+    ],
     method: Annotated[list[str] | None, typer.Option(help="score method; repeat for several")] = None,
     out: Annotated[Path, typer.Option(help="the run folder")] = Path("runs/score"),
     n: Annotated[int, typer.Option("-n", help="examples", min=1)] = 64,
@@ -89,6 +112,9 @@ def score(
     metric: Annotated[str | None, typer.Option(help="by default the task's own")] = None,
     reference: Annotated[str, typer.Option(help="what a gated-out head is replaced by")] = "zero",
     positions: Annotated[str, typer.Option(help="where gates act: all or last")] = "all",
+    precision: Annotated[float | None, typer.Option(help="ablation: run only enough for ± this")] = None,
+    top: Annotated[int | None, typer.Option(help="ablation: run only enough to tell the first K")] = None,
+    confidence: Annotated[float | None, typer.Option(help="of --precision or --top; 0.95")] = None,
     option: Annotated[list[str] | None, typer.Option("--set", help="any other setting, as key=value")] = None,
     fresh: Annotated[bool, typer.Option(help="set an earlier run in the same folder aside")] = False,
     device: Device = None,
@@ -106,6 +132,9 @@ def score(
         "reference": reference,
         "positions": positions,
     }
+    early = {"precision": precision, "top": top, "confidence": confidence}
+    given = [f"method_options.{name}={value}" for name, value in early.items() if value is not None]
+    option = [*given, *(option or [])]
     _run("score", out, None, settings, option, fresh, device, dtype, batch_tokens)
     _show_scores(out)
 
@@ -116,7 +145,8 @@ def run(
     file: Annotated[Path | None, typer.Argument(help="a study file (YAML)")] = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY")] = None,
     model: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
-    task: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="name or file; repeat for several")] = None,
+    data: Annotated[list[Path] | None, typer.Option(help="a task file, beside or instead of --task")] = None,
     option: Annotated[
         list[str] | None, typer.Option("--set", help="any setting of the study, as key=value")
     ] = None,
@@ -129,8 +159,8 @@ def run(
     settings: dict[str, Any] = {}
     if model:
         settings["models"] = model
-    if task:
-        settings["tasks"] = task
+    if task or data:
+        settings["tasks"] = [*(task or []), *map(str, data or [])]
     _run(study, out or Path("runs") / study, file, settings, option, fresh, device, dtype, batch_tokens)
 
 
@@ -163,7 +193,14 @@ def _run(
         option or []
     )
     command = shlex.join(["headwise", *sys.argv[1:]])
-    folder = carry_out(study, out, file, fresh=fresh, command=command, **settings)
+    try:
+        folder = carry_out(study, out, file, fresh=fresh, command=command, **settings)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"stopped; what is finished is kept, and the same command goes on from there:\n  {command}",
+            err=True,
+        )
+        raise typer.Exit(1) from None
     for notice in folder.notices:
         typer.echo(f"note: {notice}", err=True)
     typer.echo(f"{out}: tables, figures and run.json")
@@ -175,7 +212,9 @@ def _show_scores(out: Path) -> None:
 
     table = read_table(out, "scores")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
-        typer.echo(f"{name} on {task}, {model}: the ten largest of {len(part)}, n = {part['n'].iloc[0]}")
+        typer.echo(
+            f"{name} on {task}, {model}: the ten largest of {len(part)}, n = {_span(part['n'].tolist())}"
+        )
         largest = part.reindex(part["score"].abs().sort_values(ascending=False, kind="stable").index)[:10]
         for row in largest.to_dict("records"):
             head = f"L{row['layer']}H{row['head']}"
@@ -203,10 +242,6 @@ def main() -> None:
     except HeadwiseError as error:
         typer.echo(f"headwise: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("stopped; what is finished is kept, and the same command goes on from there:", err=True)
-        typer.echo("  " + shlex.join(["headwise", *sys.argv[1:]]), err=True)
-        sys.exit(1)
 
 
 if __name__ == "__main__":

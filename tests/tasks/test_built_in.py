@@ -11,7 +11,9 @@ import pytest
 from headwise.tasks import families, task
 
 NAMES = list(families())
-CHOICES = [(n, o, value) for n, f in families().items() for o, values in f.options.items() for value in values]
+CHOICES = [
+    (n, o, value) for n, f in families().items() for o, values in f.options.items() for value in values
+]
 WITH_COUNTERFACTUALS = {
     "docstring",
     "greater_than",
@@ -107,7 +109,9 @@ def test_every_value_of_every_option_gives_a_task_of_the_default_size(byte_bpe, 
 @pytest.mark.parametrize(
     ("name", "option"), [("syntax", "phenomenon"), ("recall", "relation"), ("induction", "pattern")]
 )
-def test_an_option_that_selects_a_label_gives_that_label_alone_and_a_mixture_gives_all(byte_bpe, name, option):
+def test_an_option_that_selects_a_label_gives_that_label_alone_and_a_mixture_gives_all(
+    byte_bpe, name, option
+):
     mixed, *labels = families()[name].options[option]
     for label in labels:
         assert {e.label for e in task(name, 12, tokens=byte_bpe, **{option: label})} == {label}

@@ -57,7 +57,7 @@ def test_answers_are_not_told_by_their_length():
 
 
 def test_an_article_before_the_gap_fits_every_answer():
-    """ "an" before one answer and not before the others would give it away. """
+    """ "an" before one answer and not before the others would give it away."""
     for e in task("commonsense", len(LINES)):
         last = e.prompt.split()[-1]
         for answer in (e.target, *e.foils):

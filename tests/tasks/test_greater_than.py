@@ -63,7 +63,7 @@ def test_all_endings_are_asked_for_but_the_tens_digit_that_says_nothing(kind):
     for e in task("greater_than", 60, tokens=encode):
         answers = {e.target, *e.also, *e.foils}
         assert len(answers) == (100 if label == "year" else 9)
-        missing = {y for y in range(100)} - {y % 100 for a in answers for y in years_said(e, a)[1]}
+        missing = set(range(100)) - {y % 100 for a in answers for y in years_said(e, a)[1]}
         start = int(re.search(r"\d+", e.prompt)[0]) % 100
         assert missing == (set() if label == "year" else {y for y in range(100) if y // 10 == start // 10})
 

@@ -10,7 +10,7 @@ from headwise.tasks import Example, families, register, task
 from headwise.tasks import registry as the_registry
 
 
-@pytest.fixture()
+@pytest.fixture
 def made_for_this_test(monkeypatch):
     """Registrations that are gone after the test."""
     families()  # the built-in ones are registered on first use, and stay
@@ -101,5 +101,7 @@ def test_errors_name_what_was_probably_meant():
 
 def test_a_generator_alone_depends_on_its_source_of_randomness_only():
     for family in families().values():
+        if family.draw is None:  # a fixed list has no randomness of its own
+            continue
         first, second = (family.draw(random.Random(11)) for _ in range(2))
         assert first == second

@@ -11,7 +11,7 @@ IRREGULAR = {"men", "women", "children"}
 
 
 def plural(noun: str) -> bool:
-    return noun in IRREGULAR or noun.endswith("s") and noun not in {"princess", "actress"}
+    return noun in IRREGULAR or (noun.endswith("s") and noun not in {"princess", "actress"})
 
 
 def nouns(prompt: str) -> list[str]:
@@ -48,7 +48,9 @@ def test_one_word_and_its_foil_and_one_deciding_place(phenomenon):
     for e in drawn(phenomenon):
         (foil,) = e.foils
         assert len(e.target.split()) == len(foil.split()) == 1
-        differing = [(a, b) for a, b in zip(e.prompt.split(), e.counterfactual.split(), strict=True) if a != b]
+        differing = [
+            (a, b) for a, b in zip(e.prompt.split(), e.counterfactual.split(), strict=True) if a != b
+        ]
         assert len(differing) == 1
         assert e.prompt.split()[0] == e.counterfactual.split()[0]
 

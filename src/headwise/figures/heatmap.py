@@ -31,8 +31,10 @@ def score_map(table: pd.DataFrame, *, signed: bool = True, title: str | None = N
         _draw_map(figure, left, table, signed)
         _draw_bars(right, table, signed, bars)
         first = table.iloc[0]
+        fewest, most = table["n"].min(), table["n"].max()
+        n = f"{fewest}" if fewest == most else f"{fewest}–{most}"
         figure.suptitle(
-            title or f"{first['method'].capitalize()} on {first['task']}, {first['model']}, n = {first['n']}"
+            title or f"{first['method'].capitalize()} on {first['task']}, {first['model']}, n = {n}"
         )
     return figure
 

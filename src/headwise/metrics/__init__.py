@@ -1,5 +1,15 @@
 """Numbers per example, from logits or from generated text."""
 
 from headwise.metrics.registry import Metric, metric, metrics, register
+from headwise.metrics.text_registry import TextMetric, register_text, text_metric, text_metrics
 
-__all__ = ["Metric", "metric", "metrics", "register"]
+__all__ = [
+    "Metric",
+    "TextMetric",
+    "metric",
+    "metrics",
+    "register",
+    "register_text",
+    "text_metric",
+    "text_metrics",
+]

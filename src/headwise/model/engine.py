@@ -1,9 +1,9 @@
 """V gates × E examples -> metric values.
 
 Rows of one batch carry different gates. Variants are grouped by the first layer they change; the residual
-stream there comes from one plain run, and the decoder is entered at that layer. Every batch also holds its
-rows with all gates at 1, so a difference never mixes two batch shapes: a head that does nothing scores
-exactly 0.
+stream there comes from one run at the baseline (all gates at 1 unless another is given), and the decoder is
+entered at that layer. Every batch also holds its rows at the baseline, so a difference never mixes two batch
+shapes: a head that does nothing scores exactly 0.
 
 V variants, E examples, S rows of a block (one or more per example), T tokens, L layers, H heads, D head size.
 """
@@ -22,6 +22,8 @@ from torch import Tensor
 from headwise.errors import HeadwiseError
 from headwise.heads import ones
 from headwise.model.encode import Row, Scored, batch_of, encode_rows, pad_right
+from headwise.model.gating import gated
+from headwise.model.memory import out_of_memory, release
 from headwise.model.prefix import entered_at, recorded_streams
 from headwise.model.references import (
     check_reference,
@@ -30,7 +32,6 @@ from headwise.model.references import (
     first_differences,
     mean_outputs,
 )
-from headwise.model.unembed import logits_at
 
 if TYPE_CHECKING:
     from headwise.metrics.registry import Metric
@@ -43,10 +44,10 @@ LOGIT_BUDGET = 2**26
 
 @dataclass(frozen=True)
 class Measured:
-    """Metric values under gates, each beside the same example's value with all gates at 1 in the same batch."""
+    """Metric values under gates, each beside the same example's value at the baseline in the same batch."""
 
     values: np.ndarray  # V, E
-    full: np.ndarray  # V, E
+    full: np.ndarray  # V, E: at the baseline, which is all gates at 1 unless another was given
 
     @property
     def effects(self) -> np.ndarray:
@@ -60,9 +61,13 @@ class _Block:
 
     rows: list[Row]
     tensors: dict[str, Tensor]
+    baseline: np.ndarray  # L, H: the gates that variants are compared with
     acts: Tensor | None = None  # S, T: where gates act; None is everywhere
     streams: dict[int, Tensor] | None = None  # block index -> S, T, width
     references: dict[int, Tensor] | None = None  # layer -> broadcastable to S, T, H, D
+    plain_logits: Tensor | None = (
+        None  # S, P, vocabulary: only where a metric compares and no row of a batch is full
+    )
 
     @property
     def size(self) -> int:
@@ -127,28 +132,45 @@ class Engine:
         """The metric with all gates at 1, per example `[E]`."""
         return self.measure(ones(self.model.shape)[None]).values[0]
 
-    def measure(self, gates: np.ndarray) -> Measured:
-        """The metric under each of `gates[V, L, H]`, per example `[V, E]`."""
+    def measure(
+        self,
+        gates: np.ndarray,
+        examples: Sequence[int] | np.ndarray | None = None,
+        baseline: np.ndarray | None = None,
+    ) -> Measured:
+        """The metric under each of `gates[V, L, H]`, per example `[V, E]`.
+
+        examples: run only these, by their index in the task; E is then their number, in the order given.
+        baseline: the gates `[L, H]` beside which every variant is measured; all 1 by default.
+        """
         gates = self._checked(np.asarray(gates, dtype=np.float64))
+        base = self._checked(np.asarray(ones(self.model.shape) if baseline is None else baseline)[None])[0]
+        chosen = np.arange(len(self.task)) if examples is None else np.asarray(examples, dtype=int)
+        wanted = set(chosen.tolist())
+        if not wanted <= set(range(len(self.task))):
+            raise HeadwiseError(
+                f"examples {sorted(wanted - set(range(len(self.task))))} are not in task {self.task.name!r}, "
+                f"which has examples 0 to {len(self.task) - 1}"
+            )
         values = np.full((len(gates), len(self.rows)), np.nan)
         full = np.full_like(values, np.nan)
-        most = max(np.bincount(self._entries(gates), minlength=1))
+        most = max(np.bincount(self._entries(gates, base), minlength=1))
         with torch.inference_mode():
-            for numbers in self._partition(most + 1):
-                self._measure_rows(gates, numbers, values, full)
+            for numbers in self._partition(most + 1, wanted):
+                self._measure_rows(gates, base, numbers, values, full)
         combine = self.metric.combine
         return Measured(
-            combine(self.rows, values, len(self.task)),
-            combine(self.rows, full, len(self.task)),
+            combine(self.rows, values, len(self.task))[:, chosen],
+            combine(self.rows, full, len(self.task))[:, chosen],
         )
 
     def _measure_rows(
-        self, gates: np.ndarray, numbers: list[int], values: np.ndarray, full: np.ndarray
+        self, gates: np.ndarray, base: np.ndarray, numbers: list[int], values: np.ndarray, full: np.ndarray
     ) -> None:
         """Fill the columns `numbers` of `values` and `full`; out of memory, in two halves."""
         try:
-            entries = self._entries(gates)
-            block = self._prepared(numbers, streams=bool(entries.any()))
+            entries = self._entries(gates, base)
+            block = self._prepared(numbers, base, streams=bool(entries.any()))
             columns = np.array(numbers)
             for entry in np.unique(entries):
                 pending = list(np.flatnonzero(entries == entry))
@@ -157,7 +179,7 @@ class Engine:
                     try:
                         result, paired = self._chunk(block, gates[chunk], int(entry))
                     except (torch.OutOfMemoryError, RuntimeError) as error:
-                        if not _out_of_memory(error) or len(chunk) == 1:
+                        if not out_of_memory(error) or len(chunk) == 1:
                             raise
                         self._shrink()
                         continue
@@ -166,7 +188,7 @@ class Engine:
                     pending = pending[len(chunk) :]
                     self._advance(len(chunk) * len(numbers))
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             self._shrink()
             if len(numbers) == 1:
@@ -176,15 +198,18 @@ class Engine:
                     "memory even alone; use a shorter prompt, a smaller dtype or another device"
                 ) from error
             middle = len(numbers) // 2
-            self._measure_rows(gates, numbers[:middle], values, full)
-            self._measure_rows(gates, numbers[middle:], values, full)
+            self._measure_rows(gates, base, numbers[:middle], values, full)
+            self._measure_rows(gates, base, numbers[middle:], values, full)
 
     def _chunk(self, block: _Block, gates: np.ndarray, entry: int) -> tuple[np.ndarray, np.ndarray]:
-        """Values `[v, S]` of some variants that enter at the same block, and their full partners `[S]`."""
-        with_full = np.concatenate([np.ones_like(gates[:1]), gates])  # v + 1, L, H: the first row is full
-        times = len(with_full)
-        logits = self._logits(block, torch.from_numpy(with_full), entry)
-        compare = logits[: block.size].repeat(times, 1, 1) if self.metric.compares else None
+        """Values `[v, S]` of some variants that enter at the same block, and their partners at the baseline `[S]`."""
+        with_base = np.concatenate([block.baseline[None], gates])  # v + 1, L, H: the first is the baseline
+        times = len(with_base)
+        logits = self._logits(block, torch.from_numpy(with_base), entry)
+        compare = None
+        if self.metric.compares:
+            plain = logits[: block.size] if block.plain_logits is None else block.plain_logits
+            compare = plain.repeat(times, 1, 1)
         per_row = self.metric.per_row(block.scored(logits, compare)).double().cpu().numpy()
         self.rows_spent += times * block.size
         by_variant = per_row.reshape(times, block.size)
@@ -206,8 +231,9 @@ class Engine:
         self._checked(np.array(at, dtype=np.float64))
         values, slopes = np.full(shape[0], np.nan), np.full(shape, np.nan)
         # A backward pass keeps every layer's activations, so fewer tokens fit.
-        for numbers in self._partition(2):
-            self._gradients_of(at, numbers, values, slopes)
+        with self.model.frozen():
+            for numbers in self._partition(2):
+                self._gradients_of(at, numbers, values, slopes)
         return values, slopes
 
     def _gradients_of(
@@ -215,14 +241,14 @@ class Engine:
     ) -> None:
         examples = [self.rows[n].example for n in numbers]
         try:
-            block = self._prepared(numbers, streams=False)
+            block = self._prepared(numbers)
             gates = torch.tensor(
                 at[examples], dtype=self.model.gate_dtype, device=self.model.device, requires_grad=True
             )
             metric = self.differentiable(block, gates)
             metric.sum().backward()
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not _out_of_memory(error) or len(numbers) == 1:
+            if not out_of_memory(error) or len(numbers) == 1:
                 raise
             self._shrink()
             middle = len(numbers) // 2
@@ -237,12 +263,12 @@ class Engine:
     def differentiable(self, block: _Block, gates: Tensor) -> Tensor:
         """The metric of a block's rows `[S]` as a function of their gates `[S, L, H]`, for autograd."""
         with self.model.visiting(self._gate_visitor(block, gates, None)):
-            logits = logits_at(self.model.hf, block.tensors["ids"], block.tensors["positions"])
+            logits = self.model.logits(block.tensors["ids"], block.tensors["positions"])
         self.rows_spent += block.size
         compare = None
         if self.metric.compares:
             with torch.no_grad():
-                compare = logits_at(self.model.hf, block.tensors["ids"], block.tensors["positions"])
+                compare = self.model.logits(block.tensors["ids"], block.tensors["positions"])
         return self.metric.per_row(block.scored(logits, compare))
 
     # ---- one forward pass ------------------------------------------------------------------------------
@@ -262,7 +288,7 @@ class Engine:
                 stream = block.streams[entry].repeat(times, 1, 1)
                 blocks, tuples = self.model.reach.blocks, self.model.proof.blocks_return_tuples
                 stack.enter_context(entered_at(blocks, entry, stream, tuples))
-            return logits_at(self.model.hf, ids, block.tensors["positions"].repeat(times, 1))
+            return self.model.logits(ids, block.tensors["positions"].repeat(times, 1))
 
     def _gate_visitor(
         self, block: _Block, gates: Tensor, changed: set[int] | None
@@ -280,22 +306,27 @@ class Engine:
                 .unflatten(0, (-1, block.size))[:, :, None, :, None]
             )
             split = z.unflatten(0, (-1, block.size))  # v, S, T, H, D
-            replaced = g * split
-            if references is not None:
-                replaced = replaced + (1 - g) * references[layer].to(z.device, z.dtype)
-            if acts is not None:
-                replaced = torch.where(acts.to(z.device)[None, :, :, None, None], replaced, split)
-            return replaced.flatten(0, 1)
+            reference = None if references is None else references[layer].to(z.device, z.dtype)
+            where = None if acts is None else acts.to(z.device)[None, :, :, None, None]
+            return gated(split, g, reference, where).flatten(0, 1)
 
         return gate
 
     # ---- blocks of rows --------------------------------------------------------------------------------
 
-    def _prepared(self, numbers: Sequence[int], streams: bool = True) -> _Block:
-        """The rows as tensors, with one plain run for the residual streams and one for the donors."""
+    def blocks(self) -> Iterator[tuple[list[int], _Block]]:
+        """Every row once, in blocks that fit the budget (numbers of the rows, block), for methods that read z."""
+        for numbers in self._partition(2):
+            yield numbers, self._prepared(numbers)
+
+    def _prepared(
+        self, numbers: Sequence[int], baseline: np.ndarray | None = None, streams: bool = False
+    ) -> _Block:
+        """The rows as tensors, with one run at the baseline for the residual streams and one for the donors."""
         rows = [self.rows[n] for n in numbers]
         tensors = {name: t.to(self.model.device) for name, t in batch_of(rows).items()}
-        block = _Block(rows, tensors)
+        base = np.ones(self.model.shape) if baseline is None else baseline
+        block = _Block(rows, tensors, base)
         length = block.length
         acts = torch.ones(len(rows), length, dtype=torch.bool)
         if self.positions == "last":
@@ -311,13 +342,21 @@ class Engine:
             block.acts = None if bool(acts.all()) else acts.to(self.model.device)
             if streams and self.model.proof.reuse:
                 block.streams = {}
-                with recorded_streams(self.model.reach.blocks, block.streams):
-                    logits_at(self.model.hf, tensors["ids"], tensors["positions"][:, :1])
+                gates = torch.from_numpy(base).expand(len(rows), -1, -1)
+                visitor = self._gate_visitor(block, gates, set(np.flatnonzero((base != 1).any(axis=1))))
+                with self.model.visiting(visitor), recorded_streams(self.model.reach.blocks, block.streams):
+                    self.model.logits(tensors["ids"], tensors["positions"][:, :1])
+            if self.metric.compares and (base != 1).any():
+                block.plain_logits = self.model.logits(tensors["ids"], tensors["positions"])
         return block
 
-    def _partition(self, variants: int) -> Iterator[list[int]]:
-        """Row numbers in blocks of about equal length, small enough that `variants` copies fit the budget."""
-        order = sorted(range(len(self.rows)), key=lambda n: len(self.rows[n].ids))
+    def _partition(self, variants: int, examples: set[int] | None = None) -> Iterator[list[int]]:
+        """Row numbers in blocks of about equal length, small enough that `variants` copies fit the budget.
+
+        examples: only the rows of these.
+        """
+        rows = (n for n, row in enumerate(self.rows) if examples is None or row.example in examples)
+        order = sorted(rows, key=lambda n: len(self.rows[n].ids))
         while order:
             shortest = len(self.rows[order[0]].ids)
             size = 1
@@ -341,11 +380,11 @@ class Engine:
         by_logits = LOGIT_BUDGET // (block.size * block.tensors["positions"].shape[1] * vocabulary)
         return max(1, min(by_tokens, by_logits) - 1)
 
-    def _entries(self, gates: np.ndarray) -> np.ndarray:
-        """The decoder block in which each variant first changes something `[V]`."""
+    def _entries(self, gates: np.ndarray, baseline: np.ndarray) -> np.ndarray:
+        """The decoder block in which each variant first differs from the baseline `[V]`."""
         if not self.model.proof.reuse:
             return np.zeros(len(gates), dtype=int)
-        changed = (gates != 1).any(axis=2)  # V, L
+        changed = (gates != baseline).any(axis=2)  # V, L
         block_of_layer = {site.layer: site.block for site in self.model.reach.sites}
         last = len(self.model.reach.blocks) - 1
         first = np.where(changed.any(1), changed.argmax(1), -1)
@@ -365,9 +404,4 @@ class Engine:
 
     def _shrink(self) -> None:
         self.batch_tokens = max(1, self.batch_tokens // 2)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+        release()

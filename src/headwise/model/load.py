@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model import bundled
+from headwise.model import bundled, gguf
 from headwise.model.proof import Proof, prove
 from headwise.model.reach import Reach, Visitor
 from headwise.model.text import Text
@@ -99,6 +100,18 @@ class Model:
         """While this holds, forward passes show each layer's head outputs to `visitor`."""
         return self.reach.visiting(visitor)
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """While this holds, no weight asks for a gradient; afterwards those do that did."""
+        asking = [parameter for parameter in self.hf.parameters() if parameter.requires_grad]
+        for parameter in asking:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in asking:
+                parameter.requires_grad_(True)
+
     def outputs(self, ids: Tensor) -> dict[int, Tensor]:
         """Head outputs of a plain run: layer -> `[B, T, H, D]`."""
         seen: dict[int, Tensor] = {}
@@ -113,8 +126,12 @@ class Model:
             return z
 
         with torch.no_grad(), self.visiting(note):
-            logits_at(self.hf, ids.to(self.device), torch.zeros(len(ids), 1, dtype=torch.long))
+            self.logits(ids.to(self.device), torch.zeros(len(ids), 1, dtype=torch.long))
         return seen
+
+    def logits(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32."""
+        return logits_at(self.hf, ids, positions, self.proof.tail)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -172,7 +189,7 @@ def load(
         wants_bos = bos
         if bos is None and gguf_file:
             # Tokenizers made from a GGUF file add no beginning token by themselves; the file says who needs one.
-            wants_bos = bundled.gguf_wants_bos(Path(place) / gguf_file)
+            wants_bos = gguf.wants_bos(Path(place) / gguf_file)
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
         options |= {"gguf_file": gguf_file} if gguf_file else {}
         hf = _from_pretrained(place, label, device, dtype, device_map, options)

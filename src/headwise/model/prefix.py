@@ -56,3 +56,19 @@ def observed_outputs(blocks: Sequence[nn.Module], kinds: list[type]) -> Iterator
             hook = block.register_forward_hook(lambda _, __, output: kinds.append(type(output)))
             undo.callback(hook.remove)
         yield
+
+
+@contextmanager
+def left_after(blocks: Sequence[nn.Module], last: int, as_tuple: bool) -> Iterator[None]:
+    """While this holds, the blocks after `last` hand on what they read: for passes whose logits nobody reads."""
+
+    def hand_on(*args: Any, **kwargs: Any) -> Any:
+        stream = args[0] if args else kwargs["hidden_states"]
+        return (stream,) if as_tuple else stream
+
+    with ExitStack() as undo:
+        for block in blocks[last + 1 :]:
+            before = block.__dict__.get("forward")
+            block.forward = hand_on
+            undo.callback(_restore, block, before)
+        yield

@@ -6,8 +6,9 @@ Three identities, on a few tokens of the real model:
 2. one gate at 0 gives what zeroing that head's columns of the output projection by hand gives;
 3. every layer fired.
 
-And two facts the engine relies on: later tokens cannot reach earlier ones, and whether the decoder may be
-entered in the middle. A model that breaks one of the first four is refused, with the identity that broke.
+And what the engine relies on: that later tokens cannot reach earlier ones; whether the decoder may be entered
+in the middle; whether the end of the last block may be computed at scored positions only. A model that breaks
+an identity or is not causal is refused, with what broke.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Proof:
     reuse: bool
     """Whether the decoder may be entered in the middle (prefix reuse)."""
     blocks_return_tuples: bool
+    tail: nn.Module | None = None
+    """The last block's feed-forward part, where it may be computed at scored positions only."""
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
@@ -60,7 +63,8 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof]
         _check_causal(model, plain, noise)
         reach, gap, checked = _reach_exactly(model, plain, noise, every_layer)
         as_tuples, reuse = _entry_works(reach, plain, noise)
-    proof = Proof(reach.mechanism, checked, noise, gap, reuse, as_tuples, time.perf_counter() - started)
+        tail = _narrowable_tail(reach, plain, noise)
+    proof = Proof(reach.mechanism, checked, noise, gap, reuse, as_tuples, tail, time.perf_counter() - started)
     if not reuse:
         proof.notes.append("blocks exchange more than the residual stream: every variant runs in full")
     return reach, proof
@@ -286,3 +290,39 @@ def _entry_works(reach: Reach, plain: Tensor, noise: float) -> tuple[bool, bool]
         if entered.shape[0] != len(ids) or float((entered[:, 0] - plain[:, -1]).abs().max()) > limit:
             return as_tuples, False
     return as_tuples, True
+
+
+def _narrowable_tail(reach: Reach, plain: Tensor, noise: float) -> nn.Module | None:
+    """The largest part of the last block that runs after its attention, if narrowing it changes no logit."""
+    model, last = reach.model, reach.blocks[-1]
+    attention = [site.module for site in reach.sites if site.block == len(reach.blocks) - 1]
+    after: list[nn.Module] = []
+    seen_attention = False
+
+    def note(part: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        nonlocal seen_attention
+        seen_attention |= any(module in attention for module in part.modules())
+        shapes_fit = bool(args) and all(isinstance(t, Tensor) and t.dim() == 3 for t in (args[0], output))
+        if seen_attention and shapes_fit and not any(module in attention for module in part.modules()):
+            after.append(part)
+
+    handles = [part.register_forward_hook(note) for part in last.children()]
+    try:
+        _run(model)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not after:
+        return None
+    tail = max(after, key=lambda part: sum(p.numel() for p in part.parameters()))
+    ids = probe_input(model)
+    limit = _tolerance(plain, noise, _dtype(model))
+    for position in (ids.shape[1] - 1, 2):
+        where = torch.full((len(ids), 1), position, device=ids.device)
+        try:
+            narrowed = logits_at(model, ids, where, tail)
+        except Exception:  # a part that wants more than its input: it runs in full
+            return None
+        if float((narrowed[:, 0] - plain[:, position]).abs().max()) > limit:
+            return None
+    return tail

@@ -2,7 +2,8 @@
 
 z is a layer's attention output before the output projection, split by head: `[B, T, H, D]` (rows of the
 batch, tokens, heads, head size). A *visitor* gets (layer, z) for each layer as the model runs and returns
-what the model should go on with.
+what the model should go on with. A *watcher* gets (layer, call), where the call holds everything the attention
+function was given, and its z before any visitor; it changes nothing.
 
 Two ways lead there. Modern families call an attention function that transformers looks up by name; ours
 calls the family's own and hands the result to the visitor. Older families have no such call; there a hook
@@ -30,6 +31,26 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from headwise.errors import HeadwiseError
 
 Visitor = Callable[[int, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One layer's call of the attention function."""
+
+    own: str
+    """The implementation that ran: eager, sdpa, flash_attention_2, flex_attention, …"""
+    module: nn.Module
+    query: Tensor  # B, H, T, D
+    key: Tensor  # B, key heads, S, D
+    value: Tensor  # B, key heads, S, value size
+    mask: Any
+    """As the implementation takes it: None, true where allowed, added to the scores, or a BlockMask."""
+    options: dict[str, Any]
+    """Every further argument: scaling, soft-capping, sliding window, sinks."""
+    z: Tensor  # B, T, H, value size
+
+
+Watcher = Callable[[int, Call], None]
 
 _PREFIX = "headwise_"
 _SITE = "_headwise_site"
@@ -62,6 +83,8 @@ class Reach:
         """`mechanism`: "attention function" or "projection hook"; by default the first that finds heads."""
         self.model = model
         self._visitor: Visitor | None = None
+        self._watcher: Watcher | None = None
+        self._in_place = 0
         names = ["attention function", "projection hook"] if mechanism is None else [mechanism]
         for self.mechanism in names:
             find = _called_sites if self.mechanism == "attention function" else _hooked_sites
@@ -87,20 +110,54 @@ class Reach:
         """While this holds, every forward pass of the model shows its heads to `visitor`."""
         if self._visitor is not None:
             raise RuntimeError("this model is being visited already; one visitor at a time")
-        with ExitStack() as undo:
+        with self._ours_in_place():
             self._visitor = visitor
-            undo.callback(setattr, self, "_visitor", None)
-            if self.mechanism == "attention function":
-                undo.enter_context(_our_attention(self.model))
-                for site in self.sites:
-                    setattr(site.module, _SITE, site)
-                    undo.callback(delattr, site.module, _SITE)
-            else:
-                for site in self.sites:
-                    hook = functools.partial(_visit_projection_input, site)
-                    handle = site.module.register_forward_pre_hook(hook)
-                    undo.callback(handle.remove)
+            try:
+                yield
+            finally:
+                self._visitor = None
+
+    @contextmanager
+    def watching(self, watcher: Watcher) -> Iterator[None]:
+        """While this holds, `watcher` sees every call of the attention function; gates may act beside it."""
+        if self.mechanism != "attention function":
+            raise HeadwiseError(
+                f"{type(self.model).__name__} is reached by a {self.mechanism}: it calls no attention function whose "
+                "queries and keys could be watched"
+            )
+        if self._watcher is not None:
+            raise RuntimeError("this model is being watched already; one watcher at a time")
+        with self._ours_in_place():
+            self._watcher = watcher
+            try:
+                yield
+            finally:
+                self._watcher = None
+
+    @contextmanager
+    def _ours_in_place(self) -> Iterator[None]:
+        """Our function or hooks stand in the model; a context inside another finds them there."""
+        with ExitStack() as undo:
+            self._in_place += 1
+            undo.callback(self._leave)
+            if self._in_place == 1:
+                self._put_in_place(undo)
             yield
+
+    def _leave(self) -> None:
+        self._in_place -= 1
+
+    def _put_in_place(self, undo: ExitStack) -> None:
+        if self.mechanism == "attention function":
+            undo.enter_context(_our_attention(self.model))
+            for site in self.sites:
+                setattr(site.module, _SITE, site)
+                undo.callback(delattr, site.module, _SITE)
+        else:
+            for site in self.sites:
+                hook = functools.partial(_visit_projection_input, site)
+                handle = site.module.register_forward_pre_hook(hook)
+                undo.callback(handle.remove)
 
 
 # ---- the attention function -------------------------------------------------------------------------------
@@ -117,9 +174,31 @@ def _our_attention(model: nn.Module) -> Iterator[None]:
                 continue
             _register(own)
             # The internal field: the public setter would also overwrite sub-configurations.
-            config._attn_implementation_internal = _PREFIX + own  # type: ignore[union-attr]
+            config._attn_implementation_internal = _OurName(own)  # type: ignore[union-attr]
             undo.callback(setattr, config, "_attn_implementation_internal", own)
         yield
+
+
+class _OurName(str):
+    """Looks up our function, and still equals the name it stands for.
+
+    Sparse-attention families apply their selection of keys only where the implementation is "eager" or "sdpa":
+    under a name that is neither they would silently attend to everything.
+    """
+
+    own: str
+    __hash__ = str.__hash__
+
+    def __new__(cls, own: str) -> _OurName:
+        name = super().__new__(cls, _PREFIX + own)
+        name.own = own
+        return name
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) is True or other == self.own
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
 
 def _register(own: str) -> None:
@@ -138,11 +217,18 @@ def _register(own: str) -> None:
 def _attend(
     own: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """The family's own attention, then the visitor's view of its result."""
+    """The family's own attention, then the watcher's and the visitor's view of it."""
     z, weights = own_attention(own, module)(module, query, key, value, *args, **kwargs)
     site: Site | None = getattr(module, _SITE, None)
-    if site is not None and site.reach is not None and site.reach._visitor is not None:
-        z = site.reach._visitor(site.layer, z)
+    reach = site.reach if site is not None else None
+    if site is None or reach is None:
+        return z, weights
+    if reach._watcher is not None:
+        options = dict(kwargs)
+        mask = args[0] if args else options.pop("attention_mask", None)
+        reach._watcher(site.layer, Call(own, module, query, key, value, mask, options, z))
+    if reach._visitor is not None:
+        z = reach._visitor(site.layer, z)
     return z, weights
 
 
@@ -267,7 +353,7 @@ def _hooked_sites(model: nn.Module) -> list[Site]:
                     undo.callback(module.register_forward_pre_hook(hook).remove)
         _run_probe(model)
 
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    config = model.config.get_text_config()  # type: ignore[operator, union-attr]
     sites = []
     for name, attention in outermost:
         projection = last_projection.get(name)

@@ -1,27 +1,50 @@
-"""Logits at chosen positions only, so that memory does not grow with vocabulary × sequence length."""
+"""Logits at chosen positions only, so that memory does not grow with vocabulary × sequence length.
+
+The last block's feed-forward part acts position by position and nothing reads it but the output, so it too is
+computed at those positions only, where `proof.py` has shown that this changes no logit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
+def logits_at(model: nn.Module, ids: Tensor, positions: Tensor, tail: nn.Module | None = None) -> Tensor:
+    """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`; half precision is widened.
+
+    `tail` is the part of the last block that may be narrowed. Where a family has no output embedding to narrow,
+    all logits are computed and the positions picked after.
+    """
+    with ExitStack() as stack:
+        done = stack.enter_context(narrowed(model, positions))
+        if tail is not None and positions.shape[1] < ids.shape[1]:
+            stack.enter_context(_narrowed_tail(tail, positions))
+        logits: Tensor = model(input_ids=ids, use_cache=False).logits
+    if not done:
+        logits = _pick(logits, positions)
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def _pick(hidden: Tensor, positions: Tensor) -> Tensor:
+    """`[B, T, width]` at `positions[B, P]`."""
+    return hidden.gather(1, positions.to(hidden.device)[:, :, None].expand(-1, -1, hidden.shape[-1]))
+
+
 @contextmanager
-def _narrowed(model: nn.Module, positions: Tensor) -> Iterator[list[bool]]:
+def narrowed(model: nn.Module, positions: Tensor) -> Iterator[list[bool]]:
     """While this holds, the output embedding reads only `positions[B, P]` of its input `[B, T, width]`."""
     done: list[bool] = []
 
     def pick(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        hidden = args[0]
-        if hidden.dim() != 3 or hidden.shape[0] != positions.shape[0]:
+        if args[0].dim() != 3 or args[0].shape[0] != positions.shape[0]:
             return None
         done.append(True)
-        where = positions.to(hidden.device)[:, :, None].expand(-1, -1, hidden.shape[-1])
-        return (hidden.gather(1, where), *args[1:])
+        return (_pick(args[0], positions), *args[1:])
 
     unembedding = model.get_output_embeddings()  # type: ignore[operator]
     if unembedding is None:
@@ -34,14 +57,22 @@ def _narrowed(model: nn.Module, positions: Tensor) -> Iterator[list[bool]]:
         handle.remove()
 
 
-def logits_at(model: nn.Module, ids: Tensor, positions: Tensor) -> Tensor:
-    """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`; half precision is widened.
+@contextmanager
+def _narrowed_tail(tail: nn.Module, positions: Tensor) -> Iterator[None]:
+    """While this holds, `tail` computes only `positions[B, P]`; everywhere else it gives 0, which nobody reads."""
+    tokens: list[int] = []
 
-    Where a family has no output embedding to narrow, all logits are computed and the positions picked after.
-    """
-    with _narrowed(model, positions) as done:
-        logits: Tensor = model(input_ids=ids, use_cache=False).logits
-    if not done:
-        where = positions.to(logits.device)[:, :, None].expand(-1, -1, logits.shape[-1])
-        logits = logits.gather(1, where)
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    def pick(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        tokens[:] = [args[0].shape[1]]
+        return (_pick(args[0], positions), *args[1:])
+
+    def spread(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+        where = positions.to(output.device)[:, :, None].expand(-1, -1, output.shape[-1])
+        return output.new_zeros(len(output), tokens[0], output.shape[-1]).scatter(1, where, output)
+
+    before, after = tail.register_forward_pre_hook(pick), tail.register_forward_hook(spread)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()

@@ -18,6 +18,7 @@ from headwise.errors import HeadwiseError
 from headwise.runs.cells import Cell, CellResult
 from headwise.runs.finite import NOTE, not_finite, sentence
 from headwise.runs.folder import Compute, RunFolder
+from headwise.runs.progress import Advance
 from headwise.runs.progress import progress as show_progress
 from headwise.runs.store import CellStore, DamagedError
 from headwise.runs.tables import write_table
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _TELL_EACH = 5
 """Cells with values that are not finite which get a notice of their own; the rest are counted."""
+_MANY_BLOBS = 5_000
+"""From here on writing the tables takes long enough to be shown."""
 
 
 class Finished(NamedTuple):
@@ -104,7 +107,7 @@ def _finish(folder: RunFolder, executor: Executor, progress: bool) -> None:
     for _ in range(3):
         try:
             _compute_missing(folder, executor, progress)
-            folder.written = _write_tables(folder)
+            folder.written = _write_tables(folder, progress)
             return
         except DamagedError:
             folder.salvage()
@@ -134,26 +137,30 @@ def _compute_missing(folder: RunFolder, executor: Executor, progress: bool) -> N
                     advance()
 
 
-def _write_tables(folder: RunFolder) -> list[str]:
+def _write_tables(folder: RunFolder, progress: bool) -> list[str]:
     owners: dict[str, set[str]] = {}
     for key, name in folder.store.table_names():
         if key in folder.asked:
             owners.setdefault(name, set()).add(key)
-    for name, keys in sorted(owners.items()):
-        in_order = [key for key in folder.asked if key in keys]
-        write_table(folder, name, _Stored(folder.store, name, in_order))
+    blobs = sum(map(len, owners.values()))
+    # Each blob is read twice: for the columns, then for the rows.
+    with show_progress("tables", 2 * blobs, show=progress and blobs > _MANY_BLOBS) as advance:
+        for name, keys in sorted(owners.items()):
+            in_order = [key for key in folder.asked if key in keys]
+            write_table(folder, name, _Stored(folder.store, name, in_order, advance))
     return sorted(owners)
 
 
 class _Stored:
     """One table of many cells, read from the store one by one, as often as asked."""
 
-    def __init__(self, store: CellStore, name: str, keys: Sequence[str]) -> None:
-        self._store, self._name, self._keys = store, name, keys
+    def __init__(self, store: CellStore, name: str, keys: Sequence[str], advance: Advance) -> None:
+        self._store, self._name, self._keys, self._advance = store, name, keys, advance
 
     def __iter__(self) -> Iterator[pa.Table]:
         for key in self._keys:
             yield self._store.table(key, self._name)
+            self._advance()
 
 
 def _tell_not_finite(folder: RunFolder) -> None:

@@ -254,7 +254,8 @@ class RunFolder:
         finished = len(self.store)
         if earlier.get("status") == "running":
             self.notice(
-                f"the last session ended without a word (killed, or no power); {finished} cells are kept"
+                f"the last session ended without a word (killed, no power, or a full disk); {finished} "
+                "finished cells are kept"
             )
         if not any("was damaged" in notice for notice in self.notices) and finished < earlier.get("cells", 0):
             self.notice(

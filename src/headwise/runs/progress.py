@@ -110,10 +110,9 @@ def _drawing() -> Any:
     class TimeLeft(ProgressColumn):
         def render(self, task: Any) -> Text:
             pace: Pace = task.fields["pace"]
-            left = pace.left(time.monotonic())
-            return Text(
-                f"{clock(time.monotonic() - pace.began)} < {clock(left) if left is not None else '?'}"
-            )
+            now = time.monotonic()
+            left = pace.left(now)
+            return Text(clock(now - pace.began) + (f", about {clock(left)} left" if left else ""))
 
     return Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeLeft(), console=_console()

@@ -83,8 +83,10 @@ def _common_schema(name: str, frames: Iterable[Any]) -> pa.Schema:
     schema = pa.schema(leading_fields(name))
     seen: list[pa.Schema] = []
     for frame in frames:
+        if isinstance(frame, pa.Table) and frame.schema in seen:
+            continue  # the many cells of a study have few kinds of frame
         found = to_arrow(name, frame).schema
-        if found in seen:  # the cells of a study have few kinds of frame
+        if found in seen:
             continue
         seen.append(found)
         try:
@@ -100,7 +102,7 @@ def _row_groups(name: str, frames: Iterable[Any], schema: pa.Schema) -> Iterator
 
     waiting: list[pa.Table] = []
     rows = 0
-    for pieces in _batched(_fit(to_arrow(name, frame), schema) for frame in frames):
+    for pieces in _batched(_fit(name, frame, schema) for frame in frames):
         waiting.append(pa.concat_tables(pieces).combine_chunks())
         rows += waiting[-1].num_rows
         if rows >= _ROWS:
@@ -127,11 +129,13 @@ def _batched(tables: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
         yield batch
 
 
-def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _fit(name: str, frame: Any, schema: pa.Schema) -> pa.Table:
+    """A frame with all columns of the common schema, in its types."""
     import pyarrow as pa
 
-    if table.schema.equals(schema):
-        return table
+    if isinstance(frame, pa.Table) and frame.schema.equals(schema):
+        return frame
+    table = to_arrow(name, frame)
     there = set(table.column_names)
     return pa.table(
         [

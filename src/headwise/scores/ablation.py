@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from headwise.errors import HeadwiseError
 from headwise.heads import single_gates
+from headwise.model.engine import Engine
+from headwise.scores.adaptive import Adaptive, to_precision, top_k
 from headwise.scores.registry import Setup, register
+
+BACKWARD_ROWS = 3
+"""What one example's attribution costs in forward rows: its forward pass, and a backward pass worth two."""
 
 
 @register(
@@ -13,19 +21,125 @@ from headwise.scores.registry import Setup, register
     about="exact: metric with the head minus metric without it",
     steps=lambda model, task: len(model.heads()) * len(task),
 )
-def ablation(setup: Setup) -> np.ndarray:
+def ablation(
+    setup: Setup,
+    precision: float | None = None,
+    top: int | None = None,
+    confidence: float = 0.95,
+    order: str = "signed",
+    population: bool = False,
+) -> np.ndarray:
     """m(full) − m(head's gate at 0), per example, in the metric's unit; positive where the head helps.
 
     Cost: one forward row per head and example, entered at the head's own layer. Known failure: a head whose
     work another head takes over when it is gone (a backup head) scores near 0 although both matter; the effect
     of removing several heads is not the sum of their scores. With `zero` it also counts what the head adds
     whatever the input, with `mean` and `patch` only what depends on it (Wang et al. 2022, arXiv 2211.00593).
+
+    precision: run each head on only as many examples as give its mean over the task's examples to ± this, at
+    `confidence`. top: only as many as tell the first `top` heads of the `order` (signed, absolute, hinders)
+    from the rest, all of them right at `confidence`. Both give unbiased estimates with attribution as control
+    variate (`headwise.scores.adaptive`). population: standard errors and precision of the mean over all
+    examples like these, not of the given ones.
     """
+    if precision is None and top is None and (confidence, order, population) != (0.95, "signed", False):
+        raise HeadwiseError(
+            "confidence, order and population say how precision or top is meant; give one of these as well"
+        )
     engine = setup.engine()
+    if precision is None and top is None:
+        examples = _every_example(setup, engine)
+        setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
+        return examples
+    return _adaptive(setup, engine, precision, top, confidence, order, population)
+
+
+def _every_example(setup: Setup, engine: Engine) -> np.ndarray:
     heads = setup.model.heads()
     effects = engine.measure(single_gates(heads, setup.model.shape)).effects  # V, E
     examples = np.full((len(setup.task), *setup.model.shape), np.nan)
     for (layer, head), effect in zip(heads, effects, strict=True):
         examples[:, layer, head] = effect
-    setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
     return examples
+
+
+def _adaptive(
+    setup: Setup,
+    engine: Engine,
+    precision: float | None,
+    top: int | None,
+    confidence: float,
+    order: str,
+    population: bool,
+) -> np.ndarray:
+    """The engine's side: attribution once, then the pairs that the statistics ask for."""
+    if precision is not None and top is not None:
+        raise HeadwiseError(
+            f"precision ({precision}) and top ({top}) are two questions: give one of them, with a confidence"
+        )
+    metric, heads = setup.metric, setup.model.heads()
+    if not metric.differentiable:
+        raise HeadwiseError(
+            f"the metric {metric.name!r} takes few values, and a head may do nothing on a few examples and much on "
+            "others; to stop early use one such as logit_diff or logprob, or leave precision and top out"
+        )
+    layers, numbers = (np.array(part) for part in zip(*heads, strict=True))
+    attribution = None
+    if (
+        metric.first_order
+    ):  # without a slope at full gates there is no control variate, and all else is the same
+        attribution = engine.gradients()[1][:, layers, numbers]  # E, heads
+    gates = single_gates(heads, setup.model.shape)
+
+    def exact(chosen: np.ndarray, examples: np.ndarray) -> np.ndarray:
+        return engine.measure(gates[chosen], examples).effects.T
+
+    shape = (len(setup.task), len(heads))
+    common: dict[str, Any] = {"confidence": confidence, "population": population, "seed": setup.seed}
+    if top is not None:
+        found = top_k(exact, attribution, shape, top, order=order, **common)
+        rule = f"the first {top} by {order} score, all right with {confidence:.0%} confidence"
+    else:
+        assert precision is not None
+        found = to_precision(exact, attribution, shape, precision, **common)
+        rule = f"every head to ± {precision:g} with {confidence:.0%} confidence"
+    if setup.advance:  # the pairs that need not be run are done too
+        attributed = 0 if attribution is None else len(setup.task)
+        setup.advance(max(0, len(heads) * len(setup.task) - found.pairs - attributed))
+
+    def on_heads(column: np.ndarray) -> np.ndarray:
+        full = np.full((*column.shape[:-1], *setup.model.shape), np.nan)
+        full[..., layers, numbers] = column
+        return full
+
+    setup.estimates |= {
+        "value": on_heads(found.values),
+        **{name: on_heads(getattr(found, name)) for name in ("stderr", "lo", "hi", "p")},
+        "n": np.nan_to_num(on_heads(found.n)).astype(int),
+    }
+    setup.details |= _account(found, rule, attribution is not None, heads, engine)
+    return on_heads(found.examples)
+
+
+def _account(
+    found: Adaptive, rule: str, attributed: bool, heads: list[Any], engine: Engine
+) -> dict[str, Any]:
+    """What was spent against what running everything would have cost, in forward rows."""
+    examples = len(engine.task)
+    spent = found.pairs + attributed * BACKWARD_ROWS * examples
+    everything = len(heads) * examples
+    account: dict[str, Any] = {
+        "rule": rule,
+        "rows": spent,
+        "rows_exhaustive": everything,
+        "ratio": everything / spent,
+        "rows_run": engine.rows_spent + attributed * (BACKWARD_ROWS - 1) * examples,
+        "batch_tokens": engine.batch_tokens,
+        "slopes": {
+            str(head): round(float(slope), 4) for head, slope in zip(heads, found.slopes, strict=True)
+        },
+        "said": f"{rule}: {spent:,} forward rows instead of {everything:,} ({everything / spent:.1f}× fewer)",
+    }
+    if found.top is not None:
+        account["top_heads"] = [str(heads[number]) for number in found.top]
+    return account

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from headwise.errors import HeadwiseError
+from headwise.model.bypass import bypassed, check_residual
 from headwise.scores.registry import Setup, register
 
 
@@ -12,15 +14,37 @@ from headwise.scores.registry import Setup, register
     first_order=True,
     about="first order: slope of the metric by the head's gate, at full gates",
 )
-def attribution(setup: Setup) -> np.ndarray:
+def attribution(setup: Setup, graddrop: bool = False) -> np.ndarray:
     """∂m/∂g at g = 1, per example, in the metric's unit; positive where the head helps.
 
     A first-order estimate of `ablation` with the same reference; with `patch` it is attribution patching
     (Nanda 2023; AtP*, Kramár et al. 2024, arXiv 2403.00745). Cost: one backward pass. Known failure: blind
     where the metric is saturated in the gate (a softmax that stays at 1 has no slope), and near chance on the
     joint effect of several heads (MIB benchmark, Mueller et al. 2025, arXiv 2504.13151).
+
+    `graddrop` (AtP*) is against cancellation, where a head's direct effect and its effect through a later
+    layer are opposite and almost equal: one backward pass per layer, each leaving out what flows through that
+    layer's attention and MLP, and the mean of the absolute slopes times L / (L − 1), because the pass without
+    a head's own layer says nothing about it. It has no sign, and costs L backward passes.
     """
+    if graddrop:
+        return _graddrop(setup)
     engine = setup.engine()
     _, slopes = engine.gradients()
     setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
     return slopes
+
+
+def _graddrop(setup: Setup) -> np.ndarray:
+    blocks = setup.model.reach.blocks
+    if len(blocks) < 2:
+        raise HeadwiseError(f"graddrop leaves out one layer at a time, and {setup.model.name} has only one")
+    check_residual(setup.model, "graddrop")
+    engine = setup.engine(passes=len(blocks))
+    total = np.zeros((len(setup.task), *setup.model.shape))
+    for block in blocks:
+        with bypassed(block):
+            total += np.abs(engine.gradients()[1])
+    setup.signed = False
+    setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
+    return total / (len(blocks) - 1)  # mean over the L passes, times L / (L - 1)

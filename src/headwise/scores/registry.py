@@ -42,8 +42,15 @@ class Setup:
     advance: Callable[[int], None] | None = None
     details: dict[str, Any] = field(default_factory=dict)
     """What the method wants to have kept with its scores."""
+    estimates: dict[str, np.ndarray] = field(default_factory=dict)
+    """`value`, `stderr`, `lo`, `hi`, `n` and `p`, each `[L, H]`, of a method that does not run every example."""
+    signed: bool | None = None
+    """Set by a method whose option decides whether its numbers have a sign."""
+    unit: str | None = None
+    """Set by a method whose numbers are not in the metric's unit."""
 
-    def engine(self) -> Engine:
+    def engine(self, passes: int = 1) -> Engine:
+        """The engine for this setup; progress is a share of `passes` runs over all examples."""
         return Engine(
             self.model,
             self.task,
@@ -53,8 +60,22 @@ class Setup:
             reference_task=self.reference_task,
             seed=self.seed,
             batch_tokens=self.batch_tokens,
-            advance=self.advance,
+            advance=_share(self.advance, passes),
         )
+
+
+def _share(advance: Callable[[int], None] | None, passes: int) -> Callable[[int], None] | None:
+    """Reports one step for every `passes` that are finished."""
+    if advance is None or passes == 1:
+        return advance
+    finished = 0
+
+    def report(steps: int) -> None:
+        nonlocal finished
+        before, finished = finished // passes, finished + steps
+        advance(finished // passes - before)
+
+    return report
 
 
 @dataclass(frozen=True)
@@ -149,12 +170,16 @@ def score(
     examples = chosen.run(setup, **options)
     examples = np.where(model.exists, examples, np.nan)
     details = {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details}
-    return Scores.from_examples(
-        examples,
-        model=model.name,
-        task=task.name,
-        method=by,
-        signed=chosen.signed,
-        metric=measured.name,
-        details=details,
-    )
+    details["options"] = options
+    about: dict[str, Any] = {
+        "model": model.name,
+        "task": task.name,
+        "method": by,
+        "signed": chosen.signed if setup.signed is None else setup.signed,
+        "metric": setup.unit or measured.name,
+        "details": details,
+    }
+    if setup.estimates:
+        own = dict(setup.estimates)
+        return Scores(own.pop("value"), own.pop("stderr"), examples, **about, own=own)
+    return Scores.from_examples(examples, **about)

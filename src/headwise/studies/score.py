@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, unknown
 from headwise.figures.heatmap import score_map
 from headwise.figures.style import save
 from headwise.heads import Scores
@@ -25,6 +25,7 @@ class ScoreSettings:
 
     models: tuple[str, ...] = ("smollm2",)
     tasks: tuple[str, ...] = ("ioi",)
+    """Built-in names, files, or hub:owner/name."""
     methods: tuple[str, ...] = ("ablation",)
     n: int = 64
     """Examples per task."""
@@ -36,7 +37,7 @@ class ScoreSettings:
     positions: str = "all"
     """Where gates act."""
     task_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the task, such as pattern: ABB."""
+    """Options of the task (pattern: ABB), of its prompts (shots, template, separator) or of its file (columns)."""
     method_options: dict[str, Any] = field(default_factory=dict)
     """Options of the method."""
     quick: bool = False
@@ -49,8 +50,12 @@ class ScoreSettings:
 @register("score", question="Which heads matter for this task?", settings=ScoreSettings)
 def carry_out(settings: ScoreSettings, bench: Workbench, folder: RunFolder) -> None:
     n = min(settings.n, 16) if settings.quick else settings.n
-    for name in settings.methods:
-        method(name)  # an unknown one should end the run before it begins
+    options = [
+        method(name).options for name in settings.methods
+    ]  # an unknown one ends the run before it begins
+    for option in settings.method_options:
+        if not any(option in known for known in options):
+            raise unknown("option of the methods", option, {name for known in options for name in known})
     cells = []
     for model_name in settings.models:
         model = bench.model(model_name)
@@ -64,12 +69,22 @@ def carry_out(settings: ScoreSettings, bench: Workbench, folder: RunFolder) -> N
                     "reference": settings.reference,
                     "positions": settings.positions,
                     "dtype": str(model.dtype).removeprefix("torch."),
-                    "options": settings.method_options,
+                    "options": _options(settings, name),
                 }
                 prints = {"model": model.fingerprint, "task": examples.fingerprint}
                 cells.append(Cell("score", model_name, task_name, name, about, prints))
     execute(folder, cells, partial(_compute, settings, bench, n), progress=bench.progress)
+    for cell in cells:
+        said = folder.store.notes(cell.key).get("said")
+        if said:
+            folder.notice(f"{cell.label}: {said}")
     _draw(folder)
+
+
+def _options(settings: ScoreSettings, name: str) -> dict[str, Any]:
+    """Of the method options those that this method takes."""
+    known = method(name).options
+    return {option: value for option, value in settings.method_options.items() if option in known}
 
 
 def _compute(settings: ScoreSettings, bench: Workbench, n: int, cell: Cell) -> CellResult:
@@ -86,7 +101,7 @@ def _compute(settings: ScoreSettings, bench: Workbench, n: int, cell: Cell) -> C
             positions=settings.positions,
             seed=settings.seed,
             advance=advance,
-            **settings.method_options,
+            **_options(settings, cell.part),
         )
     if np.isnan(scores.values[model.exists]).all():
         raise HeadwiseError(f"{cell.part} gave no finite score for any head of {cell.model} on {cell.task}")
@@ -99,7 +114,7 @@ def example_table(scores: Scores) -> pd.DataFrame:
     """The per-example values behind a score: one row per example and head."""
     heads = scores.heads()
     values = np.stack([scores.examples[:, h.layer, h.head] for h in heads], axis=1)  # E, heads
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "model": scores.model,
             "task": scores.task,
@@ -111,11 +126,13 @@ def example_table(scores: Scores) -> pd.DataFrame:
             "value": values.ravel(),
         }
     )
+    # Where a method chose not to run an example there is no row, rather than a value that went missing.
+    return table.dropna(subset=["value"]).reset_index(drop=True) if scores.own else table
 
 
 def _draw(folder: RunFolder) -> None:
     table = read_table(folder, "scores")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
-        figure = score_map(part.reset_index(drop=True), signed=method(str(name)).signed)
+        figure = score_map(part.reset_index(drop=True), signed=bool(part["signed"].iloc[0]))
         parts = [str(p).replace("/", "-") for p in (model, task, name)]
         save(figure, folder.path / "figures", "-".join(parts))

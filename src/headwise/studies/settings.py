@@ -23,7 +23,7 @@ LARGEST_FILE = 1_000_000
 
 def resolve(kind: type[Settings], file: str | Path | None, *overrides: Mapping[str, Any]) -> Settings:
     """The settings of a study: its defaults, then the file, then each of `overrides` in turn."""
-    values: dict[str, Any] = read_yaml(file) if file is not None else {}
+    values = read_yaml(file) if file is not None else {}
     for layer in overrides:
         _merge(values, layer)
     return build(kind, values)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from headwise.model.load import Model, load
@@ -31,11 +33,13 @@ class Workbench:
             self._models[name] = load(name, **self._load_options)
         return self._models[name]
 
-    def task(self, name: str, model: Model, n: int, seed: int, options: dict[str, Any] | None = None) -> Task:
-        """A built-in task; its examples may depend on the model's tokenizer, so it is made for one model."""
-        key = (name, model.name, n, seed, tuple(sorted((options or {}).items())))
+    def task(
+        self, source: str, model: Model, n: int, seed: int, options: Mapping[str, Any] | None = None
+    ) -> Task:
+        """A task by name or file; its examples may depend on the model's tokenizer, so it is made for one model."""
+        key = (source, model.name, n, seed, json.dumps(options or {}, sort_keys=True))
         if key not in self._tasks:
-            self._tasks[key] = task(name, n, seed=seed, tokens=model.tokens, **(options or {}))
+            self._tasks[key] = task(source, n, seed=seed, model=model, **(options or {}))
         return self._tasks[key]
 
     def fingerprints(self, settings: Any) -> dict[str, str]:

@@ -6,8 +6,11 @@
 
 The generator makes one candidate example per call from the given source of randomness, so the same seed
 gives the same examples on every platform. What it returns is checked against the tokenizer in use; a
-candidate that does not fit (a counterfactual of another length, a foil that the target begins with) is drawn
+candidate that does not fit (a counterfactual of another length, a foil that equals the target) is drawn
 again.
+
+A fixed list of examples is one function that returns it and one registration (`register_list`); asking for n
+of them deals them out evenly over their labels.
 
 A generator whose very question depends on the tokenizer (is a year one token, or four?) names a parameter
 `tokens`, and is given the encode function, or None where there is none.
@@ -19,7 +22,7 @@ import importlib
 import inspect
 import pkgutil
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,19 +38,27 @@ class Lengths(Protocol):
 
 @dataclass(frozen=True)
 class TaskFamily:
-    """A registered generator and what `headwise list tasks` says of it."""
+    """A registered generator or list, and what `headwise list tasks` says of it."""
 
     name: str
     metric: str
     about: str
-    draw: Callable[..., Example]
     options: dict[str, tuple[str, ...]]
-    """Options of the generator and their valid values, the default first."""
+    """Options of the generator or list and their valid values, the default first."""
+    draw: Callable[..., Example] | None = None
+    """Makes one candidate example from a source of randomness; None for a list."""
+    items: Callable[..., Sequence[Example]] | None = None
+    """Gives every example of a list; None for a generator."""
 
     @property
     def wants_tokens(self) -> bool:
         """Whether the generator asks for the tokenizer's encode function."""
-        return "tokens" in inspect.signature(self.draw).parameters
+        return self.draw is not None and "tokens" in inspect.signature(self.draw).parameters
+
+    @property
+    def size(self) -> int | None:
+        """How many examples a list has; None where a generator makes as many as are asked for."""
+        return len(self.items()) if self.items is not None else None
 
 
 _FAMILIES: dict[str, TaskFamily] = {}
@@ -59,8 +70,20 @@ def register(
     """Make a generator known under `name`."""
 
     def add(draw: Callable[..., Example]) -> Callable[..., Example]:
-        _FAMILIES[name] = TaskFamily(name, metric, about, draw, options)
+        _FAMILIES[name] = TaskFamily(name, metric, about, options, draw=draw)
         return draw
+
+    return add
+
+
+def register_list(
+    name: str, *, metric: str, about: str, **options: tuple[str, ...]
+) -> Callable[[Callable[..., Sequence[Example]]], Callable[..., Sequence[Example]]]:
+    """Make a fixed list of examples known under `name`."""
+
+    def add(items: Callable[..., Sequence[Example]]) -> Callable[..., Sequence[Example]]:
+        _FAMILIES[name] = TaskFamily(name, metric, about, options, items=items)
+        return items
 
     return add
 
@@ -93,23 +116,56 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
             raise unknown(f"{option} of task {name!r}", str(value), family.options[option])
     chosen = {option: values[0] for option, values in family.options.items()} | options
 
+    pieces = tokens or str.split
     draw = random.Random(f"{name}/{sorted(chosen.items())}/{seed}")
-    extra = {"tokens": tokens} if family.wants_tokens else {}
+    if family.items is not None:
+        found = _dealt([e for e in family.items(**chosen) if _fits(e, pieces)], draw)[:n]
+    else:
+        extra = {"tokens": tokens} if family.wants_tokens else {}
+        generate = family.draw
+        assert generate is not None, "a family is a generator or a list"
+        found = _drawn(lambda: generate(draw, **chosen, **extra), lambda e: _fits(e, pieces), n)
+    if len(found) < n:
+        raise HeadwiseError(
+            f"task {name!r} gave only {len(found)} of {n} distinct examples that fit this tokenizer; "
+            f"ask for at most {max(len(found), 1)}"
+        )
+    return Task(name, tuple(found), family.metric, {"n": n, "seed": seed, **chosen})
+
+
+def _drawn(draw: Callable[[], Example], fits: Callable[[Example], bool], n: int) -> list[Example]:
+    """The first `n` distinct candidates that fit; fewer where they do not turn up in a fair number of draws."""
     # A dict keeps the order of drawing. Two examples that differ in their foils alone are one observation,
     # not two: they would count twice in every standard error and leak from one half to the other.
     found: dict[tuple[str, str], Example] = {}
-    tries = 0
-    while len(found) < n:
-        tries += 1
-        if tries > 200 * n + 2000:
-            raise HeadwiseError(
-                f"task {name!r} gave only {len(found)} of {n} distinct examples that fit this tokenizer; "
-                f"ask for at most {max(len(found), 1)}"
-            )
-        candidate = family.draw(draw, **chosen, **extra)
-        if _fits(candidate, tokens or str.split):
+    for _ in range(200 * n + 2000):
+        candidate = draw()
+        if fits(candidate):
             found.setdefault((candidate.prompt, candidate.target), candidate)
-    return Task(name, tuple(found.values()), family.metric, {"n": n, "seed": seed, **chosen})
+        if len(found) == n:
+            break
+    return list(found.values())
+
+
+def _dealt(examples: Sequence[Example], draw: random.Random) -> list[Example]:
+    """All examples, shuffled, so that every beginning of the list is balanced over the labels.
+
+    One example of each label is dealt per round, and every other round goes through the labels backwards:
+    that way each label is also spread evenly over the even and the odd places, which `Task.halves` splits by.
+    """
+    shuffled = list(dict.fromkeys(examples))
+    draw.shuffle(shuffled)
+    piles: dict[str | None, list[Example]] = {}
+    for example in shuffled:
+        piles.setdefault(example.label, []).append(example)
+    dealt: list[Example] = []
+    forwards = True
+    while len(dealt) < len(shuffled):
+        for pile in list(piles.values()) if forwards else reversed(piles.values()):
+            if pile:
+                dealt.append(pile.pop())
+        forwards = not forwards
+    return dealt
 
 
 def _fits(example: Example, pieces: Callable[[str], list[Any]]) -> bool:

@@ -1,0 +1,132 @@
+"""A left-padded batch that grows by one token per step: mask, positions and the key/value cache.
+
+Whether a model may be padded on the left and may go on from a cache is not assumed. Both are compared with
+plain runs on a few tokens, once per model; where one fails, batches hold prompts of equal length only, or
+every step reads the whole text again.
+
+B rows that are still writing, T tokens so far.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.model.reach import probe_input
+from headwise.model.unembed import logits_at, narrowed
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What was shown to be exact for a model."""
+
+    padding: bool
+    """Prompts of different lengths may share a batch."""
+    cache: bool
+    """A step may read one token and the cache instead of the whole text."""
+
+
+class Batch:
+    """Rows that write at the same pace. Read `logits`, `append` one token to each row, `keep` those not done."""
+
+    def __init__(self, hf: nn.Module, prompts: Sequence[Sequence[int]], pad: int, cached: bool) -> None:
+        device = next(hf.parameters()).device
+        self.width = max(len(prompt) for prompt in prompts)
+        gaps = [self.width - len(prompt) for prompt in prompts]
+        self.hf = hf
+        self.ids = torch.tensor(
+            [[pad] * gap + list(prompt) for gap, prompt in zip(gaps, prompts, strict=True)], device=device
+        )
+        self.mask = torch.tensor(
+            [[0] * gap + [1] * len(prompt) for gap, prompt in zip(gaps, prompts, strict=True)], device=device
+        )
+        self.cached = cached
+        self._cache: Any = None
+        self._takes_positions = "position_ids" in inspect.signature(hf.forward).parameters
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def unread(self) -> int:
+        """How many tokens of each row the next step reads."""
+        return self.ids.shape[1] if self._cache is None else 1
+
+    def answering(self) -> Tensor | None:
+        """`[unread]`: True from the last prompt token on; None where that is all the next step reads."""
+        if self.unread == 1:
+            return None
+        return torch.arange(self.ids.shape[1], device=self.ids.device) >= self.width - 1
+
+    def logits(self) -> Tensor:
+        """Next-token logits `[B, vocabulary]` after each row; half precision is widened."""
+        unread = self.unread
+        inputs: dict[str, Any] = {"input_ids": self.ids[:, -unread:], "attention_mask": self.mask}
+        if self._takes_positions:
+            inputs["position_ids"] = (self.mask.cumsum(1) - 1).clamp_min(0)[:, -unread:]
+        if self._cache is not None:
+            inputs["past_key_values"] = self._cache
+        last = torch.full((len(self), 1), unread - 1, device=self.ids.device)
+        with narrowed(self.hf, last):
+            output = self.hf(**inputs, use_cache=self.cached)
+        if self.cached:
+            self._cache = output.past_key_values
+        logits: Tensor = output.logits[:, -1]
+        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+    def append(self, tokens: Tensor) -> None:
+        """One more token `[B]` for each row."""
+        self.ids = torch.cat([self.ids, tokens[:, None].to(self.ids)], dim=1)
+        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self), 1)], dim=1)
+
+    def keep(self, rows: Tensor) -> None:
+        """Only these rows go on."""
+        rows = rows.to(self.ids.device)
+        self.ids, self.mask = self.ids[rows], self.mask[rows]
+        if self._cache is not None:
+            # Meant for beams, but it is the one selection that every kind of cache layer has.
+            self._cache.reorder_cache(rows)
+
+
+_SHOWN: weakref.WeakKeyDictionary[nn.Module, Abilities] = weakref.WeakKeyDictionary()
+
+
+def abilities(hf: nn.Module, pad: int) -> Abilities:
+    """What this model's batches may do, compared once with plain runs."""
+    if hf not in _SHOWN:
+        tried = [Abilities(padding, cache) for cache in (True, False) for padding in (True, False)]
+        _SHOWN[hf] = next((able for able in tried if _holds(hf, pad, able)), Abilities(False, False))
+    return _SHOWN[hf]
+
+
+def _holds(hf: nn.Module, pad: int, able: Abilities) -> bool:
+    """Three rows, two steps, one row leaves in between: the others must not notice anything."""
+    tokens = probe_input(hf)[0].tolist()
+    rows = [tokens, tokens[2:] if able.padding else tokens[::-1], tokens[:3] if able.padding else tokens]
+    grown = [[*row, tokens[1]] for row in rows]
+
+    def alone(row: list[int]) -> Tensor:
+        ids = torch.tensor([row], device=next(hf.parameters()).device)
+        return logits_at(hf, ids, torch.full_like(ids[:, :1], len(row) - 1))[0, 0]
+
+    with torch.no_grad():
+        first = torch.stack([alone(row) for row in rows])
+        second = torch.stack([alone(row) for row in grown[1:]])
+        try:
+            batch = Batch(hf, rows, pad, able.cache)
+            first_batched = batch.logits()
+            batch.append(torch.tensor([tokens[1]] * 3, device=batch.ids.device))
+            batch.keep(torch.tensor([1, 2]))
+            second_batched = batch.logits()
+        except Exception:  # a family without this ability raises whatever it likes; it is run without
+            return False
+    dtype = next(p.dtype for p in hf.parameters() if p.is_floating_point())
+    limit = 64 * torch.finfo(dtype).eps * max(1.0, float(first.abs().max()))
+    pairs = ((first_batched, first), (second_batched, second))
+    return all(bool(((ours - plain).abs() <= limit).all()) for ours, plain in pairs)

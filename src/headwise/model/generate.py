@@ -1,0 +1,373 @@
+"""Text under gates: every variant of the gates writes on from every prompt.
+
+Rows are (variant, prompt) pairs. Those of about equal length share a left-padded batch with a key/value
+cache; a row that has finished leaves it. With all gates at 1 a row writes what transformers' own `generate`
+writes, and a prompt writes the same alone and in a batch (up to ties within rounding).
+
+V variants, E prompts, B rows still writing, L layers, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.heads import ones
+from headwise.model.decode import Abilities, Batch, abilities
+from headwise.model.encode import Row
+from headwise.model.gating import gated
+from headwise.model.memory import out_of_memory, release
+from headwise.model.references import POSITIONS, REFERENCES, mean_outputs
+from headwise.model.sampling import choose, uniforms
+
+if TYPE_CHECKING:
+    from headwise.model.load import Model
+
+LOGIT_BUDGET = 2**26
+"""Most logits held at once, in numbers: 256 MB in float32."""
+
+Prompt = str | Sequence[Mapping[str, str]]
+"""A text, or the messages of a chat: [{"role": "user", "content": "…"}]."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What every variant wrote after every prompt."""
+
+    texts: list[list[str]]
+    """`[V][E]`, without the prompt, without the end token, cut before a stop string."""
+    tokens: list[list[list[int]]]
+    """`[V][E]` token numbers as written: without the end token, a stop string's tokens still there."""
+    finished: np.ndarray
+    """`[V, E]`: True where the row ended by itself (end token or stop string), False where it was cut off."""
+    prompts: list[list[int]]
+    """`[E]` token numbers of the prompts as the model read them."""
+    passes: list[int]
+    """Rows of each forward pass, in order; their sum is the work done."""
+
+    @property
+    def truncated(self) -> np.ndarray:
+        """`[V, E]`: True where `max_new_tokens` cut the text off."""
+        return ~self.finished
+
+
+def generate(
+    model: Model,
+    prompts: Sequence[Prompt],
+    gates: np.ndarray | None = None,
+    *,
+    max_new_tokens: int = 32,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    chat: bool = False,
+    stop: str | Sequence[str] = (),
+    reference: str = "zero",
+    positions: str = "all",
+    reference_prompts: Sequence[Prompt] | None = None,
+    batch_tokens: int | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> Generated:
+    """Write on from each prompt under each variant of the gates.
+
+    gates: `[L, H]` or `[V, L, H]`; by default all 1. 0 removes a head, above 1 amplifies it.
+    temperature: 0 is greedy; above it tokens are drawn from the `top_p` nucleus, seeded per prompt, with the
+        same luck for every variant.
+    chat: prompts are put into the tokenizer's chat template; a prompt may then be a list of messages.
+    stop: texts end before any of these.
+    reference: `zero`, or `mean` over all tokens of `reference_prompts` (by default the prompts themselves).
+    positions: gates act at `all` positions, or from the `last` prompt token on.
+    batch_tokens: most tokens in one batch; halved when memory runs out.
+    advance: called with the number of rows just finished.
+    """
+    _check(max_new_tokens, temperature, top_p, reference, positions)
+    if isinstance(prompts, str):
+        raise HeadwiseError("prompts must be a list; put the one text into a list: [text]")
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    if "" in stops:
+        raise HeadwiseError("a stop string must not be empty")
+    encoded = encode_prompts(model, prompts, chat)
+    _check_length(model, encoded, max_new_tokens)
+    means = None
+    if reference == "mean":
+        behind = encoded if reference_prompts is None else encode_prompts(model, reference_prompts, chat)
+        rows = [Row(number, ids, len(ids), [], []) for number, ids in enumerate(behind)]
+        means = mean_outputs(model, rows, False, batch_tokens or model.batch_tokens)
+    writer = _Writer(
+        model=model,
+        prompts=encoded,
+        gates=_checked_gates(model, gates),
+        means=means,
+        only_answers=positions == "last",
+        max_new_tokens=max_new_tokens,
+        choose=lambda logits, luck: choose(logits, temperature, top_p, luck),
+        luck=None
+        if temperature == 0
+        else np.stack([uniforms(seed, e, max_new_tokens) for e in range(len(encoded))]),
+        stops=stops,
+        batch_tokens=batch_tokens or model.batch_tokens,
+        advance=advance or (lambda count: None),
+    )
+    return writer.run()
+
+
+# ---- the loop ---------------------------------------------------------------------------------------------
+
+_Pair = tuple[int, int]
+"""(variant, prompt)."""
+
+
+class _Writer:
+    """Everything a generation needs while it runs."""
+
+    def __init__(
+        self,
+        model: Model,
+        prompts: list[list[int]],
+        gates: np.ndarray,
+        means: dict[int, Tensor] | None,
+        only_answers: bool,
+        max_new_tokens: int,
+        choose: Callable[[Tensor, Tensor | None], Tensor],
+        luck: np.ndarray | None,
+        stops: tuple[str, ...],
+        batch_tokens: int,
+        advance: Callable[[int], None],
+    ) -> None:
+        self.model, self.prompts, self.gates, self.means = model, prompts, gates, means
+        self.only_answers, self.max_new_tokens = only_answers, max_new_tokens
+        self.choose, self.luck, self.stops = choose, luck, stops
+        self.batch_tokens, self.advance = batch_tokens, advance
+        self.ends = end_tokens(model)
+        self.pad = min(self.ends, default=0)
+        self.able: Abilities = abilities(model.hf, self.pad)
+        self.changed = {int(layer) for layer in np.flatnonzero((gates != 1).any(axis=(0, 2)))}
+        self.passes: list[int] = []
+
+    def run(self) -> Generated:
+        variants, count = len(self.gates), len(self.prompts)
+        tokens: list[list[list[int]]] = [[[] for _ in range(count)] for _ in range(variants)]
+        finished = np.zeros((variants, count), dtype=bool)
+        waiting = sorted(
+            ((v, e) for e in range(count) for v in range(variants)),
+            key=lambda pair: len(self.prompts[pair[1]]),
+        )
+        while waiting:
+            pairs = waiting[: self._rows_at_once(waiting)]
+            written = self._write(pairs)
+            if written is None:  # out of memory: the budget is smaller now
+                continue
+            for (v, e), (ids, ended) in zip(pairs, written, strict=True):
+                tokens[v][e], finished[v, e] = ids, ended
+            waiting = waiting[len(pairs) :]
+            self.advance(len(pairs))
+        texts = [[self._text(e, ids) for e, ids in enumerate(row)] for row in tokens]
+        return Generated(texts, tokens, finished, self.prompts, self.passes)
+
+    def _rows_at_once(self, waiting: Sequence[_Pair]) -> int:
+        """How many of the waiting rows, shortest first, make the next batch."""
+        lengths = [len(self.prompts[e]) for _, e in waiting]
+        most = max(1, min(len(lengths), LOGIT_BUDGET // self.model.vocabulary))
+        size = 1
+        while size < most:
+            if (size + 1) * (lengths[size] + self.max_new_tokens) > self.batch_tokens:
+                break
+            if not self.able.padding and lengths[size] != lengths[0]:
+                break
+            # Padding is work for nothing: a much longer row begins a new batch, once this one is not small.
+            if lengths[size] > 1.5 * lengths[0] and size * lengths[0] >= self.batch_tokens // 8:
+                break
+            size += 1
+        return size
+
+    def _write(self, pairs: Sequence[_Pair]) -> list[tuple[list[int], bool]] | None:
+        """Tokens of each row and whether it ended by itself; None when memory ran out."""
+        try:
+            with torch.inference_mode():
+                return self._write_batch(pairs)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            if len(pairs) == 1:
+                length = len(self.prompts[pairs[0][1]])
+                raise HeadwiseError(
+                    f"prompt {pairs[0][1] + 1} ({length} tokens, up to {self.max_new_tokens} new ones) does not fit "
+                    "into memory even alone; use a shorter prompt, a smaller dtype or another device"
+                ) from error
+        # Outside the except block: the traceback holds on to the tensors that filled the memory.
+        width = len(self.prompts[pairs[-1][1]]) + self.max_new_tokens
+        self.batch_tokens = max(1, min(self.batch_tokens, len(pairs) * width) // 2)
+        release()
+        return None
+
+    def _write_batch(self, pairs: Sequence[_Pair]) -> list[tuple[list[int], bool]]:
+        batch = Batch(self.model.hf, [self.prompts[e] for _, e in pairs], self.pad, self.able.cache)
+        device = batch.ids.device
+        gates = torch.from_numpy(self.gates[[v for v, _ in pairs]]).to(
+            device, self.model.gate_dtype
+        )  # B, L, H
+        luck = None
+        if self.luck is not None:
+            luck = torch.from_numpy(self.luck[[e for _, e in pairs]]).to(device)
+        written: list[list[int]] = [[] for _ in pairs]
+        ended = [False] * len(pairs)
+        rows = list(range(len(pairs)))  # which pair each row of the batch belongs to
+        for step in range(self.max_new_tokens):
+            with self.model.visiting(self._visitor(gates, batch.answering())):
+                logits = batch.logits()
+            self.passes.append(len(batch))
+            chosen = self.choose(logits, None if luck is None else luck[:, step])
+            for row, token in zip(rows, chosen.tolist(), strict=True):
+                if token in self.ends:
+                    ended[row] = True
+                else:
+                    written[row].append(token)
+                    ended[row] = self._stopped(pairs[row][1], written[row])
+            going = [place for place, row in enumerate(rows) if not ended[row]]
+            if not going or step + 1 == self.max_new_tokens:
+                break
+            batch.append(chosen)
+            if len(going) < len(rows):
+                rows = [rows[place] for place in going]
+                index = torch.tensor(going, device=device)
+                batch.keep(index)
+                gates = gates[index]
+                luck = None if luck is None else luck[index]
+        return list(zip(written, ended, strict=True))
+
+    def _visitor(self, gates: Tensor, answering: Tensor | None) -> Callable[[int, Tensor], Tensor]:
+        """The gates of the rows of one pass, `[B, L, H]`, at the positions where they act."""
+        acts = answering[None, :, None, None] if self.only_answers and answering is not None else None
+
+        def gate(layer: int, z: Tensor) -> Tensor:
+            if layer not in self.changed:
+                return z
+            g = gates[:, layer, : z.shape[2]].to(z.device, z.dtype)[:, None, :, None]  # B, 1, H, 1
+            reference = None if self.means is None else self.means[layer].to(z.device, z.dtype)
+            return gated(z, g, reference, None if acts is None else acts.to(z.device))
+
+        return gate
+
+    def _stopped(self, prompt: int, ids: list[int]) -> bool:
+        if not self.stops:
+            return False
+        text = continuation(self.model, self.prompts[prompt], ids)
+        return any(stop in text for stop in self.stops)
+
+    def _text(self, prompt: int, ids: list[int]) -> str:
+        text = continuation(self.model, self.prompts[prompt], ids)
+        places = [place for place in (text.find(stop) for stop in self.stops) if place >= 0]
+        return text[: min(places)] if places else text
+
+
+# ---- texts and tokens -------------------------------------------------------------------------------------
+
+
+def encode_prompts(model: Model, prompts: Sequence[Prompt], chat: bool) -> list[list[int]]:
+    """Token numbers of each prompt, as the model reads them; in the chat template where asked."""
+    if not chat:
+        for number, prompt in enumerate(prompts):
+            if not isinstance(prompt, str):
+                raise HeadwiseError(
+                    f"prompt {number + 1} is a {type(prompt).__name__}; expected a text (a list of messages needs "
+                    "chat=True)"
+                )
+        return [ids or model.text.start() for ids in model.text.encode_many([str(p) for p in prompts])]
+    tokenizer = model.text.tokenizer
+    if not getattr(tokenizer, "chat_template", None):
+        raise HeadwiseError(
+            f"{model.name} has no chat template; use chat=False, or give the tokenizer a chat_template"
+        )
+    return [_templated(tokenizer, prompt) for prompt in prompts]
+
+
+def _templated(tokenizer: Any, prompt: Prompt) -> list[int]:
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
+    # The template writes the beginning token itself where the model wants one, so none is added here.
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def end_tokens(model: Model) -> set[int]:
+    """The tokens that end a text: the model's own list, else the tokenizer's end token."""
+    settings = getattr(model.hf, "generation_config", None)
+    own = getattr(settings, "eos_token_id", None)
+    if own is None:
+        own = model.text.tokenizer.eos_token_id
+    if own is None:
+        return set()
+    return {int(token) for token in (own if isinstance(own, list | tuple) else [own])}
+
+
+def continuation(model: Model, prompt: Sequence[int], ids: Sequence[int]) -> str:
+    """The text that `ids` add to the prompt, with the space between the two."""
+
+    def decoded(tokens: Sequence[int]) -> str:
+        return str(
+            model.text.tokenizer.decode(
+                list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        )
+
+    # Some tokenizers drop the space before the first token of what they decode, so it is read beside its neighbour.
+    before, whole = decoded(prompt[-1:]), decoded([*prompt[-1:], *ids])
+    return whole[len(before) :] if before and whole.startswith(before) else decoded(ids)
+
+
+# ---- checks -----------------------------------------------------------------------------------------------
+
+
+def _check(max_new_tokens: int, temperature: float, top_p: float, reference: str, positions: str) -> None:
+    if max_new_tokens < 1:
+        raise HeadwiseError(f"max_new_tokens is {max_new_tokens}; at least one token must be written")
+    if not (temperature >= 0 and np.isfinite(temperature)):
+        raise HeadwiseError(f"temperature is {temperature}; it must be 0 (greedy) or a positive number")
+    if not 0 < top_p <= 1:
+        raise HeadwiseError(f"top_p is {top_p}; it must be above 0 and at most 1")
+    if positions not in POSITIONS:
+        raise unknown("positions", positions, POSITIONS)
+    if reference not in REFERENCES:
+        raise unknown("reference", reference, REFERENCES)
+    if reference not in ("zero", "mean"):
+        raise HeadwiseError(
+            f"the reference {reference!r} is not defined for tokens that are yet to be written; use 'zero' or 'mean'"
+        )
+
+
+def _checked_gates(model: Model, gates: np.ndarray | None) -> np.ndarray:
+    given = ones(model.shape) if gates is None else np.asarray(gates, dtype=np.float64)
+    several = given[None] if given.ndim == 2 else given
+    if several.ndim != 3 or several.shape[1:] != model.shape:
+        layers, heads = model.shape
+        raise HeadwiseError(
+            f"gates of shape {given.shape} do not fit {model.name}: expected [{layers}, {heads}] or "
+            f"[variants, {layers}, {heads}]"
+        )
+    if not np.isfinite(several).all():
+        raise HeadwiseError(
+            "gates must be finite numbers: 0 removes a head, 1 leaves it, above 1 amplifies it"
+        )
+    return np.where(model.exists, several, 1.0)
+
+
+def _check_length(model: Model, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+    """A table of learned positions ends somewhere; rotary and other computed positions do not."""
+    most = getattr(model.hf.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[operator, union-attr]
+    if not isinstance(most, int):
+        return
+    tables = [m.num_embeddings for m in model.hf.modules() if isinstance(m, nn.Embedding)]
+    longest = max(range(len(prompts)), key=lambda e: len(prompts[e]), default=None)
+    if longest is None or not any(most <= size <= most + 2 for size in tables):
+        return
+    # The last token is written, but never read.
+    if len(prompts[longest]) + max_new_tokens - 1 > most:
+        raise HeadwiseError(
+            f"prompt {longest + 1} has {len(prompts[longest])} tokens and may grow by {max_new_tokens}, but "
+            f"{model.name} has {most} positions; shorten the prompt or lower max_new_tokens"
+        )

@@ -1,0 +1,32 @@
+"""Keeping one head alone: what it brings about by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headwise.heads import lone_gates
+from headwise.scores.registry import Setup, register
+
+
+@register(
+    "keep",
+    about="exact: metric with this head alone minus metric with no head at all",
+    steps=lambda model, task: len(model.heads()) * len(task),
+)
+def keep(setup: Setup) -> np.ndarray:
+    """m(none + this head) − m(none), per example, in the metric's unit; positive where the head helps.
+
+    Sufficiency where `ablation` asks for necessity: all other heads are replaced by the reference. Cost: one
+    forward row per head and example, entered at the head's own layer. Known failure: a head that needs another
+    one (the second of an induction pair) scores near 0, and with `zero` the model without any head is so far
+    from its usual state that late heads read nonsense; `mean` and `patch` are milder (Chan et al. 2022, causal
+    scrubbing, and Wang et al. 2022, arXiv 2211.00593, on what a circuit is tested against).
+    """
+    engine = setup.engine()
+    model, heads = setup.model, setup.model.heads()
+    measured = engine.measure(lone_gates(heads, model.shape), baseline=np.zeros(model.shape))
+    examples = np.full((len(setup.task), *model.shape), np.nan)
+    for (layer, head), gained in zip(heads, measured.values - measured.full, strict=True):
+        examples[:, layer, head] = gained
+    setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
+    return examples

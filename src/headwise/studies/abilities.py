@@ -1,0 +1,91 @@
+"""The examples of a study, sorted by ability."""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.model.load import Model
+from headwise.tasks import Task, families, task
+from headwise.tasks.registry import TaskFamily
+
+if TYPE_CHECKING:
+    from headwise.studies.workbench import Workbench
+
+PER_ABILITY = 40
+"""Examples of each ability of a built-in task, unless said otherwise."""
+_LOOK = 64
+"""Examples drawn to see which labels a built-in task has."""
+
+
+def abilities_of(settings: Any, bench: Workbench, model: Model) -> dict[str, Task]:
+    """A task per ability, all examples labelled, in the order in which the abilities first appear.
+
+    Reads `tasks`, `data`, `task_options`, `limit`, `abilities`, `n` and `seed` of the settings.
+    """
+    found: dict[str, Task] = {}
+    for source in _sources(settings, bench, model):
+        by_label: dict[str, list[Any]] = {}
+        for example in source:
+            label = example.label if example.label is not None else source.name
+            by_label.setdefault(label, []).append(replace(example, label=label))
+        for label, examples in by_label.items():
+            if label in found:
+                raise HeadwiseError(f"the ability {label!r} is in two of the given tasks; give one of them")
+            chosen = _some(examples, settings.n, f"{label}/{settings.seed}")
+            found[label] = Task(label, tuple(chosen), source.metric, source.settings)
+    for label in settings.abilities:
+        if label not in found:
+            raise unknown("ability", label, found)
+    return {label: task for label, task in found.items() if label in (settings.abilities or found)}
+
+
+def together(tasks: dict[str, Task]) -> Task:
+    """All abilities as one task, one ability after the other."""
+    examples = tuple(example for task in tasks.values() for example in task)
+    return Task("abilities", examples, next(iter(tasks.values())).metric)
+
+
+def _sources(settings: Any, bench: Workbench, model: Model) -> list[Task]:
+    names = (*settings.tasks, *((settings.data,) if settings.data is not None else ())) or ("abilities",)
+    built_in = families()
+    if settings.limit is not None and all(name in built_in for name in names):
+        raise HeadwiseError(
+            "limit cuts a file, and none is given; for built-in tasks give n, examples per ability"
+        )
+    return [
+        _built_in(settings, bench, model, built_in[name])
+        if name in built_in
+        else _file(settings, model, name)
+        for name in names
+    ]
+
+
+def _built_in(settings: Any, bench: Workbench, model: Model, family: TaskFamily) -> Task:
+    """As many examples of each label; a built-in list deals its labels out evenly, so a few show them all."""
+    most = family.size or sys.maxsize
+    options = settings.task_options
+    look = bench.task(family.name, model, min(_LOOK, most), settings.seed, options)
+    wanted = (settings.n or PER_ABILITY) * len({example.label for example in look})
+    return bench.task(family.name, model, min(wanted, most), settings.seed, options)
+
+
+def _file(settings: Any, model: Model, source: str) -> Task:
+    found = task(source, settings.limit, model=model, seed=settings.seed, **settings.task_options)
+    if all(example.label is None for example in found) and len(settings.tasks) < 2:
+        raise HeadwiseError(
+            f"no example in {source} has a label, and the label is the ability; name the column that holds it, such "
+            "as task_options: {columns: {label: skill}}"
+        )
+    return found
+
+
+def _some(examples: list[Any], n: int | None, seed: str) -> list[Any]:
+    """At most n of them, drawn with the seed, in their order."""
+    if n is None or n >= len(examples):
+        return examples
+    drawn = random.Random(f"abilities/{seed}").sample(range(len(examples)), n)
+    return [examples[i] for i in sorted(drawn)]

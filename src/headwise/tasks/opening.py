@@ -1,0 +1,60 @@
+"""One door to every task: a built-in name, a file of the user's, or a dataset on the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from headwise.tasks import registry
+from headwise.tasks.examples import Task
+from headwise.tasks.files import load_task
+from headwise.tasks.hub import PREFIX
+from headwise.tasks.shots import few_shot
+
+DEFAULT_SIZE = 64
+
+
+class HasTokens(Protocol):
+    """A model, as far as a task is concerned."""
+
+    def tokens(self, text: str) -> list[int]: ...
+
+
+def task(
+    source: str | Path,
+    n: int | None = None,
+    *,
+    model: HasTokens | None = None,
+    seed: int = 0,
+    shots: int = 0,
+    template: str = "{prompt}{target}",
+    separator: str = "\n\n",
+    tokens: registry.Lengths | None = None,
+    **options: Any,
+) -> Task:
+    """`n` examples of a built-in task (64 by default), of a file, or of a hub dataset (all by default).
+
+    With `model`, counterfactuals are guaranteed to be as long as their prompts under its tokenizer (`tokens`
+    takes an encode function instead). `shots` solved examples stand before every prompt, never one that is
+    itself scored. `options` are the task's own (`headwise list tasks`), or those of `load_task`.
+
+    >>> task("ioi", 2, seed=1).examples[0].target
+    ' Linda'
+    >>> task("ioi", 8, shots=2).settings["shots"]["k"]
+    2
+    """
+    encode = model.tokens if model is not None else tokens
+    if _is_file(source):
+        made = load_task(source, limit=None if n is None else n + shots, seed=seed, tokens=encode, **options)
+    else:
+        made = registry.task(
+            str(source), (DEFAULT_SIZE if n is None else n) + shots, seed=seed, tokens=encode, **options
+        )
+    if not shots:
+        return made
+    return few_shot(made, shots, template=template, separator=separator, seed=seed)
+
+
+def _is_file(source: str | Path) -> bool:
+    text = str(source)
+    return isinstance(source, Path) or text.startswith(PREFIX) or bool(Path(text).suffix) or "/" in text

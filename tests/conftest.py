@@ -1,0 +1,53 @@
+"""What all tests share: no hub, one cache for the bundled model, tiny models with a word tokenizer."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+from pathlib import Path
+
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).parent.parent
+DEVICE = os.environ.get("HEADWISE_TEST_DEVICE", "cpu")
+"""Where the models of the tests live: HEADWISE_TEST_DEVICE=cuda runs the engine's tests on a GPU."""
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """The bundled model in float32, in the user's own cache: fetched once per machine."""
+    import headwise as hw
+
+    return hw.load("smollm2", device=DEVICE, dtype="float32")
+
+
+@pytest.fixture(scope="session")
+def word_tokenizer():
+    """One token per word, made on the spot; every word of the tests' own sentences is in it."""
+    from helpers import make_word_tokenizer
+
+    return make_word_tokenizer()
+
+
+@pytest.fixture
+def tiny(word_tokenizer):
+    """A tiny random Llama with grouped keys: 4 layers × 4 heads."""
+    import headwise as hw
+    from headwise.model.tiny import tiny_model
+
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer)).to(DEVICE)
+    return hw.load(hf, tokenizer=word_tokenizer, name="tiny")
+
+
+@pytest.fixture
+def tiny64(word_tokenizer):
+    """A tiny GPT-2 in float64, for finite differences: Llama's norms pass through float32 whatever the weights."""
+    import headwise as hw
+    from headwise.model.tiny import tiny_model
+
+    hf = tiny_model("gpt2", vocab_size=len(word_tokenizer)).to(DEVICE, torch.float64)
+    return hw.load(hf, tokenizer=word_tokenizer, name="tiny64")

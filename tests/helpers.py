@@ -1,0 +1,68 @@
+"""Small things that several tests build: a tokenizer, tasks of made-up words, slow and obvious forward passes."""
+
+from __future__ import annotations
+
+import torch
+
+from headwise.tasks import Example, Task
+
+WORDS = "the a cat dog bird saw met liked then and one two red blue big small ran sat he she it . ,".split()
+
+
+def make_word_tokenizer(words=WORDS):
+    """One token per word."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: number for number, word in enumerate(["<unk>", "<s>", "</s>", *words])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+    )
+
+
+def word_task(n: int = 6, metric: str = "logit_diff", equal_length: bool = True) -> Task:
+    """Sentences of made-up sense, with a foil and a counterfactual that differs from the second word on."""
+    examples = []
+    for i in range(n):
+        words = [WORDS[(i * 7 + j * 3) % 20] for j in range(6 if equal_length else 4 + i % 3)]
+        other = [words[0], *[WORDS[(i * 5 + j * 11 + 1) % 20] for j in range(1, len(words))]]
+        target, foil = WORDS[(i + 2) % 20], WORDS[(i + 9) % 20]
+        examples.append(Example(" ".join(words), f" {target}", (f" {foil}",), " ".join(other)))
+    return Task("words", tuple(examples), metric)
+
+
+def plain_logits(model, ids: list[int]) -> torch.Tensor:
+    """One sentence through the untouched transformers model."""
+    with torch.no_grad():
+        return model.hf(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0].cpu()
+
+
+class HeadsByHook:
+    """The obvious way to change heads of a Llama: a hook on each output projection. No line of ours in it."""
+
+    def __init__(self, model, edit):
+        """edit(layer, z[B, T, H, D]) -> z."""
+        self.model, self.edit = model, edit
+
+    def __enter__(self):
+        attention = [layer.self_attn for layer in self.model.hf.model.layers]
+        heads = self.model.shape[1]
+
+        def hook(layer):
+            def change(_, args):
+                flat = args[0]
+                z = self.edit(layer, flat.unflatten(-1, (heads, -1)))
+                return (z.flatten(-2),)
+
+            return change
+
+        self.handles = [a.o_proj.register_forward_pre_hook(hook(i)) for i, a in enumerate(attention)]
+
+    def __exit__(self, *_):
+        for handle in self.handles:
+            handle.remove()

@@ -1,0 +1,52 @@
+"""Every causal family that transformers registers: reached with proof, or listed with the reason why not."""
+
+from __future__ import annotations
+
+import pytest
+import transformers
+
+from headwise.model.families import attempt, names, shipped
+
+VERSION, SHIPPED = shipped()
+TABLE = {family.name: family for family in SHIPPED}
+
+
+@pytest.mark.parametrize("name", names() if transformers.__version__ == VERSION else [])
+def test_trying_a_family_gives_what_the_shipped_table_says(name):
+    assert attempt(name) == TABLE[name]
+
+
+def test_at_least_ninety_five_decoder_families_are_reached():
+    reached = [family.name for family in SHIPPED if family.status == "reached"]
+    assert len(reached) >= 95
+    wanted = (
+        "gpt2 gpt_neox llama qwen2 qwen3 mistral mixtral gemma2 gemma3_text olmo olmo2 phi phi3 opt stablelm cohere "
+        "gptj gpt_neo falcon bloom mpt codegen xglm smollm3 granite starcoder2 deepseek_v3 gpt_oss jamba qwen3_next"
+    )
+    assert not set(wanted.split()) - set(reached)
+
+
+def test_families_that_call_no_attention_function_are_reached_by_the_hook():
+    for name in "gptj gpt_neo falcon bloom mpt codegen xglm".split():
+        assert TABLE[name].how == "projection hook"
+
+
+def test_encoders_are_refused_because_they_are_not_causal():
+    for name in ("bert", "roberta", "electra"):
+        assert TABLE[name].status == "refused"
+        assert "not causal" in TABLE[name].how
+
+
+def test_families_without_attention_are_refused():
+    for name in ("mamba", "rwkv"):
+        assert TABLE[name].status == "refused"
+        assert "no attention heads" in TABLE[name].how
+
+
+def test_a_hybrid_has_heads_only_where_it_has_attention():
+    from headwise.model.proof import prove
+    from headwise.model.tiny import tiny_model
+
+    reach, _ = prove(tiny_model("jamba"))
+    assert reach.shape == (4, 4)
+    assert reach.exists.any(axis=1).tolist() == [False, True, False, True]

@@ -1,0 +1,76 @@
+"""The one place where heads are seen: the model computes what it computes without us."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headwise.errors import HeadwiseError
+from headwise.model.reach import Reach
+from headwise.model.tiny import tiny_model
+
+
+@pytest.mark.parametrize("family", ["deepseek_v32", "glm_moe_dsa", "llama", "gemma2", "gpt2"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_being_visited_changes_nothing_in_a_prompt_longer_than_any_selection(family, implementation):
+    """Sparse-attention families ask by name which implementation runs, and select keys only under some."""
+    hf = tiny_model(family)
+    if family != "gemma2":
+        hf.set_attn_implementation(implementation)
+    ids = torch.arange(3, 43)[None]
+    with torch.no_grad():
+        plain = hf(input_ids=ids, use_cache=False).logits
+        with Reach(hf).visiting(lambda layer, z: z):
+            visited = hf(input_ids=ids, use_cache=False).logits
+    assert torch.equal(plain, visited)
+
+
+def test_a_watcher_sees_the_output_before_the_gates_and_both_work_together():
+    hf = tiny_model("llama")
+    reach, ids = Reach(hf), torch.arange(3, 12)[None]
+    plain, watched, visited = {}, {}, {}
+
+    def halve(layer, z):
+        visited[layer] = z
+        return z / 2
+
+    def watch(layer, call):
+        watched[layer] = call
+
+    with torch.no_grad():
+        with reach.watching(lambda layer, call: plain.setdefault(layer, call)):
+            hf(input_ids=ids)
+        with reach.visiting(halve), reach.watching(watch):
+            hf(input_ids=ids)
+        with reach.watching(watch), reach.visiting(halve):
+            hf(input_ids=ids)
+    assert torch.equal(plain[0].z, watched[0].z)
+    assert all(torch.equal(watched[layer].z, visited[layer]) for layer in range(4))
+    assert not torch.equal(plain[1].z, watched[1].z)
+    assert (watched[0].own, watched[0].mask) == ("sdpa", None)
+    assert watched[0].query.shape == (1, 4, 9, 8)
+    assert watched[0].options["scaling"] == 8**-0.5
+
+
+def test_after_an_error_nothing_of_ours_is_left():
+    hf = tiny_model("llama")
+    reach = Reach(hf)
+
+    def fail(*_):
+        raise ValueError("mine")
+
+    for context in (reach.watching(fail), reach.visiting(fail)):
+        with pytest.raises(ValueError, match="mine"), context:
+            hf(input_ids=torch.arange(3, 9)[None])
+    assert type(hf.config._attn_implementation) is str
+    assert not [m for m in hf.modules() if "_headwise_site" in vars(m)]
+    with reach.watching(lambda *_: None), pytest.raises(RuntimeError, match="one watcher"):
+        reach.watching(lambda *_: None).__enter__()
+
+
+def test_a_family_without_an_attention_function_cannot_be_watched():
+    with (
+        pytest.raises(HeadwiseError, match="calls no attention function"),
+        Reach(tiny_model("gptj")).watching(lambda *_: None),
+    ):
+        pass

@@ -1,0 +1,212 @@
+"""The study `functions` on a tiny model, from a labelled file to tables, figures and a resumed run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import headwise as hw
+from headwise.elbow import elbow_count
+from headwise.errors import HeadwiseError
+from headwise.runs import CellStore, read_table
+from headwise.studies import functions as study
+from headwise.studies.function_tables import agreement_rows, overlap_rows
+from headwise.studies.workbench import Workbench
+from helpers import WORDS
+
+LABELS = ("animals", "colours", "verbs")
+TABLES = ("scores", "examples", "elbows", "overlap", "agreement", "probe")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Eight examples of each of three made-up abilities, in turn."""
+    answers = {
+        "animals": ("cat", "dog", "bird"),
+        "colours": ("red", "blue", "small"),
+        "verbs": ("ran", "sat", "saw"),
+    }
+    lines = []
+    for i in range(24):
+        label = LABELS[i % 3]
+        prompt = " ".join(WORDS[(i * 7 + j * 3) % 20] for j in range(4 + i % 2))
+        row = {"prompt": prompt, "target": f" {answers[label][(i // 3) % 3]}", "label": label}
+        lines.append(json.dumps(row))
+    path = tmp_path / "kinds.jsonl"
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def carried_out(model, out, data, **settings):
+    bench = Workbench(progress=False)
+    bench.add(model)
+    return hw.run("functions", out, workbench=bench, models=["tiny"], data=data, **settings)
+
+
+def test_every_table_and_figure_is_there_and_they_agree_with_one_another(tiny, data, tmp_path):
+    folder = carried_out(tiny, tmp_path / "run", data)
+    scores, examples, elbows, overlap, agreement, probe = (read_table(folder.path, name) for name in TABLES)
+    assert list(scores.columns[:12]) == "model task method layer head score stderr lo hi n p q".split()
+    assert scores.groupby(["task", "method"]).size().to_dict() == {
+        (task, name): 16 for task in LABELS for name in ("attribution", "probe")
+    }
+    keys = ["task", "method", "layer", "head"]
+    means = examples.groupby(keys)["value"].mean()
+    np.testing.assert_allclose(means[scores.set_index(keys).index], scores["score"], atol=1e-9)
+    assert (scores.loc[scores["method"] == "probe", "score"] >= 0).all()
+    assert set(scores.loc[scores["method"] == "probe", "sign"]) <= {-1, 1}
+    assert scores.loc[scores["method"] == "probe", "p"].isna().all()
+    assert scores.loc[scores["method"] == "attribution", "signed"].all()
+    for row in elbows.itertuples():
+        own = scores[(scores["task"] == row.task) & (scores["method"] == row.method)]
+        assert row.heads == elbow_count(own["score"].to_numpy())
+        assert row.of == 16
+    assert len(overlap) == 2 * 3 * 3
+    assert len(agreement) == 3
+    assert list(probe["task"]) == ["all", *LABELS]
+    first = probe.iloc[0]
+    assert first["n"] == probe["n"][1:].sum() == 6
+    assert first["accuracy"] == pytest.approx((probe["accuracy"] * probe["n"])[1:].sum() / 6)
+    assert first["chance"] == pytest.approx(1 / 3)
+    for name in ("functions-tiny-attribution", "functions-tiny-probe", "overlap-tiny"):
+        for kind in ("png", "svg", "pdf"):
+            assert (folder.path / f"figures/{name}.{kind}").stat().st_size > 5_000
+    assert any("not what the head does" in notice for notice in folder.notices)
+
+
+def test_the_maps_are_those_of_the_methods_themselves(tiny, data, tmp_path):
+    folder = carried_out(tiny, tmp_path / "run", data)
+    scores = read_table(folder.path, "scores").set_index(["method", "task", "layer", "head"])["score"]
+    from headwise.scores.probe import probe
+    from headwise.tasks.files import load_task
+
+    task = load_task(data)
+    in_order = task.take(sorted(range(24), key=lambda i: LABELS.index(task.examples[i].label)))
+    for label, expected in probe(tiny, in_order).items():
+        np.testing.assert_allclose(scores["probe", label].to_numpy(), expected.values.ravel())
+    animals = task.take([i for i in range(24) if task.examples[i].label == "animals"])
+    expected = hw.score(tiny, animals, "attribution")
+    np.testing.assert_allclose(scores["attribution", "animals"].to_numpy(), expected.values.ravel())
+
+
+def test_held_out_examples_are_numbered_as_the_causal_methods_number_them(tiny, data, tmp_path):
+    folder = carried_out(tiny, tmp_path / "run", data)
+    examples = read_table(folder.path, "examples")
+    by_probe = examples[examples["method"] == "probe"].groupby("task")["example"].unique()
+    for label in LABELS:
+        assert len(by_probe[label]) == 2
+        assert by_probe[label].max() < 8
+
+
+def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, tmp_path, monkeypatch):
+    whole = carried_out(tiny, tmp_path / "whole", data)
+    real, calls = study.score, []
+
+    def breaks(*args, **options):
+        calls.append(args[1].name)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*args, **options)
+
+    monkeypatch.setattr(study, "score", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        carried_out(tiny, tmp_path / "cut", data)
+    cells = CellStore(tmp_path / "cut/cells.sqlite")
+    assert len(cells) == 2
+    cells.close()
+    carried_out(tiny, tmp_path / "cut", data)
+    assert calls == ["animals", "colours", "verbs", "verbs"]
+    for name in TABLES:
+        tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (whole.path, tmp_path / "cut")]
+        assert tables[0] == tables[1], name
+    carried_out(tiny, tmp_path / "cut", data)
+    assert len(calls) == 4
+
+
+def test_abilities_examples_and_methods_can_be_chosen(tiny, data, tmp_path):
+    chosen = {"abilities": ["verbs", "animals"], "n": 5, "methods": ["ablation", "random"]}
+    folder = carried_out(tiny, tmp_path / "run", data, **chosen)
+    scores = read_table(folder.path, "scores")
+    assert set(scores["task"]) == {"animals", "verbs"}
+    assert set(scores["n"]) == {5}
+    assert set(scores["method"]) == {"ablation", "random"}
+    assert not (folder.path / "tables/probe.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"abilities": ["animal"]}, "did you mean 'animals'"),
+        ({"n": 2}, "has 2 examples, and a probe needs at least 3"),
+        ({"methods": ["prob"]}, "did you mean 'probe'"),
+        ({"task_options": {"columns": {"label": "labels"}}}, "unknown column"),
+        ({"data": None, "limit": 3}, "limit cuts a file"),
+    ],
+)
+def test_a_mistake_ends_the_run_before_it_begins(tiny, data, tmp_path, settings, said):
+    with pytest.raises(HeadwiseError, match=said):
+        carried_out(tiny, tmp_path / "run", **{"data": data, **settings})
+
+
+def test_data_without_labels_is_refused_with_the_way_out(tiny, tmp_path):
+    path = tmp_path / "plain.jsonl"
+    path.write_text('{"prompt": "the cat", "target": " sat"}\n{"prompt": "the dog", "target": " ran"}\n')
+    with pytest.raises(HeadwiseError, match=r"no example in .* has a label.*columns: \{label: skill\}"):
+        carried_out(tiny, tmp_path / "run", str(path))
+
+
+def made_scores(maps):
+    """A score table of one model from {(task, method): list of scores of one layer's heads}."""
+    rows = [
+        {
+            "model": "m",
+            "task": task,
+            "method": name,
+            "layer": 0,
+            "head": h,
+            "score": s,
+            "n": 4,
+            "signed": name != "probe",
+        }
+        for (task, name), values in maps.items()
+        for h, s in enumerate(values)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_overlap_is_the_jaccard_index_of_the_heads_before_the_elbow():
+    maps = {
+        ("a", "probe"): [9, 9, 0, 0, 0, 0, 0, 0],
+        ("b", "probe"): [0, -9, 9, 9, 0, 0, 0, 0],
+        ("c", "probe"): [1, 1, 1, 1, 1, 1, 1, 1],
+    }
+    rows = overlap_rows(made_scores(maps)).set_index(["task", "other"])
+    assert rows.loc[("a", "b"), "jaccard"] == rows.loc[("b", "a"), "jaccard"] == 1 / 4
+    assert rows.loc[("a", "a"), "jaccard"] == 1
+    assert rows.loc[("a", "c"), "jaccard"] == 0
+    assert np.isnan(rows.loc[("c", "c"), "jaccard"])
+    assert rows.loc[("a", "b"), "by_chance"] == pytest.approx(0.75 / 4.25)
+    # Chance by counting: every pair of a set of two and a set of three heads out of eight.
+    shared = [
+        len({*x} & {*y})
+        for x in itertools.combinations(range(8), 2)
+        for y in itertools.combinations(range(8), 3)
+    ]
+    assert np.mean(shared) == pytest.approx(0.75)
+
+
+def test_agreement_compares_sizes_and_where_both_are_signed_the_numbers_too():
+    maps = {
+        ("a", "attribution"): [4.0, -3.0, 2.0, 1.0],
+        ("a", "probe"): [4.0, 3.0, 2.0, 1.0],
+        ("a", "ablation"): [-4.0, 3.0, -2.0, -1.0],
+    }
+    rows = agreement_rows(made_scores(maps)).set_index(["method", "other"])
+    assert rows.loc[("attribution", "probe"), "rank_correlation"] == pytest.approx(1)
+    assert np.isnan(rows.loc[("attribution", "probe"), "signed_correlation"])
+    assert rows.loc[("attribution", "ablation"), "rank_correlation"] == pytest.approx(1)
+    assert rows.loc[("attribution", "ablation"), "signed_correlation"] == pytest.approx(-1)

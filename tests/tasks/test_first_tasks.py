@@ -1,0 +1,105 @@
+"""The first two tasks: what they ask, and that the same seed asks the same."""
+
+from __future__ import annotations
+
+import pytest
+
+import headwise as hw
+from headwise.errors import HeadwiseError
+from headwise.tasks import Task, families
+from helpers import make_word_tokenizer
+
+
+def words(text):
+    return text.split()
+
+
+@pytest.mark.parametrize("name", ["ioi", "induction"])
+def test_examples_are_distinct_and_counterfactuals_of_equal_length(name):
+    task = hw.task(name, 200, tokens=words)
+    assert len(set(task.examples)) == 200
+    for example in task:
+        assert len(words(example.prompt)) == len(words(example.counterfactual))
+        assert example.prompt != example.counterfactual
+        assert example.target not in example.foils
+
+
+@pytest.mark.parametrize("name", ["ioi", "induction"])
+def test_the_same_seed_gives_the_same_examples_and_another_seed_others(name):
+    one, two, other = (hw.task(name, 20, seed=s) for s in (3, 3, 4))
+    assert one.fingerprint == two.fingerprint
+    assert one.fingerprint != other.fingerprint
+
+
+def test_the_fingerprints_are_these_on_every_platform():
+    found = {name: hw.task(name, 8, seed=0, tokens=words).fingerprint for name in ("ioi", "induction")}
+    assert found == {"ioi": "c2931190fc962d14", "induction": "96ccbcff9fa87bb4"}
+
+
+def test_ioi_asks_for_the_name_that_is_not_repeated():
+    for example in hw.task("ioi", 50):
+        receiver, giver = example.target.strip(), example.foils[0].strip()
+        assert example.prompt.count(receiver) == 1
+        assert example.prompt.count(giver) == 2
+        assert example.counterfactual.count(receiver) == 2
+
+
+@pytest.mark.parametrize("pattern", ["ABA", "ABB"])
+def test_induction_shows_the_rule_that_it_asks_for(pattern):
+    for example in hw.task("induction", 20, pattern=pattern):
+        *shown, last = [line.split() for line in example.prompt.splitlines()]
+        repeated = pattern.index("A") if pattern == "ABA" else 1
+        assert all(triple[2] == triple[repeated] for triple in shown)
+        assert example.target.strip() == last[repeated]
+        others = [line.split() for line in example.counterfactual.splitlines()][:-1]
+        assert all(triple[2] == triple[1 - repeated] for triple in others)
+
+
+def test_a_tokenizer_that_cuts_names_differently_still_gets_equal_lengths():
+    """Letters as tokens: names of different length are only swapped where the sum stays equal, as it does."""
+    task = hw.task("ioi", 50, tokens=lambda text: list(text.encode()))
+    for example in task:
+        assert len(example.prompt.encode()) == len(example.counterfactual.encode())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"source": "io"}, "did you mean 'ioi'"),
+        ({"source": "ioi", "n": 0}, "at least one example, not 0"),
+        ({"source": "ioi", "patern": "ABB"}, "did you mean 'pattern'"),
+        ({"source": "ioi", "pattern": "ABBA"}, "Valid: ABB, BAB, mixed"),
+        ({"source": "ioi", "n": 10**6}, "distinct examples that fit this tokenizer"),
+    ],
+)
+def test_what_cannot_be_made_is_one_clear_sentence(arguments, said, monkeypatch):
+    from headwise.tasks import ioi
+
+    if arguments.get("n") == 10**6:
+        monkeypatch.setattr(ioi, "NAMES", ["Mary", "John"])
+        monkeypatch.setattr(ioi, "PLACES", ["park"])
+        monkeypatch.setattr(ioi, "THINGS", ["ball"])
+        arguments["n"] = 100
+    with pytest.raises(HeadwiseError, match=said):
+        hw.task(**arguments)
+
+
+def test_halves_are_disjoint_and_whole():
+    task = hw.task("ioi", 9)
+    one, two = task.halves()
+    assert sorted([*one.examples, *two.examples], key=str) == sorted(task.examples, key=str)
+    assert not set(one.examples) & set(two.examples)
+    with pytest.raises(HeadwiseError, match="two halves"):
+        Task("single", task.examples[:1]).halves()
+
+
+def test_every_family_says_what_it_asks():
+    for family in families().values():
+        assert len(family.about) > 20
+
+
+def test_a_task_made_for_a_tokenizer_fits_it():
+    tokenizer = make_word_tokenizer()
+    encode = lambda text: tokenizer(text).input_ids  # noqa: E731
+    for example in hw.task("induction", 20, tokens=encode):
+        assert len(encode(example.prompt)) == len(encode(example.counterfactual))

@@ -1,0 +1,242 @@
+"""The command line as a user meets it: real processes, exit codes, one sentence per mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from headwise.model.tiny import tiny_model
+from helpers import make_word_tokenizer
+
+
+def headwise(*arguments, cwd=None, **options):
+    code = "from headwise.cli import main; main()"
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=environment,
+        check=False,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny model whose tokenizer knows the words of the task `induction`."""
+    from headwise.tasks.induction import WORDS
+
+    tokenizer = make_word_tokenizer(WORDS)
+    place = tmp_path_factory.mktemp("models") / "tiny"
+    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+def test_help_answers_without_loading_torch():
+    done = headwise("--help")
+    assert done.returncode == 0
+    for command in ("check", "list", "score", "run", "demo"):
+        assert command in done.stdout
+    probe = "import sys; import headwise.cli; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
+
+
+def test_check_prints_the_shape_and_the_proof(folder):
+    done = headwise("check", folder, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "tiny: 4 layers × 4 heads, 2 key/value heads, head size 8, float32 on cpu" in done.stdout
+    assert "attention function" in done.stdout
+    assert "(4 of 4 layers)" in done.stdout
+    assert "prefix reuse     yes" in done.stdout
+
+
+@pytest.mark.parametrize("what", ["models", "tasks", "metrics", "methods", "studies", "families"])
+def test_lists_are_tab_separated_in_a_pipe(what):
+    done = headwise("list", what)
+    assert done.returncode == 0, done.stderr
+    header, *rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert rows
+    assert {len(row) for row in rows} == {len(header)}
+
+
+def test_score_writes_the_contracts_files_and_a_figure(folder, tmp_path):
+    done = headwise(
+        "score",
+        folder,
+        "induction",
+        "--method",
+        "ablation",
+        "-n",
+        6,
+        "--out",
+        tmp_path / "run",
+        "--device",
+        "cpu",
+    )
+    assert done.returncode == 0, done.stderr
+    table = pd.read_parquet(tmp_path / "run/tables/scores.parquet")
+    assert list(table.columns[:12]) == "model task method layer head score stderr lo hi n p q".split()
+    assert len(table) == 16
+    examples = pd.read_parquet(tmp_path / "run/tables/examples.parquet")
+    assert len(examples) == 6 * 16
+    means = examples.groupby(["layer", "head"])["value"].mean().to_numpy()
+    np.testing.assert_allclose(means, table["score"], atol=1e-12)
+    about = json.loads((tmp_path / "run/run.json").read_text())
+    assert about["status"] == "done"
+    assert about["settings"]["n"] == 6
+    for kind in ("png", "svg", "pdf"):
+        assert (tmp_path / f"run/figures/{folder.name}-induction-ablation.{kind}").stat().st_size > 5_000
+    assert "L" in done.stdout
+    assert "[" in done.stdout
+
+
+def test_the_chunk_size_is_stored_in_the_run(folder, tmp_path):
+    headwise(
+        "score",
+        folder,
+        "induction",
+        "-n",
+        4,
+        "--out",
+        tmp_path / "run",
+        "--batch-tokens",
+        333,
+        "--device",
+        "cpu",
+    )
+    from headwise.runs import CellStore
+
+    store = CellStore(tmp_path / "run/cells.sqlite")
+    (key,) = store.keys()
+    assert store.notes(key)["batch_tokens"] == 333
+
+
+def test_the_same_command_again_computes_nothing_and_other_settings_are_noticed(folder, tmp_path):
+    first = ["score", folder, "induction", "-n", 4, "--out", tmp_path / "run", "--device", "cpu"]
+    assert headwise(*first).returncode == 0
+    table = (tmp_path / "run/tables/scores.parquet").read_bytes()
+    again = headwise(*first)
+    assert again.returncode == 0
+    assert "ablation on" not in again.stderr  # no cell was computed
+    assert (tmp_path / "run/tables/scores.parquet").read_bytes() == table
+    other = headwise(*first, "--seed", 1)
+    assert other.returncode == 0
+    assert "note: this run was begun otherwise" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["check", "smolm2"], "did you mean 'smollm2'"),
+        (["check", "./absent"], "there is no file or folder ./absent"),
+        (["list", "task"], "did you mean 'tasks'"),
+        (["score", "MODEL", "io"], "did you mean 'ioi'"),
+        (["score", "MODEL", "induction", "--method", "ablate"], "did you mean 'ablation'"),
+        (["score", "MODEL", "induction", "--metric", "logit"], "did you mean 'logit_diff'"),
+        (["score", "MODEL", "induction", "--reference", "zer0"], "did you mean 'zero'"),
+        (["score", "MODEL", "induction", "--dtype", "float31"], "did you mean 'float32'"),
+        (["score", "MODEL", "induction", "--set", "sed=1"], "did you mean 'seed'"),
+        (["score", "MODEL", "induction", "--set", "n=many"], "expected a whole number"),
+        (["score", "MODEL", "induction", "--out", "MODEL/config.json"], "config.json"),
+        (["run", "rolls"], "unknown study 'rolls'"),
+        (["run", "score", "absent.yaml"], "there is no study file absent.yaml"),
+    ],
+)
+def test_a_mistake_is_exit_2_and_one_sentence(arguments, said, folder, tmp_path):
+    filled = [str(a).replace("MODEL", str(folder)) for a in arguments]
+    if filled[0] in ("score",) and "--out" not in filled:
+        filled += ["--out", str(tmp_path / "run")]
+    done = headwise(*filled, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("headwise:")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tasks: [ioi\n", "line 2 is not YAML"),
+        ("", "is empty"),
+        ("- ioi\n", "holds a list"),
+        ("task: ioi\n", "did you mean 'tasks'"),
+        ("n: true\n", "expected a whole number"),
+    ],
+)
+def test_a_bad_study_file_is_exit_2_with_the_place(text, said, tmp_path):
+    (tmp_path / "study.yaml").write_text(text)
+    done = headwise("run", "score", "study.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_study_file_and_flags_give_the_same_run(folder, tmp_path):
+    (tmp_path / "study.yaml").write_text(
+        f"models: {folder}\ntasks: [induction]\nmethods: [attribution, random]\nn: 4\n"
+    )
+    by_file = headwise("run", "score", "study.yaml", "--out", "a", "--device", "cpu", cwd=tmp_path)
+    flags = ["--method", "attribution", "--method", "random", "-n", 4, "--out", "b", "--device", "cpu"]
+    by_flags = headwise("score", folder, "induction", *flags, cwd=tmp_path)
+    assert (by_file.returncode, by_flags.returncode) == (0, 0), by_file.stderr + by_flags.stderr
+    tables = [(tmp_path / run / "tables/scores.parquet").read_bytes() for run in "ab"]
+    assert tables[0] == tables[1]
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path):
+    import signal
+
+    code = "from headwise.cli import main; main()"
+    arguments = [
+        "score",
+        str(folder),
+        "induction",
+        "-n",
+        "2000",
+        "--batch-tokens",
+        "64",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            code,
+            *arguments,
+            "--method",
+            "random",
+            "--method",
+            "ablation",
+            "--device",
+            "cpu",
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    from headwise.runs import CellStore
+
+    while process.poll() is None:  # until the first of the two cells is stored
+        time.sleep(0.2)
+        if (tmp_path / "run/cells.sqlite").exists():
+            store = CellStore(tmp_path / "run/cells.sqlite")
+            finished = len(store)
+            store.close()
+            if finished:
+                break
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 1
+    assert "the same command goes on from there" in said
+    assert "Traceback" not in said
+    assert json.loads((tmp_path / "run/run.json").read_text())["status"] == "interrupted"

@@ -1,0 +1,91 @@
+"""The package as people get it: a wheel that installs, names that exist, prose that is true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+import headwise as hw
+from conftest import REPOSITORY
+
+
+def test_the_public_names_are_about_a_dozen_and_all_there():
+    assert len(hw.__all__) <= 15
+    for name in hw.__all__:
+        assert getattr(hw, name) is not None
+    with pytest.raises(AttributeError, match="it has"):
+        _ = hw.nothing
+
+
+def test_a_wheel_is_built_and_runs_from_where_it_is_installed(tmp_path):
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, REPOSITORY], check=True)
+    (wheel,) = tmp_path.glob("headwise-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "headwise/model/families.json" in names
+    assert "headwise/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
+    installed = tmp_path / "installed"
+    subprocess.run([*pip, "install", "--no-deps", "--target", installed, wheel], check=True)
+    code = "import headwise, sys; print(headwise.__file__); from headwise import listing; listing.show('families')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(str(installed))
+    assert "llama\treached" in done.stdout
+
+
+def modules():
+    return sorted(m.name for m in pkgutil.walk_packages(hw.__path__, "headwise."))
+
+
+@pytest.mark.parametrize("name", modules())
+def test_examples_in_docstrings_run(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_arrows_between_rooms_point_one_way():
+    """cli → studies → scores, metrics, tasks → model → heads; figures and report never see a model."""
+    forbidden = {
+        "heads.py": r"headwise\.(model|tasks|metrics|scores|studies|runs|cli)",
+        "model": r"headwise\.(metrics|scores|studies|runs|figures|report|cli|tasks)",
+        "tasks": r"headwise\.(model|metrics|scores|studies|runs|figures|report|cli)",
+        "metrics": r"headwise\.(scores|studies|runs|figures|report|cli)",
+        "scores": r"headwise\.(studies|runs|figures|report|cli)",
+        "figures": r"headwise\.(model|tasks|metrics|scores|studies)",
+        "runs": r"headwise\.(model|tasks|metrics|scores|studies|figures|report|cli)",
+        "studies": r"headwise\.cli",
+    }
+    for room, pattern in forbidden.items():
+        place = REPOSITORY / "src/headwise" / room
+        for file in [place] if place.is_file() else place.rglob("*.py"):
+            for line in file.read_text(encoding="utf-8").splitlines():
+                # Indented imports are for types only, or made by a command when it runs.
+                found = re.match(rf"(from|import) ({pattern})", line)
+                assert not found, f"{file.name}: {line}"
+
+
+def test_citation_and_changelog_name_the_version():
+    version = hw.__version__
+    assert f"version: {version}" in (REPOSITORY / "CITATION.cff").read_text()
+    assert f"## {version}" in (REPOSITORY / "CHANGELOG.md").read_text()
+
+
+def test_no_machine_of_ours_is_named():
+    tracked = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    for name in tracked.stdout.split():
+        if name.endswith((".py", ".md", ".toml", ".txt", ".cff", ".yaml", "Makefile")):
+            text = (REPOSITORY / name).read_text(encoding="utf-8")
+            assert "/wor" + "k/" not in text, name
