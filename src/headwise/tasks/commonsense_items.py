@@ -35,10 +35,10 @@ Paper held over a flame will | burn | freeze | melt | rust
 An iron gate left in the rain for years will | rust | melt | shrink | grow
 If you turn a full cup upside down, the water will | pour out | stay inside | disappear | freeze
 A room gets brighter when you | open the curtains | close the door | lie down | turn off the lamp
-Which of these is heaviest? | a truck | a chair | a book | a spoon
-Which of these is the softest? | a pillow | a brick | a table | a stone
+Which is heaviest, a book, a truck, a spoon or a chair? | a truck | a chair | a book | a spoon
+Which is softest, a brick, a table, a pillow or a stone? | a pillow | a brick | a table | a stone
 What can you pour from one cup into another? | milk | a chair | a fork | a shoe
-Which of these would float in a bathtub? | a rubber duck | an iron hammer | a gold coin | a brick
+Which of them floats, a brick, a rubber duck, a hammer or a coin? | a rubber duck | a hammer | a coin | a brick
 What happens to a snowman on a warm day? | it melts | it grows | it hardens | it burns
 What makes the leaves on a tree move? | the wind | the grass | the moon | the soil
 What do you see in the sky just after a storm, when the sun comes out? | a rainbow | a volcano | a waterfall | a desert

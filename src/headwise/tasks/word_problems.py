@@ -32,8 +32,8 @@ N_FOILS = 3
 # Level: its stories, the size of its numbers, and how often it is drawn for the mixture. Measured on the
 # bundled model, so that the mixture leaves room in both directions.
 LEVELS = {
-    "1": (ONE_STEP, "small", 14),
-    "2": (ONE_STEP, "small", 3),
+    "1": (ONE_STEP, "small", 16),
+    "2": (ONE_STEP, "small", 1),
     "3": (ONE_STEP, "large", 1),
     "4": (TWO_STEPS, "small", 1),
     "5": ((*TWO_STEPS, *THREE_STEPS), "large", 1),
