@@ -123,6 +123,14 @@ _Pair = tuple[int, int]
 """(variant, prompt)."""
 
 
+@dataclass
+class _Live:
+    """What the gates of a batch are at the moment: it shrinks, and its first pass reads whole prompts."""
+
+    gates: Tensor  # B, L, H
+    acts: Tensor | None = None  # T: where gates act; None is everywhere
+
+
 class _Writer:
     """Everything a generation needs while it runs."""
 
@@ -145,7 +153,8 @@ class _Writer:
         self.choose, self.luck, self.stops = choose, luck, stops
         self.batch_tokens, self.advance = batch_tokens, advance
         self.ends = end_tokens(model)
-        self.pad = min(self.ends, default=0)
+        padding = getattr(model.hf.config, "pad_token_id", None)
+        self.pad = padding if isinstance(padding, int) and 0 <= padding < model.vocabulary else 0
         self.able: Abilities = abilities(model.hf, self.pad)
         self.changed = {int(layer) for layer in np.flatnonzero((gates != 1).any(axis=(0, 2)))}
         self.passes: list[int] = []
@@ -209,48 +218,47 @@ class _Writer:
     def _write_batch(self, pairs: Sequence[_Pair]) -> list[tuple[list[int], bool]]:
         batch = Batch(self.model.hf, [self.prompts[e] for _, e in pairs], self.pad, self.able.cache)
         device = batch.ids.device
-        gates = torch.from_numpy(self.gates[[v for v, _ in pairs]]).to(
-            device, self.model.gate_dtype
-        )  # B, L, H
+        live = _Live(torch.from_numpy(self.gates[[v for v, _ in pairs]]).to(device, self.model.gate_dtype))
         luck = None
         if self.luck is not None:
             luck = torch.from_numpy(self.luck[[e for _, e in pairs]]).to(device)
         written: list[list[int]] = [[] for _ in pairs]
         ended = [False] * len(pairs)
         rows = list(range(len(pairs)))  # which pair each row of the batch belongs to
-        for step in range(self.max_new_tokens):
-            with self.model.visiting(self._visitor(gates, batch.answering())):
+        with self.model.visiting(self._visitor(live)):
+            for step in range(self.max_new_tokens):
+                live.acts = batch.answering() if self.only_answers else None
                 logits = batch.logits()
-            self.passes.append(len(batch))
-            chosen = self.choose(logits, None if luck is None else luck[:, step])
-            for row, token in zip(rows, chosen.tolist(), strict=True):
-                if token in self.ends:
-                    ended[row] = True
-                else:
-                    written[row].append(token)
-                    ended[row] = self._stopped(pairs[row][1], written[row])
-            going = [place for place, row in enumerate(rows) if not ended[row]]
-            if not going or step + 1 == self.max_new_tokens:
-                break
-            batch.append(chosen)
-            if len(going) < len(rows):
-                rows = [rows[place] for place in going]
-                index = torch.tensor(going, device=device)
-                batch.keep(index)
-                gates = gates[index]
-                luck = None if luck is None else luck[index]
+                self.passes.append(len(batch))
+                chosen = self.choose(logits, None if luck is None else luck[:, step])
+                for row, token in zip(rows, chosen.tolist(), strict=True):
+                    if token in self.ends:
+                        ended[row] = True
+                    else:
+                        written[row].append(token)
+                        ended[row] = self._stopped(pairs[row][1], written[row])
+                going = [place for place, row in enumerate(rows) if not ended[row]]
+                if not going or step + 1 == self.max_new_tokens:
+                    break
+                batch.append(chosen)
+                if len(going) < len(rows):
+                    rows = [rows[place] for place in going]
+                    index = torch.tensor(going, device=device)
+                    batch.keep(index)
+                    live.gates = live.gates[index]
+                    luck = None if luck is None else luck[index]
         return list(zip(written, ended, strict=True))
 
-    def _visitor(self, gates: Tensor, answering: Tensor | None) -> Callable[[int, Tensor], Tensor]:
-        """The gates of the rows of one pass, `[B, L, H]`, at the positions where they act."""
-        acts = answering[None, :, None, None] if self.only_answers and answering is not None else None
+    def _visitor(self, live: _Live) -> Callable[[int, Tensor], Tensor]:
+        """The gates of the rows that are writing, at the positions where they act."""
 
         def gate(layer: int, z: Tensor) -> Tensor:
             if layer not in self.changed:
                 return z
-            g = gates[:, layer, : z.shape[2]].to(z.device, z.dtype)[:, None, :, None]  # B, 1, H, 1
+            g = live.gates[:, layer, : z.shape[2]].to(z.device, z.dtype)[:, None, :, None]  # B, 1, H, 1
             reference = None if self.means is None else self.means[layer].to(z.device, z.dtype)
-            return gated(z, g, reference, None if acts is None else acts.to(z.device))
+            acts = None if live.acts is None else live.acts.to(z.device)[None, :, None, None]
+            return gated(z, g, reference, acts)
 
         return gate
 
@@ -361,7 +369,8 @@ def _check_length(model: Model, prompts: Sequence[Sequence[int]], max_new_tokens
     most = getattr(model.hf.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[operator, union-attr]
     if not isinstance(most, int):
         return
-    tables = [m.num_embeddings for m in model.hf.modules() if isinstance(m, nn.Embedding)]
+    words = model.hf.get_input_embeddings()  # type: ignore[operator]
+    tables = [m.num_embeddings for m in model.hf.modules() if isinstance(m, nn.Embedding) and m is not words]
     longest = max(range(len(prompts)), key=lambda e: len(prompts[e]), default=None)
     if longest is None or not any(most <= size <= most + 2 for size in tables):
         return
