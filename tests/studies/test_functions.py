@@ -12,6 +12,7 @@ import pytest
 import headwise as hw
 from headwise.elbow import elbow_count
 from headwise.errors import HeadwiseError
+from headwise.model.tiny import tiny_model
 from headwise.runs import CellStore, read_table
 from headwise.studies import functions as study
 from headwise.studies.function_tables import agreement_rows, overlap_rows
@@ -22,8 +23,8 @@ LABELS = ("animals", "colours", "verbs")
 TABLES = ("scores", "examples", "elbows", "overlap", "agreement", "probe")
 
 
-@pytest.fixture
-def data(tmp_path):
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
     """Eight examples of each of three made-up abilities, in turn."""
     answers = {
         "animals": ("cat", "dog", "bird"),
@@ -36,9 +37,18 @@ def data(tmp_path):
         prompt = " ".join(WORDS[(i * 7 + j * 3) % 20] for j in range(4 + i % 2))
         row = {"prompt": prompt, "target": f" {answers[label][(i // 3) % 3]}", "label": label}
         lines.append(json.dumps(row))
-    path = tmp_path / "kinds.jsonl"
+    path = tmp_path_factory.mktemp("data") / "kinds.jsonl"
     path.write_text("\n".join(lines))
     return str(path)
+
+
+@pytest.fixture(scope="module")
+def finished(word_tokenizer, data, tmp_path_factory):
+    """One whole run, with its figures; drawing them is most of the work, so it is done once."""
+    model = hw.load(
+        tiny_model("llama", vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name="tiny"
+    )
+    return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data)
 
 
 def carried_out(model, out, data, **settings):
@@ -47,8 +57,8 @@ def carried_out(model, out, data, **settings):
     return hw.run("functions", out, workbench=bench, models=["tiny"], data=data, **settings)
 
 
-def test_every_table_and_figure_is_there_and_they_agree_with_one_another(tiny, data, tmp_path):
-    folder = carried_out(tiny, tmp_path / "run", data)
+def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finished):
+    folder = finished
     scores, examples, elbows, overlap, agreement, probe = (read_table(folder.path, name) for name in TABLES)
     assert list(scores.columns[:12]) == "model task method layer head score stderr lo hi n p q".split()
     assert scores.groupby(["task", "method"]).size().to_dict() == {
@@ -78,9 +88,8 @@ def test_every_table_and_figure_is_there_and_they_agree_with_one_another(tiny, d
     assert any("not what the head does" in notice for notice in folder.notices)
 
 
-def test_the_maps_are_those_of_the_methods_themselves(tiny, data, tmp_path):
-    folder = carried_out(tiny, tmp_path / "run", data)
-    scores = read_table(folder.path, "scores").set_index(["method", "task", "layer", "head"])["score"]
+def test_the_maps_are_those_of_the_methods_themselves(tiny, data, finished):
+    scores = read_table(finished.path, "scores").set_index(["method", "task", "layer", "head"])["score"]
     from headwise.scores.probe import probe
     from headwise.tasks.files import load_task
 
@@ -93,17 +102,16 @@ def test_the_maps_are_those_of_the_methods_themselves(tiny, data, tmp_path):
     np.testing.assert_allclose(scores["attribution", "animals"].to_numpy(), expected.values.ravel())
 
 
-def test_held_out_examples_are_numbered_as_the_causal_methods_number_them(tiny, data, tmp_path):
-    folder = carried_out(tiny, tmp_path / "run", data)
-    examples = read_table(folder.path, "examples")
+def test_held_out_examples_are_numbered_as_the_causal_methods_number_them(finished):
+    examples = read_table(finished.path, "examples")
     by_probe = examples[examples["method"] == "probe"].groupby("task")["example"].unique()
     for label in LABELS:
         assert len(by_probe[label]) == 2
         assert by_probe[label].max() < 8
 
 
-def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, tmp_path, monkeypatch):
-    whole = carried_out(tiny, tmp_path / "whole", data)
+def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
     real, calls = study.score, []
 
     def breaks(*args, **options):
@@ -121,13 +129,14 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, tmp_p
     carried_out(tiny, tmp_path / "cut", data)
     assert calls == ["animals", "colours", "verbs", "verbs"]
     for name in TABLES:
-        tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (whole.path, tmp_path / "cut")]
+        tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (finished.path, tmp_path / "cut")]
         assert tables[0] == tables[1], name
     carried_out(tiny, tmp_path / "cut", data)
     assert len(calls) == 4
 
 
-def test_abilities_examples_and_methods_can_be_chosen(tiny, data, tmp_path):
+def test_abilities_examples_and_methods_can_be_chosen(tiny, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
     chosen = {"abilities": ["verbs", "animals"], "n": 5, "methods": ["ablation", "random"]}
     folder = carried_out(tiny, tmp_path / "run", data, **chosen)
     scores = read_table(folder.path, "scores")

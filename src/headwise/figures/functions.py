@@ -90,6 +90,7 @@ def overlap_matrix(table: pd.DataFrame) -> Any:
             figsize=(1.9 + (0.42 * len(abilities) + 0.9) * len(methods) + 0.8, 0.42 * len(abilities) + 2.0),
             layout="constrained",
         )
+        figure.get_layout_engine().set(h_pad=0.12)  # keeps the title off the panels' own
         panels = figure.subplots(1, len(methods), squeeze=False)
         for panel, method in zip(panels.flat, methods, strict=True):
             part = table[table["method"] == method]
@@ -118,7 +119,14 @@ def _span(numbers: pd.Series) -> str:
 
 
 def _short(value: float) -> str:
-    return "1" if value == 1 else "–" if np.isnan(value) else f"{value:.2f}"[1:]
+    """Two digits without the zero before the point; only the same sets are 1.
+
+    >>> [_short(value) for value in (0.0, 0.256, 0.997, 1.0)]
+    ['.00', '.26', '>.99', '1']
+    """
+    if np.isnan(value):
+        return "–"
+    return "1" if value == 1 else ">.99" if value > 0.99 else f"{value:.2f}"[1:]
 
 
 def _ticks(panel: Any, shape: tuple[int, int]) -> None:

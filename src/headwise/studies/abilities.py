@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.errors import HeadwiseError, unknown
 from headwise.model.load import Model
 from headwise.tasks import Task, families, task
+from headwise.tasks.mappings.cogqa import ABILITIES
 from headwise.tasks.registry import TaskFamily
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _LOOK = 64
 
 
 def abilities_of(settings: Any, bench: Workbench, model: Model) -> dict[str, Task]:
-    """A task per ability, all examples labelled, in the order in which the abilities first appear.
+    """A task per ability, all examples labelled: the known abilities in their order, then others as they appear.
 
     Reads `tasks`, `data`, `task_options`, `limit`, `abilities`, `n` and `seed` of the settings.
     """
@@ -40,7 +41,8 @@ def abilities_of(settings: Any, bench: Workbench, model: Model) -> dict[str, Tas
     for label in settings.abilities:
         if label not in found:
             raise unknown("ability", label, found)
-    return {label: task for label, task in found.items() if label in (settings.abilities or found)}
+    in_order = [*(known for known in ABILITIES if known in found), *(a for a in found if a not in ABILITIES)]
+    return {label: found[label] for label in in_order if label in (settings.abilities or found)}
 
 
 def together(tasks: dict[str, Task]) -> Task:
