@@ -83,7 +83,7 @@ def graddrop_by_hand(model, task):
     total = torch.zeros(len(task), *model.shape, dtype=torch.float64)
     for dropped in range(L):
         for e, example in enumerate(task):
-            gates = torch.ones(model.shape, dtype=torch.float64, requires_grad=True)
+            gates = torch.ones(model.shape, dtype=torch.float64, device=model.device, requires_grad=True)
             x = model.hf.transformer.wte.weight[model.tokens(example.prompt)][None]
             x = x + model.hf.transformer.wpe.weight[: x.shape[1]]
             for layer, block in enumerate(blocks):
@@ -99,7 +99,7 @@ def graddrop_by_hand(model, task):
             logits = model.hf.lm_head(model.hf.transformer.ln_f(x))[0, -1]
             (target,), (foil,) = (model.tokens(t.strip()) for t in (example.target, example.foils[0]))
             (logits[target] - logits[foil]).backward()
-            total[e] += gates.grad.abs()
+            total[e] += gates.grad.abs().cpu()
     return (total / L * (L / (L - 1))).numpy()
 
 

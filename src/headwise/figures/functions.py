@@ -90,7 +90,7 @@ def overlap_matrix(table: pd.DataFrame) -> Any:
             figsize=(1.9 + (0.42 * len(abilities) + 0.9) * len(methods) + 0.8, 0.42 * len(abilities) + 2.0),
             layout="constrained",
         )
-        figure.get_layout_engine().set(h_pad=0.12)  # keeps the title off the panels' own
+        figure.set_layout_engine("constrained", h_pad=0.12)  # keeps the title off the panels' own
         panels = figure.subplots(1, len(methods), squeeze=False)
         for panel, method in zip(panels.flat, methods, strict=True):
             part = table[table["method"] == method]
