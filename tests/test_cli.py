@@ -216,33 +216,14 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path):
     import signal
 
     code = "from headwise.cli import main; main()"
-    arguments = [
-        "score",
-        str(folder),
-        "induction",
-        "-n",
-        "2000",
-        "--batch-tokens",
-        "64",
-        "--out",
-        str(tmp_path / "run"),
-    ]
+    arguments = f"score {folder} induction -n 2000 --batch-tokens 64 --out {tmp_path / 'run'} --device cpu"
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            code,
-            *arguments,
-            "--method",
-            "random",
-            "--method",
-            "ablation",
-            "--device",
-            "cpu",
-        ],
+        [sys.executable, "-c", code, *arguments.split(), *"--method random --method ablation".split()],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
+        # A suite started in the background ignores Ctrl-C, and its children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     from headwise.runs import CellStore
 
