@@ -2,7 +2,8 @@
 
 "If you drop a glass on a stone floor, it will probably" -> " break". Some items are sentences to finish and
 some are questions; answers are a few words long, with three wrong ones that are as easy to say. Each item is
-one example, so a task can have as many as there are items and no more.
+one example, so a task can have as many as there are items and no more. The bundled model prefers the right
+answer in about four of five.
 """
 
 from __future__ import annotations

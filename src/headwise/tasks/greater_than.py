@@ -12,7 +12,8 @@ What one step of the model can say depends on its tokenizer, so the sentence is 
     1742                "to the year"     " 1733" … " 1799"  " 1700" … " 1732"
 
 The counterfactual starts as early in the century as the tokens allow, as the paper's "01", so that the wrong
-endings become right.
+endings become right. The bundled model is at the ceiling: in 100 of 100 examples the next tens digit beats every
+smaller one. Only the metric, .58 on average, tells better from worse.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 "The capital of France is" -> " Paris". Foils are answers to the same question about other subjects; the
 counterfactual asks it about one of those, whose name is as long in tokens.
+
+The bundled model is right in 90 of 100, where chance is one in five: in all of fifty opposites and plurals, in
+three of five colors, in between for the rest.
 """
 
 from __future__ import annotations

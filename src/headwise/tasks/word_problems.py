@@ -1,9 +1,13 @@
 """Small arithmetic stories with a whole number as the answer, in five levels.
 
 Level 1 takes one step with numbers up to ten and says which; level 2 leaves that to the reader; level 3 has
-larger numbers; level 4 takes two steps with small numbers, level 5 two or more with larger ones. A small model
-that has to say the number at once mostly guesses from level 2 on, but works it out where it has seen others
-do so: then take the shots from a task with `answer="worked"`.
+larger numbers; level 4 takes two steps with small numbers, level 5 two or more with larger ones.
+
+The task is meant for eight solved examples before each question. Without any, the bundled model is below
+chance (8 %): it repeats a number of the story, and such numbers are among the foils. With eight, greedy
+decoding says the right number for 35 to 45 % of the first sixty, depending on the shots: about half of level 1
+and nothing beyond. Shots that show the working lift that to 60 to 67 %, and to about half even at level 3 when
+all are of that level:
 
     few_shot(task("word_problems", 60), 8, template="Q: {prompt}\\nA:{target}",
              pool=task("word_problems", 64, seed=1, answer="worked"))
@@ -29,8 +33,8 @@ FACTORS = {"small": (2, 5), "large": (3, 9)}
 LARGEST = {"small": 30, "large": 200}
 N_FOILS = 3
 
-# Level: its stories, the size of its numbers, and how often it is drawn for the mixture. Measured on the
-# bundled model, so that the mixture leaves room in both directions.
+# Level: its stories, the size of its numbers, and how often it is drawn for the mixture. Chosen by measuring the
+# bundled model, so that its score on the mixture leaves room in both directions, with plain shots and worked ones.
 LEVELS = {
     "1": (ONE_STEP, "small", 16),
     "2": (ONE_STEP, "small", 1),
@@ -44,7 +48,7 @@ MIXTURE = [level for level, (_, _, often) in LEVELS.items() for _ in range(often
 @register(
     "word_problems",
     metric="logprob",
-    about="arithmetic stories in five levels, the answer a whole number",
+    about="arithmetic stories in five levels, the answer a whole number; below chance without solved examples",
     level=("mixed", *LEVELS),
     answer=("number", "worked"),
 )
