@@ -85,11 +85,10 @@ def ablation(model: Model, examples: int, layers: int) -> dict[str, float]:
 MEMORY = """
 import resource, sys
 import numpy as np, torch
-sys.path.insert(0, {tests!r})
+import headwise as hw
 from headwise.heads import single_gates
 from headwise.metrics import metric
 from headwise.model.engine import Engine
-from headwise.model.load import Model
 from headwise.model.tiny import tiny_model
 from headwise.tasks import Example, Task
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -113,11 +112,10 @@ print(peak() - before)
 
 def memory() -> list[dict[str, float]]:
     """Peak memory of scoring above the loaded model, each in a process of its own."""
-    tests = str(Path(__file__).parent.parent / "tests")
     rows = []
     for vocabulary in (1_000, 50_000, 200_000):
         for length in (128, 512):
-            code = MEMORY.format(tests=tests, vocabulary=vocabulary, length=length)
+            code = MEMORY.format(vocabulary=vocabulary, length=length)
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
             full_logits = 8 * length * vocabulary * 4 / 2**20
             rows.append(
