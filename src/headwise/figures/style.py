@@ -34,6 +34,11 @@ def house_style() -> Iterator[None]:
         yield
 
 
+def file_name(name: object) -> str:
+    """A model or a task may be a path, and an ability has spaces; a figure's name has neither."""
+    return Path(str(name)).name.replace(" ", "-")
+
+
 def save(figure: Any, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG, SVG and PDF; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)

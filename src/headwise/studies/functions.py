@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from headwise import stats
 from headwise.elbow import elbow_count
 from headwise.errors import HeadwiseError
 from headwise.figures.functions import READABLE, ability_maps, overlap_matrix
-from headwise.figures.style import save
+from headwise.figures.style import file_name, save
 from headwise.heads import Scores
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.scores import method, score
@@ -29,18 +28,20 @@ from headwise.studies.abilities import abilities_of, together
 from headwise.studies.function_tables import agreement_rows, overlap_rows, scores_fingerprint
 from headwise.studies.registry import register
 from headwise.studies.score import example_table
+from headwise.studies.settings import StudySettings
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
 
+QUICK = 12
+"""Most examples per ability with `quick`."""
 EVERY = "all"
 """What the task of a cell or a row is called where it is about all abilities together."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FunctionsSettings:
+class FunctionsSettings(StudySettings):
     """Settings of the study `functions`."""
 
-    models: tuple[str, ...] = ("smollm2",)
     tasks: tuple[str, ...] = ()
     """Built-in names, files (CogQA, or your own with labels), or hub:owner/name; `abilities` by default. An
     example without a label counts as of the ability named like its task."""
@@ -55,18 +56,12 @@ class FunctionsSettings:
     methods: tuple[str, ...] = ("attribution", "probe")
     n: int | None = None
     """Most examples per ability; by default 40 of a built-in task, and all of a file."""
-    seed: int = 0
     metric: str | None = None
     """Of the causal methods; by default each task's own."""
     reference: str = "zero"
     """What a gated-out head is replaced by, in the causal methods."""
     answer_tokens: int | None = None
     """The probe averages over that many tokens of the answer, the least probable ones; all by default."""
-    quick: bool = False
-    """At most 12 examples per ability."""
-    device: str | None = None
-    dtype: str | None = None
-    batch_tokens: int | None = None
 
 
 @register("functions", question="Which heads serve which ability?", settings=FunctionsSettings)
@@ -74,7 +69,7 @@ def carry_out(settings: FunctionsSettings, bench: Workbench, folder: RunFolder) 
     for name in settings.methods:
         method(name)  # an unknown one should end the run before it begins
     if settings.quick:
-        settings = replace(settings, n=min(settings.n or 12, 12))
+        settings = replace(settings, n=min(settings.n or QUICK, QUICK))
     by_model = {}
     for name in settings.models:
         by_model[name] = abilities_of(settings, bench, bench.model(name))
@@ -87,7 +82,7 @@ def carry_out(settings: FunctionsSettings, bench: Workbench, folder: RunFolder) 
     ]
     execute(folder, cells, partial(_compute, settings, bench, by_model), progress=bench.progress)
     scores = read_table(folder, "scores")
-    shown = _shown(settings, bench)
+    shown = bench.shown(settings.models)
     summaries = [
         Cell(
             "functions",
@@ -102,15 +97,6 @@ def carry_out(settings: FunctionsSettings, bench: Workbench, folder: RunFolder) 
     execute(folder, summaries, partial(_summary, scores, shown), progress=False)
     _draw(folder)
     _tell(folder)
-
-
-def _shown(settings: FunctionsSettings, bench: Workbench) -> dict[str, str]:
-    """What each model is called in the tables: its own name, or what was given where two have the same."""
-    names = [bench.model(given).name for given in settings.models]
-    return {
-        given: name if names.count(name) == 1 else given
-        for given, name in zip(settings.models, names, strict=True)
-    }
 
 
 def _cells(settings: FunctionsSettings, fingerprint: str, model: str, tasks: dict[str, Task]) -> list[Cell]:
@@ -142,7 +128,7 @@ def _compute(
     settings: FunctionsSettings, bench: Workbench, by_model: dict[str, dict[str, Task]], cell: Cell
 ) -> CellResult:
     model, tasks = bench.model(cell.model), by_model[cell.model]
-    shown = _shown(settings, bench)[cell.model]
+    shown = bench.shown(settings.models)[cell.model]
     if cell.part == "probe":
         every = together(tasks)
         with progress("probe of all abilities", len(every), show=bench.progress) as advance:
@@ -238,14 +224,13 @@ def _summary(scores: pd.DataFrame, shown: dict[str, str], cell: Cell) -> CellRes
 def _draw(folder: RunFolder) -> None:
     for (model, name), part in read_table(folder, "scores").groupby(["model", "method"], sort=False):
         figure = ability_maps(part.reset_index(drop=True))
-        save(figure, folder.path / "figures", f"functions-{_file(model)}-{_file(name)}")
+        save(figure, folder.path / "figures", f"functions-{file_name(model)}-{file_name(name)}")
     for model, part in read_table(folder, "overlap").groupby("model", sort=False):
-        save(overlap_matrix(part.reset_index(drop=True)), folder.path / "figures", f"overlap-{_file(model)}")
-
-
-def _file(name: Any) -> str:
-    """A model may be a path; a figure's name is no place."""
-    return Path(str(name)).name.replace(" ", "-")
+        save(
+            overlap_matrix(part.reset_index(drop=True)),
+            folder.path / "figures",
+            f"overlap-{file_name(model)}",
+        )
 
 
 def _tell(folder: RunFolder) -> None:

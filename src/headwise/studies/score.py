@@ -11,25 +11,27 @@ import pandas as pd
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.figures.heatmap import score_map
-from headwise.figures.style import save
+from headwise.figures.style import file_name, save
 from headwise.heads import Scores
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.scores import method, score
 from headwise.studies.registry import register
+from headwise.studies.settings import StudySettings
 from headwise.studies.workbench import Workbench
+
+QUICK = 16
+"""Most examples with `quick`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreSettings:
+class ScoreSettings(StudySettings):
     """Settings of the study `score`."""
 
-    models: tuple[str, ...] = ("smollm2",)
     tasks: tuple[str, ...] = ("ioi",)
     """Built-in names, files, or hub:owner/name."""
     methods: tuple[str, ...] = ("ablation",)
     n: int = 64
     """Examples per task."""
-    seed: int = 0
     metric: str | None = None
     """By default each task's own."""
     reference: str = "zero"
@@ -40,16 +42,11 @@ class ScoreSettings:
     """Options of the task (pattern: ABB), of its prompts (shots, template, separator) or of its file (columns)."""
     method_options: dict[str, Any] = field(default_factory=dict)
     """Options of the method."""
-    quick: bool = False
-    """At most 16 examples."""
-    device: str | None = None
-    dtype: str | None = None
-    batch_tokens: int | None = None
 
 
 @register("score", question="Which heads matter for this task?", settings=ScoreSettings)
 def carry_out(settings: ScoreSettings, bench: Workbench, folder: RunFolder) -> None:
-    n = min(settings.n, 16) if settings.quick else settings.n
+    n = min(settings.n, QUICK) if settings.quick else settings.n
     options = [
         method(name).options for name in settings.methods
     ]  # an unknown one ends the run before it begins
@@ -134,5 +131,4 @@ def _draw(folder: RunFolder) -> None:
     table = read_table(folder, "scores")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
         figure = score_map(part.reset_index(drop=True), signed=bool(part["signed"].iloc[0]))
-        parts = [str(p).replace("/", "-") for p in (model, task, name)]
-        save(figure, folder.path / "figures", "-".join(parts))
+        save(figure, folder.path / "figures", "-".join(map(file_name, (model, task, name))))

@@ -17,6 +17,21 @@ from headwise.errors import HeadwiseError, unknown
 
 Settings = TypeVar("Settings")
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudySettings:
+    """What every study can be told; a study adds fields of its own, and may give these other defaults."""
+
+    models: tuple[str, ...] = ("smollm2",)
+    seed: int = 0
+    quick: bool = False
+    """Smaller numbers everywhere: at most three minutes on two cores with the bundled model."""
+    device: str | None = None
+    dtype: str | None = None
+    batch_tokens: int | None = None
+    """Most tokens in one forward pass."""
+
+
 LARGEST_FILE = 1_000_000
 """Bytes; a study file is a page of text, and anything larger is not one."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.model.load import Model, load
@@ -32,6 +33,12 @@ class Workbench:
         if name not in self._models:
             self._models[name] = load(name, **self._load_options)
         return self._models[name]
+
+    def shown(self, given: Sequence[str]) -> dict[str, str]:
+        """What each model is called in the tables: its own name, or what was given where two have the same."""
+        names = {one: self.model(one).name for one in given}
+        several = Counter(names.values())
+        return {one: name if several[name] == 1 else one for one, name in names.items()}
 
     def task(
         self, source: str, model: Model, n: int, seed: int, options: Mapping[str, Any] | None = None
