@@ -234,6 +234,20 @@ def test_an_order_of_some_heads_has_a_curve_and_no_area(planted, halves):
     assert [head.layer for head in layer_matched.order] == [0, 1, 1, 2, 3, 3]
 
 
+def test_the_ends_of_a_grid_need_not_be_measured(planted, halves, scores, swept):
+    found = sweep(planted, halves[1], scores, by="absolute", k=[1, 2, 3, 4, 5, 6, 10], controls=())
+    assert found.k_at(0.7).k == swept.k_at(0.7).k
+    assert found.cpr().value == pytest.approx(swept.cpr().value, abs=1e-6)
+    late = sweep(planted, halves[1], scores, by="absolute", k=[8], controls=())
+    assert late.k_at(0.9).k == np.ceil(0.9 * 8)  # on the straight line from none
+
+
+def test_an_order_that_does_not_get_there_says_so(planted, halves, scores):
+    first = scores.order("absolute")[:1]
+    needed = sweep(planted, halves[1], first, controls=()).k_at(0.99)
+    assert np.isnan([needed.k, needed.hi, needed.stays]).all()
+
+
 def test_without_counterfactuals_the_reference_is_the_mean(tiny):
     task = word_task(6)
     plain = hw.Task("plain", tuple(hw.Example(e.prompt, e.target, e.foils) for e in task), "logit_diff")

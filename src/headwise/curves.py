@@ -13,7 +13,14 @@ import pandas as pd
 
 from headwise import stats
 from headwise.errors import HeadwiseError
-from headwise.explained import Estimate, HeadsNeeded, areas, heads_needed, resampled_needs
+from headwise.explained import (
+    Estimate,
+    HeadsNeeded,
+    areas,
+    heads_needed,
+    resampled_needs,
+    whole_interval,
+)
 from headwise.heads import Order
 
 THRESHOLD = 0.9
@@ -80,31 +87,35 @@ class Sweep:
         Between measured points the curve is taken as straight, and heads are rounded up; a sweep on the default
         grid has measured the points beside the answer. NaN where the explained effect is undefined.
         """
-        if not 0 < threshold <= 1:
-            raise HeadwiseError(
-                f"a threshold of the explained effect lies above 0 and up to 1, not at {threshold}"
-            )
+        check_threshold(threshold)
         if not self.defined:
             return HeadsNeeded(*[float("nan")] * 6)
-        shares = self.explained()["value"].to_numpy()
+        k, gains = self._with_ends()
+        shares = gains.mean(1) / (self.full - self.none).mean()
         found: list[float] = []
         for stays in (False, True):
-            value = float(heads_needed(self.k, shares, threshold, stays=stays))
-            found += [value, *stats.interval(self.resampled_k(threshold, stays=stays))]
+            value = float(heads_needed(k, shares, threshold, stays=stays))
+            found += [value, *whole_interval(self.resampled_k(threshold, stays=stays))]
         return HeadsNeeded(*found)
 
     def resampled_k(
         self, threshold: float = THRESHOLD, *, stays: bool = False, seed: int | None = None
     ) -> np.ndarray:
         """Heads needed in each resample of the examples `[B]`; two sweeps over the same examples stay paired."""
-        return resampled_needs(
-            self.k,
-            self.gains,
-            self.full - self.none,
-            threshold,
-            stays=stays,
-            seed=self.seed if seed is None else seed,
-        )
+        seed = self.seed if seed is None else seed
+        return resampled_needs(*self._with_ends(), self.full - self.none, threshold, stays=stays, seed=seed)
+
+    def _with_ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """k and gains `[K, E]` with both ends: they are known without measuring.
+
+        An order that leaves heads out says nothing of the way from its last head to all of them.
+        """
+        k, gains = self.k, self.gains
+        if k[0] > 0:
+            k, gains = np.concatenate([[0], k]), np.concatenate([np.zeros((1, self.n)), gains])
+        if k[-1] < self.total and len(self.order) == self.total:
+            k, gains = np.append(k, self.total), np.concatenate([gains, (self.full - self.none)[None]])
+        return k, gains
 
     def cpr(self) -> Estimate:
         """∫ explained effect over the fraction of heads: more is better; above 1 where parts outdo the whole."""
@@ -115,12 +126,10 @@ class Sweep:
         return self._area(1)
 
     def _area(self, which: int) -> Estimate:
-        # The ends are known without measuring; an order that leaves heads out says nothing of the way to them.
         if not self.defined or len(self.order) < self.total:
             return Estimate(float("nan"), float("nan"), float("nan"))
         whole = self.full - self.none
-        k = np.array([0, *self.k, self.total])
-        gains = np.stack([np.zeros_like(whole), *self.gains, whole])
+        k, gains = self._with_ends()
         found = areas(k, gains.mean(1) / whole.mean(), self.total)[which]
         resampled = areas(k, stats.resampled_ratio(gains.T, whole, seed=self.seed), self.total)[which]
         return Estimate(float(found), *stats.interval(resampled))
@@ -190,6 +199,13 @@ class Sweep:
         from headwise.figures.circuits import explained_panels
 
         return explained_panels(self.table(), threshold=threshold)
+
+
+def check_threshold(threshold: float) -> None:
+    if not 0 < threshold <= 1:
+        raise HeadwiseError(
+            f"a threshold of the explained effect lies above 0 and up to 1, not at {threshold}"
+        )
 
 
 def renamed(found: Sweep, **about: Any) -> Sweep:

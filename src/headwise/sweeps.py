@@ -12,7 +12,7 @@ import numpy as np
 
 from headwise import stats
 from headwise.controls import layer_matched_order, random_order
-from headwise.curves import THRESHOLD, Sweep
+from headwise.curves import THRESHOLD, Sweep, check_threshold
 from headwise.errors import HeadwiseError, unknown
 from headwise.explained import knee_points, spread_points
 from headwise.heads import Head, Order, Scores, keep_gates, mask_gates, ones
@@ -71,6 +71,7 @@ def sweep(
     for kind in controls:
         if kind not in CONTROLS:
             raise unknown("control", kind, CONTROLS)
+    check_threshold(threshold)
     heads = _heads(model, order, by)
     chosen = None if k is None else _checked(k, len(heads))
     measured = metric_named(metric or task.metric)

@@ -35,6 +35,12 @@ class Work:
     def __init__(self, settings: CircuitsSettings, bench: Workbench) -> None:
         self.settings, self.bench = settings, bench
         self.shown = bench.shown(settings.models)
+        for name in settings.models:
+            total = len(bench.model(name).heads())
+            if max(settings.k, default=0) > total or min(settings.k, default=0) < 0:
+                raise HeadwiseError(
+                    f"k is {', '.join(map(str, settings.k))}; {name} has {total} heads, so k runs from 0 to {total}"
+                )
         self.tasks = {(model, task): self._halves(model, task) for model, task in settings.curves()}
 
     def _halves(self, model: str, task: str) -> tuple[Task, Task]:
@@ -73,8 +79,8 @@ class Work:
             rows += per_curve * len(tested)
             tokens += int(per_curve * len(tested) * np.mean(lengths))
         return (
-            f"circuits: {len(self.tasks)} curves per order of up to {rows:,} rows (about {tokens:,} tokens) in all, "
-            f"after ranking the heads by {', '.join(s.orders)} on {s.n - s.n // 2} examples each"
+            f"circuits: heads are ranked by {', '.join(s.orders)} on {s.n - s.n // 2} examples of each task and model; "
+            f"the curves are then up to {rows:,} forward rows, about {tokens:,} tokens"
         )
 
     # ---- orders ----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from headwise.curves import check_threshold
 from headwise.errors import HeadwiseError, unknown
 from headwise.scores import method
 from headwise.studies.settings import StudySettings
@@ -120,10 +121,7 @@ def check(settings: CircuitsSettings) -> None:
             raise HeadwiseError(f"a pair names {names[0]!r} twice; its models must differ")
     if settings.n < 4:
         raise HeadwiseError(f"n is {settings.n}; two halves with an interval each need at least 4 examples")
-    if not 0 < settings.threshold <= 1:
-        raise HeadwiseError(
-            f"threshold is {settings.threshold}; expected a share of the effect, above 0 and up to 1"
-        )
+    check_threshold(settings.threshold)
     if settings.points < 3 or settings.draws < 1 or settings.maps < 0:
         raise HeadwiseError("expected at least 3 points, 1 draw of each control and 0 maps")
     panels = [(number, task) for number, _, task in settings.panels()]
