@@ -165,6 +165,17 @@ def run(
 
 
 @app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="run folders; several compare side by side")],
+    out: Annotated[Path, typer.Option(help="the page")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML page over one or more runs."""
+    from headwise.report import write_report
+
+    typer.echo(f"{write_report(runs, out)}: open it in a browser; it needs no network")
+
+
+@app.command()
 def demo(out: Annotated[Path, typer.Option(help="the run folder")] = Path("demo")) -> None:
     """A few minutes with the bundled model: prove that its heads are reached, then score them."""
     check("smollm2")
@@ -203,7 +214,7 @@ def _run(
         raise typer.Exit(1) from None
     for notice in folder.notices:
         typer.echo(f"note: {notice}", err=True)
-    typer.echo(f"{out}: tables, figures and run.json")
+    typer.echo(f"{out}: tables, figures and report.html")
 
 
 def _show_scores(out: Path) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import unknown
+from headwise.errors import HeadwiseError, unknown
+from headwise.report import write_report
 from headwise.runs import RunFolder
 from headwise.studies.settings import plain, resolve
 from headwise.studies.workbench import Workbench
@@ -87,4 +88,8 @@ def run(
         out, study=name, settings=given, fingerprints=fingerprints, fresh=fresh, command=command
     ) as folder:
         chosen.carry_out(resolved, bench, folder)
+    try:
+        write_report([folder.path], folder.path / "report.html")
+    except HeadwiseError as error:  # the tables and figures are there: a page about them is no reason to fail
+        folder.notice(f"no report was written: {error}")
     return folder
