@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.plugins import discover
 from headwise.report.gather import Run
 
 
@@ -94,13 +95,9 @@ def register(study: str) -> Callable[[Writer], Writer]:
 
 def writers() -> Mapping[str, Writer]:
     """Every study that has its own section; the others get the general one."""
-    import importlib
-    import pkgutil
-
     import headwise.report.about as package
 
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"headwise.report.about.{module.name}")
+    discover(package)
     return _WRITERS
 
 

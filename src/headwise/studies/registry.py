@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.plugins import discover
 from headwise.report import write_report
 from headwise.runs import RunFolder
 from headwise.studies.settings import plain, resolve
@@ -49,8 +48,7 @@ def studies() -> dict[str, Study]:
     """Every registered study, by name."""
     import headwise.studies as package
 
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"headwise.studies.{module.name}")
+    discover(package)
     return dict(sorted(_STUDIES.items()))
 
 
