@@ -176,6 +176,24 @@ def report(
 
 
 @app.command()
+def verify(
+    run: Annotated[Path, typer.Argument(help="a finished run folder")],
+    cells: Annotated[int, typer.Option(help="how many to compute again", min=1)] = 3,
+    seed: Annotated[int, typer.Option(help="which ones")] = 0,
+) -> None:
+    """Compute a sample of a run's cells again and say whether they match."""
+    from headwise.studies.verify import summary
+    from headwise.studies.verify import verify as compute_again
+
+    results = compute_again(run, cells=cells, seed=seed)
+    for one in results:
+        typer.echo(f"{'same' if one.same else 'DIFFERS'}  {one.label}: {one.said}")
+    typer.echo(summary(results))
+    if not all(one.same for one in results):
+        raise typer.Exit(1)
+
+
+@app.command()
 def demo(out: Annotated[Path, typer.Option(help="the run folder")] = Path("demo")) -> None:
     """A few minutes with the bundled model: prove that its heads are reached, then score them."""
     check("smollm2")

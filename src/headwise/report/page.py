@@ -108,6 +108,7 @@ def _chart(chart: Chart) -> dict[str, Any]:
         "height": chart.height,
         "gap": chart.gap,
         "legend": chart.legend,
+        "stacked": chart.stacked,
         "title": chart.title,
     }
 
@@ -120,9 +121,15 @@ def _escaped(panel: dict[str, Any]) -> dict[str, Any]:
             if key in trace:
                 trace[key] = escape(trace[key], quote=False)
         for key in ("x", "y", "text"):
-            if isinstance(trace.get(key), list):
-                trace[key] = [escape(v, quote=False) if isinstance(v, str) else v for v in trace[key]]
+            if key in trace:
+                trace[key] = _escaped_words(trace[key])
     return panel
+
+
+def _escaped_words(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_escaped_words(item) for item in value]
+    return escape(value, quote=False) if isinstance(value, str) else value
 
 
 def _heads(parts: list[pd.DataFrame]) -> dict[str, Any]:

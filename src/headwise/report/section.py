@@ -56,6 +56,8 @@ class Chart:
     table: pd.DataFrame | None = None
     """The same numbers to read, for people who do not see charts."""
     legend: bool = True
+    stacked: bool = False
+    """Whether bars stand on one another instead of side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@
       font: { family: "system-ui, sans-serif", color: colour("--ink"), size: 12 }, hovermode: "closest", dragmode: false,
       hoverlabel: { bgcolor: colour("--paper"), bordercolor: colour("--soft"), font: { color: colour("--ink") } },
       showlegend: legend, legend: { orientation: "h", x: 0, y: 1 + 28 / inner, yanchor: "bottom", xanchor: "left" },
-      shapes: [], annotations: [], barmode: "group", uirevision: "keep",
+      shapes: [], annotations: [], barmode: chart.stacked ? "stack" : "group", uirevision: "keep",
     };
     const traces = [], references = [];
     let second = many;
