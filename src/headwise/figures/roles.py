@@ -198,7 +198,7 @@ def _always_and_ever(axes: Any, counts: pd.DataFrame, pairs: list[tuple[str, str
     axes.text(
         len(_LABELS) / 2,
         len(pairs) - 0.4,
-        f"heads in all / in any of {first['seeds']} seeds, of {_span(counts['heads'])}",
+        f"always / ever: heads in all / in any of {first['seeds']:.0f} seeds, of {_span(counts['heads'])}",
         ha="center",
         va="top",
         fontsize=8,

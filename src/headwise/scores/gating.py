@@ -86,8 +86,8 @@ def gating(
     settings = FitSettings(
         updates=updates,
         batch=batch,
-        first_rate=tuple(first_rate),
-        rate=tuple(rate),
+        first_rate=first_rate,
+        rate=rate,
         strength=strength,
         bound=bound,
         clip=clip,

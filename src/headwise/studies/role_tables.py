@@ -7,7 +7,7 @@ S seeds, L layers, H heads, K points of a curve, E examples.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -180,7 +180,6 @@ def curve_examples(
     values: np.ndarray, ks: Sequence[int], seeds: Sequence[int], numbers: Sequence[int], about: dict[str, Any]
 ) -> pd.DataFrame:
     """The value of every example behind every point; `draw` is the seed."""
-    S, R, K, E = values.shape
     parts = np.indices(values.shape).reshape(4, -1)
     columns = {
         "series": np.array(ROLES)[parts[1]],
@@ -200,25 +199,27 @@ def expected_order(curves: pd.DataFrame) -> dict[str, Any]:
     At k = 20 (or the last point before it) facilitation's band lies below irrelevance's; at the k where
     interference peaks its band lies above irrelevance's.
     """
-    by_role = {role: part.set_index("k") for role, part in curves.groupby("series")}
-    points = [k for k in by_role["irrelevance"].index if 0 < k <= CHECKED_AT]
-    at = max(points) if points else int(by_role["irrelevance"].index.max())
-    later = by_role["interference"].drop(index=0, errors="ignore")
-    peak = int(later["value"].idxmax()) if len(later) else 0
-    fall, flat, rise = by_role["facilitation"].loc[at], by_role["irrelevance"], by_role["interference"]
+    by_role = {str(role): part.sort_values("k") for role, part in curves.groupby("series")}
+    ks = by_role["irrelevance"]["k"].to_numpy(dtype=int)
+    value, lo, hi = (
+        {role: part[name].to_numpy(dtype=float) for role, part in by_role.items()}
+        for name in ("value", "lo", "hi")
+    )
+    at = int(np.flatnonzero((ks <= CHECKED_AT) | (ks == ks.min()))[-1])
+    peak = int(np.argmax(np.where(ks > 0, value["interference"], -np.inf)))
     return {
-        "k": at,
-        "facilitation": float(fall["value"]),
-        "irrelevance": float(flat.loc[at, "value"]),
-        "below": bool(fall["hi"] < flat.loc[at, "lo"]),
-        "peak": peak,
-        "interference_at_peak": float(rise.loc[peak, "value"]),
-        "irrelevance_at_peak": float(flat.loc[peak, "value"]),
-        "above": bool(rise.loc[peak, "lo"] > flat.loc[peak, "hi"]),
+        "k": int(ks[at]),
+        "facilitation": float(value["facilitation"][at]),
+        "irrelevance": float(value["irrelevance"][at]),
+        "below": bool(hi["facilitation"][at] < lo["irrelevance"][at]),
+        "peak": int(ks[peak]),
+        "interference_at_peak": float(value["interference"][peak]),
+        "irrelevance_at_peak": float(value["irrelevance"][peak]),
+        "above": bool(lo["interference"][peak] > hi["irrelevance"][peak]),
     }
 
 
-def order_sentence(row: dict[str, Any]) -> str:
+def order_sentence(row: Mapping[Any, Any]) -> str:
     """What `expected_order` found, as a sentence."""
     below = (
         f"facilitation is below irrelevance at k = {row['k']} ({row['facilitation']:+.2f} against "

@@ -52,7 +52,7 @@ class RolesSettings(StudySettings):
     """Examples per task, at most: one half to fit gates, one to draw curves."""
     seeds: int = 5
     """Fits that begin from other random gates and see the examples in another order."""
-    fit: FitSettings = FitSettings()
+    fit: FitSettings = field(default_factory=FitSettings)
     """How gates are fitted: `--set fit.updates=200`."""
     ks: tuple[int, ...] = ()
     """Numbers of ablated heads along the curves; 0 to 50 by default."""
