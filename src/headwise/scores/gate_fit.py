@@ -29,6 +29,8 @@ class FitSettings:
 
     updates: int = 500
     """Most updates of each fit."""
+    first_updates: int | None = None
+    """Most updates of the fit without a pull, where it is to have a number of its own."""
     batch: int = 64
     """Examples per update and seed."""
     first_rate: tuple[float, float] = (0.1, 0.01)
@@ -53,6 +55,8 @@ class FitSettings:
     """Every so many updates the gates are kept as part of the trajectory."""
 
     def __post_init__(self) -> None:
+        if self.first_updates is not None and self.first_updates < 1:
+            raise HeadwiseError(f"first_updates of a fit must be at least 1, not {self.first_updates}")
         if self.clip not in CLIPS:
             raise unknown("clip", self.clip, CLIPS)
         for name in ("updates", "batch", "window", "keep"):
@@ -69,6 +73,10 @@ class FitSettings:
                 f"strength ({self.strength:g}) and bound ({self.bound:g}) of a fit must be above 0; the sign of the "
                 "pull is set by the fit itself"
             )
+
+    def most(self, sign: int) -> int:
+        """The most updates of the fit with this pull."""
+        return self.updates if sign or self.first_updates is None else self.first_updates
 
 
 @dataclass
@@ -126,13 +134,14 @@ def fit_gates(
 ) -> Fit:
     """Gates that maximise `slopes`' quantity plus `sign`·λ times the regulariser (−1, 0 or +1), from `start`."""
     first, last = settings.first_rate if sign == 0 else settings.rate
-    schedule = np.linspace(first, last, settings.updates)
+    updates = settings.most(sign)
+    schedule = np.linspace(first, last, updates)
     strength = sign * settings.strength
     seeds = [_Seed(logits, schedule) for logits in start]
-    shape = (settings.updates, len(seeds))
+    shape = (updates, len(seeds))
     fit = Fit(start.copy(), *(np.full(shape, np.nan) for _ in range(3)), np.zeros(len(seeds), dtype=int))
     fit.kept[0] = start.copy()
-    for update in range(settings.updates):
+    for update in range(updates):
         active = np.array([place for place, seed in enumerate(seeds) if not seed.done])
         if not len(active):
             break
@@ -153,13 +162,13 @@ def fit_gates(
             fit.updates[place] = update + 1
             if settings.stop is not None:
                 seed.watch(fit.objective[: update + 1, place], exists, settings)
-        if (update + 1) % settings.keep == 0 or update + 1 == settings.updates:
+        if (update + 1) % settings.keep == 0 or update + 1 == updates:
             fit.kept[update + 1] = fit.logits.copy()
         if advance:
             advance(1)
     fit.kept[int(fit.updates.max())] = fit.logits.copy()
     if advance:
-        advance(settings.updates - int(fit.updates.max()))
+        advance(updates - int(fit.updates.max()))
     return fit
 
 

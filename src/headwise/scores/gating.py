@@ -61,6 +61,7 @@ def gating(
     setup: Setup,
     seeds: int = 5,
     updates: int = FitSettings.updates,
+    first_updates: int | None = FitSettings.first_updates,
     batch: int = FitSettings.batch,
     first_rate: tuple[float, float] = FitSettings.first_rate,
     rate: tuple[float, float] = FitSettings.rate,
@@ -85,6 +86,7 @@ def gating(
     """
     settings = FitSettings(
         updates=updates,
+        first_updates=first_updates,
         batch=batch,
         first_rate=first_rate,
         rate=rate,
@@ -109,7 +111,7 @@ def gating(
         batch_tokens=setup.batch_tokens,
     )
     fits: dict[str, Fit] = {}
-    advance = _spread(setup.advance, FitSettings.updates / updates)
+    advance = _spread(setup.advance, len(FITS) * FitSettings.updates / sum(map(settings.most, FITS.values())))
     for name in FITS:
         start = None if name == "free" else fits["free"].logits
         fits[name] = one_fit(likelihood, name, numbers, settings, start, advance)

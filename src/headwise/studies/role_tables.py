@@ -87,7 +87,7 @@ def fit_rows(
         | {
             "seed": np.asarray(seeds, dtype=np.int32),
             "updates": fit.updates.astype(np.int32),
-            "stopped_early": fit.updates < settings.updates,
+            "stopped_early": fit.updates < len(fit.objective),
             "objective": [float(fit.objective[end, place].mean()) for place, end in enumerate(ends)],
             "likelihood": [float(fit.likelihood[end, place].mean()) for place, end in enumerate(ends)],
             "held_out_objective": held_out_objective,

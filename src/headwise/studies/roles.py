@@ -68,8 +68,10 @@ class RolesSettings(StudySettings):
     or by task: `{math: {length: short}}`."""
 
 
-QUICK_FIT = FitSettings(updates=30, batch=6, first_rate=(0.5, 0.1), stop=None, keep=5)
-"""With `quick` every update sees all examples, so thirty are enough to tell the plainest heads."""
+QUICK_FIT = FitSettings(
+    updates=20, first_updates=10, batch=6, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None, keep=5
+)
+"""With `quick` every update sees all examples, so few large steps are enough to tell the plainest heads."""
 QUICK_KS = (0, 2, 5, 10, 20, 30, 50)
 
 
@@ -233,7 +235,7 @@ def _fit(settings: RolesSettings, bench: Workbench, place: _Place, name: str) ->
     fitted_on, tested_on = place.task.halves()
     seeds = _seeds(settings)
     label = f"{name} fit on {place.about['task']}"
-    with progress(label, settings.fit.updates, show=bench.progress) as advance:
+    with progress(label, settings.fit.most(FITS[name]), show=bench.progress) as advance:
         fit = one_fit(
             _likelihood(settings, place, fitted_on),
             name,
