@@ -308,12 +308,11 @@ def encode_prompts(model: Model, prompts: Sequence[Prompt], chat: bool) -> list[
                     "chat=True)"
                 )
         return [ids or model.text.start() for ids in model.text.encode_many([str(p) for p in prompts])]
-    tokenizer = model.text.tokenizer
-    if not getattr(tokenizer, "chat_template", None):
+    if not model.text.has_chat:
         raise HeadwiseError(
             f"{model.name} has no chat template; use chat=False, or give the tokenizer a chat_template"
         )
-    return [_templated(tokenizer, prompt) for prompt in prompts]
+    return [_templated(model, prompt) for prompt in prompts]
 
 
 def _is_ids(prompt: Prompt) -> bool:
@@ -330,11 +329,10 @@ def _checked_ids(model: Model, prompt: Any, number: int) -> list[int]:
     return list(prompt)
 
 
-def _templated(tokenizer: Any, prompt: Any) -> list[int]:
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
+def _templated(model: Model, prompt: Any) -> list[int]:
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     # The template writes the beginning token itself where the model wants one, so none is added here.
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return list(model.text.tokenizer(model.text.chat(messages), add_special_tokens=False)["input_ids"])
 
 
 def end_tokens(model: Model) -> set[int]:
