@@ -1,8 +1,9 @@
 """Text under gates: every variant of the gates writes on from every prompt.
 
 Rows are (variant, prompt) pairs. Those of about equal length share a left-padded batch with a key/value
-cache; a row that has finished leaves it. With all gates at 1 a row writes what transformers' own `generate`
-writes, and a prompt writes the same alone and in a batch (up to ties within rounding).
+cache; a row that has finished leaves it, and what ungated rows begin with alike is read once. With all gates at 1
+a row writes what transformers' own `generate` writes, and a prompt writes the same alone and in a batch (up to
+ties within rounding).
 
 V variants, E prompts, B rows still writing, L layers, H heads, D head size.
 """
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
 LOGIT_BUDGET = 2**26
 """Most logits held at once, in numbers: 256 MB in float32."""
 
-Prompt = str | Sequence[Mapping[str, str]]
-"""A text, or the messages of a chat: [{"role": "user", "content": "…"}]."""
+LEAST_SHARED = 16
+"""Tokens that all rows of a batch must begin with before reading them once is worth a pass of its own."""
+
+Prompt = str | Sequence[Mapping[str, str]] | Sequence[int]
+"""A text, its token numbers, or the messages of a chat: [{"role": "user", "content": "…"}]."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +230,9 @@ class _Writer:
         return None
 
     def _write_batch(self, pairs: Sequence[_Pair]) -> list[tuple[list[int], bool]]:
-        batch = Batch(self.model.hf, [self.prompts[e] for _, e in pairs], self.pad, self.able.cache)
+        prompts = [self.prompts[e] for _, e in pairs]
+        shared = self._shared(prompts)
+        batch = Batch(self.model.hf, prompts, self.pad, self.able.cache, shared)
         device = batch.ids.device
         variants = torch.tensor([v for v, _ in pairs], device=device)
         gates = torch.from_numpy(self.gates[[v for v, _ in pairs]]).to(device, self.model.gate_dtype)
@@ -260,6 +266,19 @@ class _Writer:
                     live.gates, live.variants = live.gates[index], live.variants[index]
                     luck = None if luck is None else luck[index]
         return list(zip(written, ended, strict=True))
+
+    def _shared(self, prompts: Sequence[Sequence[int]]) -> int:
+        """How many first tokens all rows have in common; 0 where gates make them differ, or for a few tokens."""
+        if not self.able.prefix or self.changed or len(prompts) < 2:
+            return 0
+        same = 0
+        for column in zip(
+            *(prompt[:-1] for prompt in prompts), strict=False
+        ):  # each row keeps a token to read
+            if len(set(column)) > 1:
+                break
+            same += 1
+        return same if same >= LEAST_SHARED else 0
 
     def _visitor(self, live: _Live) -> Callable[[int, Tensor], Tensor]:
         """The gates of the rows that are writing, at the positions where they act."""
@@ -296,6 +315,8 @@ class _Writer:
 
 def encode_prompts(model: Model, prompts: Sequence[Prompt], chat: bool) -> list[list[int]]:
     """Token numbers of each prompt, as the model reads them; in the chat template where asked."""
+    if prompts and all(_is_ids(prompt) for prompt in prompts):
+        return [_checked_ids(model, prompt, number) for number, prompt in enumerate(prompts)]
     if not chat:
         for number, prompt in enumerate(prompts):
             if not isinstance(prompt, str):
@@ -304,19 +325,31 @@ def encode_prompts(model: Model, prompts: Sequence[Prompt], chat: bool) -> list[
                     "chat=True)"
                 )
         return [ids or model.text.start() for ids in model.text.encode_many([str(p) for p in prompts])]
-    tokenizer = model.text.tokenizer
-    if not getattr(tokenizer, "chat_template", None):
+    if not model.text.has_chat:
         raise HeadwiseError(
             f"{model.name} has no chat template; use chat=False, or give the tokenizer a chat_template"
         )
-    return [_templated(tokenizer, prompt) for prompt in prompts]
+    return [_templated(model, prompt) for prompt in prompts]
 
 
-def _templated(tokenizer: Any, prompt: Prompt) -> list[int]:
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
+def _is_ids(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and len(prompt) > 0 and all(isinstance(t, int) for t in prompt)
+
+
+def _checked_ids(model: Model, prompt: Any, number: int) -> list[int]:
+    strange = [token for token in prompt if not 0 <= token < model.vocabulary]
+    if strange:
+        raise HeadwiseError(
+            f"prompt {number + 1} holds the token number {strange[0]}; {model.name}'s run from 0 to "
+            f"{model.vocabulary - 1}"
+        )
+    return list(prompt)
+
+
+def _templated(model: Model, prompt: Any) -> list[int]:
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     # The template writes the beginning token itself where the model wants one, so none is added here.
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return list(model.text.tokenizer(model.text.chat(messages), add_special_tokens=False)["input_ids"])
 
 
 def end_tokens(model: Model) -> set[int]:
