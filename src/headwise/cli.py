@@ -8,6 +8,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -194,12 +196,14 @@ def verify(
 
 
 @app.command()
-def demo(out: Annotated[Path, typer.Option(help="the run folder")] = Path("demo")) -> None:
-    """A few minutes with the bundled model: prove that its heads are reached, then score them."""
+def demo(out: Annotated[Path, typer.Option(help="the folder of its runs")] = Path("demo")) -> None:
+    """A few minutes with the bundled model: all five studies, small, and one report."""
+    from headwise.demo import demo as carry_out
+
     check("smollm2")
-    settings: dict[str, Any] = {"models": ["smollm2"], "tasks": ["ioi"], "methods": ["ablation"], "n": 16}
-    _run("score", out, None, settings, None, False, None, None, None)
-    _show_scores(out)
+    with _resumable():
+        page = carry_out(out, tell=typer.echo)
+    typer.echo(f"{page}: open it in a browser")
 
 
 def _run(
@@ -221,18 +225,25 @@ def _run(
     settings = {name: value for name, value in settings.items() if value is not None} | assignments(
         option or []
     )
+    with _resumable() as command:
+        folder = carry_out(study, out, file, fresh=fresh, command=command, **settings)
+    for notice in folder.notices:
+        typer.echo(f"note: {notice}", err=True)
+    typer.echo(f"{out}: tables, figures and report.html")
+
+
+@contextmanager
+def _resumable() -> Iterator[str]:
+    """The command line of this process; after Ctrl-C the user is told that it goes on from there."""
     command = shlex.join(["headwise", *sys.argv[1:]])
     try:
-        folder = carry_out(study, out, file, fresh=fresh, command=command, **settings)
+        yield command
     except KeyboardInterrupt:
         typer.echo(
             f"stopped; what is finished is kept, and the same command goes on from there:\n  {command}",
             err=True,
         )
         raise typer.Exit(1) from None
-    for notice in folder.notices:
-        typer.echo(f"note: {notice}", err=True)
-    typer.echo(f"{out}: tables, figures and report.html")
 
 
 def _show_scores(out: Path) -> None:
