@@ -196,6 +196,46 @@ def verify(
 
 
 @app.command()
+def sparsify(
+    model: Annotated[str, typer.Argument(help="bundled alias, hub id or folder")],
+    out: Annotated[Path, typer.Option(help="the folder that is made; hw.load opens it")] = Path("sparse"),
+    text: Annotated[list[Path] | None, typer.Option(help="a text to train on; repeat for several")] = None,
+    sample: Annotated[int, typer.Option(help="sequences sampled from the model itself", min=0)] = 0,
+    steps: Annotated[int, typer.Option(help="updates in all", min=1)] = 4000,
+    bound: Annotated[float, typer.Option(help="nats per token that may be lost")] = 0.025,
+    batch: Annotated[int, typer.Option(help="sequences in one update", min=1)] = 32,
+    length: Annotated[int, typer.Option(help="tokens in one sequence", min=8)] = 256,
+    rank: Annotated[int, typer.Option(help="of the low-rank adapter", min=1)] = 24,
+    rate: Annotated[float, typer.Option(help="largest learning rate")] = 1e-3,
+    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    dense: Annotated[bool, typer.Option(help="the control: the same training without gates")] = False,
+    seconds: Annotated[
+        float | None, typer.Option(help="stop cleanly after so long; run again to go on")
+    ] = None,
+    option: Annotated[list[str] | None, typer.Option("--set", help="any other setting, as key=value")] = None,
+    compile: Annotated[bool | None, typer.Option(help="use torch.compile; by default on a GPU")] = None,
+    fresh: Annotated[bool, typer.Option(help="start over in a folder that holds a training")] = False,
+    device: Device = None,
+) -> None:
+    """Train a model to use few edges of its attention; the same command again resumes."""
+    from headwise.sparsify import sparsify as train
+    from headwise.studies.settings import assignments
+
+    settings: dict[str, Any] = {
+        "sample": sample,
+        "steps": steps,
+        "bound": bound,
+        "batch": batch,
+        "length": length,
+    }
+    settings |= {"rank": rank, "rate": rate, "seed": seed, "dense": dense} | assignments(option or [])
+    done = train(
+        model, text or [], out, seconds=seconds, fresh=fresh, device=device, compile=compile, **settings
+    )
+    typer.echo(f"{out}: done" if done else f"{out}: stopped after {seconds:.0f} s; the same command goes on")
+
+
+@app.command()
 def demo(out: Annotated[Path, typer.Option(help="the folder of its runs")] = Path("demo")) -> None:
     """A few minutes with the bundled model: all five studies, small, and one report."""
     from headwise.demo import demo as carry_out
