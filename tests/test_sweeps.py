@@ -291,6 +291,10 @@ def test_a_sweep_draws_itself(swept):
     (panel,) = figure.axes
     line = next(one for one in panel.lines if one.get_label() == "planted")
     np.testing.assert_allclose(line.get_ydata(), swept.explained()["value"])
+    assert swept._repr_png_().startswith(b"\x89PNG")
+    assert repr(swept).startswith(
+        "Sweep(keep by ablation absolute on apart, planted: 17 points up to 16 of 16 heads"
+    )
 
 
 def test_gates_that_do_nothing_change_nothing(planted, halves):

@@ -54,6 +54,14 @@ class Sweep:
     controls: tuple[Sweep, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        needed = self.k_at()
+        said = f"{needed.k:.0f} heads reach {THRESHOLD:.0%}" if self.defined else "no effect to explain"
+        return (
+            f"Sweep({self.action} by {self.series} on {self.task}, {self.model}: {len(self.k)} points up to "
+            f"{self.k[-1]} of {self.total} heads, n = {self.n}; {said})"
+        )
+
     @property
     def n(self) -> int:
         return len(self.none)
@@ -199,6 +207,12 @@ class Sweep:
         from headwise.figures.circuits import explained_panels
 
         return explained_panels(self.table(), threshold=threshold)
+
+    def _repr_png_(self) -> bytes:
+        """In a notebook, the curve."""
+        from headwise.figures.style import png
+
+        return png(self.plot())
 
 
 def check_threshold(threshold: float) -> None:

@@ -256,6 +256,19 @@ def test_an_effect_that_may_be_nothing_is_said_to_be_undefined(models, task, tmp
     assert raw["value"].notna().all()
 
 
+def test_a_method_that_leaves_heads_without_a_score_gives_no_order(models, data, tmp_path, monkeypatch):
+    real = circuit_cells.score
+
+    def holey(*args, **options):
+        scores = real(*args, **options)
+        scores.values[1, 2] = np.nan
+        return scores
+
+    monkeypatch.setattr(circuit_cells, "score", holey)
+    with pytest.raises(HeadwiseError, match="no finite score for 1 heads of dense"):
+        carried_out(models, tmp_path / "run", models=["dense"], tasks=[data])
+
+
 def test_the_maps_are_those_of_the_first_heads_of_the_order(finished, models, task):
     maps = read_table(finished.path, "attention")
     scores = read_table(finished.path, "scores")

@@ -112,9 +112,11 @@ class Work:
                 advance=advance,
                 **self._options(cell.part),
             )
-        if np.isnan(scores.values[model.exists]).all():
+        without = int(np.isnan(scores.values[model.exists]).sum())
+        if without:  # an order needs a place for every head
             raise HeadwiseError(
-                f"{cell.part} gave no finite score for any head of {cell.model} on {cell.task}"
+                f"{cell.part} gave no finite score for {without} heads of {cell.model} on {cell.task}; use another "
+                "metric or reference, or a wider dtype"
             )
         scores = replace(scores, model=self.shown[cell.model], task=cell.task)
         examples = example_table(scores)
@@ -225,7 +227,6 @@ class Work:
         ratios = []
         of_task = summary[summary["task"] == cell.task].set_index(["series", "model"])
         for series in dict.fromkeys(summary["series"]):
-            # Dense over sparse first, as in the figure; the control comes between the two.
             for (role, model), (other_role, other) in combinations(_from_dense(members), 2):
                 first, second = of_task.loc[(series, model)], of_task.loc[(series, other)]
                 found = ratio_row(
