@@ -9,8 +9,8 @@ import headwise as hw
 from headwise.curves import Sweep
 from headwise.errors import HeadwiseError
 from headwise.sweeps import sweep
-from helpers import HeadsByHook, plain_logits, word_task
-from planted import DENSE, planted_model, told_apart, without_heads
+from helpers import word_task
+from planted import DENSE, keeping, planted_model, told_apart
 
 
 @pytest.fixture(scope="module")
@@ -68,24 +68,7 @@ def test_layer_matched_orders_visit_the_layers_as_the_order_does(swept):
 
 def by_hand(model, example, kept):
     """logit_diff with all heads but these taken from the counterfactual, by hooks."""
-    seen = {}
-
-    def note(layer, z):
-        seen[layer] = z
-        return z
-
-    with HeadsByHook(model, note):
-        plain_logits(model, model.tokens(example.counterfactual))
-
-    def edit(layer, z):
-        mixed = seen[layer].clone()
-        for head in kept:
-            if head.layer == layer:
-                mixed[:, :, head.head] = z[:, :, head.head]
-        return mixed
-
-    with HeadsByHook(model, edit):
-        last = plain_logits(model, model.tokens(example.prompt))[-1]
+    last = keeping(model, example.prompt, example.counterfactual, kept)
     target, foil = (model.tokens(text.strip())[0] for text in (example.target, example.foils[0]))
     return float(last[target] - last[foil])
 
@@ -100,10 +83,9 @@ def test_every_value_is_what_hooks_give(planted, halves, scores, action):
             kept = chosen if action == "keep" else [head for head in heads if head not in chosen]
             for e, example in enumerate(list(halves[1])[:4]):
                 assert curve.values[place, e] == pytest.approx(by_hand(planted, example, kept), abs=1e-4)
-    example = halves[1].examples[0]
-    logits = without_heads(planted, example.prompt, example.counterfactual)
-    target, foil = (planted.tokens(text.strip())[0] for text in (example.target, example.foils[0]))
-    assert found.none[0] == pytest.approx(float(logits[target] - logits[foil]), abs=1e-4)
+    first = halves[1].examples[0]
+    assert found.none[0] == pytest.approx(by_hand(planted, first, []), abs=1e-4)
+    assert found.full[0] == pytest.approx(by_hand(planted, first, heads), abs=1e-4)
 
 
 def test_the_explained_effect_is_a_ratio_of_means(swept):
