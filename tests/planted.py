@@ -28,8 +28,8 @@ def planted_model(tokenizer, heads, name="planted"):
     return model
 
 
-def without_heads(model, prompt, counterfactual):
-    """Logits after the prompt with every head's output taken from the counterfactual, by hooks alone."""
+def keeping(model, prompt, counterfactual, kept=()):
+    """Logits after the prompt with every head but these taken from the counterfactual, by hooks alone."""
     seen = {}
 
     def note(layer, z):
@@ -38,7 +38,15 @@ def without_heads(model, prompt, counterfactual):
 
     with HeadsByHook(model, note):
         plain_logits(model, model.tokens(counterfactual))
-    with HeadsByHook(model, lambda layer, z: seen[layer]):
+
+    def edit(layer, z):
+        mixed = seen[layer].clone()
+        for head in kept:
+            if head.layer == layer:
+                mixed[:, :, head.head] = z[:, :, head.head]
+        return mixed
+
+    with HeadsByHook(model, edit):
         return plain_logits(model, model.tokens(prompt))[-1]
 
 
@@ -57,7 +65,7 @@ def told_apart(models, n=16, name="apart"):
     examples = []
     for prompt, other in prompts(n):
         raised = torch.stack(
-            [plain_logits(m, m.tokens(prompt))[-1] - without_heads(m, prompt, other) for m in models]
+            [plain_logits(m, m.tokens(prompt))[-1] - keeping(m, prompt, other) for m in models]
         )[:, 3:]  # words, not the tokenizer's own signs
         target, foil = raised.min(0).values.argmax(), raised.max(0).values.argmin()
         examples.append(Example(prompt, f" {WORDS[target]}", (f" {WORDS[foil]}",), other))

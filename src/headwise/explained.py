@@ -89,6 +89,17 @@ def resampled_needs(
     return heads_needed(k, stats.resampled_ratio(gains.T, effect, seed=seed), threshold, stays=stays)
 
 
+def whole_interval(needed: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """The percentile interval of heads needed `[B]`, in whole heads.
+
+    A resample that never gets there needs more heads than any other; a bound that falls among these is NaN.
+    """
+    tail = (1 - level) / 2
+    ranked = np.where(np.isnan(needed), np.inf, needed)
+    lo, hi = np.quantile(ranked, [tail, 1 - tail], method="inverted_cdf")
+    return tuple(float(bound) if np.isfinite(bound) else float("nan") for bound in (lo, hi))  # type: ignore[return-value]
+
+
 # --- which k to measure ---------------------------------------------------------------------------
 
 

@@ -6,24 +6,15 @@ K points of a curve, E examples, V variants (one array of gates each), L layers,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from headwise import stats
 from headwise.controls import layer_matched_order, random_order
+from headwise.curves import THRESHOLD, Sweep, check_threshold
 from headwise.errors import HeadwiseError, unknown
-from headwise.explained import (
-    Estimate,
-    HeadsNeeded,
-    areas,
-    heads_needed,
-    knee_points,
-    resampled_needs,
-    spread_points,
-)
+from headwise.explained import knee_points, spread_points
 from headwise.heads import Head, Order, Scores, keep_gates, mask_gates, ones
 from headwise.metrics import metric as metric_named
 from headwise.model.engine import Engine
@@ -34,183 +25,9 @@ if TYPE_CHECKING:
 
 ACTIONS = ("keep", "mask")
 CONTROLS = ("random", "random_layer")
-THRESHOLD = 0.9
 POINTS = 25
 """Most points of a curve whose grid is not given: a third is spread over all heads, the rest near the knee."""
 CONTROL_POINTS = 8
-EXPLAINED = "explained_effect"
-"""What the explained effect is called among the metrics of a table."""
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A curve over the first k heads of an order, with the per-example values behind every point."""
-
-    k: np.ndarray  # K, ascending
-    values: np.ndarray  # K, E: the metric itself
-    none: np.ndarray  # E: with every head replaced by the reference
-    full: np.ndarray  # E: with all heads
-    order: Order
-    model: str
-    task: str
-    series: str
-    """The order's name, or the kind of control."""
-    action: str
-    metric: str
-    reference: str
-    total: int
-    """Heads of the model."""
-    by: str = "given"
-    """How the order was made of its scores: signed, absolute, hinders; or given as a list of heads."""
-    draw: int | None = None
-    """Which of several draws of a control."""
-    seed: int = 0
-    controls: tuple[Sweep, ...] = ()
-    details: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def n(self) -> int:
-        return len(self.none)
-
-    @property
-    def gains(self) -> np.ndarray:
-        """What the first k heads bring back (kept) or take away (masked), per example `[K, E]`."""
-        return self.values - self.none if self.action == "keep" else self.full - self.values
-
-    @property
-    def effect(self) -> Estimate:
-        """m(full) − m(none): what all heads together do, in the metric's unit."""
-        whole = self.full - self.none
-        lo, hi = stats.bootstrap_mean(whole, seed=self.seed)
-        return Estimate(float(whole.mean()), float(lo), float(hi))
-
-    @property
-    def defined(self) -> bool:
-        """Whether there is an effect to explain: its interval leaves out 0."""
-        _, lo, hi = self.effect
-        return lo > 0 or hi < 0
-
-    def explained(self) -> pd.DataFrame:
-        """The explained effect at each k with its interval (columns k, value, lo, hi); NaN where undefined."""
-        found = stats.bootstrap_ratio(self.gains.T, self.full - self.none, seed=self.seed)
-        return pd.DataFrame({"k": self.k, "value": found.value, "lo": found.lo, "hi": found.hi})
-
-    def k_at(self, threshold: float = THRESHOLD) -> HeadsNeeded:
-        """How many heads it takes to reach this explained effect, and from how many on it stays there.
-
-        Between measured points the curve is taken as straight, and heads are rounded up; a sweep on the default
-        grid has measured the points beside the answer. NaN where the explained effect is undefined.
-        """
-        if not 0 < threshold <= 1:
-            raise HeadwiseError(
-                f"a threshold of the explained effect lies above 0 and up to 1, not at {threshold}"
-            )
-        if not self.defined:
-            return HeadsNeeded(*[float("nan")] * 6)
-        shares = self.explained()["value"].to_numpy()
-        found: list[float] = []
-        for stays in (False, True):
-            value = float(heads_needed(self.k, shares, threshold, stays=stays))
-            found += [value, *stats.interval(self.resampled_k(threshold, stays=stays))]
-        return HeadsNeeded(*found)
-
-    def resampled_k(
-        self, threshold: float = THRESHOLD, *, stays: bool = False, seed: int | None = None
-    ) -> np.ndarray:
-        """Heads needed in each resample of the examples `[B]`; two sweeps over the same examples stay paired."""
-        return resampled_needs(
-            self.k,
-            self.gains,
-            self.full - self.none,
-            threshold,
-            stays=stays,
-            seed=self.seed if seed is None else seed,
-        )
-
-    def cpr(self) -> Estimate:
-        """∫ explained effect over the fraction of heads: more is better; above 1 where parts outdo the whole."""
-        return self._area(0)
-
-    def cmd(self) -> Estimate:
-        """∫ |1 − explained effect| over the fraction of heads: how far the curve is from the whole model, 0 is best."""
-        return self._area(1)
-
-    def _area(self, which: int) -> Estimate:
-        # The ends are known without measuring; an order that leaves heads out says nothing of the way to them.
-        if not self.defined or len(self.order) < self.total:
-            return Estimate(float("nan"), float("nan"), float("nan"))
-        whole = self.full - self.none
-        k = np.array([0, *self.k, self.total])
-        gains = np.stack([np.zeros_like(whole), *self.gains, whole])
-        found = areas(k, gains.mean(1) / whole.mean(), self.total)[which]
-        resampled = areas(k, stats.resampled_ratio(gains.T, whole, seed=self.seed), self.total)[which]
-        return Estimate(float(found), *stats.interval(resampled))
-
-    # ---- tables ----------------------------------------------------------------------------------------
-
-    def table(self) -> pd.DataFrame:
-        """The contract's curve table: the explained effect, then the metric itself; controls after the order."""
-        shares = self.explained()
-        lo, hi = stats.bootstrap_mean(self.values.T, seed=self.seed)
-        raw = pd.DataFrame({"k": self.k, "value": self.values.mean(1), "lo": lo, "hi": hi})
-        frames = [
-            self._rows(shares.assign(metric=EXPLAINED)),
-            self._rows(raw.assign(metric=self.metric)),
-        ]
-        return pd.concat([*frames, *(control.table() for control in self.controls)], ignore_index=True)
-
-    def example_table(self) -> pd.DataFrame:
-        """The metric of every example at every k; controls after the order."""
-        own = self._rows(
-            pd.DataFrame(
-                {
-                    "k": np.repeat(self.k, self.n),
-                    "metric": self.metric,
-                    "example": np.tile(np.arange(self.n), len(self.k)),
-                    "value": self.values.ravel(),
-                }
-            )
-        ).drop(columns="n")
-        return pd.concat([own, *(control.example_table() for control in self.controls)], ignore_index=True)
-
-    def _rows(self, frame: pd.DataFrame) -> pd.DataFrame:
-        draw = pd.array([self.draw] * len(frame), dtype="Int32")
-        about = {"model": self.model, "task": self.task, "series": self.series, "action": self.action}
-        more = {"n": self.n, "draw": draw, "order": self.details.get("order", self.series), "by": self.by}
-        return frame.assign(**about, **more, reference=self.reference)
-
-    def summary(self, threshold: float = THRESHOLD) -> dict[str, Any]:
-        """One row: heads needed, areas and effect, each with its interval."""
-        needed, cpr, cmd, effect = self.k_at(threshold), self.cpr(), self.cmd(), self.effect
-        row: dict[str, Any] = {
-            "model": self.model,
-            "task": self.task,
-            "series": self.series,
-            "by": self.by,
-            "action": self.action,
-            "threshold": threshold,
-            "k": needed.k,
-            "k_lo": needed.lo,
-            "k_hi": needed.hi,
-            "stays": needed.stays,
-            "stays_lo": needed.stays_lo,
-            "stays_hi": needed.stays_hi,
-            "of": self.total,
-        }
-        for name, found in (("cpr", cpr), ("cmd", cmd), ("effect", effect)):
-            row |= {name: found.value, f"{name}_lo": found.lo, f"{name}_hi": found.hi}
-        return row | {
-            "defined": self.defined,
-            "metric": self.metric,
-            "reference": self.reference,
-            "n": self.n,
-        }
-
-    def plot(self, threshold: float = THRESHOLD) -> Any:
-        """Draw the curve with its band; returns the matplotlib figure."""
-        from headwise.figures.circuits import explained_panels
-
-        return explained_panels(self.table(), threshold=threshold)
 
 
 def sweep(
@@ -254,15 +71,15 @@ def sweep(
     for kind in controls:
         if kind not in CONTROLS:
             raise unknown("control", kind, CONTROLS)
+    check_threshold(threshold)
     heads = _heads(model, order, by)
     chosen = None if k is None else _checked(k, len(heads))
     measured = metric_named(metric or task.metric)
-    reference = reference or default_reference(task)
     engine = Engine(
         model,
         task,
         measured,
-        reference=reference,
+        reference=reference or default_reference(task),
         positions=positions,
         reference_task=reference_task,
         seed=seed,
@@ -270,15 +87,6 @@ def sweep(
         advance=advance,
     )
     curve = _Curve(engine, action)
-    about: dict[str, Any] = {
-        "model": model.name,
-        "task": task.name,
-        "action": action,
-        "metric": measured.name,
-        "reference": reference,
-        "total": len(model.heads()),
-        "seed": seed,
-    }
     ranked_by, name = "given", "order"
     if isinstance(order, Scores):
         ranked_by, name = ranking(order.method, order.signed, by)
@@ -289,31 +97,31 @@ def sweep(
     own = np.array(first), values
     if chosen is None:
         own = _refined(curve, heads, *own, threshold, points)
-    ends = {"none": curve.none, "full": curve.full}
-    others = tuple(
-        Sweep(
-            np.array(at),
+
+    def found(k: np.ndarray, values: np.ndarray, order: Order, series: str, **about: Any) -> Sweep:
+        return Sweep(
+            k,
             values,
-            **ends,
-            order=one,
-            series=kind,
-            draw=number,
-            details={"order": name},
+            curve.none,
+            curve.full,
+            order,
+            model.name,
+            task.name,
+            series,
+            action,
+            measured.name,
+            engine.reference,
+            total=len(model.heads()),
+            seed=seed,
             **about,
         )
+
+    others = tuple(
+        found(np.array(at), values, one, kind, draw=number, details={"order": name})
         for (kind, number, one), values in zip(drawn, under, strict=True)
     )
     details = {"order": name, "rows": engine.rows_spent, "batch_tokens": engine.batch_tokens}
-    return Sweep(
-        *own,
-        **ends,
-        order=heads,
-        series=name,
-        by=ranked_by,
-        controls=others,
-        details=details,
-        **about,
-    )
+    return found(*own, heads, name, by=ranked_by, controls=others, details=details)
 
 
 def default_reference(task: Task) -> str:
@@ -453,8 +261,3 @@ def _control_orders(
             else:
                 drawn.append((kind, number, layer_matched_order(whole, name)[: len(order)]))
     return drawn
-
-
-def renamed(found: Sweep, **about: Any) -> Sweep:
-    """The same curve and its controls under other names (model, task)."""
-    return replace(found, **about, controls=tuple(renamed(control, **about) for control in found.controls))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.figures.style import house_style
+from headwise.figures.style import house_style, task_title
 
 _MOST_LABELS = 48
 
@@ -95,7 +95,8 @@ def kept_heads(table: pd.DataFrame) -> Any:
                 image, ax=row, label=label, shrink=0.75, aspect=25, extend="max" if beyond else "neither"
             )
         first = table.iloc[0]
-        figure.suptitle(f"The first heads kept on {first['task']}, order {first['series']}", fontsize=10)
+        title = f"{task_title(first['task'])}: the first heads of the order {first['series']}"
+        figure.suptitle(title, fontsize=10)
     return figure
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.figures.style import house_style
+from headwise.figures.style import house_style, task_title
 
 COLUMNS = 4
 EXPLAINED = "explained_effect"
@@ -23,6 +23,8 @@ CONTROLS = {
     "random": ("random order", "-"),
     "random_layer": ("random, same layers", (0, (4, 2))),
 }
+FEW = 0.1
+"""Share of the heads: where all curves reach the threshold before it, the axis of heads is a square root."""
 _LONGEST_NAME = 30
 
 
@@ -46,6 +48,7 @@ def explained_panels(
     table = curves[curves["metric"] == EXPLAINED]
     shown = _members(table) if members is None else members[members["model"].isin(table["model"])]
     tasks = list(dict.fromkeys(shown["task"]))
+    few = _few_heads(table, threshold)
     columns = min(COLUMNS, len(tasks))
     rows = math.ceil(len(tasks) / columns)
     size = (4.6, 3.2) if len(tasks) == 1 else (2.75 * columns + 0.4, 2.55 * rows + 0.2)
@@ -58,29 +61,28 @@ def explained_panels(
             if controls:
                 _draw_controls(panel, own)
             _draw_curves(panel, own, together)
-            _limits(panel, own)
+            _limits(panel, own, few)
             if ratios is not None:
                 _draw_ratios(panel, ratios[ratios["task"] == task], threshold)
             panel.set_title(task_title(task))
             kept = own["action"].iloc[0] == "keep"
             if number + columns >= len(tasks):
-                panel.set_xlabel("Number of Heads Kept" if kept else "Number of Heads Masked")
+                what = "Number of Heads Kept" if kept else "Number of Heads Masked"
+                panel.set_xlabel(f"{what} (√ axis)" if few else what)
             if number % columns == 0:
                 panel.set_ylabel("Explained Effect")
-            panel.legend(loc="lower right", frameon=False, fontsize=7, handlelength=1.6, borderaxespad=0.2)
+            panel.legend(
+                loc="lower right",
+                fontsize=7,
+                handlelength=1.6,
+                borderaxespad=0.2,
+                labelspacing=0.3,
+                framealpha=0.75,
+                edgecolor="none",
+            )
         for panel in panels.flat[len(tasks) :]:
             panel.set_visible(False)
     return figure
-
-
-def task_title(task: str) -> str:
-    """A task's name as a title.
-
-    >>> task_title("greater_than"), task_title("ioi_long"), task_title("data/my_facts.jsonl")
-    ('Greater Than', 'IOI Long', 'My Facts')
-    """
-    words = Path(task).stem.replace("_", " ").replace("-", " ").split()
-    return " ".join("IOI" if word == "ioi" else word[:1].upper() + word[1:] for word in words)
 
 
 def _members(table: pd.DataFrame) -> pd.DataFrame:
@@ -119,38 +121,55 @@ def _draw_controls(panel: Any, table: pd.DataFrame) -> None:
             )
 
 
-def _limits(panel: Any, table: pd.DataFrame) -> None:
-    """The explained effect from 0 to 1, and as much beyond as the orders' own curves need."""
-    own = table[~table["series"].isin(CONTROLS)]["value"].to_numpy(dtype=float)
-    own = own[np.isfinite(own)]
-    low, high = min(0.0, own.min(initial=0.0)), max(1.0, own.max(initial=1.0))
-    panel.set_ylim(max(low, -1.0) - 0.06, min(high, 2.5) + 0.1)
+def _few_heads(table: pd.DataFrame, threshold: float) -> bool:
+    """Whether every curve is over the threshold so early that a plain axis would hide how it got there."""
+    own = table[~table["series"].isin(CONTROLS)]
+    reached = own[own["value"] >= threshold].groupby(["model", "task"])["k"].min()
+    return len(reached) > 0 and bool(reached.max() < FEW * own["k"].max())
+
+
+def _limits(panel: Any, table: pd.DataFrame, few: bool) -> None:
+    """The explained effect from 0 to 1, and as much beyond as the curves need; all heads, wider where few are."""
+    own = table[~table["series"].isin(CONTROLS)][["value", "lo", "hi"]].to_numpy(dtype=float)
+    chance = table["value"].to_numpy(dtype=float)
+    own, chance = own[np.isfinite(own)], chance[np.isfinite(chance)]
+    low = min(0.0, max(own.min(initial=0.0), -0.5), max(chance.min(initial=0.0), -0.25))
+    panel.set_ylim(low - 0.06, min(max(1.0, own.max(initial=1.0)), 2.5) + 0.08)
     panel.set_yticks([0, 0.5, 1])
-    panel.set_xlim(0, max(int(table["k"].max()), 1))
+    most = max(int(table["k"].max()), 1)
+    if few:
+        panel.set_xscale("function", functions=(lambda k: np.sqrt(np.maximum(k, 0)), np.square))
+        # Ticks as far apart as a number is wide, and none so near the last that they run into one another.
+        ticks = [tick for tick in (0, 1, 5, 20, 50, 100, 200, 500, 1000, 2000) if tick < 0.75 * most]
+        panel.set_xticks([*ticks, most])
+    panel.set_xlim(0, most)
 
 
 def _draw_ratios(panel: Any, ratios: pd.DataFrame, threshold: float) -> None:
     """A segment from curve to curve; its ratio where the curves leave room: right below, or left above it."""
-    width = panel.get_xlim()[1]
     found = ratios[(ratios["compared"] == "dense/sparse") & ratios["ratio"].notna()]
+    to_share = panel.transData + panel.transAxes.inverted()
     for number, row in enumerate(found.to_dict("records")):
-        ends = sorted((row["k"], row["other_k"]))
-        panel.plot([row["k"], row["other_k"]], [threshold] * 2, "--", color="black", linewidth=1.2, zorder=4)
-        panel.plot([row["k"], row["other_k"]], [threshold] * 2, "o", color="black", markersize=2.2, zorder=4)
+        ends = [row["k"], row["other_k"]]
+        panel.plot(ends, [threshold] * 2, "--o", color="black", linewidth=1.2, markersize=2.4, zorder=4)
         text = f"{row['ratio']:.1f}x"
         if np.isfinite(row["lo"]):
             text += f"\n[{row['lo']:.1f}, {row['hi']:.1f}]"
-        right = ends[1] < 0.7 * width
-        place = (ends[1] + 0.025 * width, threshold - 0.05) if right else (ends[0] - 0.025 * width, threshold)
+        colour = COLOURS[row["pair"] % len(COLOURS)]["dense"] if len(found) > 1 else "black"
+        (left, height), (right, _) = (to_share.transform((k, threshold)) for k in (min(ends), max(ends)))
+        below = right < 0.7
         panel.text(
-            place[0],
-            place[1] - 0.2 * number,
+            right + 0.025 if below else left - 0.025,
+            height - 0.04 - 0.17 * number if below else height + 0.02,
             text,
-            ha="left" if right else "right",
-            va="top" if right else "bottom",
+            transform=panel.transAxes,
+            ha="left" if below else "right",
+            va="top" if below else "bottom",
+            color=colour,
             fontsize=8,
             linespacing=1.1,
             zorder=5,
+            bbox={"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 0.5},
         )
 
 

@@ -18,7 +18,7 @@ from headwise.model.attention import Attention
 def scores_of(rows: pd.DataFrame) -> Scores:
     """The scores of one map from their rows: enough to rank heads by, without the examples behind them."""
     values, first = grid(rows), rows.iloc[0]
-    about = {name: str(first[name]) for name in ("model", "task", "method", "metric")}
+    about: dict[str, Any] = {name: str(first[name]) for name in ("model", "task", "method", "metric")}
     return Scores(values, grid(rows, "stderr"), values[None], signed=bool(first["signed"]), **about)
 
 
