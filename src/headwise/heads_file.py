@@ -62,5 +62,5 @@ def _from_run(path: Path, task: str | None, method: str | None) -> Scores:
             + "; ".join(f"{row.task} by {row.method} ({row.model})" for row in maps.itertuples())
         )
     values = grid(table)
-    about = {name: str(maps[name].iloc[0]) for name in ("model", "task", "method")}
-    return Scores(values, values, values[None], **about)
+    model, by_task, by_method = (str(maps[name].iloc[0]) for name in ("model", "task", "method"))
+    return Scores(values, values, values[None], model, by_task, by_method)

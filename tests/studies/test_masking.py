@@ -21,8 +21,9 @@ from headwise.studies.mask_texts import Judge, accuracy_metric, answer_part
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Example, Task
 from headwise.tasks.files import load_task
-from helpers import WORDS, HeadsByHook, plain_logits
+from helpers import REPOSITORY, WORDS, HeadsByHook, plain_logits
 
+COGQA = REPOSITORY.parent / "shared/data/cogqa/test.json"
 LABELS = ("animals", "colours")
 ANSWERS = {"animals": ("cat", "dog", "bird"), "colours": ("red", "blue", "small")}
 TABLES = (
@@ -313,6 +314,18 @@ def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, m
     assert any("answers few examples rightly" in notice for notice in finished.notices)
     folder = carried_out(model, tmp_path / "run", data, k=[1], draws=1, new_tokens=1, layer_matched=[])
     assert "animals has 10 examples, so 5 are written on from instead of 40" in folder.notices
+
+
+@pytest.mark.skipif(not COGQA.is_file(), reason="no folder shared/data beside the repository")
+def test_cogqa_works_end_to_end_with_its_four_abilities(model, tmp_path):
+    settings = {"n": 3, "k": [2], "draws": 2, "new_tokens": 3, "limit": 200, "layer_matched": []}
+    folder = carried_out(model, tmp_path / "run", str(COGQA), accuracy="rouge1", **settings)
+    curves = read_table(folder.path, "curves")
+    assert list(dict.fromkeys(curves["task"])) == list(masking_plan.ABILITIES)
+    assert set(curves["series"]) == {"full", "top", "random"}
+    asked = set(read_table(folder.path, "samples")["prompt"])
+    assert asked < {example.prompt for example in load_task(str(COGQA))}
+    assert len(asked) == 4 * 3
 
 
 @pytest.mark.parametrize(
