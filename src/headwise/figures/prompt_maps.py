@@ -46,7 +46,7 @@ def moved_maps(table: pd.DataFrame) -> Any:
                 )
                 best = part.loc[part["moved"].idxmax()]
                 panel.set_title(
-                    f"{short(name)}\nL{best['layer']}H{best['head']} {best['moved']:.2g}{_interval(best)}",
+                    f"{short(name)}\nL{best['layer']}H{best['head']} {best['moved']:.2f}{_interval(best)}",
                     fontsize=8,
                 )
                 panel.spines[:].set_visible(False)
@@ -68,7 +68,7 @@ def moved_maps(table: pd.DataFrame) -> Any:
 
 def _interval(row: pd.Series) -> str:
     lo, hi = row["moved_lo"], row["moved_hi"]
-    return "" if np.isnan(lo) else f" [{lo:.2g}, {hi:.2g}]"
+    return "" if np.isnan(lo) else f" [{lo:.2f}, {hi:.2f}]"
 
 
 def affine_panels(table: pd.DataFrame) -> Any:
@@ -174,7 +174,7 @@ def _by_layer(table: pd.DataFrame, columns: list[tuple[str, str, dict[str, Any]]
                 if (
                     "dashed" in options
                 ):  # "no change" may explain less than nothing, far below what is of interest
-                    panel.set_ylim(bottom=max(-0.5, panel.get_ylim()[0]))
+                    panel.set_ylim(max(-0.5, panel.get_ylim()[0]), 1.05)
                 if options.get("log") and (table[column] > 0).all():
                     panel.set_yscale("log")
                 panel.set(ylabel=label, xlabel="Layer")

@@ -32,7 +32,8 @@ def prompt_figure(
         figure = Figure(figsize=(width + (5.6 if beside else 0), 4.4), layout="constrained")
         if beside:
             assert profiles is not None
-            left, right = figure.subfigures(1, 2, width_ratios=(width, 5.6)).flat
+            halves: Any = figure.subfigures(1, 2, width_ratios=(width, 5.6))
+            left, right = halves
             upper, lower = right.subplots(2, 1)
             _aligned(upper, profiles)
             _full(lower, profiles)
@@ -56,8 +57,8 @@ def headline(comparisons: pd.DataFrame | None) -> str:
             if smallest
             else ""
         )
-        worse = f", {_listed(found)}" if found else ""
-        return f"No gain is significant (Holm p ≥ {LEVEL}{worse}){could}"
+        worse = f"; significantly worse: {_listed(found)}" if found else ""
+        return f"No gain is significant (Holm p ≥ {LEVEL}){worse}{could}"
     return f"Significant after Holm's correction: {_listed(found)}"
 
 
@@ -122,7 +123,8 @@ def _bars(
     count = f"{n.min()}" if n.min() == n.max() else f"{n.min()}–{n.max()}"
     axes.set_ylabel(f"Right answers, % (n = {count}, 95 % interval)")
     axes.set_title(f"Results on {accuracy['task'].iloc[0]}{_lost(accuracy)}")
-    axes.legend(frameon=False, fontsize=8, ncols=min(len(names), 3), loc="upper center", columnspacing=1.0)
+    columns = 2 if len(names) == 4 else min(len(names), 3)
+    axes.legend(frameon=False, fontsize=8, ncols=columns, loc="upper center", columnspacing=1.0)
 
 
 def _lost(accuracy: pd.DataFrame) -> str:
@@ -153,7 +155,8 @@ def _wrapped(name: str, most: int = 18) -> str:
 def _title(profiles: pd.DataFrame) -> str:
     first = profiles.iloc[0]
     prompts = "one prompt" if first["n"] == 1 else f"mean of {first['n']} prompts"
-    return f"Average attention on L{first['layer']}H{first['head']}, {first['model']}, {prompts}"
+    long = "\n" if len(first["model"]) > 24 else " "
+    return f"Average attention on L{first['layer']}H{first['head']},{long}{first['model']}, {prompts}"
 
 
 def _aligned(axes: Any, profiles: pd.DataFrame) -> None:
@@ -163,7 +166,7 @@ def _aligned(axes: Any, profiles: pd.DataFrame) -> None:
     for name in names:
         part = profiles[(profiles["condition"] == name) & profiles["aligned"].notna()].sort_values("aligned")
         x, y = part["aligned"].to_numpy(dtype=float), part["attention"].to_numpy(dtype=float)
-        axes.fill_between(x, 0, np.nan_to_num(y), color=palette[name], alpha=0.12, linewidth=0)
+        axes.fill_between(x, 0, y, color=palette[name], alpha=0.12, linewidth=0)
         axes.plot(x, y, color=palette[name], linewidth=0.9, label=short(name))
     axes.set(ylabel="Attention", title=_title(profiles), xlabel="Original tokens")
     _tidy(axes)
@@ -196,6 +199,9 @@ def _spans(inserted: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _tidy(axes: Any) -> None:
-    axes.set_ylim(bottom=0)
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_ylim(0, 1.18 * axes.get_ylim()[1])  # room for the legend
     axes.margins(x=0.01)
+    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes.legend(frameon=False, fontsize=8, loc="upper left", ncols=4)

@@ -68,11 +68,14 @@ class PromptsSettings(StudySettings):
     joint: str = "\n"
     """What separates the filler from its neighbour; counts as inserted."""
     chat: bool | None = None
-    """Use the model's chat template; by default where it has one."""
+    """Use the model's chat template, solved examples as turns; by default where it has one and there are no solved
+    examples."""
     system: str | None = None
     """System prompt; by default none, or for GSM8K and MATH-500 a request for steps and a boxed result."""
     shots: int | None = None
     """Solved examples before each problem; by default 8 for word_problems, none for files in a chat, else 4."""
+    working: bool | None = None
+    """Solved examples show their working; by default those of GSM8K and MATH-500 do, word_problems' do not."""
     template: str = "Q: {prompt}\nA:{target}"
     """Of problem and answer in plain text."""
     separator: str = "\n\n"
