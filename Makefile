@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types unit bench families clean
+.PHONY: demo test lint types unit browser bench families clean
 
 demo: $(STAMP)
 	$(BIN)/headwise demo
@@ -22,6 +22,12 @@ types: $(STAMP)
 
 unit: $(STAMP)
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+# A browser for the tests that open the report, where the system's packages can be installed; without one those
+# tests are skipped and say so.
+browser:
+	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
+	  || echo "no Chromium: the report's browser tests will be skipped"
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/engine.py

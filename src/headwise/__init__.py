@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headwise.scores import score
     from headwise.scores.compare import compare
     from headwise.studies import run
+    from headwise.sweeps import sweep
     from headwise.tasks import Example, Task, task
 
 # Imported when first used: `headwise --help` should not wait for torch.
@@ -35,6 +36,7 @@ _HOMES = {
     "load": "headwise.model.load",
     "run": "headwise.studies",
     "score": "headwise.scores",
+    "sweep": "headwise.sweeps",
     "task": "headwise.tasks",
 }
 
@@ -51,6 +53,7 @@ __all__ = [
     "load",
     "run",
     "score",
+    "sweep",
     "task",
 ]
 

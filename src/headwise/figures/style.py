@@ -39,6 +39,16 @@ def file_name(name: object) -> str:
     return Path(str(name)).name.replace(" ", "-")
 
 
+def png(figure: Any) -> bytes:
+    """A figure as the bytes of a PNG, for notebooks."""
+    from io import BytesIO
+
+    buffer = BytesIO()
+    with house_style():
+        figure.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()
+
+
 def save(figure: Any, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG, SVG and PDF; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)

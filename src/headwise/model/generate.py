@@ -75,6 +75,7 @@ def generate(
     reference: str = "zero",
     positions: str = "all",
     reference_prompts: Sequence[Prompt] | None = None,
+    shifts: np.ndarray | None = None,
     batch_tokens: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Generated:
@@ -87,6 +88,7 @@ def generate(
     stop: texts end before any of these.
     reference: `zero`, or `mean` over all tokens of `reference_prompts` (by default the prompts themselves).
     positions: gates act at `all` positions, or from the `last` prompt token on.
+    shifts: `[L, H, D]` or `[V, L, H, D]`, added to the heads' outputs after the gates, where these act.
     batch_tokens: most tokens in one batch; halved when memory runs out.
     advance: called with the number of rows just finished.
     """
@@ -103,10 +105,12 @@ def generate(
         behind = encoded if reference_prompts is None else encode_prompts(model, reference_prompts, chat)
         rows = [Row(number, ids, len(ids), [], []) for number, ids in enumerate(behind)]
         means = mean_outputs(model, rows, False, batch_tokens or model.batch_tokens)
+    checked, added = _matched(_checked_gates(model, gates), _checked_shifts(model, shifts))
     writer = _Writer(
         model=model,
         prompts=encoded,
-        gates=_checked_gates(model, gates),
+        gates=checked,
+        shifts=added,
         means=means,
         only_answers=positions == "last",
         max_new_tokens=max_new_tokens,
@@ -132,6 +136,7 @@ class _Live:
     """What the gates of a batch are at the moment: it shrinks, and its first pass reads whole prompts."""
 
     gates: Tensor  # B, L, H
+    variants: Tensor  # B: which variant each row is
     acts: Tensor | None = None  # T: where gates act; None is everywhere
 
 
@@ -143,6 +148,7 @@ class _Writer:
         model: Model,
         prompts: list[list[int]],
         gates: np.ndarray,
+        shifts: np.ndarray | None,
         means: dict[int, Tensor] | None,
         only_answers: bool,
         max_new_tokens: int,
@@ -161,6 +167,10 @@ class _Writer:
         self.pad = padding if isinstance(padding, int) and 0 <= padding < model.vocabulary else 0
         self.able: Abilities = abilities(model.hf, self.pad)
         self.changed = {int(layer) for layer in np.flatnonzero((gates != 1).any(axis=(0, 2)))}
+        self.shifts: dict[int, Tensor] = {}  # layer -> V, H, D
+        if shifts is not None:
+            for layer in np.flatnonzero(shifts.any(axis=(0, 2, 3))):
+                self.shifts[int(layer)] = torch.from_numpy(shifts[:, layer]).to(model.gate_dtype)
         self.passes: list[int] = []
 
     def run(self) -> Generated:
@@ -224,7 +234,9 @@ class _Writer:
         shared = self._shared(prompts)
         batch = Batch(self.model.hf, prompts, self.pad, self.able.cache, shared)
         device = batch.ids.device
-        live = _Live(torch.from_numpy(self.gates[[v for v, _ in pairs]]).to(device, self.model.gate_dtype))
+        variants = torch.tensor([v for v, _ in pairs], device=device)
+        gates = torch.from_numpy(self.gates[[v for v, _ in pairs]]).to(device, self.model.gate_dtype)
+        live = _Live(gates, variants)
         luck = None
         if self.luck is not None:
             luck = torch.from_numpy(self.luck[[e for _, e in pairs]]).to(device)
@@ -251,7 +263,7 @@ class _Writer:
                     rows = [rows[place] for place in going]
                     index = torch.tensor(going, device=device)
                     batch.keep(index)
-                    live.gates = live.gates[index]
+                    live.gates, live.variants = live.gates[index], live.variants[index]
                     luck = None if luck is None else luck[index]
         return list(zip(written, ended, strict=True))
 
@@ -272,12 +284,17 @@ class _Writer:
         """The gates of the rows that are writing, at the positions where they act."""
 
         def gate(layer: int, z: Tensor) -> Tensor:
-            if layer not in self.changed:
+            if layer not in self.changed and layer not in self.shifts:
                 return z
             g = live.gates[:, layer, : z.shape[2]].to(z.device, z.dtype)[:, None, :, None]  # B, 1, H, 1
             reference = None if self.means is None else self.means[layer].to(z.device, z.dtype)
             acts = None if live.acts is None else live.acts.to(z.device)[None, :, None, None]
-            return gated(z, g, reference, acts)
+            z = gated(z, g, reference, acts)
+            if layer in self.shifts:
+                every = self.shifts[layer][:, : z.shape[2], : z.shape[3]].to(z.device, z.dtype)  # V, H, D
+                shift = every[live.variants.to(z.device)][:, None]  # B, 1, H, D
+                z = z + (shift if acts is None else shift * acts)
+            return z
 
         return gate
 
@@ -395,6 +412,38 @@ def _checked_gates(model: Model, gates: np.ndarray | None) -> np.ndarray:
             "gates must be finite numbers: 0 removes a head, 1 leaves it, above 1 amplifies it"
         )
     return np.where(model.exists, several, 1.0)
+
+
+def _checked_shifts(model: Model, shifts: np.ndarray | None) -> np.ndarray | None:
+    if shifts is None:
+        return None
+    given = np.asarray(shifts, dtype=np.float64)
+    several = given[None] if given.ndim == 3 else given
+    expected = (*model.shape, max(site.head_dim for site in model.reach.sites))
+    if several.ndim != 4 or several.shape[1:] != expected:
+        layers, heads, size = expected
+        raise HeadwiseError(
+            f"shifts of shape {given.shape} do not fit {model.name}: expected [{layers}, {heads}, {size}] or "
+            f"[variants, {layers}, {heads}, {size}]"
+        )
+    if not np.isfinite(several).all():
+        raise HeadwiseError("shifts must be finite numbers; 0 leaves a head as it is")
+    return several
+
+
+def _matched(gates: np.ndarray, shifts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """As many variants of both; one of either goes with all of the other."""
+    if shifts is None:
+        return gates, None
+    counts = {len(gates), len(shifts)} - {1}
+    if len(counts) > 1:
+        raise HeadwiseError(
+            f"{len(gates)} variants of gates and {len(shifts)} of shifts do not match; give as many, or one of either"
+        )
+    count = counts.pop() if counts else 1
+    # Copies, because torch warns of arrays that share their memory.
+    several = (np.array(np.broadcast_to(one, (count, *one.shape[1:]))) for one in (gates, shifts))
+    return next(several), next(several)
 
 
 def _check_length(model: Model, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:

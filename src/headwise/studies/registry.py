@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import unknown
+from headwise.errors import HeadwiseError, unknown
+from headwise.plugins import discover
+from headwise.report import write_report
 from headwise.runs import RunFolder
 from headwise.studies.settings import plain, resolve
 from headwise.studies.workbench import Workbench
@@ -48,8 +48,7 @@ def studies() -> dict[str, Study]:
     """Every registered study, by name."""
     import headwise.studies as package
 
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"headwise.studies.{module.name}")
+    discover(package)
     return dict(sorted(_STUDIES.items()))
 
 
@@ -87,4 +86,8 @@ def run(
         out, study=name, settings=given, fingerprints=fingerprints, fresh=fresh, command=command
     ) as folder:
         chosen.carry_out(resolved, bench, folder)
+    try:
+        write_report([folder.path], folder.path / "report.html")
+    except HeadwiseError as error:  # the tables and figures are there: a page about them is no reason to fail
+        folder.notice(f"no report was written: {error}")
     return folder

@@ -18,15 +18,14 @@ A generator whose very question depends on the tokenizer (is a year one token, o
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.plugins import discover
 from headwise.tasks.examples import Example, Task
 
 
@@ -92,8 +91,7 @@ def families() -> dict[str, TaskFamily]:
     """Every registered task, by name. Importing this package's modules is what registers them."""
     import headwise.tasks as package
 
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"headwise.tasks.{module.name}")
+    discover(package)
     return dict(sorted(_FAMILIES.items()))
 
 
