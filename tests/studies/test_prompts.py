@@ -21,6 +21,7 @@ from headwise.studies.problems import problem_set
 from headwise.studies.prompt_answers import judged
 from headwise.studies.prompt_attention import affine_fit, kurtosis, near_zero
 from headwise.studies.prompts import PromptsSettings
+from headwise.studies.verify import verify
 from headwise.studies.workbench import Workbench
 from headwise.tasks.conditions import conditions
 from helpers import WORDS, make_word_tokenizer
@@ -178,6 +179,14 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
     for name in TABLES:
         tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (finished.path, tmp_path / "cut")]
         assert tables[0] == tables[1], name
+
+
+def test_cells_come_out_again(model, finished, undrawn):
+    bench = Workbench(progress=False)
+    bench.add(model)
+    found = verify(finished.path, cells=4, workbench=bench)
+    assert all(one.same for one in found)
+    assert any("answers under meaningless" in one.label for one in found)
 
 
 def test_a_condition_equal_to_another_differs_by_nothing_at_all(model, data, tmp_path, undrawn):

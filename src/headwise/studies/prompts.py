@@ -187,7 +187,8 @@ class _Work:
                     "top_p": given.top_p,
                     "metric": given.metric,
                 }
-                made.append(Cell("prompts", name, source, "answers", about, prints))
+                part = f"answers under {condition.name}" + (f", sample {sample}" if given.samples > 1 else "")
+                made.append(Cell("prompts", name, source, part, about, prints))
         if given.attention_prompts:
             inside = {
                 "conditions": [self._about(condition) for condition in self.conditions],
@@ -200,11 +201,7 @@ class _Work:
         return made
 
     def compute(self, cell: Cell) -> CellResult:
-        if cell.part == "answers":
-            table = self._answers(cell)
-            tables = {"answers": table}
-        else:
-            tables = self._attention(cell)
+        tables = self._attention(cell) if cell.part == "attention" else {"answers": self._answers(cell)}
         return CellResult({name: self._labelled(table, cell) for name, table in tables.items()})
 
     def _labelled(self, table: pd.DataFrame, cell: Cell) -> pd.DataFrame:
