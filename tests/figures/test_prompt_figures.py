@@ -92,6 +92,15 @@ def test_bars_and_profiles_are_the_numbers_of_the_tables(models):
     assert (shade.get_x(), shade.get_x() + shade.get_width()) == (8.5, 13.5)
 
 
+def test_a_long_beginning_is_left_out_of_the_panels_and_said():
+    upper, lower, _ = drawn(prompt_figure(accuracy_table(["m"]), None, profile_table(before=200)))
+    assert upper.get_xlabel() == "Original tokens from 176 on"
+    assert lower.get_xlabel() == "Full sequence from 176 on (shaded: inserted)"
+    assert {int(line.get_xdata()[0]) for line in (*upper.lines, *lower.lines)} == {176}
+    (shade,) = lower.patches
+    assert (shade.get_x(), shade.get_x() + shade.get_width()) == (199.5, 204.5)
+
+
 def test_the_title_says_when_no_gain_is_significant_and_what_could_have_been_found():
     models = ["m"]
     said = headline(comparison_table(models, [0.05, -0.2], [0.3, 0.8]))
@@ -152,16 +161,21 @@ def test_maps_have_a_panel_per_model_and_condition_with_the_largest_head_named(m
 
 
 @pytest.mark.parametrize(
-    ("draw", "columns"), [(affine_panels, ["slope", "r2"]), (activation_panels, ["near_zero", "kurtosis"])]
+    ("draw", "columns"),
+    [(affine_panels, ["slope", "r2"]), (activation_panels, ["near_zero_change", "kurtosis_change"])],
 )
 def test_layers_are_drawn_with_their_bands(draw, columns):
     table = layered(["m", "n"], CONDITIONS, columns)
+    if draw is affine_panels:
+        table = table[table["condition"] != "none"]
+    else:
+        table.loc[table["condition"] == "none", "near_zero_change"] = 0.0
     panels = drawn(draw(table))
     assert len(panels) == 4
     for panel, (model, column) in zip(panels, itertools.product(["m", "n"], columns), strict=True):
         lines = [line for line in panel.lines if line.get_label() in ("None", "Mless", "Mful")]
-        assert len(panel.collections) == 3
-        for line, name in zip(lines, CONDITIONS, strict=True):
+        assert len(panel.collections) == 2
+        for line, name in zip(lines, CONDITIONS[1:], strict=True):
             own = table[(table["model"] == model) & (table["condition"] == name)]
             np.testing.assert_allclose(line.get_ydata(), own[column])
 

@@ -100,7 +100,7 @@ def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finishe
     moved = tables["moved"]
     assert moved.groupby("condition").size().to_dict() == {"meaningless": 16, "meaningful": 16}
     head = tables["profiles"].iloc[0]
-    largest = moved.groupby(["layer", "head"])["moved"].mean().idxmax()
+    largest = moved.groupby(["layer", "head"])["profile_change"].mean().idxmax()
     assert (head["layer"], head["head"]) == largest
     for name in (f"prompts-questions-tiny-L{largest[0]}H{largest[1]}", "moved-questions", "affine-questions"):
         for kind in ("png", "svg", "pdf"):
@@ -128,12 +128,17 @@ def test_answers_are_those_of_plain_prompts_with_the_filler_written_in(model, da
     assert not asked & {question for question, _ in task.shots}
 
 
-def eager_profile(model, ids, layer, head):
-    """From a second copy of the model with eager attention: the mean over all later queries of each key."""
+def eager_weights(model, ids, layer, head):
+    """One head's map from a second copy of the model with eager attention."""
     twin = tiny_model("llama", vocab_size=len(model.text.tokenizer), attn_implementation="eager")
     with torch.no_grad():
-        weights = twin(input_ids=torch.tensor([ids]), output_attentions=True).attentions[layer][0, head]
-    return np.array([float(weights[j + 1 :, j].mean()) for j in range(1, len(ids) - 1)])
+        return twin(input_ids=torch.tensor([ids]), output_attentions=True).attentions[layer][0, head].numpy()
+
+
+def eager_profile(model, ids, layer, head):
+    """The mean over all later queries of each key but the first and the last."""
+    weights = eager_weights(model, ids, layer, head)
+    return np.array([weights[j + 1 :, j].mean() for j in range(1, len(ids) - 1)])
 
 
 def test_profiles_and_movement_equal_those_of_the_eager_maps(model, data, finished):
@@ -148,13 +153,27 @@ def test_profiles_and_movement_equal_those_of_the_eager_maps(model, data, finish
             own["attention"].to_numpy()[1:-1], eager_profile(model, prompts[0].ids, layer, head), atol=1e-5
         )
         assert own["inserted"].sum() == (0 if name == "none" else 55)
-    total = []
+    change, total = [], []
     for plain, full in zip(by_name["none"], by_name["meaningless"], strict=True):
-        old, new = (eager_profile(model, p.ids, layer, head) for p in (plain, full))
-        own = [at for at in range(1, len(full.ids) - 1) if not full.inserted[at]]
-        total.append(np.abs(new[np.array(own) - 1] - old).sum())
+        old, new = (eager_weights(model, p.ids, layer, head) for p in (plain, full))
+        own = [at for at in range(len(full.ids)) if not full.inserted[at]]
+        first = int(np.argmax(full.inserted))
+        for i, j in enumerate(own):  # the same token, without and with the filler before it
+            if j > first:
+                gone = sum(abs(new[j, k] - old[i, n]) for n, k in enumerate(own)) / 2
+                total.append((gone + new[j, full.inserted].sum() / 2, len(change)))
+        before, after = (eager_profile(model, p.ids, layer, head) for p in (plain, full))
+        length = len(plain.ids)
+        change.append(
+            sum(
+                abs(after[own[j] - 1] - before[j - 1]) * (length - 1 - j) / (length - 1)
+                for j in range(1, length - 1)
+            )
+        )
     row = moved[(moved["condition"] == "meaningless") & (moved["layer"] == layer) & (moved["head"] == head)]
-    assert row["moved"].item() == pytest.approx(np.mean(total), abs=1e-5)
+    by_prompt = pd.DataFrame(total, columns=["moved", "prompt"]).groupby("prompt")["moved"].mean()
+    assert row["moved"].item() == pytest.approx(by_prompt.mean(), abs=1e-5)
+    assert row["profile_change"].item() == pytest.approx(np.mean(change), abs=1e-5)
 
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
@@ -186,7 +205,7 @@ def test_cells_come_out_again(model, finished, undrawn):
     bench.add(model)
     found = verify(finished.path, cells=4, workbench=bench)
     assert all(one.same for one in found)
-    assert any("answers under meaningless" in one.label for one in found)
+    assert any("answers under meaning" in one.label for one in found)
 
 
 def test_a_condition_equal_to_another_differs_by_nothing_at_all(model, data, tmp_path, undrawn):

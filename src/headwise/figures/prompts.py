@@ -12,6 +12,8 @@ from headwise.figures.condition_style import BARS, FULL, LINES, bar_label, colou
 from headwise.figures.style import house_style
 
 LEVEL = 0.05
+LEAD = 24
+"""Tokens drawn before the insertion where a long beginning (solved examples) would fill the panel."""
 
 
 def prompt_figure(
@@ -163,12 +165,14 @@ def _aligned(axes: Any, profiles: pd.DataFrame) -> None:
     """Original tokens only, so that all conditions share the axis."""
     names = list(dict.fromkeys(profiles["condition"]))
     palette = colours(names, LINES)
+    begin = _begin(profiles)
     for name in names:
         part = profiles[(profiles["condition"] == name) & profiles["aligned"].notna()].sort_values("aligned")
+        part = part[part["aligned"] >= begin]
         x, y = part["aligned"].to_numpy(dtype=float), part["attention"].to_numpy(dtype=float)
         axes.fill_between(x, 0, y, color=palette[name], alpha=0.12, linewidth=0)
         axes.plot(x, y, color=palette[name], linewidth=0.9, label=short(name))
-    axes.set(ylabel="Attention", title=_title(profiles), xlabel="Original tokens")
+    axes.set(ylabel="Attention", title=_title(profiles), xlabel=f"Original tokens{_from(begin)}")
     _tidy(axes)
 
 
@@ -179,17 +183,30 @@ def _full(axes: Any, profiles: pd.DataFrame) -> None:
     if not names:
         names = list(dict.fromkeys(profiles["condition"]))
     palette = colours(names, FULL)
-    shaded = set()
+    shaded, begin = set(), _begin(profiles)
     for name in names:
         part = profiles[profiles["condition"] == name].sort_values("position")
+        part = part[part["position"] >= begin]
         axes.plot(part["position"], part["attention"], color=palette[name], linewidth=0.9, label=short(name))
-        for begin, end in _spans(part["inserted"].to_numpy(dtype=bool)):
-            if (begin, end) not in shaded:
-                axes.axvspan(begin - 0.5, end - 0.5, color="0.6", alpha=0.22, linewidth=0, zorder=0)
-            shaded.add((begin, end))
-    label = "Full sequence (shaded: inserted)" if shaded else "Full sequence (nothing is inserted)"
-    axes.set(ylabel="Attention", xlabel=label)
+        for first, last in _spans(part["inserted"].to_numpy(dtype=bool)):
+            if (first, last) not in shaded:
+                axes.axvspan(
+                    begin + first - 0.5, begin + last - 0.5, color="0.6", alpha=0.22, linewidth=0, zorder=0
+                )
+            shaded.add((first, last))
+    label = "shaded: inserted" if shaded else "nothing is inserted"
+    axes.set(ylabel="Attention", xlabel=f"Full sequence{_from(begin)} ({label})")
     _tidy(axes)
+
+
+def _begin(profiles: pd.DataFrame) -> int:
+    """The first token drawn: where much stands before the insertion, only the end of it is shown."""
+    places = profiles.loc[profiles["inserted"], "position"]
+    return max(int(places.min()) - LEAD, 0) if len(places) and places.min() > 4 * LEAD else 0
+
+
+def _from(begin: int) -> str:
+    return f" from {begin} on" if begin else ""
 
 
 def _spans(inserted: np.ndarray) -> list[tuple[int, int]]:
