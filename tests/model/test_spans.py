@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 
 import numpy as np
 import pytest
@@ -106,28 +107,45 @@ def by_character(whole, own, span):
     return all(c.isspace() for c in mine) and any(not c.isspace() for c in theirs)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=120, deadline=None)
-@given(before=texts, filler=fillers, middle=texts, second=st.one_of(st.just(""), fillers), after=texts)
-def test_inserted_tokens_are_located_exactly(kind, before, filler, middle, second, after):
-    tokenizer = tokenizer_of(kind)
-    pieces = [Piece(before), Piece(filler, True), Piece(middle), Piece(second, True), Piece(after)]
+def check_located(tokenizer, pieces, drops_characters=False):
+    """Every token is on the side that the rule says, and nothing visible of the problem is lost."""
     whole = "".join(piece.text for piece in pieces)
     own = [not piece.inserted for piece in pieces for _ in piece.text]
-    found = locate(Text(tokenizer), joined(pieces), begin=False)
     ids = tokenizer(whole, add_special_tokens=False)["input_ids"]
-    if not whole or not ids:
+    if not ids:
         return
+    found = locate(Text(tokenizer), joined(pieces), begin=False)
     assert found.ids == ids  # the text is read as one, never in parts
     spans = encoded(tokenizer, whole)[1]
     for at, span in enumerate(spans):
         if span[0] < span[1]:
             assert found.inserted[at] == by_character(whole, own, span)
-    # Every visible character of the problem is in a token that counts as the problem's.
-    if kind != "word pieces":  # they leave characters out
+    if not drops_characters:
         held = {i for at, span in enumerate(spans) if not found.inserted[at] for i in range(*span)}
         assert all(i in held for i, c in enumerate(whole) if own[i] and not c.isspace())
     assert found.straddling == sum(len({own[i] for i in range(*span)}) == 2 for span in spans)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=120, deadline=None)
+@given(before=texts, filler=fillers, middle=texts, second=st.one_of(st.just(""), fillers), after=texts)
+def test_inserted_tokens_are_located_exactly(kind, before, filler, middle, second, after):
+    pieces = [Piece(before), Piece(filler, True), Piece(middle), Piece(second, True), Piece(after)]
+    check_located(tokenizer_of(kind), pieces, drops_characters=kind == "word pieces")
+
+
+@pytest.mark.bundled
+def test_inserted_tokens_are_located_exactly_by_the_bundled_tokenizer(smollm2):
+    draw = random.Random(0)
+
+    def text():
+        return "".join(draw.choice(ALPHABET) for _ in range(draw.randrange(12)))
+
+    for _ in range(300):
+        filler = " ".join([draw.choice("/ he // a".split())] * draw.randrange(60)) + draw.choice(
+            ["", " ", "\n"]
+        )
+        check_located(smollm2.text.tokenizer, [Piece(text()), Piece(filler, True), Piece(text())])
 
 
 @pytest.mark.parametrize("kind", ["bytes", "unbounded bytes", "slow"])
