@@ -271,6 +271,27 @@ def test_the_chat_template_is_applied_once_and_the_filler_stands_inside_it(model
         model.text.tokenizer.chat_template = None
 
 
+def test_a_template_without_system_messages_gets_the_system_prompt_in_the_first_message(model, data):
+    refusing = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    model.text.tokenizer.chat_template = refusing + TEMPLATE
+    try:
+        settings = PromptsSettings(**{**BASE, "tasks": (data,), "shots": 0, "system": "the cat"})
+        task = problem_set(settings, data, model)
+        (full,) = task.prompts(model, conditions(["meaningless:2"])[0], 1)
+        shown = model.text.decode(full.ids).split()
+        assert shown == f"<user> the cat / / {task.questions[0]} </user> <assistant>".split()
+        assert [shown[i] for i in np.flatnonzero(full.inserted)] == ["/", "/"]
+    finally:
+        model.text.tokenizer.chat_template = None
+
+
+def test_two_tasks_of_one_name_are_refused(model, data, tmp_path):
+    other = tmp_path / "questions.jsonl"
+    other.write_text('{"prompt": "the cat", "target": " sat"}\n{"prompt": "the dog", "target": " ran"}\n')
+    with pytest.raises(HeadwiseError, match="two of the given tasks are called 'questions'"):
+        carried_out(model, tmp_path / "run", data, tasks=[str(other)], shots=1)
+
+
 def test_lengths_arm_places_and_heads_can_be_chosen(model, data, tmp_path):
     chosen = {
         "conditions": ["none", "meaningless", "arm"],

@@ -37,6 +37,8 @@ class ProblemSet:
     system: str
     shots: tuple[tuple[str, str], ...]
     chat: bool
+    system_role: bool
+    """Whether the chat template knows system messages."""
     template: str
     separator: str
     place: str
@@ -56,7 +58,7 @@ class ProblemSet:
     def _prompt(self, model: Model, question: str, condition: Condition) -> Located:
         asked = Asked(question, self.system, self.shots)
         if self.chat:
-            messages = marked_messages(asked, condition, self.place, self.joint)
+            messages = marked_messages(asked, condition, self.place, self.joint, system_role=self.system_role)
             pieces = filled_marks(model.text.chat(messages), condition, self.place, self.joint)
             return locate(model.text, pieces, begin=False)  # the template writes the beginning token itself
         pieces = plain_pieces(
@@ -86,6 +88,7 @@ def problem_set(settings: PromptsSettings, source: str, model: Model) -> Problem
         system=system if settings.system is None else settings.system,
         shots=pairs,
         chat=chat,
+        system_role=chat and _takes_system(model),
         template=settings.template,
         separator=settings.separator,
         place=settings.place,
@@ -93,6 +96,15 @@ def problem_set(settings: PromptsSettings, source: str, model: Model) -> Problem
         stop=_stops(settings, pairs, chat) if settings.stop is None else settings.stop,
         max_new_tokens=settings.max_new_tokens or (2 * longest + 16 if pairs else _OPEN_END),
     )
+
+
+def _takes_system(model: Model) -> bool:
+    try:
+        return "\ue0a1" in model.text.chat(
+            [{"role": "system", "content": "\ue0a1"}, {"role": "user", "content": "a"}]
+        )
+    except HeadwiseError:  # Gemma's template raises
+        return False
 
 
 def _examples(settings: PromptsSettings, source: str, model: Model) -> tuple[Task, list[Example], str]:

@@ -159,7 +159,14 @@ class _Work:
         self.by_name = {condition.name: condition for condition in asked}
         self.problems: dict[tuple[str, str], ProblemSet] = {}
         for name, source in self.pairs():
-            self.problems[name, source] = problem_set(settings, source, bench.model(name))
+            problems = problem_set(settings, source, bench.model(name))
+            self.problems[name, source] = problems
+            for condition in asked:  # a template that refuses should end the run before it begins
+                problems.prompts(bench.model(name), condition, 1)
+            if sum(other.name == problems.name for (n, _), other in self.problems.items() if n == name) > 1:
+                raise HeadwiseError(
+                    f"two of the given tasks are called {problems.name!r}; give one of them, or rename its file"
+                )
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         given = self.settings
@@ -276,7 +283,7 @@ def _draw(folder: RunFolder) -> None:
                 profiles = profiles[profiles["model"] == model]
             for head, part in _heads(profiles):
                 figure = prompt_figure(own["accuracy"], own.get("comparisons"), part)
-                save(figure, where, f"prompts-{label}-{file_name(model)}-{head}")
+                save(figure, where, f"prompts-{label}-{file_name(str(model).replace('/', '-'))}-{head}")
         if "profiles" not in own:
             save(prompt_figure(own["accuracy"], own.get("comparisons"), None), where, f"prompts-{label}")
         for name, draw in (
