@@ -42,7 +42,7 @@ def prompt_figure(
         else:
             left = figure
         _bars(left.subplots(), accuracy, comparisons, models, names)
-        figure.suptitle(headline(comparisons), fontsize=9)
+        figure.suptitle(_folded(headline(comparisons), 18 * (width + (5.6 if beside else 0)) / 2), fontsize=9)
     return figure
 
 
@@ -62,6 +62,16 @@ def headline(comparisons: pd.DataFrame | None) -> str:
         worse = f"; significantly worse: {_listed(found)}" if found else ""
         return f"No gain is significant (Holm p ≥ {LEVEL}){worse}{could}"
     return f"Significant after Holm's correction: {_listed(found)}"
+
+
+def _folded(sentence: str, most: float) -> str:
+    """On several lines, broken at its semicolons, where it is longer than the figure is wide."""
+    lines = [""]
+    for part in sentence.split("; "):
+        if lines[-1] and len(lines[-1]) + len(part) > most:
+            lines.append("")
+        lines[-1] += f"; {part}" if lines[-1] else part
+    return ";\n".join(lines)
 
 
 def _listed(rows: list[dict[str, Any]]) -> str:
