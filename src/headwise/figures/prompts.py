@@ -42,7 +42,7 @@ def prompt_figure(
         else:
             left = figure
         _bars(left.subplots(), accuracy, comparisons, models, names)
-        figure.suptitle(_folded(headline(comparisons), 18 * (width + (5.6 if beside else 0)) / 2), fontsize=9)
+        figure.suptitle(_folded(headline(comparisons), 13 * (width + (5.6 if beside else 0))), fontsize=9)
     return figure
 
 
