@@ -144,7 +144,7 @@ def score(
 @app.command()
 def run(
     study: Annotated[str, typer.Argument(help="headwise list studies")],
-    file: Annotated[Path | None, typer.Argument(help="a study file (YAML)")] = None,
+    file: Annotated[Path | None, typer.Argument(help="a study file (YAML), or: published")] = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY")] = None,
     model: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
     task: Annotated[list[str] | None, typer.Option(help="name or file; repeat for several")] = None,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -71,6 +71,9 @@ class Pair:
 @dataclass(frozen=True, kw_only=True)
 class CircuitsSettings(StudySettings):
     """Settings of the study `circuits`."""
+
+    REPLACES: ClassVar[dict[str, str]] = {"models": "pairs"}
+    """Models given by flag take the place of a file's pairs."""
 
     models: tuple[str, ...] = ()
     """One model; or a pair, the dense one first; or a pair and its dense control. By default smollm2."""
