@@ -30,7 +30,7 @@ from headwise.model.unembed import logits_at
 from headwise.tasks.conditions import ARM, Condition
 
 _QUERIES = 32
-"""Queries whose attention to the inserted span is measured, spread over those after it."""
+"""Tokens whose attention is compared one by one, spread over those after the insertion."""
 _NEAR = 1.4826 * 0.13
 """Near zero is below this many median absolute deviations of the baseline's |a|, as in ARM's own rule."""
 
@@ -40,7 +40,7 @@ class _Seen:
     """One prompt under one condition."""
 
     profile: np.ndarray  # heads, T
-    on_inserted: np.ndarray  # heads
+    rows: np.ndarray  # heads, Q, T
     outputs: list[np.ndarray]  # of each layer with attention: after, H·D
     gates: dict[int, np.ndarray]  # block -> after, U
 
@@ -77,7 +77,7 @@ def inner_tables(
             _look(model, condition, one, places[after], gates, arm_options, batch_tokens)
             for condition, one, places in zip(conditions, located, shared, strict=True)
         ]
-        of_prompt.append(_numbers(seen, names.index(baseline), shared))
+        of_prompt.append(_numbers(seen, names.index(baseline), located, shared))
         if number < profile_prompts:
             shown.append((shared, [one.profile for one in seen]))
         if advance:
@@ -86,21 +86,21 @@ def inner_tables(
     tables = {
         "moved": _moved(model, names, baseline, numbers, seed),
         "affine": _affine(model, names, baseline, numbers, seed),
-        "activations": _activations(model, names, numbers, seed),
+        "activations": _activations(names, baseline, numbers, seed),
     }
     if not chosen:
-        chosen = [most_moved(tables["moved"], [c.name for c in conditions if c.text])]
+        chosen = [most_changed(tables["moved"], [c.name for c in conditions if c.text])]
     first = [prompts[name][0] for name in names]
     tables["profiles"] = _profiles(model, names, chosen, first, shown)
     return {name: table for name, table in tables.items() if len(table)}
 
 
-def most_moved(moved: pd.DataFrame, inserted: Sequence[str]) -> Head:
+def most_changed(moved: pd.DataFrame, inserted: Sequence[str]) -> Head:
     """The head whose profile the inserted texts change most, on average over them; else over all conditions."""
     part = moved[moved["condition"].isin(inserted)] if inserted else moved
     if not len(part):
         return Head(0, 0)
-    means = part.groupby(["layer", "head"])["moved"].mean()
+    means = part.groupby(["layer", "head"])["profile_change"].mean()
     return Head(*(int(number) for number in means.index[int(means.to_numpy().argmax())]))
 
 
@@ -125,7 +125,6 @@ def _look(
     arm_options: dict[str, Any] | None,
     batch_tokens: int | None,
 ) -> _Seen:
-    span = np.flatnonzero(prompt.inserted)
     picked = after[np.unique(np.linspace(0, len(after) - 1, _QUERIES).astype(int))] if len(after) else after
     activations: dict[int, np.ndarray] = {}
     outputs: dict[int, np.ndarray] = {}
@@ -150,31 +149,65 @@ def _look(
             logits_at(
                 model.hf, torch.tensor([prompt.ids], device=model.device), torch.zeros(1, 1, dtype=torch.long)
             )
-    share = found.rows[:, :, span].sum(2).mean(1) if len(span) and len(picked) else np.zeros(len(found.heads))
-    return _Seen(found.profile, share, [outputs[layer] for layer in sorted(outputs)], activations)
+    rows = found.rows if len(picked) else found.rows[:, :0]
+    return _Seen(found.profile, rows, [outputs[layer] for layer in sorted(outputs)], activations)
 
 
-def _numbers(seen: Sequence[_Seen], base: int, shared: np.ndarray) -> dict[str, np.ndarray]:
+def _numbers(
+    seen: Sequence[_Seen], base: int, located: Sequence[Located], shared: np.ndarray
+) -> dict[str, np.ndarray]:
     """Everything that becomes a mean over prompts, each `[C, …]`."""
-    ground = seen[base]
-    moved = [
-        np.nansum(np.abs(one.profile[:, places] - ground.profile[:, shared[base]]), axis=1)
-        for one, places in zip(seen, shared, strict=True)
-    ]
+    ground, at = seen[base], shared[base]
     fits = np.array(
         [[affine_fit(old, new) for old, new in zip(ground.outputs, one.outputs, strict=True)] for one in seen]
     )  # C, L, 3
     blocks = sorted(ground.gates)
     near = [[near_zero(one.gates[b], ground.gates[b]) for b in blocks] for one in seen]
     tails = [[kurtosis(one.gates[b]) for b in blocks] for one in seen]
+    places = list(zip(seen, located, shared, strict=True))
     return {
-        "moved": np.array(moved),
-        "on_inserted": np.array([one.on_inserted for one in seen]),
+        "moved": np.array([attention_moved(ground.rows, at, one.rows, to) for one, _, to in places]),
+        "on_inserted": np.array([_mean_of(one.rows[:, :, p.inserted].sum(2)) for one, p, _ in places]),
+        "profile_change": np.array(
+            [profile_change(ground.profile, at, one.profile, to) for one, _, to in places]
+        ),
         "fits": fits,
         "near_zero": np.array(near),
         "kurtosis": np.array(tails),
         "blocks": np.array(blocks),
     }
+
+
+def _mean_of(by_query: np.ndarray) -> np.ndarray:
+    """Mean over queries `[heads, Q]`; NaN where no token stands after the insertion."""
+    return by_query.mean(1) if by_query.shape[1] else np.full(len(by_query), np.nan)
+
+
+def attention_moved(
+    old: np.ndarray, old_keys: np.ndarray, new: np.ndarray, new_keys: np.ndarray
+) -> np.ndarray:
+    """`[heads]`: the share of its attention that a token now spends elsewhere, mean over the same tokens.
+
+    Total variation between rows `[heads, Q, T]`: half of all that is gained and lost, over shared keys and over
+    the keys that only one of the two has (the inserted ones), which count as one. From 0 to 1.
+    """
+    x, y = old.astype(np.float64), new.astype(np.float64)
+    changed = np.abs(y[:, :, new_keys] - x[:, :, old_keys]).sum(2)
+    alone = [np.delete(rows, keys, axis=2).sum(2) for rows, keys in ((x, old_keys), (y, new_keys))]
+    return _mean_of((changed + np.abs(alone[1] - alone[0])) / 2)
+
+
+def profile_change(
+    old: np.ndarray, old_keys: np.ndarray, new: np.ndarray, new_keys: np.ndarray
+) -> np.ndarray:
+    """`[heads]`: mean |change| of the profile over shared keys, each weighted by the queries behind its mean.
+
+    Unweighted, the last few keys would decide: their means are over one or two queries. The sum over keys is
+    taken, so that it is attention per query.
+    """
+    later = old.shape[1] - 1 - old_keys  # queries after each key
+    change = np.abs(new[:, new_keys] - old[:, old_keys]) * later / max(old.shape[1] - 1, 1)
+    return np.nansum(change, axis=1)
 
 
 def affine_fit(old: np.ndarray, new: np.ndarray) -> tuple[float, float, float]:
@@ -230,6 +263,7 @@ def _moved(
         if name != baseline:
             columns = _mean(numbers["moved"][:, place], "moved", seed)
             columns |= _mean(numbers["on_inserted"][:, place], "on_inserted", seed)
+            columns |= _mean(numbers["profile_change"][:, place], "profile_change", seed)
             about = {"condition": name, "layer": [h.layer for h in heads], "head": [h.head for h in heads]}
             parts.append(pd.DataFrame(about | columns | {"n": len(numbers["moved"])}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
@@ -250,16 +284,18 @@ def _affine(
 
 
 def _activations(
-    model: Model, names: Sequence[str], numbers: dict[str, np.ndarray], seed: int
+    names: Sequence[str], baseline: str, numbers: dict[str, np.ndarray], seed: int
 ) -> pd.DataFrame:
     parts = []
-    blocks = numbers["blocks"][0]
+    blocks, base = numbers["blocks"][0], names.index(baseline)
     for place, name in enumerate(names):
         if len(blocks):
-            columns = _mean(numbers["near_zero"][:, place], "near_zero", seed)
-            columns |= _mean(numbers["kurtosis"][:, place], "kurtosis", seed)
-            about = {"condition": name, "layer": blocks.astype(np.int32)}
-            parts.append(pd.DataFrame(about | columns | {"n": len(numbers["near_zero"])}))
+            columns: dict[str, Any] = {"condition": name, "layer": blocks.astype(np.int32)}
+            for kind in ("near_zero", "kurtosis"):
+                values = numbers[kind]
+                columns |= _mean(values[:, place], kind, seed)
+                columns |= _mean(values[:, place] - values[:, base], f"{kind}_change", seed)
+            parts.append(pd.DataFrame(columns | {"n": len(numbers["near_zero"])}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
