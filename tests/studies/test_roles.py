@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -148,7 +149,7 @@ def test_gates_are_fitted_on_one_half_and_curves_drawn_on_the_other(
 ):
     """Other targets in the second half change the curves and no gate; in the first half they change the gates."""
     monkeypatch.setattr(study, "_draw", lambda folder: None)
-    rows = [json.loads(line) for line in open(data[0])]
+    rows = [json.loads(line) for line in Path(data[0]).read_text().splitlines()]
     before = read_table(finished.path, "gates")
     before = before[before["task"] == "short"].reset_index(drop=True)
     for half, same in ((1, True), (0, False)):
