@@ -252,10 +252,18 @@ def test_the_joint_effect_is_ranked_among_the_random_sets():
 
 def test_quick_means_two_seeds_few_updates_and_short_targets_unless_told_otherwise():
     quick = quickened(RolesSettings(quick=True))
-    assert (quick.seeds, quick.n, quick.fit, quick.ks, quick.random_sets) == (2, 12, QUICK_FIT, QUICK_KS, 0)
+    assert (quick.seeds, quick.n, quick.fit, quick.ks, quick.random_sets) == (2, 24, QUICK_FIT, QUICK_KS, 0)
     assert quick.task_options == {"math": {"length": "short"}}
     own = quickened(RolesSettings(quick=True, fit=study.FitSettings(updates=7), ks=(0, 1), tasks=("ioi",)))
     assert (own.fit.updates, own.ks, own.task_options) == (7, (0, 1), {})
+
+
+def test_quick_takes_more_short_examples_than_long_ones(model):
+    short = hw.Task("s", tuple(hw.Example("the cat", " sat") for _ in range(60)))
+    long = hw.Task("l", tuple(hw.Example("the cat " * 20, " sat") for _ in range(60)))
+    assert len(study.few_tokens(short, model)) == 140 // 3
+    assert len(study.few_tokens(long, model)) == study.QUICK_FEWEST
+    assert len(study.few_tokens(long.take([0, 1]), model)) == 2
 
 
 @pytest.mark.parametrize(
