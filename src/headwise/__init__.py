@@ -14,6 +14,7 @@ from headwise._version import __version__
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
+    from headwise.harness import lm_eval
     from headwise.heads import Head, Scores
     from headwise.model.attention import attention
     from headwise.model.generate import generate
@@ -33,6 +34,7 @@ _HOMES = {
     "compare": "headwise.scores.compare",
     "attention": "headwise.model.attention",
     "generate": "headwise.model.generate",
+    "lm_eval": "headwise.harness",
     "load": "headwise.model.load",
     "run": "headwise.studies",
     "score": "headwise.scores",
@@ -50,6 +52,7 @@ __all__ = [
     "attention",
     "compare",
     "generate",
+    "lm_eval",
     "load",
     "run",
     "score",

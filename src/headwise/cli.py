@@ -144,7 +144,7 @@ def score(
 @app.command()
 def run(
     study: Annotated[str, typer.Argument(help="headwise list studies")],
-    file: Annotated[Path | None, typer.Argument(help="a study file (YAML)")] = None,
+    file: Annotated[Path | None, typer.Argument(help="a study file (YAML), or: published")] = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY")] = None,
     model: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
     task: Annotated[list[str] | None, typer.Option(help="name or file; repeat for several")] = None,
@@ -164,6 +164,35 @@ def run(
     if task or data:
         settings["tasks"] = [*(task or []), *map(str, data or [])]
     _run(study, out or Path("runs") / study, file, settings, option, fresh, device, dtype, batch_tokens)
+
+
+@app.command()
+def export(
+    model: Annotated[str, typer.Argument(help="bundled alias, hub id, folder or GGUF file")],
+    heads: Annotated[Path, typer.Option(help='a JSON list of "L12H3", or a scores table and --top')],
+    out: Annotated[Path, typer.Option(help="the new checkpoint's folder")],
+    top: Annotated[int | None, typer.Option(help="only the first K heads of the file")] = None,
+    task: Annotated[str | None, typer.Option(help="which map of a run's scores.parquet")] = None,
+    method: Annotated[str | None, typer.Option(help="which map of a run's scores.parquet")] = None,
+    by: Annotated[str, typer.Option(help="order of scores: signed, absolute or hinders")] = "signed",
+    gate: Annotated[float, typer.Option(help="0 removes the heads, above 1 amplifies them")] = 0.0,
+    device: Device = None,
+    dtype: Dtype = None,
+    trust_remote_code: Annotated[bool, typer.Option(help="run code from the model's repository")] = False,
+) -> None:
+    """Bake a mask into the weights: a plain checkpoint any server can run."""
+    from headwise.heads_file import read_heads
+
+    chosen = read_heads(heads, top, task=task, method=method, by=by)
+    from headwise.model.export import export as bake
+    from headwise.model.load import load
+
+    loaded = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    folder = bake(loaded, chosen, out, gate)
+    typer.echo(
+        f"{folder}: {loaded.name} with {len(chosen)} head{'s' * (len(chosen) != 1)} at {gate:g}, "
+        f"{str(loaded.dtype).removeprefix('torch.')}; logits equal the gated model's"
+    )
 
 
 @app.command()

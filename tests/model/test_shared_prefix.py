@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -89,3 +91,29 @@ def test_prompts_may_be_token_numbers(monkeypatch):
         hw.generate(model, ids, max_new_tokens=4).tokens
         == hw.generate(model, PROMPTS, max_new_tokens=4).tokens
     )
+
+
+@pytest.mark.bundled
+def test_the_bundled_model_is_padded_cached_and_shares_its_beginning(smollm2):
+    able = abilities(smollm2.hf, 0)
+    assert (able.padding, able.cache, able.prefix) == (True, True, True)
+
+
+@pytest.mark.parametrize("broken", ["positions", "cache"])
+def test_a_model_that_gets_positions_or_its_cache_wrong_is_found_out(broken):
+    hf = loaded("gpt2").hf  # learned positions: rotary ones would not notice a shift of the whole text
+    real = hf.forward
+
+    def forward(*args, **kwargs):
+        if broken == "positions":
+            kwargs.pop("position_ids", None)
+        elif kwargs.get("past_key_values") is not None:
+            for layer in kwargs["past_key_values"].layers:
+                layer.values = layer.values * 0.99
+        return real(*args, **kwargs)
+
+    forward.__signature__ = inspect.signature(real)
+    hf.forward = forward
+    able = abilities(hf, 0)
+    assert not (able.padding if broken == "positions" else able.cache)
+    assert not able.prefix

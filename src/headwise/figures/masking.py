@@ -25,8 +25,8 @@ NAMES = {
     "accuracy": "Accuracy",
 }
 _LINES = {"top": ("TopK", "-"), "random": ("RandomK", "--")}
-_BESIDE = 1.12
-"""A layer-matched point stands a little to the right of its K, so that it does not hide the random one."""
+_BESIDE = (1.1, 1.21)
+"""Layer-matched points stand a little to the right of their K, so that they hide neither lines nor one another."""
 
 
 def masking_curves(table: pd.DataFrame) -> Any:
@@ -69,7 +69,7 @@ def masking_curves(table: pd.DataFrame) -> Any:
 
 
 def _panel(panel: Any, twin: Any, part: pd.DataFrame, metrics: list[str]) -> None:
-    for metric, axes, colour in zip(metrics, (panel, twin), (BLUE, RED), strict=False):
+    for metric, axes, colour, beside in zip(metrics, (panel, twin), (BLUE, RED), _BESIDE, strict=False):
         own = part[part["metric"] == metric]
         whole = own[own["k"] == 0]
         if metric == "accuracy" and len(whole):
@@ -98,7 +98,7 @@ def _panel(panel: Any, twin: Any, part: pd.DataFrame, metrics: list[str]) -> Non
         if len(matched):
             error = np.abs(matched[["lo", "hi"]].to_numpy(float).T - matched["value"].to_numpy(float))
             axes.errorbar(
-                matched["k"] * _BESIDE,
+                matched["k"] * beside,
                 matched["value"],
                 yerr=error,
                 fmt="D",
@@ -184,17 +184,17 @@ def cross_table(table: pd.DataFrame, metric: str = "accuracy") -> Any:
     full = own.drop_duplicates("task").set_index("task")["full"]
     size = 0.62
     with house_style():
-        figure = Figure(figsize=(2.9 + size * len(measured), 1.9 + size * len(owners)), layout="constrained")
+        figure = Figure(figsize=(3.6 + size * len(measured), 2.6 + size * len(owners)), layout="constrained")
         axes = figure.subplots()
         image = axes.imshow(change.to_numpy(float), cmap="RdBu", vmin=-1, vmax=1, interpolation="nearest")
         axes.set_xticks(
             range(len(measured)),
-            [f"{name} ({full[name]:.2f})" for name in measured],
+            [f"{_wrapped(name)} ({full[name]:.2f})" for name in measured],
             rotation=40,
             ha="right",
             rotation_mode="anchor",
         )
-        axes.set_yticks(range(len(owners)), owners)
+        axes.set_yticks(range(len(owners)), [_wrapped(name) for name in owners])
         axes.set(xlabel="Measured (accuracy with every head)", ylabel="Whose heads are masked")
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
@@ -267,7 +267,7 @@ def intervention_curves(table: pd.DataFrame) -> Any:
         figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False, fontsize=8)
         first = table.iloc[0]
         figure.supxlabel(
-            f"{first['k']} heads, {first['model']}, n = {_span(table['n'])} per ability", fontsize=8
+            f"K = {first['k']}, {first['model']}, n = {_span(table['n'])} per ability", fontsize=8
         )
     return figure
 

@@ -14,7 +14,7 @@ from headwise.figures.style import house_style
 
 
 def moved_maps(table: pd.DataFrame) -> Any:
-    """Layer × head: how much attention a condition moves in each head's profile. Rows models, columns conditions.
+    """Layer × head: the share of its attention that a token spends elsewhere. Rows models, columns conditions.
 
     One scale for all, ending at the 99th percentile. Above each map stands its largest head with its interval.
     """
@@ -46,7 +46,7 @@ def moved_maps(table: pd.DataFrame) -> Any:
                 )
                 best = part.loc[part["moved"].idxmax()]
                 panel.set_title(
-                    f"{short(name)}\nL{best['layer']}H{best['head']} {best['moved']:.2g}{_interval(best)}",
+                    f"{short(name)}\nL{best['layer']}H{best['head']} {best['moved']:.2f}{_interval(best)}",
                     fontsize=8,
                 )
                 panel.spines[:].set_visible(False)
@@ -55,7 +55,7 @@ def moved_maps(table: pd.DataFrame) -> Any:
                 panel.set_xlabel("Head" if row == len(models) - 1 else "")
                 panel.set_ylabel((f"{model}\n" if len(models) > 1 else "") + "Layer" if column == 0 else "")
         bar = figure.colorbar(image, ax=panels, extend="max" if beyond else "neither", aspect=35)
-        bar.set_label("Attention moved (Σ |change of the profile|)")
+        bar.set_label("Share of attention moved")
         bar.outline.set_visible(False)
         single = f", {models[0]}" if len(models) == 1 else ""
         figure.suptitle(
@@ -68,7 +68,7 @@ def moved_maps(table: pd.DataFrame) -> Any:
 
 def _interval(row: pd.Series) -> str:
     lo, hi = row["moved_lo"], row["moved_hi"]
-    return "" if np.isnan(lo) else f" [{lo:.2g}, {hi:.2g}]"
+    return "" if np.isnan(lo) else f" [{lo:.2f}, {hi:.2f}]"
 
 
 def affine_panels(table: pd.DataFrame) -> Any:
@@ -89,16 +89,28 @@ def affine_panels(table: pd.DataFrame) -> Any:
 
 
 def activation_panels(table: pd.DataFrame) -> Any:
-    """By layer: how many MLP activations are near zero, and how heavy their tails are."""
+    """By layer: how a condition changes the share of MLP activations near zero, and the weight of their tails."""
     figure = _by_layer(
-        table, [("near_zero", "Share near zero", {}), ("kurtosis", "Excess kurtosis", {"log": True})]
+        table[table["condition"] != _baseline(table)],
+        [
+            ("near_zero_change", "Change of the share near zero", {"reference": 0.0}),
+            ("kurtosis_change", "Change of the excess kurtosis", {"reference": 0.0}),
+        ],
     )
     figure.suptitle(
-        f"MLP activations after the inserted tokens, {table['task'].iloc[0]}, n = {table['n'].iloc[0]} prompts, "
-        "95 % bands",
+        f"MLP activations after the inserted tokens, against {short(_baseline(table))}, {table['task'].iloc[0]},\n"
+        f"n = {table['n'].iloc[0]} prompts, 95 % bands",
         fontsize=9,
     )
     return figure
+
+
+def _baseline(table: pd.DataFrame) -> str:
+    """The condition that the others are compared with: it differs from itself by nothing, everywhere."""
+    still = table.groupby("condition", sort=False)["near_zero_change"].apply(
+        lambda change: (change == 0).all()
+    )
+    return str(still.index[still.to_numpy()][0]) if still.any() else "none"
 
 
 def length_curves(table: pd.DataFrame) -> Any:
@@ -174,9 +186,7 @@ def _by_layer(table: pd.DataFrame, columns: list[tuple[str, str, dict[str, Any]]
                 if (
                     "dashed" in options
                 ):  # "no change" may explain less than nothing, far below what is of interest
-                    panel.set_ylim(bottom=max(-0.5, panel.get_ylim()[0]))
-                if options.get("log") and (table[column] > 0).all():
-                    panel.set_yscale("log")
+                    panel.set_ylim(max(-0.5, panel.get_ylim()[0]), 1.05)
                 panel.set(ylabel=label, xlabel="Layer")
                 panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
             if len(models) > 1:

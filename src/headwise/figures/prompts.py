@@ -12,6 +12,8 @@ from headwise.figures.condition_style import BARS, FULL, LINES, bar_label, colou
 from headwise.figures.style import house_style
 
 LEVEL = 0.05
+LEAD = 24
+"""Tokens drawn before the insertion where a long beginning (solved examples) would fill the panel."""
 
 
 def prompt_figure(
@@ -32,14 +34,15 @@ def prompt_figure(
         figure = Figure(figsize=(width + (5.6 if beside else 0), 4.4), layout="constrained")
         if beside:
             assert profiles is not None
-            left, right = figure.subfigures(1, 2, width_ratios=(width, 5.6)).flat
+            halves: Any = figure.subfigures(1, 2, width_ratios=(width, 5.6))
+            left, right = halves
             upper, lower = right.subplots(2, 1)
             _aligned(upper, profiles)
             _full(lower, profiles)
         else:
             left = figure
         _bars(left.subplots(), accuracy, comparisons, models, names)
-        figure.suptitle(headline(comparisons), fontsize=9)
+        figure.suptitle(_folded(headline(comparisons), 13 * (width + (5.6 if beside else 0))), fontsize=9)
     return figure
 
 
@@ -56,9 +59,19 @@ def headline(comparisons: pd.DataFrame | None) -> str:
             if smallest
             else ""
         )
-        worse = f", {_listed(found)}" if found else ""
-        return f"No gain is significant (Holm p ≥ {LEVEL}{worse}){could}"
+        worse = f"; significantly worse: {_listed(found)}" if found else ""
+        return f"No gain is significant (Holm p ≥ {LEVEL}){worse}{could}"
     return f"Significant after Holm's correction: {_listed(found)}"
+
+
+def _folded(sentence: str, most: float) -> str:
+    """On several lines, broken at its semicolons, where it is longer than the figure is wide."""
+    lines = [""]
+    for part in sentence.split("; "):
+        if lines[-1] and len(lines[-1]) + len(part) > most:
+            lines.append("")
+        lines[-1] += f"; {part}" if lines[-1] else part
+    return ";\n".join(lines)
 
 
 def _listed(rows: list[dict[str, Any]]) -> str:
@@ -122,7 +135,8 @@ def _bars(
     count = f"{n.min()}" if n.min() == n.max() else f"{n.min()}–{n.max()}"
     axes.set_ylabel(f"Right answers, % (n = {count}, 95 % interval)")
     axes.set_title(f"Results on {accuracy['task'].iloc[0]}{_lost(accuracy)}")
-    axes.legend(frameon=False, fontsize=8, ncols=min(len(names), 3), loc="upper center", columnspacing=1.0)
+    columns = 2 if len(names) == 4 else min(len(names), 3)
+    axes.legend(frameon=False, fontsize=8, ncols=columns, loc="upper center", columnspacing=1.0)
 
 
 def _lost(accuracy: pd.DataFrame) -> str:
@@ -153,19 +167,22 @@ def _wrapped(name: str, most: int = 18) -> str:
 def _title(profiles: pd.DataFrame) -> str:
     first = profiles.iloc[0]
     prompts = "one prompt" if first["n"] == 1 else f"mean of {first['n']} prompts"
-    return f"Average attention on L{first['layer']}H{first['head']}, {first['model']}, {prompts}"
+    long = "\n" if len(first["model"]) > 24 else " "
+    return f"Average attention on L{first['layer']}H{first['head']},{long}{first['model']}, {prompts}"
 
 
 def _aligned(axes: Any, profiles: pd.DataFrame) -> None:
     """Original tokens only, so that all conditions share the axis."""
     names = list(dict.fromkeys(profiles["condition"]))
     palette = colours(names, LINES)
+    begin = _begin(profiles)
     for name in names:
         part = profiles[(profiles["condition"] == name) & profiles["aligned"].notna()].sort_values("aligned")
+        part = part[part["aligned"] >= begin]
         x, y = part["aligned"].to_numpy(dtype=float), part["attention"].to_numpy(dtype=float)
-        axes.fill_between(x, 0, np.nan_to_num(y), color=palette[name], alpha=0.12, linewidth=0)
+        axes.fill_between(x, 0, y, color=palette[name], alpha=0.12, linewidth=0)
         axes.plot(x, y, color=palette[name], linewidth=0.9, label=short(name))
-    axes.set(ylabel="Attention", title=_title(profiles), xlabel="Original tokens")
+    axes.set(ylabel="Attention", title=_title(profiles), xlabel=f"Original tokens{_from(begin)}")
     _tidy(axes)
 
 
@@ -176,17 +193,30 @@ def _full(axes: Any, profiles: pd.DataFrame) -> None:
     if not names:
         names = list(dict.fromkeys(profiles["condition"]))
     palette = colours(names, FULL)
-    shaded = set()
+    shaded, begin = set(), _begin(profiles)
     for name in names:
         part = profiles[profiles["condition"] == name].sort_values("position")
+        part = part[part["position"] >= begin]
         axes.plot(part["position"], part["attention"], color=palette[name], linewidth=0.9, label=short(name))
-        for begin, end in _spans(part["inserted"].to_numpy(dtype=bool)):
-            if (begin, end) not in shaded:
-                axes.axvspan(begin - 0.5, end - 0.5, color="0.6", alpha=0.22, linewidth=0, zorder=0)
-            shaded.add((begin, end))
-    label = "Full sequence (shaded: inserted)" if shaded else "Full sequence (nothing is inserted)"
-    axes.set(ylabel="Attention", xlabel=label)
+        for first, last in _spans(part["inserted"].to_numpy(dtype=bool)):
+            if (first, last) not in shaded:
+                axes.axvspan(
+                    begin + first - 0.5, begin + last - 0.5, color="0.6", alpha=0.22, linewidth=0, zorder=0
+                )
+            shaded.add((first, last))
+    label = "shaded: inserted" if shaded else "nothing is inserted"
+    axes.set(ylabel="Attention", xlabel=f"Full sequence{_from(begin)} ({label})")
     _tidy(axes)
+
+
+def _begin(profiles: pd.DataFrame) -> int:
+    """The first token drawn: where much stands before the insertion, only the end of it is shown."""
+    places = profiles.loc[profiles["inserted"], "position"]
+    return max(int(places.min()) - LEAD, 0) if len(places) and places.min() > 4 * LEAD else 0
+
+
+def _from(begin: int) -> str:
+    return f" from {begin} on" if begin else ""
 
 
 def _spans(inserted: np.ndarray) -> list[tuple[int, int]]:
@@ -196,6 +226,9 @@ def _spans(inserted: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _tidy(axes: Any) -> None:
-    axes.set_ylim(bottom=0)
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_ylim(0, 1.18 * axes.get_ylim()[1])  # room for the legend
     axes.margins(x=0.01)
+    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes.legend(frameon=False, fontsize=8, loc="upper left", ncols=4)

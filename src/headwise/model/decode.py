@@ -161,7 +161,17 @@ def _holds(hf: nn.Module, pad: int, able: Abilities) -> bool:
             second_batched = batch.logits()
         except Exception:  # a family without this ability raises whatever it likes; it is run without
             return False
-    dtype = next(p.dtype for p in hf.parameters() if p.is_floating_point())
-    limit = 64 * torch.finfo(dtype).eps * max(1.0, float(first.abs().max()))
+    limit = _rounding(hf) * max(1.0, float(first.abs().max()))
     pairs = ((first_batched, first), (second_batched, second))
     return all(bool(((ours - plain).abs() <= limit).all()) for ours, plain in pairs)
+
+
+def _rounding(hf: nn.Module) -> float:
+    """How far logits of the same text may lie apart, as a share of the largest.
+
+    Trained models amplify rounding on a few odd tokens: the bundled one by 300 steps of float32. A lost mask or a
+    wrong position moves logits by their own size.
+    """
+    dtype = next(p.dtype for p in hf.parameters() if p.is_floating_point())
+    half = dtype in (torch.float16, torch.bfloat16)
+    return 64 * torch.finfo(dtype).eps if half else 1024 * torch.finfo(torch.float32).eps

@@ -232,6 +232,7 @@ class _Writer:
     def _write_batch(self, pairs: Sequence[_Pair]) -> list[tuple[list[int], bool]]:
         prompts = [self.prompts[e] for _, e in pairs]
         shared = self._shared(prompts)
+        self.passes += [1] if shared else []
         batch = Batch(self.model.hf, prompts, self.pad, self.able.cache, shared)
         device = batch.ids.device
         variants = torch.tensor([v for v, _ in pairs], device=device)

@@ -79,7 +79,7 @@ def contrastive(
     slopes = contrast_slopes(
         *(own_batches(side, seeds, chosen.batch, 3 + number) for number, side in enumerate(sides)), floor
     )
-    start = random_logits(model.shape, seeds)
+    start = random_logits(model.shape, seeds, chosen.bound)
     fit = fit_gates(slopes, start, model.exists, chosen, sign=1, advance=advance)
     table = evaluate(model, held_out, fit.gates, seeds, reference=reference, batch_tokens=batch_tokens)
     return Contrast(fit.gates, table, fit)

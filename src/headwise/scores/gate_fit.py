@@ -102,10 +102,14 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-logits))
 
 
-def random_logits(shape: tuple[int, int], seeds: Sequence[int]) -> np.ndarray:
-    """Where the first fit begins: gates uniform between 0 and 1, as logits `[S, L, H]`."""
-    gates = [np.random.default_rng([seed, 0]).uniform(1e-3, 1 - 1e-3, shape) for seed in seeds]
-    drawn = np.stack(gates)
+def random_logits(shape: tuple[int, int], seeds: Sequence[int], bound: float) -> np.ndarray:
+    """Where the first fit begins: gates uniform between those of ± `bound`, as logits `[S, L, H]`.
+
+    Beyond the bound nothing would pull a gate that the likelihood does not care about: it would stay where chance
+    put it, and a head that does nothing would be called needed or harmful.
+    """
+    ends = sigmoid(np.array([-bound, bound]))
+    drawn = np.stack([np.random.default_rng([seed, 0]).uniform(*ends, shape) for seed in seeds])
     logits: np.ndarray = np.log(drawn) - np.log1p(-drawn)
     return logits
 

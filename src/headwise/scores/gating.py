@@ -35,7 +35,7 @@ def one_fit(
     model = likelihood.model
     if start is None:
         assert name == "free", "the fits that pull begin where the free one ended"
-        start = random_logits(model.shape, seeds)
+        start = random_logits(model.shape, seeds, settings.bound)
     sign = FITS[name]
     slopes = own_batches(likelihood, seeds, settings.batch, list(FITS).index(name))
     return fit_gates(slopes, start, model.exists, settings, sign=sign, advance=advance)

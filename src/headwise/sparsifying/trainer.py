@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from headwise.curves import check_threshold
 from headwise.errors import HeadwiseError, unknown
@@ -37,6 +37,9 @@ class Pair:
 @dataclass(frozen=True, kw_only=True)
 class CircuitsSettings(StudySettings):
     """Settings of the study `circuits`."""
+
+    REPLACES: ClassVar[dict[str, str]] = {"models": "pairs"}
+    """Models given by flag take the place of a file's pairs."""
 
     models: tuple[str, ...] = ()
     """One model; or a pair, the dense one first; or a pair and its dense control. By default smollm2."""

@@ -27,12 +27,18 @@ from headwise.model.load import Model
 from headwise.model.mlp_gates import mlp_gates, watching_gates
 from headwise.model.spans import Located, aligned
 from headwise.model.unembed import logits_at
+from headwise.studies.prompt_measures import (
+    affine_fit,
+    attention_moved,
+    kurtosis,
+    mean_of,
+    near_zero,
+    profile_change,
+)
 from headwise.tasks.conditions import ARM, Condition
 
 _QUERIES = 32
-"""Queries whose attention to the inserted span is measured, spread over those after it."""
-_NEAR = 1.4826 * 0.13
-"""Near zero is below this many median absolute deviations of the baseline's |a|, as in ARM's own rule."""
+"""Tokens whose attention is compared one by one, spread over those after the insertion."""
 
 
 @dataclass
@@ -40,7 +46,7 @@ class _Seen:
     """One prompt under one condition."""
 
     profile: np.ndarray  # heads, T
-    on_inserted: np.ndarray  # heads
+    rows: np.ndarray  # heads, Q, T
     outputs: list[np.ndarray]  # of each layer with attention: after, H·D
     gates: dict[int, np.ndarray]  # block -> after, U
 
@@ -60,12 +66,7 @@ def inner_tables(
 ) -> dict[str, pd.DataFrame]:
     """Tables `moved`, `affine`, `activations` and `profiles` of one model; `prompts[condition][E]`."""
     names = [condition.name for condition in conditions]
-    chosen = [Head.parse(name) for name in heads]
-    for head in chosen:
-        if head not in model.heads():
-            raise HeadwiseError(
-                f"{model.name} has no head {head}; it has {model.shape[0]} layers of up to {model.shape[1]}"
-            )
+    chosen = chosen_heads(model, heads)
     gates = mlp_gates(model)
     of_prompt: list[dict[str, np.ndarray]] = []  # per prompt: numbers by name, each [C, …]
     shown: list[tuple[np.ndarray, list[np.ndarray]]] = []
@@ -77,7 +78,7 @@ def inner_tables(
             _look(model, condition, one, places[after], gates, arm_options, batch_tokens)
             for condition, one, places in zip(conditions, located, shared, strict=True)
         ]
-        of_prompt.append(_numbers(seen, names.index(baseline), shared))
+        of_prompt.append(_numbers(seen, names.index(baseline), located, shared))
         if number < profile_prompts:
             shown.append((shared, [one.profile for one in seen]))
         if advance:
@@ -86,21 +87,34 @@ def inner_tables(
     tables = {
         "moved": _moved(model, names, baseline, numbers, seed),
         "affine": _affine(model, names, baseline, numbers, seed),
-        "activations": _activations(model, names, numbers, seed),
+        "activations": _activations(names, baseline, numbers, seed),
     }
+    if not chosen and not len(tables["moved"]):
+        chosen = model.heads()[:1]
     if not chosen:
-        chosen = [most_moved(tables["moved"], [c.name for c in conditions if c.text])]
+        chosen = [most_changed(tables["moved"], [c.name for c in conditions if c.text])]
     first = [prompts[name][0] for name in names]
     tables["profiles"] = _profiles(model, names, chosen, first, shown)
     return {name: table for name, table in tables.items() if len(table)}
 
 
-def most_moved(moved: pd.DataFrame, inserted: Sequence[str]) -> Head:
+def chosen_heads(model: Model, names: Sequence[str]) -> list[Head]:
+    """The heads of these names, or an error that says which one the model does not have."""
+    heads = [Head.parse(name) for name in names]
+    for head in heads:
+        if head not in model.heads():
+            layers, most = model.shape
+            raise HeadwiseError(
+                f"{model.name} has no head {head}; it has {layers} layers of up to {most} heads"
+            )
+    return heads
+
+
+def most_changed(moved: pd.DataFrame, inserted: Sequence[str]) -> Head:
     """The head whose profile the inserted texts change most, on average over them; else over all conditions."""
-    part = moved[moved["condition"].isin(inserted)] if inserted else moved
-    if not len(part):
-        return Head(0, 0)
-    means = part.groupby(["layer", "head"])["moved"].mean()
+    part = moved[moved["condition"].isin(inserted)]
+    part = part if len(part) else moved
+    means = part.groupby(["layer", "head"])["profile_change"].mean()
     return Head(*(int(number) for number in means.index[int(means.to_numpy().argmax())]))
 
 
@@ -125,7 +139,6 @@ def _look(
     arm_options: dict[str, Any] | None,
     batch_tokens: int | None,
 ) -> _Seen:
-    span = np.flatnonzero(prompt.inserted)
     picked = after[np.unique(np.linspace(0, len(after) - 1, _QUERIES).astype(int))] if len(after) else after
     activations: dict[int, np.ndarray] = {}
     outputs: dict[int, np.ndarray] = {}
@@ -150,66 +163,33 @@ def _look(
             logits_at(
                 model.hf, torch.tensor([prompt.ids], device=model.device), torch.zeros(1, 1, dtype=torch.long)
             )
-    share = found.rows[:, :, span].sum(2).mean(1) if len(span) and len(picked) else np.zeros(len(found.heads))
-    return _Seen(found.profile, share, [outputs[layer] for layer in sorted(outputs)], activations)
+    rows = found.rows if len(picked) else found.rows[:, :0]
+    return _Seen(found.profile, rows, [outputs[layer] for layer in sorted(outputs)], activations)
 
 
-def _numbers(seen: Sequence[_Seen], base: int, shared: np.ndarray) -> dict[str, np.ndarray]:
+def _numbers(
+    seen: Sequence[_Seen], base: int, located: Sequence[Located], shared: np.ndarray
+) -> dict[str, np.ndarray]:
     """Everything that becomes a mean over prompts, each `[C, …]`."""
-    ground = seen[base]
-    moved = [
-        np.nansum(np.abs(one.profile[:, places] - ground.profile[:, shared[base]]), axis=1)
-        for one, places in zip(seen, shared, strict=True)
-    ]
+    ground, at = seen[base], shared[base]
     fits = np.array(
         [[affine_fit(old, new) for old, new in zip(ground.outputs, one.outputs, strict=True)] for one in seen]
     )  # C, L, 3
     blocks = sorted(ground.gates)
     near = [[near_zero(one.gates[b], ground.gates[b]) for b in blocks] for one in seen]
     tails = [[kurtosis(one.gates[b]) for b in blocks] for one in seen]
+    places = list(zip(seen, located, shared, strict=True))
     return {
-        "moved": np.array(moved),
-        "on_inserted": np.array([one.on_inserted for one in seen]),
+        "moved": np.array([attention_moved(ground.rows, at, one.rows, to) for one, _, to in places]),
+        "on_inserted": np.array([mean_of(one.rows[:, :, p.inserted].sum(2)) for one, p, _ in places]),
+        "profile_change": np.array(
+            [profile_change(ground.profile, at, one.profile, to) for one, _, to in places]
+        ),
         "fits": fits,
         "near_zero": np.array(near),
         "kurtosis": np.array(tails),
         "blocks": np.array(blocks),
     }
-
-
-def affine_fit(old: np.ndarray, new: np.ndarray) -> tuple[float, float, float]:
-    """(λ, R², R² of no change) of new[A, D] ≈ λ · old[A, D] + shift, one λ and one shift for all tokens.
-
-    R² is the share of the spread of the new outputs over tokens that is explained. The third number takes λ = 1
-    and the best shift. NaN for fewer than two tokens.
-    """
-    if len(old) < 2:
-        return float("nan"), float("nan"), float("nan")
-    x, y = (part.astype(np.float64) - part.mean(0, dtype=np.float64) for part in (old, new))
-    total, inner = float((y * y).sum()), float((x * x).sum())
-    if total == 0 or inner == 0:
-        return float("nan"), float("nan"), float("nan")
-    slope = float((x * y).sum()) / inner
-    left = y - slope * x
-    return slope, 1 - float((left * left).sum()) / total, 1 - float(((y - x) ** 2).sum()) / total
-
-
-def near_zero(gates: np.ndarray, ground: np.ndarray) -> float:
-    """Share of activations below a bound that is set by the baseline's, so that conditions are comparable."""
-    if not gates.size:
-        return float("nan")
-    size = np.abs(ground)
-    bound = _NEAR * np.median(np.abs(size - np.median(size)))
-    return float((np.abs(gates) < bound).mean())
-
-
-def kurtosis(gates: np.ndarray) -> float:
-    """Excess kurtosis over all tokens and units: 0 for a normal distribution, large for rare large values."""
-    if not gates.size:
-        return float("nan")
-    centred = gates.astype(np.float64) - gates.mean(dtype=np.float64)
-    spread = float((centred**2).mean())
-    return float((centred**4).mean()) / spread**2 - 3 if spread else float("nan")
 
 
 # ---- tables -----------------------------------------------------------------------------------------------
@@ -230,6 +210,7 @@ def _moved(
         if name != baseline:
             columns = _mean(numbers["moved"][:, place], "moved", seed)
             columns |= _mean(numbers["on_inserted"][:, place], "on_inserted", seed)
+            columns |= _mean(numbers["profile_change"][:, place], "profile_change", seed)
             about = {"condition": name, "layer": [h.layer for h in heads], "head": [h.head for h in heads]}
             parts.append(pd.DataFrame(about | columns | {"n": len(numbers["moved"])}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
@@ -250,16 +231,18 @@ def _affine(
 
 
 def _activations(
-    model: Model, names: Sequence[str], numbers: dict[str, np.ndarray], seed: int
+    names: Sequence[str], baseline: str, numbers: dict[str, np.ndarray], seed: int
 ) -> pd.DataFrame:
     parts = []
-    blocks = numbers["blocks"][0]
+    blocks, base = numbers["blocks"][0], names.index(baseline)
     for place, name in enumerate(names):
         if len(blocks):
-            columns = _mean(numbers["near_zero"][:, place], "near_zero", seed)
-            columns |= _mean(numbers["kurtosis"][:, place], "kurtosis", seed)
-            about = {"condition": name, "layer": blocks.astype(np.int32)}
-            parts.append(pd.DataFrame(about | columns | {"n": len(numbers["near_zero"])}))
+            columns: dict[str, Any] = {"condition": name, "layer": blocks.astype(np.int32)}
+            for kind in ("near_zero", "kurtosis"):
+                values = numbers[kind]
+                columns |= _mean(values[:, place], kind, seed)
+                columns |= _mean(values[:, place] - values[:, base], f"{kind}_change", seed)
+            parts.append(pd.DataFrame(columns | {"n": len(numbers["near_zero"])}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 

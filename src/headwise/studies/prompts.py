@@ -23,7 +23,7 @@ from headwise.model.arm import arm
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.studies.problems import ProblemSet, problem_set
 from headwise.studies.prompt_answers import answer_rows, answers_fingerprint, summary_tables
-from headwise.studies.prompt_attention import inner_tables
+from headwise.studies.prompt_attention import chosen_heads, inner_tables
 from headwise.studies.registry import register
 from headwise.studies.settings import StudySettings
 from headwise.studies.workbench import Workbench
@@ -68,11 +68,14 @@ class PromptsSettings(StudySettings):
     joint: str = "\n"
     """What separates the filler from its neighbour; counts as inserted."""
     chat: bool | None = None
-    """Use the model's chat template; by default where it has one."""
+    """Use the model's chat template, solved examples as turns; by default where it has one and there are no solved
+    examples."""
     system: str | None = None
     """System prompt; by default none, or for GSM8K and MATH-500 a request for steps and a boxed result."""
     shots: int | None = None
     """Solved examples before each problem; by default 8 for word_problems, none for files in a chat, else 4."""
+    working: bool | None = None
+    """Solved examples show their working; by default those of GSM8K and MATH-500 do, word_problems' do not."""
     template: str = "Q: {prompt}\nA:{target}"
     """Of problem and answer in plain text."""
     separator: str = "\n\n"
@@ -156,7 +159,15 @@ class _Work:
         self.by_name = {condition.name: condition for condition in asked}
         self.problems: dict[tuple[str, str], ProblemSet] = {}
         for name, source in self.pairs():
-            self.problems[name, source] = problem_set(settings, source, bench.model(name))
+            chosen_heads(bench.model(name), settings.heads)
+            problems = problem_set(settings, source, bench.model(name))
+            self.problems[name, source] = problems
+            for condition in asked:  # a template that refuses should end the run before it begins
+                problems.prompts(bench.model(name), condition, 1)
+            if sum(other.name == problems.name for (n, _), other in self.problems.items() if n == name) > 1:
+                raise HeadwiseError(
+                    f"two of the given tasks are called {problems.name!r}; give one of them, or rename its file"
+                )
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         given = self.settings
@@ -184,7 +195,8 @@ class _Work:
                     "top_p": given.top_p,
                     "metric": given.metric,
                 }
-                made.append(Cell("prompts", name, source, "answers", about, prints))
+                part = f"answers under {condition.name}" + (f", sample {sample}" if given.samples > 1 else "")
+                made.append(Cell("prompts", name, source, part, about, prints))
         if given.attention_prompts:
             inside = {
                 "conditions": [self._about(condition) for condition in self.conditions],
@@ -197,11 +209,7 @@ class _Work:
         return made
 
     def compute(self, cell: Cell) -> CellResult:
-        if cell.part == "answers":
-            table = self._answers(cell)
-            tables = {"answers": table}
-        else:
-            tables = self._attention(cell)
+        tables = self._attention(cell) if cell.part == "attention" else {"answers": self._answers(cell)}
         return CellResult({name: self._labelled(table, cell) for name, table in tables.items()})
 
     def _labelled(self, table: pd.DataFrame, cell: Cell) -> pd.DataFrame:
@@ -276,7 +284,7 @@ def _draw(folder: RunFolder) -> None:
                 profiles = profiles[profiles["model"] == model]
             for head, part in _heads(profiles):
                 figure = prompt_figure(own["accuracy"], own.get("comparisons"), part)
-                save(figure, where, f"prompts-{label}-{file_name(model)}-{head}")
+                save(figure, where, f"prompts-{label}-{file_name(str(model).replace('/', '-'))}-{head}")
         if "profiles" not in own:
             save(prompt_figure(own["accuracy"], own.get("comparisons"), None), where, f"prompts-{label}")
         for name, draw in (
@@ -284,7 +292,7 @@ def _draw(folder: RunFolder) -> None:
             ("affine", affine_panels),
             ("activations", activation_panels),
         ):
-            if name in own:
+            if name in own and "comparisons" in own:  # one condition alone changes nothing
                 save(draw(own[name]), where, f"{name}-{label}")
         if own["curves"].groupby("series")["k"].nunique().max() > 1:
             save(length_curves(own["curves"]), where, f"lengths-{label}")

@@ -27,6 +27,7 @@ class Study:
     """Compute the cells, write the tables and draw the figures."""
 
 
+PUBLISHED = "published"
 _STUDIES: dict[str, Study] = {}
 
 
@@ -60,6 +61,15 @@ def study(name: str) -> Study:
     return known[name]
 
 
+def published(name: str) -> Path:
+    """The study file that ships with headwise and names a published set-up."""
+    folder = Path(__file__).parent / PUBLISHED
+    there = {file.stem: file for file in folder.glob("*.yaml")}
+    if name not in there:
+        raise unknown("published study", name, there)
+    return there[name]
+
+
 def run(
     name: str,
     out: str | Path,
@@ -73,10 +83,13 @@ def run(
 ) -> RunFolder:
     """Carry out a study into the run folder `out`; the same call again resumes.
 
-    file: a study file; settings: what the file may hold, given directly (they win). fresh: set an earlier run
-    in the same folder aside. workbench: models that are loaded already.
+    file: a study file, or `published` for the one that names the published set-up; settings: what the file may
+    hold, given directly (they win). fresh: set an earlier run in the same folder aside. workbench: models that are
+    loaded already.
     """
     chosen = study(name)
+    if file is not None and str(file) == PUBLISHED:
+        file = published(name)
     resolved: Any = resolve(chosen.settings, file, settings)
     bench = workbench or Workbench(progress=progress)
     bench.configure(resolved)

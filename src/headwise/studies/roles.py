@@ -69,10 +69,12 @@ class RolesSettings(StudySettings):
 
 
 QUICK_FIT = FitSettings(
-    updates=20, first_updates=10, batch=6, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None, keep=5
+    updates=16, first_updates=10, batch=64, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None, keep=4
 )
 """With `quick` every update sees all examples, so few large steps are enough to tell the plainest heads."""
-QUICK_KS = (0, 2, 5, 10, 20, 30, 50)
+QUICK_KS = (0, 5, 10, 20, 35, 50)
+QUICK_EXAMPLES, QUICK_FEWEST, QUICK_TOKENS = 24, 8, 140
+"""With `quick`: at most so many examples of a task, and no more than 8 once they have so many tokens."""
 
 
 def quickened(settings: RolesSettings) -> RolesSettings:
@@ -80,16 +82,22 @@ def quickened(settings: RolesSettings) -> RolesSettings:
     options = dict(settings.task_options)
     if "math" in settings.tasks and not options:
         options = {"math": {"length": "short"}}
-    fit = settings.fit if settings.fit != FitSettings() else QUICK_FIT
     return replace(
         settings,
-        n=min(settings.n, 12),
+        n=min(settings.n, QUICK_EXAMPLES),
         seeds=min(settings.seeds, 2),
-        fit=fit,
+        fit=settings.fit if settings.fit != FitSettings() else QUICK_FIT,
         ks=settings.ks or QUICK_KS,
         random_sets=0,
         task_options=options,
     )
+
+
+def few_tokens(task: Task, model: Model) -> Task:
+    """The first examples that have `QUICK_TOKENS` together, so that long and short ones cost about the same."""
+    lengths = [len(model.tokens(e.prompt + e.target)) for e in task]
+    count = int(np.searchsorted(np.cumsum(lengths), QUICK_TOKENS, side="right"))
+    return task.take(range(min(len(task), max(QUICK_FEWEST, count))))
 
 
 @dataclass
@@ -154,6 +162,8 @@ def _places(settings: RolesSettings, bench: Workbench) -> dict[tuple[str, str], 
             source: bench.task(source, model, settings.n, settings.seed, _options(settings, source))
             for source in settings.tasks
         }
+        if settings.quick:
+            made = {source: few_tokens(task, model) for source, task in made.items()}
         names = [task.name for task in made.values()]
         for source, task in made.items():
             called = task.name if names.count(task.name) == 1 else source

@@ -201,22 +201,29 @@ MARKS = ("\ue0a1", "\ue0a2", "\ue0a3")
 """Private characters that stand for the inserted texts while a chat template is filled in."""
 
 
-def marked_messages(asked: Asked, condition: Condition, place: str, joint: str) -> list[dict[str, str]]:
+def marked_messages(
+    asked: Asked, condition: Condition, place: str, joint: str, *, system_role: bool = True
+) -> list[dict[str, str]]:
     """A chat of system prompt, solved turns and question, with a mark wherever something is inserted.
 
     What a template does to a message's text (many trim it) happens to the text around the mark, and the mark says
-    where the inserted text belongs in the result, whatever the template puts around it.
+    where the inserted text belongs in the result, whatever the template puts around it. `system_role`: where a
+    template knows no system messages, the system prompt stands at the beginning of the user's first one.
     """
     first, before, after = (
         mark if text else "" for mark, text in zip(MARKS, around(condition, place, joint), strict=True)
     )
-    messages = [{"role": "system", "content": asked.system}] if asked.system else []
+    messages = []
     for question, answer in asked.shots:
         messages += [
             {"role": "user", "content": question.strip()},
             {"role": "assistant", "content": answer.strip()},
         ]
     messages.append({"role": "user", "content": f"{before}{asked.question.strip()}{after}"})
+    if asked.system and system_role:
+        messages.insert(0, {"role": "system", "content": asked.system})
+    elif asked.system:
+        messages[0]["content"] = f"{asked.system}\n\n{messages[0]['content']}"
     messages[0]["content"] = first + messages[0]["content"]
     return messages
 

@@ -131,6 +131,16 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
     return Task(name, tuple(found), family.metric, {"n": n, "seed": seed, **chosen})
 
 
+def available(name: str, *, tokens: Lengths | None = None, **options: Any) -> int | None:
+    """How many examples of a built-in list fit this tokenizer; None for a generator, which makes as many as asked."""
+    family = families()[name]
+    if family.items is None:
+        return None
+    chosen = {option: values[0] for option, values in family.options.items()} | options
+    own = {option: value for option, value in chosen.items() if option in family.options}
+    return len({example for example in family.items(**own) if _fits(example, tokens or str.split)})
+
+
 def _drawn(draw: Callable[[], Example], fits: Callable[[Example], bool], n: int) -> list[Example]:
     """The first `n` distinct candidates that fit; fewer where they do not turn up in a fair number of draws."""
     # A dict keeps the order of drawing. Two examples that differ in their foils alone are one observation,
