@@ -183,6 +183,9 @@ def sparsify(
     ] = None,
     option: Annotated[list[str] | None, typer.Option("--set", help="any other setting, as key=value")] = None,
     compile: Annotated[bool | None, typer.Option(help="use torch.compile; by default on a GPU")] = None,
+    graph: Annotated[
+        bool | None, typer.Option(help="record updates as a CUDA graph; by default on a GPU")
+    ] = None,
     fresh: Annotated[bool, typer.Option(help="start over in a folder that holds a training")] = False,
     device: Device = None,
 ) -> None:
@@ -198,9 +201,14 @@ def sparsify(
         "length": length,
     }
     settings |= {"rank": rank, "rate": rate, "seed": seed, "dense": dense} | assignments(option or [])
-    done = train(
-        model, text or [], out, seconds=seconds, fresh=fresh, device=device, compile=compile, **settings
-    )
+    how: dict[str, Any] = {
+        "seconds": seconds,
+        "fresh": fresh,
+        "device": device,
+        "compile": compile,
+        "graph": graph,
+    }
+    done = train(model, text or [], out, **how, **settings)
     typer.echo(f"{out}: done" if done else f"{out}: stopped after {seconds:.0f} s; the same command goes on")
 
 

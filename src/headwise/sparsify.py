@@ -36,6 +36,7 @@ def sparsify(
     fresh: bool = False,
     device: str | None = None,
     compile: bool | None = None,
+    graph: bool | None = None,
     report: Callable[[str], None] = log.info,
     **settings: Any,
 ) -> bool:
@@ -43,7 +44,8 @@ def sparsify(
 
     texts: files to train on (plain text, or JSON lines); `sample=N` adds sequences from the model itself.
     out: the folder that is made. The same call again resumes a training that was stopped or killed.
-    seconds: stop cleanly after so long; compile: use torch.compile (default: on a GPU, where it works).
+    seconds: stop cleanly after so long. compile, graph: use torch.compile and a CUDA graph (default: on a GPU,
+        where they work).
     settings: fields of `SparsifySettings`.
     """
     known = {field.name for field in dataclasses.fields(SparsifySettings)}
@@ -65,7 +67,7 @@ def sparsify(
     sampled = _sampled(loaded, given, chosen, disk)
     report(f"training on {len(given)} sequences of the texts and {len(sampled)} of the model's own")
     pool = Pool(given, sampled, chosen.batch, chosen.text_share, chosen.seed)
-    trainer = Trainer(loaded, base, pool, chosen, disk, compile)
+    trainer = Trainer(loaded, base, pool, chosen, disk, compile, graph)
     if trainer.step:
         report(f"resuming after update {trainer.step}")
     return trainer.train(seconds, report)

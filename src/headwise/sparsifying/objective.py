@@ -67,6 +67,7 @@ class Multiplier:
         self.average = torch.tensor(bound, dtype=torch.float32, device=device)
 
     def update(self, now: Tensor) -> None:
-        self.average = self._KEPT * self.average + (1 - self._KEPT) * now.detach().float()
+        """In place, so that the same numbers can be used by a recorded update."""
+        self.average.mul_(self._KEPT).add_(now.detach().float(), alpha=1 - self._KEPT)
         violation = ((self.average - self.bound) / self.bound).clamp(-1, 1)
-        self.value = (self.value * torch.exp(self.rate * violation)).clamp(self.LEAST, self.MOST)
+        self.value.mul_(torch.exp(self.rate * violation)).clamp_(self.LEAST, self.MOST)

@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from headwise.model.load import Model
 from headwise.sparsifying.checkpoint import CHECKS, HISTORY, Disk
 from headwise.sparsifying.objective import Multiplier, excess
 from headwise.sparsifying.pool import Pool
+from headwise.sparsifying.replay import Replay
 from headwise.sparsifying.settings import SparsifySettings
 
 log = logging.getLogger("headwise")
@@ -45,7 +45,8 @@ class Trainer:
         pool: Pool,
         settings: SparsifySettings,
         disk: Disk,
-        compiled: bool | None,
+        compiled: bool | None = None,
+        recorded: bool | None = None,
     ) -> None:
         self.model, self.hf, self.reach = model, model.hf, model.reach
         self.pool, self.settings, self.disk = pool, settings, disk
@@ -60,8 +61,17 @@ class Trainer:
         self.peft = self._add_adapter()
         self.parameters = {name: p for name, p in self.peft.named_parameters() if p.requires_grad}
         on_chip = self.device.type == "cuda"
+        # Numbers that change from update to update lie on the device, so that an update can be recorded.
+        self.rate = torch.tensor(settings.rate, device=self.device)
+        self.place = torch.zeros(1, dtype=torch.long, device=self.device)
+        self.ids = torch.zeros(settings.batch, settings.length, dtype=torch.long, device=self.device)
         self.optimiser = torch.optim.AdamW(
-            self.parameters.values(), lr=settings.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=on_chip
+            self.parameters.values(),
+            lr=self.rate if on_chip else settings.rate,
+            betas=(0.9, 0.98),
+            weight_decay=0.0,
+            fused=on_chip,
+            capturable=on_chip,
         )
         self.multiplier = Multiplier(
             settings.multiplier, settings.multiplier_rate, settings.bound, self.device
@@ -71,6 +81,8 @@ class Trainer:
         self.step = 0
         self.compiled = on_chip if compiled is None else compiled
         sparse.compile_noise(self.compiled)
+        replayed = on_chip if recorded is None else recorded and on_chip
+        self._work: Callable[[], None] = Replay(self._on_device) if replayed else self._on_device
         self._resume()
 
     # ---- before the first update -----------------------------------------------------------------------
@@ -123,7 +135,8 @@ class Trainer:
                 "exp_avg": tensors[f"first.{name}"].to(parameter),
                 "exp_avg_sq": tensors[f"second.{name}"].to(parameter),
             }
-        self.multiplier.value, self.multiplier.average = tensors["multiplier"].to(self.device)
+        self.multiplier.value.copy_(tensors["multiplier"][0])
+        self.multiplier.average.copy_(tensors["multiplier"][1])
         self.history[: self.step] = tensors["history"].to(self.device)
         self.checks = tensors["checks"]
 
@@ -175,14 +188,24 @@ class Trainer:
             log.warning("torch.compile does not work here (%s); going on without it", first)
             self.compiled = False
             sparse.compile_noise(False)
-            self.optimiser.zero_grad(set_to_none=True)
             self._update()
 
     def _update(self) -> None:
         settings, step = self.settings, self.step
         torch.manual_seed(settings.seed * 1_000_003 + step)
-        ids = self.pool.batch(step).long().to(self.device, non_blocking=True)
+        self.ids.copy_(self.pool.batch(step))
         self.temperature.fill_(self._temperature())
+        self.place.fill_(step)
+        self.rate.fill_(self._rate())
+        if self.device.type != "cuda":
+            for group in self.optimiser.param_groups:
+                group["lr"] = self._rate()
+        self._work()
+
+    def _on_device(self) -> None:
+        """The part of an update that never asks the device for a number."""
+        settings, ids = self.settings, self.ids
+        self.optimiser.zero_grad(set_to_none=True)
         with torch.no_grad():
             dense = self._logits(ids, self.own, adapted=False)
         lost = excess(self._logits(ids, self.student), dense, ids, settings.text_weight)
@@ -190,17 +213,14 @@ class Trainer:
             share, loss = torch.ones_like(lost), lost
         else:
             share = sparse.expected_share(self.reach)
-            price = self.multiplier.value
+            price = self.multiplier.value.clone()
             # Dividing by 1 + λ changes no minimum, and keeps the size of the gradient when λ moves.
             loss = (torch.log(share) + price * (lost - settings.bound)) / (1 + price)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), 1.0)
-        for group in self.optimiser.param_groups:
-            group["lr"] = self._rate()
         self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        row = (lost, share, self.multiplier.value, norm)
-        self.history[step] = torch.stack([number.detach().float() for number in row])
+        row = torch.stack([number.detach().float() for number in (lost, share, self.multiplier.value, norm)])
+        self.history.index_copy_(0, self.place, row[None])
         if not settings.dense:
             self.multiplier.update(lost)
 
@@ -214,7 +234,8 @@ class Trainer:
             return logits
 
     def _precision(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+        on_chip = self.device.type == "cuda"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=on_chip, cache_enabled=False)
 
     def _rate(self) -> float:
         """Linear to the largest rate, then along a cosine to a hundredth of it."""
