@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
+from headwise.model.sparse import HARD
 
 if TYPE_CHECKING:
     from headwise.model.load import Model
@@ -46,7 +47,9 @@ def _eager(model: Model) -> Iterator[None]:
     with ExitStack() as undo:
         for config in configs.values():
             own = getattr(config, "_attn_implementation_internal", None)
-            if own is not None:
+            if (
+                own is not None and own != HARD
+            ):  # edge gates hand out their weights, and eager has none of them
                 # The internal field: the public setter would also overwrite sub-configurations.
                 config._attn_implementation_internal = "eager"  # type: ignore[union-attr]
                 undo.callback(setattr, config, "_attn_implementation_internal", own)
