@@ -181,6 +181,17 @@ def sparsify(
     seconds: Annotated[
         float | None, typer.Option(help="stop cleanly after so long; run again to go on")
     ] = None,
+    evaluate: Annotated[bool, typer.Option(help="compare with the dense model on --held-out texts")] = False,
+    held_out: Annotated[
+        list[Path] | None, typer.Option(help="a text not trained on; repeat for several")
+    ] = None,
+    control: Annotated[
+        str | None, typer.Option(help="the folder of the control, to compare with it too")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="evaluate on so many sequences of each text", min=2)
+    ] = None,
+    ioi: Annotated[int, typer.Option(help="IOI prompts of the evaluation, 0 for none", min=0)] = 500,
     option: Annotated[list[str] | None, typer.Option("--set", help="any other setting, as key=value")] = None,
     compile: Annotated[bool | None, typer.Option(help="use torch.compile; by default on a GPU")] = None,
     graph: Annotated[
@@ -189,27 +200,39 @@ def sparsify(
     fresh: Annotated[bool, typer.Option(help="start over in a folder that holds a training")] = False,
     device: Device = None,
 ) -> None:
-    """Train a model to use few edges of its attention; the same command again resumes."""
+    """Train a model to use few edges of its attention; the same command again resumes.
+
+    With --evaluate, and a MODEL that is sparse already, nothing is trained.
+    """
+    from headwise.sparsify import evaluate as compare
+    from headwise.sparsify import is_sparse
     from headwise.sparsify import sparsify as train
     from headwise.studies.settings import assignments
 
-    settings: dict[str, Any] = {
-        "sample": sample,
-        "steps": steps,
-        "bound": bound,
-        "batch": batch,
-        "length": length,
-    }
-    settings |= {"rank": rank, "rate": rate, "seed": seed, "dense": dense} | assignments(option or [])
-    how: dict[str, Any] = {
-        "seconds": seconds,
-        "fresh": fresh,
-        "device": device,
-        "compile": compile,
-        "graph": graph,
-    }
-    done = train(model, text or [], out, **how, **settings)
-    typer.echo(f"{out}: done" if done else f"{out}: stopped after {seconds:.0f} s; the same command goes on")
+    finished = evaluate and is_sparse(model)
+    if not finished:
+        settings: dict[str, Any] = {"sample": sample, "steps": steps, "bound": bound, "batch": batch}
+        settings |= {"length": length, "rank": rank, "rate": rate, "seed": seed, "dense": dense}
+        settings |= assignments(option or [])
+        how: dict[str, Any] = {"seconds": seconds, "fresh": fresh, "device": device, "compile": compile}
+        done = train(model, text or [], out, graph=graph, **how, **settings)
+        typer.echo(
+            f"{out}: done" if done else f"{out}: stopped after {seconds:.0f} s; the same command goes on"
+        )
+        if not done or not evaluate:
+            return
+    into = out if finished else out / "evaluation"
+    compare(
+        model if finished else out,
+        held_out or [],
+        into,
+        control=control,
+        length=length,
+        limit=limit,
+        ioi=ioi,
+        device=device,
+    )
+    typer.echo((into / "summary.txt").read_text(encoding="utf-8") + f"{into}: tables and figures")
 
 
 @app.command()
