@@ -36,7 +36,7 @@ def training_curve(
         losses.plot(curve["step"], smooth["excess"], color="#1f77b4")
         losses.plot(checks["step"], checks["excess"], "o", ms=4, color="#ff7f0e")
         losses.axhline(bound, color="0.3", linestyle="--", linewidth=1)
-        losses.annotate(f"bound {bound:g}", (1, bound), (-2, 3), xycoords=("axes fraction", "data"),
+        losses.annotate(f"bound {bound:g}", (1, bound), (-2, -10), xycoords=("axes fraction", "data"),
                         textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
         top = float(np.nanquantile(smooth["excess"][len(curve) // 10 :], 0.99)) if len(curve) else bound
         losses.set(

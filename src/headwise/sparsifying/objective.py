@@ -55,10 +55,11 @@ class Multiplier:
     """λ, which grows while the bound is broken and falls while there is room.
 
     λ ← λ·exp(η·violation), where the violation is the moving average of C − τ in units of τ, held within ±1 so
-    that a bad start or a long rest cannot send λ away. All on the device: no update waits for a number.
+    that a bad start or a long rest cannot send λ away; for the same reason λ itself has a floor and a ceiling. All
+    on the device: no update waits for a number.
     """
 
-    LEAST, MOST = 0.1, 1e4
+    LEAST, MOST = 1.0, 300.0
     _KEPT = 0.95  # of the moving average, per update
 
     def __init__(self, start: float, rate: float, bound: float, device: torch.device) -> None:
