@@ -171,12 +171,13 @@ def sparsify(
     text: Annotated[list[Path] | None, typer.Option(help="a text to train on; repeat for several")] = None,
     sample: Annotated[int, typer.Option(help="sequences sampled from the model itself", min=0)] = 0,
     steps: Annotated[int, typer.Option(help="updates in all", min=1)] = 4000,
-    bound: Annotated[float, typer.Option(help="nats per token that may be lost")] = 0.025,
+    bound: Annotated[float, typer.Option(help="nats per token that may be lost")] = 0.02,
     batch: Annotated[int, typer.Option(help="sequences in one update", min=1)] = 32,
     length: Annotated[int, typer.Option(help="tokens in one sequence", min=8)] = 256,
     rank: Annotated[int, typer.Option(help="of the low-rank adapter", min=1)] = 24,
     rate: Annotated[float, typer.Option(help="largest learning rate")] = 1e-3,
     seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    start: Annotated[Path | None, typer.Option(help="begin from the adapter of an earlier training")] = None,
     dense: Annotated[bool, typer.Option(help="the control: the same training without gates")] = False,
     seconds: Annotated[
         float | None, typer.Option(help="stop cleanly after so long; run again to go on")
@@ -215,7 +216,7 @@ def sparsify(
         settings |= {"length": length, "rank": rank, "rate": rate, "seed": seed, "dense": dense}
         settings |= assignments(option or [])
         how: dict[str, Any] = {"seconds": seconds, "fresh": fresh, "device": device, "compile": compile}
-        done = train(model, text or [], out, graph=graph, **how, **settings)
+        done = train(model, text or [], out, start=start, graph=graph, **how, **settings)
         typer.echo(
             f"{out}: done" if done else f"{out}: stopped after {seconds:.0f} s; the same command goes on"
         )

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.model.adapter import is_adapter
+from headwise.model.adapter import WEIGHTS, is_adapter
 from headwise.model.companions import companions
 from headwise.model.load import load
 from headwise.runs.disk import told
 from headwise.sparsifying.checkpoint import Disk
 from headwise.sparsifying.pool import Pool
 from headwise.sparsifying.settings import SparsifySettings
+from headwise.sparsifying.student import Student
 from headwise.sparsifying.texts import sequences
 from headwise.sparsifying.trainer import Trainer
 
@@ -44,6 +45,7 @@ def sparsify(
     texts: Sequence[str | Path] = (),
     out: str | Path = "sparse",
     *,
+    start: str | Path | None = None,
     seconds: float | None = None,
     fresh: bool = False,
     device: str | None = None,
@@ -56,6 +58,7 @@ def sparsify(
 
     texts: files to train on (plain text, or JSON lines); `sample=N` adds sequences from the model itself.
     out: the folder that is made. The same call again resumes a training that was stopped or killed.
+    start: a folder that an earlier training made; its adapter is where this one begins.
     seconds: stop cleanly after so long. compile, graph: use torch.compile and a CUDA graph (default: on a GPU,
         where they work).
     settings: fields of `SparsifySettings`.
@@ -74,16 +77,17 @@ def sparsify(
     paths = [Path(text) for text in texts]
     disk = Disk(Path(out))
     base = _base_name(str(model))
-    named = {"model": base, "texts": {path.name: _digest(path) for path in paths}}
+    named: dict[str, Any] = {"model": base, "texts": {path.name: _digest(path) for path in paths}}
+    if start is not None:
+        named["start"] = _digest(Path(start) / WEIGHTS)
     disk.begin({**named, **dataclasses.asdict(chosen)}, fresh)
-    if torch.cuda.is_available() and device != "cpu":
-        torch.set_float32_matmul_precision("high")
     loaded = load(model, device=device, dtype="float32")
     given = sequences(loaded.text, paths, chosen.length)
     sampled = _sampled(loaded, given, chosen, disk)
     report(f"training on {len(given)} sequences of the texts and {len(sampled)} of the model's own")
     pool = Pool(given, sampled, chosen.batch, chosen.text_share, chosen.seed)
-    trainer = Trainer(loaded, base, pool, chosen, disk, compile, graph)
+    student = Student(loaded, base, chosen, None if start is None else Path(start))
+    trainer = Trainer(student, pool, chosen, disk, compile, graph)
     if trainer.step:
         report(f"resuming after update {trainer.step}")
     done = trainer.train(seconds, report)
@@ -170,4 +174,4 @@ def _digest(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError as error:
-        raise HeadwiseError(f"the text {path} cannot be read: {error.strerror}") from error
+        raise HeadwiseError(f"{path} cannot be read: {error.strerror}") from error

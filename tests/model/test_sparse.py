@@ -13,7 +13,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model import adapter, sparse
 from headwise.model.attention_weights import attention_weights
-from headwise.model.edges import EdgeCounts, calibrated_bias
+from headwise.model.edges import EdgeCounts
 from headwise.model.reach import Reach
 from headwise.model.tiny import tiny_model
 from headwise.scores import score
@@ -202,26 +202,6 @@ def test_attention_that_is_more_than_a_softmax_is_refused():
         sparse.install(tiny_model("llama"), np.zeros((3, 4)))
     with pytest.raises(HeadwiseError, match="calls no attention function"):
         sparse.install(tiny_model("bloom"), np.zeros((4, 4)))
-
-
-def test_calibration_closes_the_asked_part_of_every_heads_attention(sparse_folder):
-    model = hw.load(json.loads((sparse_folder / "edge_gates.json").read_text())["base"], device="cpu")
-    ids = torch.tensor([model.tokens(text) for text in SENTENCES])
-    bias = calibrated_bias(model.reach, ids, 0.1)
-    seen = {}
-    with torch.no_grad(), model.reach.watching(lambda layer, call: seen.update({layer: call})):
-        model.hf(input_ids=ids, use_cache=False)
-    weights = attention_weights(model, ids)
-    for layer, call in seen.items():
-        keys = call.key.repeat_interleave(2, dim=1)
-        scores = torch.einsum("bhid,bhjd->bhij", call.query, keys) / call.query.shape[-1] ** 0.5
-        for head in range(4):
-            below = scores[:, head] + bias[layer, head] <= -1e-3
-            lost = float((weights[layer][:, head] * below).sum()) / (ids.shape[0] * ids.shape[1])
-            above = scores[:, head] + bias[layer, head] > 1e-3
-            kept = float((weights[layer][:, head] * above).sum()) / (ids.shape[0] * ids.shape[1])
-            assert lost <= 0.1
-            assert kept <= 0.9
 
 
 def test_other_weights_a_missing_base_and_a_broken_file_are_told_in_a_sentence(sparse_folder):
