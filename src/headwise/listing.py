@@ -30,8 +30,8 @@ def _models() -> Rows:
     from headwise.model import bundled
     from headwise.model.companions import companions
 
-    both = [*bundled.aliases().values(), *companions().values()]
-    rows = [[a.alias, a.title, a.licence, a.source] for a in both]
+    rows = [[a.alias, a.title, a.licence, a.source] for a in bundled.aliases().values()]
+    rows += [[c.alias, c.title, c.licence, c.source] for c in companions().values()]
     return ["alias", "model", "licence", "source"], rows
 
 

@@ -91,7 +91,8 @@ def sparsify(
     if trainer.step:
         report(f"resuming after update {trainer.step}")
     done = trainer.train(seconds, report)
-    draw_training(out)
+    if done:
+        draw_training(out)
     return done
 
 

@@ -160,12 +160,12 @@ def summary(tables: Mapping[str, pd.DataFrame]) -> str:
         f"half reach at most {int(np.median(reach)) if len(reach) else 0} tokens back"
     ]
     for text, part in texts.groupby("text", sort=False):
-        by_model = part.set_index("model")
-        shown = ", ".join(f"{name} {row['cross_entropy']:.4f}" for name, row in by_model.iterrows())
+        rows = {str(row["model"]): row for row in part.to_dict("records")}
+        shown = ", ".join(f"{name} {row['cross_entropy']:.4f}" for name, row in rows.items())
         over = [
-            f"{100 * by_model.loc['sparse', f'over_{other}']:+.2f} % over {other}"
+            f"{100 * rows['sparse'][f'over_{other}']:+.2f} % over {other}"
             for other in ("dense", "control")
-            if f"over_{other}" in by_model and pd.notna(by_model.loc["sparse", f"over_{other}"])
+            if other in rows
         ]
         lines.append(f"cross-entropy on {text}: {shown} (sparse {', '.join(over)}; n = {part['n'].iloc[0]})")
     if "ioi" in tables:
