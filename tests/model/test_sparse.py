@@ -257,3 +257,16 @@ def test_an_alias_without_its_files_says_what_to_do(monkeypatch, tmp_path):
     with pytest.raises(HeadwiseError, match="headwise sparsify"):
         hw.load("smollm2-sparse")
     assert companions.companions() == {}
+
+
+def test_an_alias_loads_the_folder_of_its_name_and_is_listed(sparse_folder, monkeypatch, capsys):
+    from headwise import listing
+    from headwise.model import companions
+
+    sparse_folder.rename(sparse_folder.parent / "smollm2-sparse")
+    monkeypatch.setattr(companions, "_DATA", sparse_folder.parent)
+    model = hw.load("smollm2-sparse", device="cpu")
+    assert model.name == "smollm2-sparse"
+    assert model.edge_gates.bias.shape == model.shape
+    listing.show("models")
+    assert "smollm2-sparse\tSmolLM2-135M-Instruct with sparse attention" in capsys.readouterr().out

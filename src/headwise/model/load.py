@@ -282,7 +282,7 @@ def _adapted(
     # Only weights: tables such as those of rotary positions stay in float32, as transformers keeps them.
     for parameter in hf.parameters():
         parameter.data = parameter.data.to(chosen)
-    hf.config.dtype = chosen  # type: ignore[union-attr]
+    hf.config.dtype = chosen
     return found, hf.to(target), gates
 
 

@@ -244,7 +244,7 @@ def named_attention(hf: nn.Module, name: str) -> Iterator[None]:
         yield
     finally:
         for config, own in before:
-            config._attn_implementation_internal = own  # type: ignore[union-attr]
+            config._attn_implementation_internal = own
 
 
 # ---- training ---------------------------------------------------------------------------------------------
