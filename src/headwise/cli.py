@@ -8,6 +8,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -142,7 +144,7 @@ def score(
 @app.command()
 def run(
     study: Annotated[str, typer.Argument(help="headwise list studies")],
-    file: Annotated[Path | None, typer.Argument(help="a study file (YAML)")] = None,
+    file: Annotated[Path | None, typer.Argument(help="a study file (YAML), or: published")] = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY")] = None,
     model: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
     task: Annotated[list[str] | None, typer.Option(help="name or file; repeat for several")] = None,
@@ -162,6 +164,64 @@ def run(
     if task or data:
         settings["tasks"] = [*(task or []), *map(str, data or [])]
     _run(study, out or Path("runs") / study, file, settings, option, fresh, device, dtype, batch_tokens)
+
+
+@app.command()
+def export(
+    model: Annotated[str, typer.Argument(help="bundled alias, hub id, folder or GGUF file")],
+    heads: Annotated[Path, typer.Option(help='a JSON list of "L12H3", or a scores table and --top')],
+    out: Annotated[Path, typer.Option(help="the new checkpoint's folder")],
+    top: Annotated[int | None, typer.Option(help="only the first K heads of the file")] = None,
+    task: Annotated[str | None, typer.Option(help="which map of a run's scores.parquet")] = None,
+    method: Annotated[str | None, typer.Option(help="which map of a run's scores.parquet")] = None,
+    by: Annotated[str, typer.Option(help="order of scores: signed, absolute or hinders")] = "signed",
+    gate: Annotated[float, typer.Option(help="0 removes the heads, above 1 amplifies them")] = 0.0,
+    device: Device = None,
+    dtype: Dtype = None,
+    trust_remote_code: Annotated[bool, typer.Option(help="run code from the model's repository")] = False,
+) -> None:
+    """Bake a mask into the weights: a plain checkpoint any server can run."""
+    from headwise.heads_file import read_heads
+
+    chosen = read_heads(heads, top, task=task, method=method, by=by)
+    from headwise.model.export import export as bake
+    from headwise.model.load import load
+
+    loaded = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    folder = bake(loaded, chosen, out, gate)
+    typer.echo(
+        f"{folder}: {loaded.name} with {len(chosen)} head{'s' * (len(chosen) != 1)} at {gate:g}, "
+        f"{str(loaded.dtype).removeprefix('torch.')}; logits equal the gated model's"
+    )
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="run folders; several compare side by side")],
+    out: Annotated[Path, typer.Option(help="the page")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML page over one or more runs."""
+    from headwise.report import write_report
+
+    typer.echo(f"{write_report(runs, out)}: open it in a browser; it needs no network")
+
+
+@app.command()
+def verify(
+    run: Annotated[Path, typer.Argument(help="a finished run folder")],
+    cells: Annotated[int, typer.Option(help="how many to compute again", min=1)] = 3,
+    seed: Annotated[int, typer.Option(help="which ones")] = 0,
+) -> None:
+    """Compute a sample of a run's cells again and say whether they match."""
+    from headwise.studies.verify import summary
+    from headwise.studies.verify import verify as compute_again
+
+    results = compute_again(run, cells=cells, seed=seed)
+    for one in results:
+        typer.echo(f"{'same' if one.same else 'DIFFERS'}  {one.label}: {one.said}")
+    typer.echo(summary(results))
+    if not all(one.same for one in results):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -237,12 +297,14 @@ def sparsify(
 
 
 @app.command()
-def demo(out: Annotated[Path, typer.Option(help="the run folder")] = Path("demo")) -> None:
-    """A few minutes with the bundled model: prove that its heads are reached, then score them."""
+def demo(out: Annotated[Path, typer.Option(help="the folder of its runs")] = Path("demo")) -> None:
+    """A few minutes with the bundled model: all five studies, small, and one report."""
+    from headwise.demo import demo as carry_out
+
     check("smollm2")
-    settings: dict[str, Any] = {"models": ["smollm2"], "tasks": ["ioi"], "methods": ["ablation"], "n": 16}
-    _run("score", out, None, settings, None, False, None, None, None)
-    _show_scores(out)
+    with _resumable():
+        page = carry_out(out, tell=typer.echo)
+    typer.echo(f"{page}: open it in a browser")
 
 
 def _run(
@@ -264,18 +326,25 @@ def _run(
     settings = {name: value for name, value in settings.items() if value is not None} | assignments(
         option or []
     )
+    with _resumable() as command:
+        folder = carry_out(study, out, file, fresh=fresh, command=command, **settings)
+    for notice in folder.notices:
+        typer.echo(f"note: {notice}", err=True)
+    typer.echo(f"{out}: tables, figures and report.html")
+
+
+@contextmanager
+def _resumable() -> Iterator[str]:
+    """The command line of this process; after Ctrl-C the user is told that it goes on from there."""
     command = shlex.join(["headwise", *sys.argv[1:]])
     try:
-        folder = carry_out(study, out, file, fresh=fresh, command=command, **settings)
+        yield command
     except KeyboardInterrupt:
         typer.echo(
             f"stopped; what is finished is kept, and the same command goes on from there:\n  {command}",
             err=True,
         )
         raise typer.Exit(1) from None
-    for notice in folder.notices:
-        typer.echo(f"note: {notice}", err=True)
-    typer.echo(f"{out}: tables, figures and run.json")
 
 
 def _show_scores(out: Path) -> None:

@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model import adapter, sparse
-from headwise.model.attention_weights import attention_weights
 from headwise.model.edges import EdgeCounts
 from headwise.model.reach import Reach
 from headwise.model.tiny import tiny_model
@@ -168,14 +167,16 @@ def test_a_sparse_model_passes_every_proof_and_the_engine_takes_it(sparse_folder
 def test_attention_of_a_sparse_model_shows_the_gated_weights(sparse_folder):
     model = hw.load(sparse_folder, device="cpu")
     shown = hw.attention(model, SENTENCES[0], maps=True)
-    ids = torch.tensor([shown.ids])
-    reported = attention_weights(model, ids)
-    counts = EdgeCounts(model.shape, ids.shape[1])
-    with torch.no_grad(), model.reach.watching(counts.watcher()):
-        model.hf(input_ids=ids, use_cache=False)
+    calls = {}
+    with torch.no_grad(), model.reach.watching(lambda layer, call: calls.update({layer: call})):
+        model.hf(input_ids=torch.tensor([shown.ids]), use_cache=False)
     for place, head in enumerate(shown.heads):
-        assert np.abs(shown.maps[place] - reported[head.layer][0, head.head].numpy()).max() < 1e-6
-        assert int((shown.maps[place] > 0).sum()) == counts.open_by_length[head].sum()
+        call, b = calls[head.layer], model.edge_gates.bias[head]
+        scores = (call.query[0, head.head] @ call.key[0, head.head // 2].T / 8**0.5).numpy()
+        for i, row in enumerate(scores):
+            raised = np.exp(row[: i + 1] - row[: i + 1].max())
+            expected = raised / raised.sum() * (row[: i + 1] > -b)
+            assert np.abs(shown.maps[place][i, : i + 1] - expected).max() < 1e-5
     assert shown.maps.sum(-1).min() < 0.9  # what is closed is gone, and nothing is renormalised
 
 

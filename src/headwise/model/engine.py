@@ -318,6 +318,10 @@ class Engine:
         for numbers in self._partition(2):
             yield numbers, self._prepared(numbers, streams=False)
 
+    def block(self, numbers: Sequence[int]) -> _Block:
+        """The rows of these numbers, any of them several times, ready for `differentiable`."""
+        return self._prepared(numbers, streams=False)
+
     def _prepared(
         self, numbers: Sequence[int], baseline: np.ndarray | None = None, streams: bool = True
     ) -> _Block:

@@ -1,0 +1,234 @@
+"""One fit of gates by gradient: Adam on the gates' logits, a linear schedule, and a rule for when to stop.
+
+    loss = −likelihood(G) − λ · mean over heads of clip(logits, ±4),   G = sigmoid(logits)
+
+S seeds are fitted side by side and share every pass; no number of one depends on another.
+S seeds, U updates, L layers, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.errors import HeadwiseError, unknown
+
+CLIPS = ("two_sided", "one_sided")
+
+Slopes = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""Gates `[S', L, H]` and the places `[S']` of their seeds -> what is maximised `[S']`, and its slopes `[S', L, H]`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSettings:
+    """How gates are fitted; the defaults are the paper's schedule (arXiv 2505.13737) with the mean regulariser."""
+
+    updates: int = 500
+    """Most updates of each fit."""
+    first_updates: int | None = None
+    """Most updates of the fit without a pull, where it is to have a number of its own."""
+    batch: int = 64
+    """Examples per update and seed."""
+    first_rate: tuple[float, float] = (0.1, 0.01)
+    """Learning rate of the fit without a pull, from the first update to the last."""
+    rate: tuple[float, float] = (0.5, 0.1)
+    """The same of the two fits that pull."""
+    strength: float = 0.1
+    """λ: how hard gates are pulled, in nats per token for a mean logit of one."""
+    bound: float = 4.0
+    """Logits beyond ± this are pulled no further."""
+    clip: str = "two_sided"
+    """`two_sided`: no pull beyond either bound, so a gate stranded on the far side stays there unless the
+    likelihood moves it; `one_sided`: no pull only beyond the bound that it pulls towards."""
+    gradient_norm: float | None = None
+    """Longest gradient of one seed; the authors' code uses 1."""
+    stop: float | None = 0.01
+    """Stop when a window of updates brings less than this share of what the fit has brought so far, and fewer
+    than this share of heads crossed .5 in it; null never stops early."""
+    window: int = 25
+    """Updates in a window, and in the cooling down to the last learning rate before an early stop."""
+    keep: int = 25
+    """Every so many updates the gates are kept as part of the trajectory."""
+
+    def __post_init__(self) -> None:
+        if self.first_updates is not None and self.first_updates < 1:
+            raise HeadwiseError(f"first_updates of a fit must be at least 1, not {self.first_updates}")
+        if self.clip not in CLIPS:
+            raise unknown("clip", self.clip, CLIPS)
+        for name in ("updates", "batch", "window", "keep"):
+            if getattr(self, name) < 1:
+                raise HeadwiseError(f"{name} of a fit must be at least 1, not {getattr(self, name)}")
+        for name in ("first_rate", "rate"):
+            if len(getattr(self, name)) != 2 or min(getattr(self, name)) <= 0:
+                raise HeadwiseError(
+                    f"{name} of a fit is two numbers above 0, the first and the last learning rate, not "
+                    f"{list(getattr(self, name))}"
+                )
+        if self.strength <= 0 or self.bound <= 0:
+            raise HeadwiseError(
+                f"strength ({self.strength:g}) and bound ({self.bound:g}) of a fit must be above 0; the sign of the "
+                "pull is set by the fit itself"
+            )
+
+    def most(self, sign: int) -> int:
+        """The most updates of the fit with this pull."""
+        return self.updates if sign or self.first_updates is None else self.first_updates
+
+
+@dataclass
+class Fit:
+    """What a fit ended with, and how it got there."""
+
+    logits: np.ndarray  # S, L, H
+    likelihood: (
+        np.ndarray
+    )  # U, S: on each update's own examples, before the update; NaN after a seed has stopped
+    objective: np.ndarray  # U, S: −likelihood − λ · mean clip(logits), which is minimised
+    rates: np.ndarray  # U, S
+    updates: np.ndarray  # S: how many each seed took
+    kept: dict[int, np.ndarray] = field(default_factory=dict)
+    """The logits after so many updates, `[S, L, H]`; a seed that has stopped stays where it was."""
+
+    @property
+    def gates(self) -> np.ndarray:
+        return sigmoid(self.logits)
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-logits))
+
+
+def random_logits(shape: tuple[int, int], seeds: Sequence[int], bound: float) -> np.ndarray:
+    """Where the first fit begins: gates uniform between those of ± `bound`, as logits `[S, L, H]`.
+
+    Beyond the bound nothing would pull a gate that the likelihood does not care about: it would stay where chance
+    put it, and a head that does nothing would be called needed or harmful.
+    """
+    ends = sigmoid(np.array([-bound, bound]))
+    drawn = np.stack([np.random.default_rng([seed, 0]).uniform(*ends, shape) for seed in seeds])
+    logits: np.ndarray = np.log(drawn) - np.log1p(-drawn)
+    return logits
+
+
+def regulariser(
+    logits: np.ndarray, exists: np.ndarray, sign: int, settings: FitSettings
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over heads of the clipped logits `[S]`, and its slopes `[S, L, H]`; `sign` is that of the pull."""
+    low, high = -settings.bound, settings.bound
+    if settings.clip == "one_sided":
+        low, high = (-np.inf, high) if sign > 0 else (low, np.inf)
+    inside = (logits >= low) & (logits <= high) & exists
+    count = exists.sum()
+    mean = np.where(exists, np.clip(logits, low, high), 0).sum(axis=(1, 2)) / count
+    return mean, inside / count
+
+
+def fit_gates(
+    slopes: Slopes,
+    start: np.ndarray,
+    exists: np.ndarray,
+    settings: FitSettings,
+    *,
+    sign: int,
+    advance: Callable[[int], None] | None = None,
+) -> Fit:
+    """Gates that maximise `slopes`' quantity plus `sign`·λ times the regulariser (−1, 0 or +1), from `start`."""
+    first, last = settings.first_rate if sign == 0 else settings.rate
+    updates = settings.most(sign)
+    schedule = np.linspace(first, last, updates)
+    strength = sign * settings.strength
+    seeds = [_Seed(logits, schedule) for logits in start]
+    shape = (updates, len(seeds))
+    fit = Fit(start.copy(), *(np.full(shape, np.nan) for _ in range(3)), np.zeros(len(seeds), dtype=int))
+    fit.kept[0] = start.copy()
+    for update in range(updates):
+        active = np.array([place for place, seed in enumerate(seeds) if not seed.done])
+        if not len(active):
+            break
+        likelihood, gradient = slopes(sigmoid(fit.logits[active]), active)
+        pull, pulled = regulariser(fit.logits[active], exists, sign, settings)
+        gates = sigmoid(fit.logits[active])
+        uphill = gradient * gates * (1 - gates) + strength * pulled  # by the logits
+        objective = -likelihood - strength * pull
+        if not np.isfinite(objective).all():
+            raise HeadwiseError(
+                f"the objective is not finite after {update} updates; use float32 or bfloat16, or smaller rates"
+            )
+        for row, place in enumerate(active):
+            seed = seeds[place]
+            fit.likelihood[update, place], fit.objective[update, place] = likelihood[row], objective[row]
+            fit.rates[update, place] = seed.rate
+            fit.logits[place] = seed.step(np.where(exists, uphill[row], 0), settings.gradient_norm)
+            fit.updates[place] = update + 1
+            if settings.stop is not None:
+                seed.watch(fit.objective[: update + 1, place], exists, settings)
+        if (update + 1) % settings.keep == 0 or update + 1 == updates:
+            fit.kept[update + 1] = fit.logits.copy()
+        if advance:
+            advance(1)
+    fit.kept[int(fit.updates.max())] = fit.logits.copy()
+    if advance:
+        advance(updates - int(fit.updates.max()))
+    return fit
+
+
+class _Seed:
+    """One seed's optimiser, its place in the schedule, and whether its objective has flattened."""
+
+    def __init__(self, logits: np.ndarray, schedule: np.ndarray) -> None:
+        self.logits: Tensor = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
+        self.optimiser = torch.optim.Adam([self.logits], lr=float(schedule[0]))
+        self.schedule = schedule
+        self.taken = 0
+        self._open_before = logits > 0
+
+    @property
+    def rate(self) -> float:
+        return float(self.schedule[self.taken])
+
+    @property
+    def done(self) -> bool:
+        return self.taken >= len(self.schedule)
+
+    def step(self, uphill: np.ndarray, longest: float | None) -> np.ndarray:
+        """One update; returns the logits."""
+        if longest is not None:
+            uphill = uphill * min(1.0, longest / (float(np.linalg.norm(uphill)) + 1e-12))
+        self.optimiser.param_groups[0]["lr"] = self.rate
+        self.logits.grad = torch.from_numpy(-uphill)
+        self.optimiser.step()
+        self.taken += 1
+        return self.logits.detach().numpy().copy()
+
+    def watch(self, objective: np.ndarray, exists: np.ndarray, settings: FitSettings) -> None:
+        """At the end of a window: where nothing moves any more, cool down to the last rate, then stop."""
+        window = settings.window
+        if self.taken % window or self.done:
+            return
+        is_open = self.logits.detach().numpy() > 0
+        crossed = float((is_open != self._open_before)[exists].mean())
+        self._open_before = is_open
+        remaining = len(self.schedule) - self.taken
+        if remaining <= window or not flattened(objective, window, settings.stop) or crossed > settings.stop:
+            return
+        cooling = np.linspace(self.rate, self.schedule[-1], window)
+        self.schedule = np.concatenate([self.schedule[: self.taken], cooling])
+
+
+def flattened(objective: np.ndarray, window: int, share: float | None) -> bool:
+    """Whether the last window's mean is better than the one before by less than `share` of all that was gained.
+
+    >>> flattened(np.concatenate([np.linspace(5, 1, 50), np.ones(50)]), 25, 0.01)
+    True
+    >>> flattened(np.linspace(5, 1, 100), 25, 0.01)
+    False
+    """
+    if share is None or len(objective) < 2 * window:
+        return False
+    before, now = objective[-2 * window : -window].mean(), objective[-window:].mean()
+    gained = objective[:window].mean() - now
+    return bool(before - now <= share * max(gained, 0.0))

@@ -1,0 +1,144 @@
+"""The likelihood of targets under gates, and its slope by every gate, at a small part of the usual memory.
+
+Several fits share one pass: each row of a batch carries the gates of its own fit. Rows are sorted by length and
+run in pieces whose gradients add up, so neither padding nor the whole batch's activations are ever held; logits
+exist at scored positions only; no weight asks for a gradient, and nothing below the first gate is differentiated.
+
+S fits, B examples of one update, L layers, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.metrics import metric
+from headwise.model.engine import Engine
+from headwise.model.load import Model
+from headwise.model.memory import out_of_memory, release
+from headwise.tasks.examples import Task
+
+CPU_TOKENS = 192
+"""Tokens of one piece on a CPU: enough to fill two cores, and little to remember for the backward pass."""
+DEVICE_SHARE = 4
+"""Elsewhere: this part of the tokens of a plain forward pass."""
+CPU_OVERHEAD, DEVICE_OVERHEAD = 24, 4096
+"""What starting one more piece costs, in tokens."""
+
+
+class GateLikelihood:
+    """Mean log probability per target token of a task's examples, as a function of gates."""
+
+    def __init__(
+        self,
+        model: Model,
+        task: Task,
+        *,
+        reference: str = "zero",
+        positions: str = "all",
+        reference_task: Task | None = None,
+        seed: int = 0,
+        batch_tokens: int | None = None,
+    ) -> None:
+        """batch_tokens: most tokens in one backward pass (default: what suits the device)."""
+        self.engine = Engine(
+            model,
+            task,
+            metric("mean_logprob"),
+            reference=reference,
+            positions=positions,
+            reference_task=reference_task,
+            seed=seed,
+        )
+        self.model, self.task = model, task
+        on_cpu = model.device.type == "cpu"
+        self.tokens = batch_tokens or (CPU_TOKENS if on_cpu else model.batch_tokens // DEVICE_SHARE)
+        self.overhead = CPU_OVERHEAD if on_cpu else DEVICE_OVERHEAD
+        self._lengths = np.array([len(row.ids) for row in self.engine.rows])
+
+    def slopes(self, gates: np.ndarray, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean over each fit's own examples `[S]` under its own gates, and its derivative `[S, L, H]`.
+
+        gates `[S, L, H]`; examples `[S, B]`: numbers of the examples in the task.
+        """
+        S, B = examples.shape
+        model = self.model
+        leaf = torch.tensor(gates, dtype=model.gate_dtype, device=model.device, requires_grad=True)
+        total = torch.zeros(S, dtype=torch.float64, device=model.device)
+        fit_of, numbers = np.repeat(np.arange(S), B), examples.ravel()
+        with model.frozen():
+            waiting = pieces(self._lengths[numbers], self.tokens, self.overhead)
+            while waiting:
+                piece = waiting.pop()
+                try:
+                    values = self._backward(leaf, fit_of[piece], numbers[piece], 1 / B)
+                except (torch.OutOfMemoryError, RuntimeError) as error:
+                    if not out_of_memory(error) or len(piece) == 1:
+                        raise
+                    # A pass that failed has added nothing to the slopes: gradients arrive at the gates last.
+                    release()
+                    self.tokens = max(1, int(self._lengths[numbers[piece]].sum()) // 2)
+                    waiting += [piece[: len(piece) // 2], piece[len(piece) // 2 :]]
+                    continue
+                total.index_add_(0, torch.from_numpy(fit_of[piece]).to(total.device), values.double())
+        assert leaf.grad is not None
+        return (total / B).cpu().numpy(), leaf.grad.double().cpu().numpy()
+
+    def _backward(self, leaf: Tensor, fits: np.ndarray, numbers: np.ndarray, weight: float) -> Tensor:
+        block = self.engine.block(numbers.tolist())
+        per_row = leaf[torch.from_numpy(fits).to(leaf.device)]  # rows, L, H
+        values = self.engine.differentiable(block, per_row)
+        (weight * values.sum()).backward()
+        return values.detach()
+
+    def values(self, gates: np.ndarray) -> np.ndarray:
+        """The same quantity without slopes, for every example of the task: `[S, E]`."""
+        return self.engine.measure(gates).values
+
+
+def pieces(lengths: np.ndarray, budget: int, overhead: int) -> list[np.ndarray]:
+    """Row numbers in pieces of similar length: least tokens, padding included, plus `overhead` per piece.
+
+    No piece has more than `budget` tokens, unless a single row has.
+
+    >>> [piece.tolist() for piece in pieces(np.array([5, 40, 5, 41]), 1000, 10)]
+    [[0, 2], [1, 3]]
+    """
+    distinct, counts = np.unique(lengths, return_counts=True)
+    before = np.concatenate([[0], np.cumsum(counts)])
+    cost, cut = [0.0], [0]
+    for end in range(1, len(distinct) + 1):
+        rows = before[end] - before[:end]  # of the piece from each possible beginning to this end
+        at_once = max(1, budget // int(distinct[end - 1]))
+        options = np.array(cost) + rows * distinct[end - 1] + overhead * np.ceil(rows / at_once)
+        cut.append(int(options.argmin()))
+        cost.append(float(options.min()))
+    order = np.argsort(lengths, kind="stable")
+    found: list[np.ndarray] = []
+    end = len(distinct)
+    while end:
+        rows = order[before[cut[end]] : before[end]]
+        number = -(-len(rows) // max(1, budget // int(distinct[end - 1])))
+        found += np.array_split(rows, number)[::-1]
+        end = cut[end]
+    return found[::-1]
+
+
+class Batches:
+    """Examples for one update after the other: every example once per round, in an order of the seed's own."""
+
+    def __init__(self, n: int, size: int, seed: Sequence[int]) -> None:
+        self.n, self.size = n, min(n, size)
+        self._draw = np.random.default_rng(list(seed))
+        self._left = np.empty(0, dtype=int)
+
+    def next(self) -> np.ndarray:
+        if self.size == self.n:
+            return np.arange(self.n)
+        while len(self._left) < self.size:
+            self._left = np.concatenate([self._left, self._draw.permutation(self.n)])
+        taken, self._left = self._left[: self.size], self._left[self.size :]
+        return taken
