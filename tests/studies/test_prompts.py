@@ -19,7 +19,7 @@ from headwise.studies import prompt_answers
 from headwise.studies import prompts as study
 from headwise.studies.problems import problem_set
 from headwise.studies.prompt_answers import judged
-from headwise.studies.prompt_attention import affine_fit, kurtosis, near_zero
+from headwise.studies.prompt_measures import affine_fit, kurtosis, near_zero
 from headwise.studies.prompts import PromptsSettings
 from headwise.studies.verify import verify
 from headwise.studies.workbench import Workbench
@@ -283,6 +283,15 @@ def test_a_template_without_system_messages_gets_the_system_prompt_in_the_first_
         assert [shown[i] for i in np.flatnonzero(full.inserted)] == ["/", "/"]
     finally:
         model.text.tokenizer.chat_template = None
+
+
+def test_one_condition_alone_is_measured_and_compared_with_nothing(model, data, tmp_path):
+    folder = carried_out(model, tmp_path / "run", data, conditions=["meaningless:4"], attention_prompts=1)
+    assert "comparisons" not in folder.written
+    assert "moved" not in folder.written
+    assert (read_table(folder.path, "activations")["near_zero_change"] == 0).all()
+    assert list((folder.path / "figures").glob("prompts-questions-tiny-*.png"))
+    assert not (folder.path / "figures/activations-questions.png").exists()
 
 
 def test_two_tasks_of_one_name_are_refused(model, data, tmp_path):

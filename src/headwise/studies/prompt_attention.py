@@ -27,12 +27,18 @@ from headwise.model.load import Model
 from headwise.model.mlp_gates import mlp_gates, watching_gates
 from headwise.model.spans import Located, aligned
 from headwise.model.unembed import logits_at
+from headwise.studies.prompt_measures import (
+    affine_fit,
+    attention_moved,
+    kurtosis,
+    mean_of,
+    near_zero,
+    profile_change,
+)
 from headwise.tasks.conditions import ARM, Condition
 
 _QUERIES = 32
 """Tokens whose attention is compared one by one, spread over those after the insertion."""
-_NEAR = 1.4826 * 0.13
-"""Near zero is below this many median absolute deviations of the baseline's |a|, as in ARM's own rule."""
 
 
 @dataclass
@@ -60,12 +66,7 @@ def inner_tables(
 ) -> dict[str, pd.DataFrame]:
     """Tables `moved`, `affine`, `activations` and `profiles` of one model; `prompts[condition][E]`."""
     names = [condition.name for condition in conditions]
-    chosen = [Head.parse(name) for name in heads]
-    for head in chosen:
-        if head not in model.heads():
-            raise HeadwiseError(
-                f"{model.name} has no head {head}; it has {model.shape[0]} layers of up to {model.shape[1]}"
-            )
+    chosen = chosen_heads(model, heads)
     gates = mlp_gates(model)
     of_prompt: list[dict[str, np.ndarray]] = []  # per prompt: numbers by name, each [C, …]
     shown: list[tuple[np.ndarray, list[np.ndarray]]] = []
@@ -88,6 +89,8 @@ def inner_tables(
         "affine": _affine(model, names, baseline, numbers, seed),
         "activations": _activations(names, baseline, numbers, seed),
     }
+    if not chosen and not len(tables["moved"]):
+        chosen = model.heads()[:1]
     if not chosen:
         chosen = [most_changed(tables["moved"], [c.name for c in conditions if c.text])]
     first = [prompts[name][0] for name in names]
@@ -95,11 +98,22 @@ def inner_tables(
     return {name: table for name, table in tables.items() if len(table)}
 
 
+def chosen_heads(model: Model, names: Sequence[str]) -> list[Head]:
+    """The heads of these names, or an error that says which one the model does not have."""
+    heads = [Head.parse(name) for name in names]
+    for head in heads:
+        if head not in model.heads():
+            layers, most = model.shape
+            raise HeadwiseError(
+                f"{model.name} has no head {head}; it has {layers} layers of up to {most} heads"
+            )
+    return heads
+
+
 def most_changed(moved: pd.DataFrame, inserted: Sequence[str]) -> Head:
     """The head whose profile the inserted texts change most, on average over them; else over all conditions."""
-    part = moved[moved["condition"].isin(inserted)] if inserted else moved
-    if not len(part):
-        return Head(0, 0)
+    part = moved[moved["condition"].isin(inserted)]
+    part = part if len(part) else moved
     means = part.groupby(["layer", "head"])["profile_change"].mean()
     return Head(*(int(number) for number in means.index[int(means.to_numpy().argmax())]))
 
@@ -167,7 +181,7 @@ def _numbers(
     places = list(zip(seen, located, shared, strict=True))
     return {
         "moved": np.array([attention_moved(ground.rows, at, one.rows, to) for one, _, to in places]),
-        "on_inserted": np.array([_mean_of(one.rows[:, :, p.inserted].sum(2)) for one, p, _ in places]),
+        "on_inserted": np.array([mean_of(one.rows[:, :, p.inserted].sum(2)) for one, p, _ in places]),
         "profile_change": np.array(
             [profile_change(ground.profile, at, one.profile, to) for one, _, to in places]
         ),
@@ -176,73 +190,6 @@ def _numbers(
         "kurtosis": np.array(tails),
         "blocks": np.array(blocks),
     }
-
-
-def _mean_of(by_query: np.ndarray) -> np.ndarray:
-    """Mean over queries `[heads, Q]`; NaN where no token stands after the insertion."""
-    return by_query.mean(1) if by_query.shape[1] else np.full(len(by_query), np.nan)
-
-
-def attention_moved(
-    old: np.ndarray, old_keys: np.ndarray, new: np.ndarray, new_keys: np.ndarray
-) -> np.ndarray:
-    """`[heads]`: the share of its attention that a token now spends elsewhere, mean over the same tokens.
-
-    Total variation between rows `[heads, Q, T]`: half of all that is gained and lost, over shared keys and over
-    the keys that only one of the two has (the inserted ones), which count as one. From 0 to 1.
-    """
-    x, y = old.astype(np.float64), new.astype(np.float64)
-    changed = np.abs(y[:, :, new_keys] - x[:, :, old_keys]).sum(2)
-    alone = [np.delete(rows, keys, axis=2).sum(2) for rows, keys in ((x, old_keys), (y, new_keys))]
-    return _mean_of((changed + np.abs(alone[1] - alone[0])) / 2)
-
-
-def profile_change(
-    old: np.ndarray, old_keys: np.ndarray, new: np.ndarray, new_keys: np.ndarray
-) -> np.ndarray:
-    """`[heads]`: mean |change| of the profile over shared keys, each weighted by the queries behind its mean.
-
-    Unweighted, the last few keys would decide: their means are over one or two queries. The sum over keys is
-    taken, so that it is attention per query.
-    """
-    later = old.shape[1] - 1 - old_keys  # queries after each key
-    change = np.abs(new[:, new_keys] - old[:, old_keys]) * later / max(old.shape[1] - 1, 1)
-    return np.nansum(change, axis=1)
-
-
-def affine_fit(old: np.ndarray, new: np.ndarray) -> tuple[float, float, float]:
-    """(λ, R², R² of no change) of new[A, D] ≈ λ · old[A, D] + shift, one λ and one shift for all tokens.
-
-    R² is the share of the spread of the new outputs over tokens that is explained. The third number takes λ = 1
-    and the best shift. NaN for fewer than two tokens.
-    """
-    if len(old) < 2:
-        return float("nan"), float("nan"), float("nan")
-    x, y = (part.astype(np.float64) - part.mean(0, dtype=np.float64) for part in (old, new))
-    total, inner = float((y * y).sum()), float((x * x).sum())
-    if total == 0 or inner == 0:
-        return float("nan"), float("nan"), float("nan")
-    slope = float((x * y).sum()) / inner
-    left = y - slope * x
-    return slope, 1 - float((left * left).sum()) / total, 1 - float(((y - x) ** 2).sum()) / total
-
-
-def near_zero(gates: np.ndarray, ground: np.ndarray) -> float:
-    """Share of activations below a bound that is set by the baseline's, so that conditions are comparable."""
-    if not gates.size:
-        return float("nan")
-    size = np.abs(ground)
-    bound = _NEAR * np.median(np.abs(size - np.median(size)))
-    return float((np.abs(gates) < bound).mean())
-
-
-def kurtosis(gates: np.ndarray) -> float:
-    """Excess kurtosis over all tokens and units: 0 for a normal distribution, large for rare large values."""
-    if not gates.size:
-        return float("nan")
-    centred = gates.astype(np.float64) - gates.mean(dtype=np.float64)
-    spread = float((centred**2).mean())
-    return float((centred**4).mean()) / spread**2 - 3 if spread else float("nan")
 
 
 # ---- tables -----------------------------------------------------------------------------------------------

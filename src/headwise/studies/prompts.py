@@ -23,7 +23,7 @@ from headwise.model.arm import arm
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.studies.problems import ProblemSet, problem_set
 from headwise.studies.prompt_answers import answer_rows, answers_fingerprint, summary_tables
-from headwise.studies.prompt_attention import inner_tables
+from headwise.studies.prompt_attention import chosen_heads, inner_tables
 from headwise.studies.registry import register
 from headwise.studies.settings import StudySettings
 from headwise.studies.workbench import Workbench
@@ -159,6 +159,7 @@ class _Work:
         self.by_name = {condition.name: condition for condition in asked}
         self.problems: dict[tuple[str, str], ProblemSet] = {}
         for name, source in self.pairs():
+            chosen_heads(bench.model(name), settings.heads)
             problems = problem_set(settings, source, bench.model(name))
             self.problems[name, source] = problems
             for condition in asked:  # a template that refuses should end the run before it begins
@@ -291,7 +292,7 @@ def _draw(folder: RunFolder) -> None:
             ("affine", affine_panels),
             ("activations", activation_panels),
         ):
-            if name in own:
+            if name in own and "comparisons" in own:  # one condition alone changes nothing
                 save(draw(own[name]), where, f"{name}-{label}")
         if own["curves"].groupby("series")["k"].nunique().max() > 1:
             save(length_curves(own["curves"]), where, f"lengths-{label}")
