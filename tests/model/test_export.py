@@ -63,6 +63,8 @@ def test_the_tokenizer_and_a_record_of_the_heads_come_along(tiny, tmp_path):
     record = json.loads((tmp_path / "out/headwise.json").read_text())
     assert record == {"model": "tiny", "gate": 0.0, "heads": ["L1H2"]}
     assert hw.load(str(tmp_path / "out")).shape == tiny.shape
+    modes = {(tmp_path / "out" / name).stat().st_mode for name in ("config.json", "model.safetensors")}
+    assert len(modes) == 1  # a server that runs as another user can read the weights too
 
 
 @pytest.mark.parametrize(

@@ -76,24 +76,14 @@ def _panel(panel: Any, twin: Any, part: pd.DataFrame, metrics: list[str]) -> Non
             axes.axhline(whole["value"].iloc[0], color=GREY, linestyle=":", linewidth=1, zorder=1)
         for series, (_, style) in _LINES.items():
             line = own[own["series"] == series].sort_values("k")
-            axes.plot(
-                line["k"],
-                line["value"],
-                style,
-                color=colour,
-                marker="o",
-                markersize=4,
-                linewidth=1.4,
-                zorder=3,
-            )
-            axes.fill_between(
-                line["k"].astype(float),
-                line["lo"].astype(float),
-                line["hi"].astype(float),
-                color=colour,
-                alpha=0.13 if style == "-" else 0.08,
-                linewidth=0,
-            )
+            look = {"color": colour, "marker": "o", "markersize": 4, "zorder": 3}
+            look["markerfacecolor"] = colour if series == "top" else "white"
+            low, high = (line[name].to_numpy(float) for name in ("lo", "hi"))
+            axes.plot(line["k"], line["value"], style, linewidth=1.4, **look)
+            if len(line) == 1:  # a band has no width there
+                axes.vlines(line["k"], low, high, color=colour, linestyle=style, linewidth=0.9, zorder=2)
+            alpha = 0.13 if style == "-" else 0.08
+            axes.fill_between(line["k"].astype(float), low, high, color=colour, alpha=alpha, linewidth=0)
         matched = own[own["series"] == "random_layer"]
         if len(matched):
             error = np.abs(matched[["lo", "hi"]].to_numpy(float).T - matched["value"].to_numpy(float))
@@ -135,6 +125,7 @@ def _legend(figure: Any, table: pd.DataFrame, metrics: list[str]) -> None:
                 Line2D(
                     [],
                     [],
+                    markerfacecolor=colour if style == "-" else "white",
                     color=colour,
                     linestyle=style,
                     marker="o",

@@ -175,3 +175,6 @@ def _save(model: Model, folder: Path) -> None:
         plain.generation_config = hf.generation_config
         hf = plain
     hf.save_pretrained(folder)
+    for file in folder.glob("*.safetensors"):
+        # safetensors writes for its owner alone, and a server may be another user.
+        file.chmod((folder / "config.json").stat().st_mode)
