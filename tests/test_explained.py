@@ -62,6 +62,13 @@ def test_heads_needed_in_resamples_are_those_of_a_plain_bootstrap():
         assert np.mean(ours == number) == pytest.approx(np.mean(np.array(plain) == number), abs=0.04)
 
 
+def test_all_of_the_effect_is_reached_with_all_heads_in_every_resample():
+    draw = np.random.default_rng(2)
+    effect = draw.uniform(1, 3, 15)
+    gains = np.stack([np.zeros(15), 0.5 * effect, effect])
+    assert (resampled_needs(np.array([0, 4, 9]), gains, effect, 1.0) == 9).all()
+
+
 @pytest.mark.parametrize(("total", "points"), [(270, 25), (16, 25), (1, 8), (1024, 8)])
 def test_points_are_spread_from_none_to_all(total, points):
     found = spread_points(total, points)

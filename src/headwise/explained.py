@@ -51,7 +51,7 @@ def heads_needed(k: np.ndarray, shares: np.ndarray, threshold: float, *, stays: 
     >>> heads_needed(np.array([0, 1, 2, 3, 8]), np.array([0, 0.9, 0.5, 1.2, 1]), 0.9, stays=True)
     array(3.)
     """
-    reached = shares >= threshold
+    reached = shares >= threshold - 1e-12  # all heads over themselves may come out a rounding below 1
     K = len(k)
     if stays:
         below = ~reached[..., ::-1]
