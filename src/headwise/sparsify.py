@@ -9,22 +9,35 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from headwise.errors import HeadwiseError
+from headwise.model.adapter import WEIGHTS, is_adapter
+from headwise.model.companions import companions
 from headwise.model.load import load
+from headwise.runs.disk import told
 from headwise.sparsifying.checkpoint import Disk
 from headwise.sparsifying.pool import Pool
 from headwise.sparsifying.settings import SparsifySettings
+from headwise.sparsifying.student import Student
 from headwise.sparsifying.texts import sequences
 from headwise.sparsifying.trainer import Trainer
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 log = logging.getLogger("headwise")
+
+
+def is_sparse(model: str | Path) -> bool:
+    """Whether a name or a folder is a finished sparse model or its control, and not one to be trained."""
+    return str(model) in companions() or is_adapter(Path(model).expanduser())
 
 
 def sparsify(
@@ -32,10 +45,12 @@ def sparsify(
     texts: Sequence[str | Path] = (),
     out: str | Path = "sparse",
     *,
+    start: str | Path | None = None,
     seconds: float | None = None,
     fresh: bool = False,
     device: str | None = None,
     compile: bool | None = None,
+    graph: bool | None = None,
     report: Callable[[str], None] = log.info,
     **settings: Any,
 ) -> bool:
@@ -43,7 +58,9 @@ def sparsify(
 
     texts: files to train on (plain text, or JSON lines); `sample=N` adds sequences from the model itself.
     out: the folder that is made. The same call again resumes a training that was stopped or killed.
-    seconds: stop cleanly after so long; compile: use torch.compile (default: on a GPU, where it works).
+    start: a folder that an earlier training made; its adapter is where this one begins.
+    seconds: stop cleanly after so long. compile, graph: use torch.compile and a CUDA graph (default: on a GPU,
+        where they work).
     settings: fields of `SparsifySettings`.
     """
     known = {field.name for field in dataclasses.fields(SparsifySettings)}
@@ -53,22 +70,85 @@ def sparsify(
 
             raise unknown("setting", name, known)
     chosen = SparsifySettings(**settings)
+    if is_sparse(model):
+        raise HeadwiseError(
+            f"{model} was trained by headwise sparsify already; give the dense model it is based on"
+        )
     paths = [Path(text) for text in texts]
     disk = Disk(Path(out))
     base = _base_name(str(model))
-    named = {"model": base, "texts": {path.name: _digest(path) for path in paths}}
+    named: dict[str, Any] = {"model": base, "texts": {path.name: _digest(path) for path in paths}}
+    if start is not None:
+        named["start"] = _digest(Path(start) / WEIGHTS)
     disk.begin({**named, **dataclasses.asdict(chosen)}, fresh)
-    if torch.cuda.is_available() and device != "cpu":
-        torch.set_float32_matmul_precision("high")
     loaded = load(model, device=device, dtype="float32")
     given = sequences(loaded.text, paths, chosen.length)
     sampled = _sampled(loaded, given, chosen, disk)
     report(f"training on {len(given)} sequences of the texts and {len(sampled)} of the model's own")
     pool = Pool(given, sampled, chosen.batch, chosen.text_share, chosen.seed)
-    trainer = Trainer(loaded, base, pool, chosen, disk, compile)
+    student = Student(loaded, base, chosen, None if start is None else Path(start))
+    trainer = Trainer(student, pool, chosen, disk, compile, graph)
     if trainer.step:
         report(f"resuming after update {trainer.step}")
-    return trainer.train(seconds, report)
+    done = trainer.train(seconds, report)
+    if done:
+        draw_training(out)
+    return done
+
+
+def draw_training(out: str | Path) -> None:
+    """The training curve of a folder, as figures beside its tables."""
+    import pandas as pd
+
+    from headwise.figures.sparsify import training_curve
+    from headwise.figures.style import save
+
+    folder = Path(out) / "training"
+    settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    if settings["dense"]:
+        return
+    curve, checks = (pd.read_csv(folder / name) for name in ("curve.csv", "checks.csv"))
+    save(training_curve(curve, checks, bound=settings["bound"]), folder, "training")
+
+
+def evaluate(
+    sparse: str | Path,
+    held_out: Sequence[str | Path],
+    out: str | Path,
+    *,
+    control: str | Path | None = None,
+    length: int = 256,
+    limit: int | None = None,
+    ioi: int = 500,
+    device: str | None = None,
+) -> dict[str, pd.DataFrame]:
+    """Compare a sparse model with its dense base (and its control) on texts not trained on.
+
+    Tables and figures are written into `out`; returns the tables "texts", "edges", "lengths" and "ioi".
+    """
+    from headwise.figures.sparsify import edge_figure
+    from headwise.figures.style import save
+    from headwise.runs import progress
+    from headwise.sparsifying import evaluate as evaluation
+
+    models = {"sparse": load(sparse, device=device, dtype="float32")}
+    gates = models["sparse"].edge_gates
+    if gates is None:
+        raise HeadwiseError(f"{sparse} has no edge gates; give a folder that headwise sparsify made")
+    models = {"dense": load(gates.base, device=device, dtype="float32"), **models}
+    if control is not None:
+        models["control"] = load(control, device=device, dtype="float32")
+    paths = [Path(path) for path in held_out]
+    with progress("Evaluating", len(paths) + bool(ioi)) as advance:
+        tables = evaluation.evaluate(models, paths, length=length, limit=limit, ioi=ioi, advance=advance)
+    folder = Path(out)
+    with told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            table.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
+        (folder / "summary.txt").write_text(evaluation.summary(tables) + "\n", encoding="utf-8")
+    save(edge_figure(tables["edges"], tables["lengths"], title=models["sparse"].name), folder, "edges")
+    return tables
 
 
 def _sampled(loaded: Any, given: torch.Tensor, settings: SparsifySettings, disk: Disk) -> torch.Tensor:
@@ -95,4 +175,4 @@ def _digest(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError as error:
-        raise HeadwiseError(f"the text {path} cannot be read: {error.strerror}") from error
+        raise HeadwiseError(f"{path} cannot be read: {error.strerror}") from error

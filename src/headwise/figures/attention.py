@@ -63,6 +63,7 @@ def kept_heads(table: pd.DataFrame) -> Any:
             figsize=(side * columns + 1.6, (side + 0.55) * len(models) + 0.5), layout="constrained"
         )
         panels = figure.subplots(len(models), columns, squeeze=False)
+        same = table.groupby("model")["token"].agg("".join).nunique() == 1  # one prompt, cut alike
         for row, model in zip(panels, models, strict=True):
             own = table[table["model"] == model]
             later = own[own["key"] > 0]
@@ -81,10 +82,10 @@ def kept_heads(table: pd.DataFrame) -> Any:
                 )
                 names = [_label(token, None) for token in part[part["query"] == length - 1]["token"]]
                 size = float(np.clip(72 * side / (1.25 * length), 3, 7))
-                panel.set_xticks(range(length), names, rotation=90, fontsize=size)
-                panel.set_yticks(range(length), names if rank == 0 else [], fontsize=size)
-                if rank:
-                    panel.set_yticks([])
+                named = range(length) if model == models[-1] or not same else []
+                panel.set_xticks(named, names[: len(named)], rotation=90, fontsize=size)
+                named = range(length) if rank == 0 else []
+                panel.set_yticks(named, names[: len(named)], fontsize=size)
                 panel.tick_params(length=0, pad=1)
                 panel.spines[:].set_visible(False)
                 first = part.iloc[0]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.model.reach import Call, Reach
+from headwise.model.reach import Call
 from headwise.model.sparse import _BIAS, _allowed, edge_scores
 
 
@@ -70,26 +70,3 @@ def _by_length(opened: Tensor) -> np.ndarray:
     counts = torch.zeros(len(per_pair), tokens, dtype=torch.int64, device=opened.device)
     counts.index_add_(1, lengths, per_pair.flatten(1))
     return counts.cpu().numpy()
-
-
-def calibrated_bias(reach: Reach, ids: Tensor, closed_mass: float) -> np.ndarray:
-    """b for every head `[L, H]`, such that hard gates would take away this part of its attention on `ids[B, T]`.
-
-    One b for all heads closes much that matters in heads whose scores are low throughout, and nearly nothing in
-    others.
-    """
-    bias = np.zeros(reach.shape)
-
-    def watch(layer: int, call: Call) -> None:
-        scores = edge_scores(call.query, call.key, call.options.get("scaling"))
-        allowed = _allowed(call.mask, call.query, call.key).expand(len(scores), 1, -1, -1)[:, 0]
-        weights = scores.masked_fill(~allowed[:, None], torch.finfo(scores.dtype).min).softmax(-1)
-        for head in range(scores.shape[1]):
-            low_to_high, order = scores[:, head][allowed].sort()
-            lost = weights[:, head][allowed][order].double().cumsum(0) / (scores.shape[0] * scores.shape[2])
-            first_kept = min(int((lost < closed_mass).sum()), len(order) - 1)
-            bias[layer, head] = -float(low_to_high[first_kept])
-
-    with torch.no_grad(), reach.watching(watch):
-        reach.model(input_ids=ids, use_cache=False)
-    return bias.round(4)

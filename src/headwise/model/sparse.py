@@ -15,7 +15,7 @@ B rows, H heads, T queries, S keys, D head size, L layers.
 
 from __future__ import annotations
 
-import functools
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -164,10 +164,9 @@ def _allowed(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
 
 
 def _register() -> None:
-    mask = functools.partial(_full_mask)
     for name, function in ((HARD, edge_gated_attention), (NOISY, noisy_edge_gated_attention)):
         AttentionInterface.register(name, function)
-        AttentionMaskInterface.register(name, mask)
+        AttentionMaskInterface.register(name, _full_mask)
 
 
 def _full_mask(*args: Any, **kwargs: Any) -> Tensor | None:
@@ -203,7 +202,11 @@ def _set_bias(reach: Reach, bias: np.ndarray) -> None:
     for site in reach.sites:
         place = next(site.module.parameters()).device
         numbers = torch.tensor(bias[site.layer, : site.heads], dtype=torch.float32, device=place)
-        setattr(site.module, _BIAS, numbers)
+        # A buffer follows its model to another device; what does not persist is in no checkpoint of the base.
+        site.module.register_buffer(_BIAS, numbers, persistent=False)
+    # Part of the configuration, so that a model's fingerprint knows its gates.
+    digest = hashlib.sha256(np.ascontiguousarray(bias, dtype=np.float32).tobytes()).hexdigest()[:16]
+    reach.model.config.edge_gates = digest  # type: ignore[union-attr]
 
 
 def _check_all_open(hf: nn.Module, reach: Reach) -> None:
@@ -241,7 +244,7 @@ def named_attention(hf: nn.Module, name: str) -> Iterator[None]:
         yield
     finally:
         for config, own in before:
-            config._attn_implementation_internal = own  # type: ignore[union-attr]
+            config._attn_implementation_internal = own
 
 
 # ---- training ---------------------------------------------------------------------------------------------

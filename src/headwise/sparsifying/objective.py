@@ -55,10 +55,11 @@ class Multiplier:
     """λ, which grows while the bound is broken and falls while there is room.
 
     λ ← λ·exp(η·violation), where the violation is the moving average of C − τ in units of τ, held within ±1 so
-    that a bad start or a long rest cannot send λ away. All on the device: no update waits for a number.
+    that a bad start or a long rest cannot send λ away; for the same reason λ itself has a floor and a ceiling. All
+    on the device: no update waits for a number.
     """
 
-    LEAST, MOST = 0.1, 1e4
+    LEAST, MOST = 1.0, 300.0
     _KEPT = 0.95  # of the moving average, per update
 
     def __init__(self, start: float, rate: float, bound: float, device: torch.device) -> None:
@@ -67,6 +68,7 @@ class Multiplier:
         self.average = torch.tensor(bound, dtype=torch.float32, device=device)
 
     def update(self, now: Tensor) -> None:
-        self.average = self._KEPT * self.average + (1 - self._KEPT) * now.detach().float()
+        """In place, so that the same numbers can be used by a recorded update."""
+        self.average.mul_(self._KEPT).add_(now.detach().float(), alpha=1 - self._KEPT)
         violation = ((self.average - self.bound) / self.bound).clamp(-1, 1)
-        self.value = (self.value * torch.exp(self.rate * violation)).clamp(self.LEAST, self.MOST)
+        self.value.mul_(torch.exp(self.rate * violation)).clamp_(self.LEAST, self.MOST)

@@ -7,6 +7,8 @@ writes questions of its own and answers them.
 
 from __future__ import annotations
 
+import copy
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +20,8 @@ from headwise.model.decode import Batch
 from headwise.model.load import Model
 from headwise.sparsifying.openings import OPENINGS, QUESTIONS
 
-_LONGEST_START = 32
+_STARTS = (1, 2, 4, 8, 16)
+"""Tokens that are given. Rows of one batch have as many, so that no mask is needed and heads share their keys."""
 
 
 def sample(
@@ -31,27 +34,39 @@ def sample(
 ) -> Tensor:
     """`count` sequences `[N, T]` at temperature 1; the first few tokens of each were given."""
     draw = random.Random(seed)
-    starts = [_start(model, texts, draw) for _ in range(count)]
-    at_once = 4096 if model.device.type == "cuda" else 16
+    starts = sorted((_start(model, texts, draw) for _ in range(count)), key=len)
+    on_chip = model.device.type == "cuda"
+    at_once = 4096 if on_chip else 16
+    hf = _halved(model.hf) if on_chip else model.hf
     done: list[Tensor] = []
-    for number, first in enumerate(range(0, count, at_once)):
-        done.append(_continued(model, starts[first : first + at_once], length, seed * 100_003 + number))
-        advance(len(done[-1]))
+    for size, group in itertools.groupby(starts, key=len):
+        rows = list(group)
+        for first in range(0, len(rows), at_once):
+            part = rows[first : first + at_once]
+            done.append(_continued(hf, part, length, seed * 100_003 + size * 101 + first))
+            advance(len(part))
     return torch.cat(done)
 
 
+def _halved(hf: torch.nn.Module) -> torch.nn.Module:
+    """A copy in bfloat16; only weights: tables of rotary positions stay in float32, as transformers keeps them."""
+    half = copy.deepcopy(hf)
+    for parameter in half.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
+    return half
+
+
 def _start(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
-    text = model.text
-    chat = bool(getattr(text.tokenizer, "chat_template", None))
+    chat = bool(getattr(model.text.tokenizer, "chat_template", None))
     kinds = [_from_texts] * (3 if len(texts) else 0) + [_from_opening] * 3 + [_from_chat] * (4 if chat else 0)
-    start = draw.choice(kinds)(model, texts, draw)
-    return start[:_LONGEST_START] or text.start()
+    start = draw.choice(kinds)(model, texts, draw) or model.text.start()
+    return start[: max(size for size in _STARTS if size <= len(start))]
 
 
 def _from_texts(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
     row = texts[draw.randrange(len(texts))].tolist()[len(model.text.prefix) :]
-    first = draw.randrange(max(1, len(row) - 24))
-    return [*model.text.prefix, *row[first : first + draw.randint(4, 24)]]
+    first = draw.randrange(max(1, len(row) - _STARTS[-1]))
+    return [*model.text.prefix, *row[first : first + draw.choice(_STARTS)]]
 
 
 def _from_opening(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
@@ -64,24 +79,18 @@ def _from_chat(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
     mark = "QUESTION"
     whole = tokenizer.apply_chat_template([{"role": "user", "content": mark}], tokenize=False)
     before = whole[: whole.index(mark)] if mark in whole else ""
-    if draw.random() < 0.5:
-        before = before[before.rfind("<") :] if "<" in before else before  # without a system message
-    ids = list(tokenizer(before + draw.choice(QUESTIONS), add_special_tokens=False)["input_ids"])
-    return ids[-_LONGEST_START:]
+    # Only the turn's own beginning: a system message is the same in every sample.
+    before = before[before.rfind("<") :] if "<" in before else before
+    return list(tokenizer(before + draw.choice(QUESTIONS), add_special_tokens=False)["input_ids"])
 
 
 @torch.no_grad()
-def _continued(model: Model, starts: list[list[int]], length: int, seed: int) -> Tensor:
-    pad = model.text.start()[0]
-    batch = Batch(model.hf, starts, pad, cached=True)
-    generator = torch.Generator(model.device).manual_seed(seed)
-    shortest = min(len(start) for start in starts)
-    with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):
-        for _ in range(length - shortest):
-            chances = batch.logits().softmax(-1)
-            batch.append(torch.multinomial(chances, 1, generator=generator)[:, 0])
-    gaps = batch.width - torch.tensor([len(start) for start in starts], device=batch.ids.device)
-    places = gaps[:, None] + torch.arange(
-        length, device=batch.ids.device
-    )  # N, T: from the first real token on
-    return batch.ids.gather(1, places).to(torch.int32).cpu()
+def _continued(hf: torch.nn.Module, starts: list[list[int]], length: int, seed: int) -> Tensor:
+    batch = Batch(hf, starts, 0, cached=True)
+    generator = torch.Generator(batch.ids.device).manual_seed(seed)
+    for _ in range(length - batch.width):
+        # The largest of logit + Gumbel noise is a draw from the softmax, without sorting or summing it.
+        logits = batch.logits()
+        noise = torch.empty_like(logits).exponential_(generator=generator)
+        batch.append((logits - noise.log_()).argmax(-1))
+    return batch.ids.to(torch.int32).cpu()

@@ -23,14 +23,12 @@ class SparsifySettings:
     """Largest learning rate, reached after the warm-up, then falling to a hundredth of it along a cosine."""
     warmup: int = 100
     """Updates over which the learning rate rises."""
-    bound: float = 0.025
+    bound: float = 0.02
     """τ: nats per token by which the model may be worse than the dense one."""
     text_weight: float = 0.1
     """How far the goal leans from the dense model's next-token distribution (0) to the text's own token (1)."""
-    bias: float | None = None
-    """b of every head. By default one for each head, such that the edges below it carry `closed_mass`."""
-    closed_mass: float = 0.03
-    """Without a given b: the part of each head's attention that hard gates would take away at the start."""
+    bias: float = 4.0
+    """b of every head: an edge is open where its score is above −b. At 4 most edges start open."""
     multiplier: float = 10.0
     """λ at the start: how many e-foldings of the share of open edges one nat is worth."""
     multiplier_rate: float = 0.01
@@ -61,6 +59,6 @@ class SparsifySettings:
         for name in ("rate", "bound", "multiplier", "final_temperature"):
             if not getattr(self, name) > 0:
                 raise HeadwiseError(f"{name} is {getattr(self, name)}; it must be above 0")
-        for name in ("text_weight", "anneal", "text_share", "closed_mass"):
+        for name in ("text_weight", "anneal", "text_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise HeadwiseError(f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
