@@ -316,6 +316,25 @@ def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, m
     assert "animals has 10 examples, so 5 are written on from instead of 40" in folder.notices
 
 
+@pytest.mark.parametrize("name", ["probe", "ablation", "sensitivity", "random"])
+def test_any_score_can_give_the_order(model, data, tmp_path, monkeypatch, name):
+    from headwise.scores.probe import probe
+
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    settings = {"k": [2], "draws": 1, "new_tokens": 1, "layer_matched": [], "method": name}
+    folder = carried_out(model, tmp_path / "run", data, **settings)
+    orders = read_table(folder.path, "orders")
+    finds = [halves(data, label)[0] for label in LABELS]
+    if name == "probe":
+        every = probe(model, Task("both", tuple(e for find in finds for e in find)))
+        expected = [every[label].top(2, "absolute") for label in LABELS]
+    else:
+        maps = [hw.score(model, find, name, metric="logprob") for find in finds]
+        expected = [one.top(2, "signed" if one.signed else "absolute") for one in maps]
+    for label, heads in zip(LABELS, expected, strict=True):
+        assert masked_heads(orders, task=label, series="top") == heads
+
+
 @pytest.mark.skipif(not COGQA.is_file(), reason="no folder shared/data beside the repository")
 def test_cogqa_works_end_to_end_with_its_four_abilities(model, tmp_path):
     settings = {"n": 3, "k": [2], "draws": 2, "new_tokens": 3, "limit": 200, "layer_matched": []}

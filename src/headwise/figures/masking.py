@@ -78,12 +78,12 @@ def _panel(panel: Any, twin: Any, part: pd.DataFrame, metrics: list[str]) -> Non
             line = own[own["series"] == series].sort_values("k")
             look = {"color": colour, "marker": "o", "markersize": 4, "zorder": 3}
             look["markerfacecolor"] = colour if series == "top" else "white"
-            low, high = (line[name].to_numpy(float) for name in ("lo", "hi"))
+            lows, highs = (line[name].to_numpy(float) for name in ("lo", "hi"))
             axes.plot(line["k"], line["value"], style, linewidth=1.4, **look)
             if len(line) == 1:  # a band has no width there
-                axes.vlines(line["k"], low, high, color=colour, linestyle=style, linewidth=0.9, zorder=2)
+                axes.vlines(line["k"], lows, highs, color=colour, linestyle=style, linewidth=0.9, zorder=2)
             alpha = 0.13 if style == "-" else 0.08
-            axes.fill_between(line["k"].astype(float), low, high, color=colour, alpha=alpha, linewidth=0)
+            axes.fill_between(line["k"].astype(float), lows, highs, color=colour, alpha=alpha, linewidth=0)
         matched = own[own["series"] == "random_layer"]
         if len(matched):
             error = np.abs(matched[["lo", "hi"]].to_numpy(float).T - matched["value"].to_numpy(float))

@@ -18,6 +18,7 @@ import pandas as pd
 from headwise.errors import HeadwiseError, unknown
 from headwise.figures.masking import cross_table, intervention_curves, masking_curves
 from headwise.figures.style import file_name, save
+from headwise.heads import Scores
 from headwise.model.references import POSITIONS
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.scores import method, score
@@ -142,6 +143,8 @@ def carry_out(settings: MaskingSettings, bench: Workbench, folder: RunFolder) ->
 
 
 def _check_method(settings: MaskingSettings) -> None:
+    if settings.method == "probe" and settings.method_options.keys() - {"answer_tokens"}:
+        raise unknown("option of method 'probe'", next(iter(settings.method_options)), ("answer_tokens",))
     chosen = method(settings.method)
     for option in settings.method_options:
         if option not in chosen.options:
@@ -159,6 +162,8 @@ def _first(plans: dict[str, Plan], cell: Cell) -> CellResult:
             point_tables(texts, texts[0], plan.test[cell.task], judge, about, plan.settings.seed)
         )
     settings, task = plan.settings, plan.find[cell.task]
+    if settings.method == "probe":
+        return _order_tables(plan, cell, plan.probe()[cell.task])
     with progress(
         cell.part, method(settings.method).steps(plan.model, task), show=plan.bench.progress
     ) as advance:
@@ -173,10 +178,13 @@ def _first(plans: dict[str, Plan], cell: Cell) -> CellResult:
             advance=advance,
             **settings.method_options,
         )
+    return _order_tables(plan, cell, found)
+
+
+def _order_tables(plan: Plan, cell: Cell, found: Scores) -> CellResult:
     found = replace(found, model=plan.shown, task=cell.task)
-    return CellResult(
-        {"scores": found.table(settings.seed), "examples": example_table(found)}, dict(found.details)
-    )
+    tables = {"scores": found.table(plan.settings.seed), "examples": example_table(found)}
+    return CellResult(tables, dict(found.details))
 
 
 def _masked(plans: dict[str, Plan], cell: Cell) -> CellResult:

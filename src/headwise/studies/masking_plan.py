@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from headwise.heads import Head, Order
+from headwise.heads import Head, Order, Scores
 from headwise.model.generate import generate
 from headwise.model.load import Model
 from headwise.runs import Cell, progress
-from headwise.studies.abilities import abilities_of
+from headwise.scores.probe import check_labels, probe
+from headwise.studies.abilities import abilities_of, together
 from headwise.studies.mask_sets import MaskSet, checked_ks, mask_sets, middle_k
 from headwise.studies.mask_texts import Judge, accuracy_metric, prompts
 from headwise.studies.workbench import Workbench
@@ -47,6 +48,9 @@ class Plan:
             label: Judge(accuracy_metric(settings.accuracy, task), settings.similarity, settings.answer)
             for label, task in self.test.items()
         }
+        if settings.method == "probe":
+            check_labels([label for label, task in self.find.items() for _ in task], "abilities")
+        self._probed: dict[str, Scores] | None = None
         self.orders: dict[str, Order] = {}
         self.full: dict[str, list[str]] = {}
 
@@ -106,11 +110,22 @@ class Plan:
                 "options": settings.method_options,
                 "dtype": self.writing()["dtype"],
             }
-            prints = {"model": self.model.fingerprint, "task": task.fingerprint}
+            # A probe tells abilities apart, so its map of one depends on the examples of all.
+            whose = together(self.find) if settings.method == "probe" else task
+            prints = {"model": self.model.fingerprint, "task": whose.fingerprint}
             cells.append(Cell("masking", self.given, label, f"order by {settings.method}", about, prints))
             whole = self.writing() | self.judging(label)
             cells.append(Cell("masking", self.given, label, "full", whole, self.prints(label)))
         return cells
+
+    def probe(self) -> dict[str, Scores]:
+        """The probe's map of each ability; it reads all of them at once, so it runs once."""
+        if self._probed is None:
+            options = self.settings.method_options
+            every = together(self.find)
+            with progress("probe of all abilities", len(every), show=self.bench.progress) as advance:
+                self._probed = probe(self.model, every, seed=self.settings.seed, advance=advance, **options)
+        return self._probed
 
     def read(self, scores: pd.DataFrame, texts: pd.DataFrame) -> None:
         """Take over what the first cells found."""
