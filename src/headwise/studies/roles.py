@@ -76,6 +76,9 @@ QUICK_KS = (0, 5, 10, 20, 35, 50)
 QUICK_EXAMPLES, QUICK_FEWEST, QUICK_TOKENS = 24, 8, 140
 """With `quick`: at most so many examples of a task, and no more than 8 once they have so many tokens."""
 
+QUICK_PIECE = 192
+"""Tokens of one backward pass with `quick`: more memory than needed, and less time."""
+
 
 def quickened(settings: RolesSettings) -> RolesSettings:
     """Two seeds, few examples and updates, short targets."""
@@ -237,7 +240,7 @@ def _likelihood(settings: RolesSettings, place: _Place, task: Task) -> GateLikel
         positions=settings.positions,
         reference_task=place.task.halves()[0],
         seed=settings.seed,
-        batch_tokens=settings.batch_tokens,
+        batch_tokens=settings.batch_tokens or (QUICK_PIECE if settings.quick else None),
     )
 
 
