@@ -101,10 +101,10 @@ def carry_out(settings: ContrastSettings, bench: Workbench, folder: RunFolder) -
             Cell("contrast", name, fitted, "contrast", about, {"model": model.fingerprint, **prints})
         )
     execute(folder, cells, partial(_compute, settings, bench, made, tuple(held_out)), progress=bench.progress)
-    for model, part in read_table(folder, "contrast").groupby("model", sort=False):
+    for shown, part in read_table(folder, "contrast").groupby("model", sort=False):
         figure = contrast_bars(part.reset_index(drop=True))
-        save(figure, folder.path / "figures", f"contrast-{file_name(model)}")
-        folder.notice(f"{model}: {_said(part)}")
+        save(figure, folder.path / "figures", f"contrast-{file_name(shown)}")
+        folder.notice(f"{shown}: {_said(part)}")
 
 
 def _made(settings: ContrastSettings, bench: Workbench, model: Model) -> dict[str, dict[str, Task]]:
