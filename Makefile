@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types unit bench families clean
+.PHONY: demo test lint types unit browser bench families test-comet clean
 
 demo: $(STAMP)
 	$(BIN)/headwise demo
@@ -23,8 +23,26 @@ types: $(STAMP)
 unit: $(STAMP)
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
+# A browser for the tests that open the report, where the system's packages can be installed; without one those
+# tests are skipped and say so.
+browser:
+	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
+	  || echo "no Chromium: the report's browser tests will be skipped"
+
 bench: $(STAMP)
 	$(BIN)/python benchmarks/engine.py
+
+# COMET for real, in an environment of its own (unbabel-comet pins old libraries), on a tiny model made on the spot.
+COMET_PYTHON ?= python3.11
+COMET := .venv-comet
+
+test-comet: $(STAMP) $(COMET)/.ready
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 HEADWISE_TEST_COMET=$(CURDIR)/$(COMET)/bin $(BIN)/pytest tests/metrics/test_comet.py -rs
+
+$(COMET)/.ready:
+	$(COMET_PYTHON) -m venv $(COMET)
+	$(COMET)/bin/python -m pip install --quiet --disable-pip-version-check 'unbabel-comet==2.2.7' 'torch==2.13.0' 'setuptools<81'
+	touch $@
 
 # Try every family again with the pinned transformers, and write the table that ships.
 families: $(STAMP)
@@ -37,4 +55,4 @@ $(STAMP):
 	touch $@
 
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) $(COMET) dist build

@@ -1,12 +1,15 @@
 """Text under masks: our batch of variants × prompts against what people write by hand with hooks.
 
-    python benchmarks/masking.py [--variants 8] [--prompts 16] [--tokens 16] [--rounds 2] [--device cuda]
+    python benchmarks/masking.py [--variants 8] [--prompts 16] [--tokens 16] [--rounds 2] [--equal 200] [--device cuda]
 
 Three ways write the same texts, in the same process, turn by turn, so that a busy machine slows all alike:
 one prompt at a time with hooks and transformers' `generate`; the same batched over prompts, mask by mask;
 and `hw.generate`, masks and prompts at once. Throughput is tokens written per second. The slow first way
 takes one mask per round; the others all of them. Texts must agree; in float32 a difference is allowed only
 where the two best logits are within 1e-4, and is counted.
+
+First, with every gate at 1, as many prompts as `--equal` says are written on from by transformers' `generate` one by
+one and by `hw.generate` one by one and in one batch; token by token the three must be the same, ties excepted.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ PLACES = (
     "France Italy Spain Japan Egypt Peru Kenya Norway Greece Poland Cuba Chile Iran Iraq Nepal Ghana".split()
 )
 Texts = list[list[int]]
+TIE = 1e-4
+"""Two best logits nearer than this are a tie: rounding decides."""
 
 
 @contextmanager
@@ -87,6 +92,26 @@ def gap_at_first_difference(
     return float(best[0] - best[1])
 
 
+def compare_with_transformers(model: Model, count: int, tokens: int) -> dict[str, int]:
+    """How many of `count` real prompts are continued otherwise than by transformers alone, and how many at ties."""
+    texts = [example.prompt for example in hw.task("abilities", count, model=model)]
+    prompts = [model.tokens(text) for text in texts]
+    theirs = [by_transformers(model, [prompt], tokens)[0] for prompt in prompts]
+    ways = {
+        "alone": [hw.generate(model, [text], max_new_tokens=tokens).tokens[0][0] for text in texts],
+        "batched": hw.generate(model, texts, max_new_tokens=tokens).tokens[0],
+    }
+    found = {"prompts": count, "tokens": sum(map(len, theirs))}
+    for way, ours in ways.items():
+        parted = [e for e in range(count) if ours[e] != theirs[e]]
+        gaps = [gap_at_first_difference(model, prompts[e], [], ours[e], theirs[e]) for e in parted]
+        found |= {f"different_{way}": len(parted), f"tied_{way}": sum(gap < TIE for gap in gaps)}
+        print(
+            f"{count} prompts {way}: {len(parted)} differ from transformers, {found[f'tied_{way}']} at tied logits"
+        )
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--variants", type=int, default=8)
@@ -94,10 +119,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--masked", type=int, default=8, help="heads taken away by each mask")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument(
+        "--equal", type=int, default=200, help="prompts compared with transformers; 0 for none"
+    )
     parser.add_argument("--device")
     parser.add_argument("--dtype")
     arguments = parser.parse_args()
     model = hw.load("smollm2", device=arguments.device, dtype=arguments.dtype)
+    equal = compare_with_transformers(model, arguments.equal, arguments.tokens) if arguments.equal else None
     texts = [
         f"{'Here is a short question. ' * (i % 3)}The capital of {PLACES[i % len(PLACES)]} is"
         for i in range(arguments.prompts)
@@ -148,8 +177,10 @@ def main() -> None:
         for v, e, other in pairs:
             if mine[v][e] != other:
                 gap = gap_at_first_difference(model, prompts[e], masks[v], mine[v][e], other)
-                ties, different = ties + (gap < 1e-4), different + 1
+                ties, different = ties + (gap < TIE), different + 1
     if model.dtype == torch.float32:
+        for way in ("alone", "batched") if equal else ():
+            assert equal[f"different_{way}"] == equal[f"tied_{way}"], f"{way}: texts differ without a tie"
         assert different == ties, f"{different - ties} texts differ where logits are not tied"
     rates = {way: tokens / seconds for way, (seconds, tokens) in spent.items()}
     for way, rate in rates.items():
@@ -167,6 +198,7 @@ def main() -> None:
         "tokens_per_second": rates,
         "different": different,
         "tied": ties,
+        "equal_to_transformers": equal,
     }
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"masking-{model.device.type}.json"

@@ -8,6 +8,8 @@ import re
 
 import pytest
 
+from headwise.metrics import registry as metric_registry
+from headwise.tasks import registry as task_registry
 from helpers import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -18,6 +20,10 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_on_the_page_runs_and_prints_what_it_claims(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    task_registry.families(), metric_registry.metrics()  # what is built in is registered once, and for all
+    # What a page registers must not be there for other tests.
+    monkeypatch.setattr(task_registry, "_FAMILIES", dict(task_registry._FAMILIES))
+    monkeypatch.setattr(metric_registry, "_METRICS", dict(metric_registry._METRICS))
     scope: dict[str, object] = {}
     printed = ""
     for language, text in BLOCK.findall(page.read_text(encoding="utf-8")):

@@ -465,3 +465,22 @@ def test_rank_correlation_leaves_out_pairs_with_a_nan() -> None:
     assert math.isnan(stats.rank_correlation(np.array([1, NAN]), np.array([1, 2])))
     with pytest.raises(HeadwiseError, match="as many values"):
         stats.rank_correlation(np.ones(3), np.ones(4))
+
+
+def test_resampled_ratios_have_the_interval_of_the_ratio_and_keep_curves_paired():
+    draw = np.random.default_rng(3)
+    below = draw.uniform(1, 2, 15)
+    above = np.stack([0.5 * below + draw.normal(0, 0.3, 15), below], axis=1)
+    resampled = stats.resampled_ratio(above, below, seed=4)
+    whole = stats.bootstrap_ratio(above, below, seed=4)
+    assert resampled.shape == (10_000, 2)
+    assert stats.interval(resampled[:, 0]) == (whole.lo[0], whole.hi[0])
+    assert (resampled[:, 1] == 1).all()
+    again = stats.resampled_ratio(2 * above, below, seed=4)
+    np.testing.assert_allclose(again, 2 * resampled)
+
+
+def test_an_interval_leaves_out_what_is_not_finite():
+    values = np.concatenate([np.arange(101.0), [np.nan, np.inf]])
+    assert stats.interval(values, level=0.9) == (5.0, 95.0)
+    assert np.isnan(stats.interval(np.array([np.nan]))).all()

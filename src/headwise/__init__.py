@@ -14,6 +14,7 @@ from headwise._version import __version__
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
+    from headwise.harness import lm_eval
     from headwise.heads import Head, Scores
     from headwise.model.attention import attention
     from headwise.model.generate import generate
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from headwise.scores import score
     from headwise.scores.compare import compare
     from headwise.studies import run
+    from headwise.sweeps import sweep
     from headwise.tasks import Example, Task, task
 
 # Imported when first used: `headwise --help` should not wait for torch.
@@ -32,9 +34,11 @@ _HOMES = {
     "compare": "headwise.scores.compare",
     "attention": "headwise.model.attention",
     "generate": "headwise.model.generate",
+    "lm_eval": "headwise.harness",
     "load": "headwise.model.load",
     "run": "headwise.studies",
     "score": "headwise.scores",
+    "sweep": "headwise.sweeps",
     "task": "headwise.tasks",
 }
 
@@ -48,9 +52,11 @@ __all__ = [
     "attention",
     "compare",
     "generate",
+    "lm_eval",
     "load",
     "run",
     "score",
+    "sweep",
     "task",
 ]
 

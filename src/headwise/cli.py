@@ -8,6 +8,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -142,7 +144,7 @@ def score(
 @app.command()
 def run(
     study: Annotated[str, typer.Argument(help="headwise list studies")],
-    file: Annotated[Path | None, typer.Argument(help="a study file (YAML)")] = None,
+    file: Annotated[Path | None, typer.Argument(help="a study file (YAML), or: published")] = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY")] = None,
     model: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
     task: Annotated[list[str] | None, typer.Option(help="name or file; repeat for several")] = None,
@@ -165,12 +167,144 @@ def run(
 
 
 @app.command()
-def demo(out: Annotated[Path, typer.Option(help="the run folder")] = Path("demo")) -> None:
-    """A few minutes with the bundled model: prove that its heads are reached, then score them."""
+def export(
+    model: Annotated[str, typer.Argument(help="bundled alias, hub id, folder or GGUF file")],
+    heads: Annotated[Path, typer.Option(help='a JSON list of "L12H3", or a scores table and --top')],
+    out: Annotated[Path, typer.Option(help="the new checkpoint's folder")],
+    top: Annotated[int | None, typer.Option(help="only the first K heads of the file")] = None,
+    task: Annotated[str | None, typer.Option(help="which map of a run's scores.parquet")] = None,
+    method: Annotated[str | None, typer.Option(help="which map of a run's scores.parquet")] = None,
+    by: Annotated[str, typer.Option(help="order of scores: signed, absolute or hinders")] = "signed",
+    gate: Annotated[float, typer.Option(help="0 removes the heads, above 1 amplifies them")] = 0.0,
+    device: Device = None,
+    dtype: Dtype = None,
+    trust_remote_code: Annotated[bool, typer.Option(help="run code from the model's repository")] = False,
+) -> None:
+    """Bake a mask into the weights: a plain checkpoint any server can run."""
+    from headwise.heads_file import read_heads
+
+    chosen = read_heads(heads, top, task=task, method=method, by=by)
+    from headwise.model.export import export as bake
+    from headwise.model.load import load
+
+    loaded = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    folder = bake(loaded, chosen, out, gate)
+    typer.echo(
+        f"{folder}: {loaded.name} with {len(chosen)} head{'s' * (len(chosen) != 1)} at {gate:g}, "
+        f"{str(loaded.dtype).removeprefix('torch.')}; logits equal the gated model's"
+    )
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="run folders; several compare side by side")],
+    out: Annotated[Path, typer.Option(help="the page")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML page over one or more runs."""
+    from headwise.report import write_report
+
+    typer.echo(f"{write_report(runs, out)}: open it in a browser; it needs no network")
+
+
+@app.command()
+def verify(
+    run: Annotated[Path, typer.Argument(help="a finished run folder")],
+    cells: Annotated[int, typer.Option(help="how many to compute again", min=1)] = 3,
+    seed: Annotated[int, typer.Option(help="which ones")] = 0,
+) -> None:
+    """Compute a sample of a run's cells again and say whether they match."""
+    from headwise.studies.verify import summary
+    from headwise.studies.verify import verify as compute_again
+
+    results = compute_again(run, cells=cells, seed=seed)
+    for one in results:
+        typer.echo(f"{'same' if one.same else 'DIFFERS'}  {one.label}: {one.said}")
+    typer.echo(summary(results))
+    if not all(one.same for one in results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def sparsify(
+    model: Annotated[str, typer.Argument(help="bundled alias, hub id or folder")],
+    out: Annotated[Path, typer.Option(help="the folder that is made; hw.load opens it")] = Path("sparse"),
+    text: Annotated[list[Path] | None, typer.Option(help="a text to train on; repeat for several")] = None,
+    sample: Annotated[int, typer.Option(help="sequences sampled from the model itself", min=0)] = 0,
+    steps: Annotated[int, typer.Option(help="updates in all", min=1)] = 4000,
+    bound: Annotated[float, typer.Option(help="nats per token that may be lost")] = 0.02,
+    batch: Annotated[int, typer.Option(help="sequences in one update", min=1)] = 32,
+    length: Annotated[int, typer.Option(help="tokens in one sequence", min=8)] = 256,
+    rank: Annotated[int, typer.Option(help="of the low-rank adapter", min=1)] = 24,
+    rate: Annotated[float, typer.Option(help="largest learning rate")] = 1e-3,
+    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    start: Annotated[Path | None, typer.Option(help="begin from the adapter of an earlier training")] = None,
+    dense: Annotated[bool, typer.Option(help="the control: the same training without gates")] = False,
+    seconds: Annotated[
+        float | None, typer.Option(help="stop cleanly after so long; run again to go on")
+    ] = None,
+    evaluate: Annotated[bool, typer.Option(help="compare with the dense model on --held-out texts")] = False,
+    held_out: Annotated[
+        list[Path] | None, typer.Option(help="a text not trained on; repeat for several")
+    ] = None,
+    control: Annotated[
+        str | None, typer.Option(help="the folder of the control, to compare with it too")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="evaluate on so many sequences of each text", min=2)
+    ] = None,
+    ioi: Annotated[int, typer.Option(help="IOI prompts of the evaluation, 0 for none", min=0)] = 500,
+    option: Annotated[list[str] | None, typer.Option("--set", help="any other setting, as key=value")] = None,
+    compile: Annotated[bool | None, typer.Option(help="use torch.compile; by default on a GPU")] = None,
+    graph: Annotated[
+        bool | None, typer.Option(help="record updates as a CUDA graph; by default on a GPU")
+    ] = None,
+    fresh: Annotated[bool, typer.Option(help="start over in a folder that holds a training")] = False,
+    device: Device = None,
+) -> None:
+    """Train a model to use few edges of its attention; the same command again resumes.
+
+    With --evaluate, and a MODEL that is sparse already, nothing is trained.
+    """
+    from headwise.sparsify import evaluate as compare
+    from headwise.sparsify import is_sparse
+    from headwise.sparsify import sparsify as train
+    from headwise.studies.settings import assignments
+
+    finished = evaluate and is_sparse(model)
+    if not finished:
+        settings: dict[str, Any] = {"sample": sample, "steps": steps, "bound": bound, "batch": batch}
+        settings |= {"length": length, "rank": rank, "rate": rate, "seed": seed, "dense": dense}
+        settings |= assignments(option or [])
+        how: dict[str, Any] = {"seconds": seconds, "fresh": fresh, "device": device, "compile": compile}
+        done = train(model, text or [], out, start=start, graph=graph, **how, **settings)
+        typer.echo(
+            f"{out}: done" if done else f"{out}: stopped after {seconds:.0f} s; the same command goes on"
+        )
+        if not done or not evaluate:
+            return
+    into = out if finished else out / "evaluation"
+    compare(
+        model if finished else out,
+        held_out or [],
+        into,
+        control=control,
+        length=length,
+        limit=limit,
+        ioi=ioi,
+        device=device,
+    )
+    typer.echo((into / "summary.txt").read_text(encoding="utf-8") + f"{into}: tables and figures")
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="the folder of its runs")] = Path("demo")) -> None:
+    """A few minutes with the bundled model: all five studies, small, and one report."""
+    from headwise.demo import demo as carry_out
+
     check("smollm2")
-    settings: dict[str, Any] = {"models": ["smollm2"], "tasks": ["ioi"], "methods": ["ablation"], "n": 16}
-    _run("score", out, None, settings, None, False, None, None, None)
-    _show_scores(out)
+    with _resumable():
+        page = carry_out(out, tell=typer.echo)
+    typer.echo(f"{page}: open it in a browser")
 
 
 def _run(
@@ -192,18 +326,25 @@ def _run(
     settings = {name: value for name, value in settings.items() if value is not None} | assignments(
         option or []
     )
+    with _resumable() as command:
+        folder = carry_out(study, out, file, fresh=fresh, command=command, **settings)
+    for notice in folder.notices:
+        typer.echo(f"note: {notice}", err=True)
+    typer.echo(f"{out}: tables, figures and report.html")
+
+
+@contextmanager
+def _resumable() -> Iterator[str]:
+    """The command line of this process; after Ctrl-C the user is told that it goes on from there."""
     command = shlex.join(["headwise", *sys.argv[1:]])
     try:
-        folder = carry_out(study, out, file, fresh=fresh, command=command, **settings)
+        yield command
     except KeyboardInterrupt:
         typer.echo(
             f"stopped; what is finished is kept, and the same command goes on from there:\n  {command}",
             err=True,
         )
         raise typer.Exit(1) from None
-    for notice in folder.notices:
-        typer.echo(f"note: {notice}", err=True)
-    typer.echo(f"{out}: tables, figures and run.json")
 
 
 def _show_scores(out: Path) -> None:

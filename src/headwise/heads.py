@@ -214,6 +214,17 @@ class Scores:
 
         return score_map(self.table(), signed=self.signed, **options)
 
+    def __repr__(self) -> str:
+        layers, heads = self.shape
+        first = ", ".join(f"{h} {self[h]:+.3g}" for h in self.top(3, "absolute"))
+        return f"Scores({self.method} on {self.task}, {self.model}: {layers} × {heads}, n = {self.n}; largest: {first})"
+
+    def _repr_png_(self) -> bytes:
+        """In a notebook, the map."""
+        from headwise.figures.style import png
+
+        return png(self.plot())
+
 
 def save_order(order: Sequence[Head], path: str | Path) -> None:
     """Write an order as a heads file: a JSON list of "L12H3"."""

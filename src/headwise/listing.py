@@ -28,8 +28,10 @@ def show(what: str, *, live: bool = False) -> None:
 
 def _models() -> Rows:
     from headwise.model import bundled
+    from headwise.model.companions import companions
 
     rows = [[a.alias, a.title, a.licence, a.source] for a in bundled.aliases().values()]
+    rows += [[c.alias, c.title, c.licence, c.source] for c in companions().values()]
     return ["alias", "model", "licence", "source"], rows
 
 

@@ -91,6 +91,28 @@ def bootstrap_ratio(
     return Ratio(*(row.reshape(shape) for row in found))
 
 
+def resampled_ratio(
+    numerator: np.ndarray, denominator: np.ndarray, *, draws: int = 10_000, seed: int = 0
+) -> np.ndarray:
+    """`[B, K]`: mean of `numerator[E, K]` over mean of `denominator[E]` in every resample of the examples.
+
+    For intervals of what is read off a whole curve, such as where it first reaches a height. The same seed and
+    number of examples give the same resamples, so two curves over the same examples stay paired.
+    """
+    top, bottom = _columns(numerator)[0], _columns(denominator)[0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _resampled_means(top, draws, seed) / _resampled_means(bottom, draws, seed)
+
+
+def interval(resampled: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """The percentile interval of one number over its resamples; those that are not finite are left out."""
+    finite = resampled[np.isfinite(resampled)]
+    if not finite.size:
+        return float("nan"), float("nan")
+    lo, hi = _bounds(finite[:, None], level)[:, 0]
+    return float(lo), float(hi)
+
+
 def bootstrap_clustered(
     values: np.ndarray,
     cluster: Sequence[Any] | np.ndarray,

@@ -1,4 +1,4 @@
-"""One head's attention map, with the tokens on both axes."""
+"""Attention maps with the tokens on both axes: one head's, or those of the first heads of several orders."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from headwise.figures.style import house_style
+from headwise.figures.style import house_style, task_title
 
 _MOST_LABELS = 48
 
@@ -42,6 +43,61 @@ def attention_map(weights: np.ndarray, tokens: Sequence[str], *, title: str = ""
         figure.colorbar(
             image, ax=axes, label=label, shrink=0.8, aspect=30, extend="max" if beyond else "neither"
         )
+    return figure
+
+
+def kept_heads(table: pd.DataFrame) -> Any:
+    """The maps of the first heads that each model keeps on one task, most important first.
+
+    `table` holds the rows of `attention` of one task and one order: a row of panels per model, all panels of a
+    model on one scale, set by all keys but the first. Returns a matplotlib figure.
+    """
+    from matplotlib.figure import Figure
+
+    models = list(dict.fromkeys(table["model"]))
+    columns = int(table["rank"].max()) + 1
+    longest = int(table["query"].max()) + 1
+    side = float(np.clip(0.9 + 0.062 * longest, 2.0, 4.4))
+    with house_style():
+        figure = Figure(
+            figsize=(side * columns + 1.6, (side + 0.55) * len(models) + 0.5), layout="constrained"
+        )
+        panels = figure.subplots(len(models), columns, squeeze=False)
+        same = table.groupby("model")["token"].agg("".join).nunique() == 1  # one prompt, cut alike
+        for row, model in zip(panels, models, strict=True):
+            own = table[table["model"] == model]
+            later = own[own["key"] > 0]
+            top = float(later["attention"].max()) if len(later) else 1.0
+            beyond = bool(own["attention"].max() > top)
+            for rank, panel in enumerate(row):
+                part = own[own["rank"] == rank]
+                if not len(part):
+                    panel.set_visible(False)
+                    continue
+                length = int(part["query"].max()) + 1
+                weights = np.full((length, length), np.nan)  # what no token can reach stays white
+                weights[part["query"].to_numpy(), part["key"].to_numpy()] = part["attention"].to_numpy()
+                image = panel.imshow(
+                    weights, cmap="viridis", vmin=0, vmax=top or 1.0, interpolation="nearest"
+                )
+                names = [_label(token, None) for token in part[part["query"] == length - 1]["token"]]
+                size = float(np.clip(72 * side / (1.25 * length), 3, 7))
+                named = range(length) if model == models[-1] or not same else []
+                panel.set_xticks(named, names[: len(named)], rotation=90, fontsize=size)
+                named = range(length) if rank == 0 else []
+                panel.set_yticks(named, names[: len(named)], fontsize=size)
+                panel.tick_params(length=0, pad=1)
+                panel.spines[:].set_visible(False)
+                first = part.iloc[0]
+                panel.set_title(f"{rank + 1}. L{first['layer']}H{first['head']}", fontsize=9)
+            row[0].set_ylabel(f"{model}\nQuery")
+            label = "Attention (first key beyond)" if beyond else "Attention"
+            figure.colorbar(
+                image, ax=row, label=label, shrink=0.75, aspect=25, extend="max" if beyond else "neither"
+            )
+        first = table.iloc[0]
+        title = f"{task_title(first['task'])}: the first heads of the order {first['series']}"
+        figure.suptitle(title, fontsize=10)
     return figure
 
 

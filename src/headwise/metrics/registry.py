@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from headwise.errors import unknown
 from headwise.model.encode import Needs, Row, Scored
+from headwise.plugins import discover
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,7 @@ def metrics() -> dict[str, Metric]:
     """Every registered metric, by name."""
     import headwise.metrics as package
 
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"headwise.metrics.{module.name}")
+    discover(package)
     return dict(sorted(_METRICS.items()))
 
 

@@ -22,6 +22,11 @@ def _each(judge: Any, texts: list[str], others: list[str]) -> np.ndarray:
     return np.array([float(judge(text, other)) for text, other in zip(texts, others, strict=True)])
 
 
+def _overlap(judge: Any, texts: list[str], others: list[str]) -> np.ndarray:
+    """Texts that are the same overlap fully, also where neither has anything to count (two empty ones)."""
+    return _each(lambda text, other: 1.0 if text == other else judge(text, other), texts, others)
+
+
 @register_text(
     "exact", against=("gold",), about="1 where the text is the gold answer, case and punctuation aside"
 )
@@ -77,7 +82,7 @@ def chrf(texts: list[str], others: list[str]) -> np.ndarray:
     from sacrebleu.metrics.chrf import CHRF
 
     measure = CHRF()
-    return _each(lambda text, other: measure.sentence_score(text, [other]).score / 100, texts, others)
+    return _overlap(lambda text, other: measure.sentence_score(text, [other]).score / 100, texts, others)
 
 
 @register_text(
@@ -91,7 +96,7 @@ def bleu(texts: list[str], others: list[str]) -> np.ndarray:
     from sacrebleu.metrics.bleu import BLEU
 
     measure = BLEU(effective_order=True)
-    return _each(lambda text, other: measure.sentence_score(text, [other]).score / 100, texts, others)
+    return _overlap(lambda text, other: measure.sentence_score(text, [other]).score / 100, texts, others)
 
 
 @register_text(
@@ -105,7 +110,7 @@ def rouge1(texts: list[str], others: list[str]) -> np.ndarray:
     from rouge_score.rouge_scorer import RougeScorer
 
     measure = RougeScorer(["rouge1"])
-    return _each(lambda text, other: measure.score(other, text)["rouge1"].fmeasure, texts, others)
+    return _overlap(lambda text, other: measure.score(other, text)["rouge1"].fmeasure, texts, others)
 
 
 @register_text(

@@ -30,6 +30,8 @@ class TextMetric:
     """Importable modules it needs beyond headwise's own requirements."""
     weights: tuple[str, ...] = ()
     """Bundled models it needs."""
+    check: Callable[[], None] | None = None
+    """Whatever else must be there: raises with what is missing."""
 
     def ready(self) -> None:
         """Raise, before any text is generated, if something this metric needs is missing."""
@@ -43,6 +45,8 @@ class TextMetric:
             from headwise.model import bundled
 
             bundled.fetch(alias)
+        if self.check is not None:
+            self.check()
 
     def values(
         self,
@@ -97,11 +101,12 @@ def register_text(
     against: tuple[str, ...],
     packages: tuple[str, ...] = (),
     weights: tuple[str, ...] = (),
+    check: Callable[[], None] | None = None,
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
     """Make a function from texts and their counterparts to values known under `name`."""
 
     def add(per_pair: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        _TEXT_METRICS[name] = TextMetric(name, about, against, per_pair, packages, weights)
+        _TEXT_METRICS[name] = TextMetric(name, about, against, per_pair, packages, weights, check)
         return per_pair
 
     return add

@@ -10,9 +10,9 @@ B rows of a batch, h chosen heads (of one layer, or of all), T tokens, s keys of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -21,12 +21,9 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
+from headwise.model.attention_blocks import attention_blocks, batches
 from headwise.model.encode import pad_right
-from headwise.model.prefix import left_after
-from headwise.model.reach import Call, Reach
-from headwise.model.reported import reported_weights, watchable
-from headwise.model.unembed import logits_at
-from headwise.model.weights import weight_blocks
+from headwise.model.reported import watchable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,9 +150,10 @@ def attention(
     results: list[Attention | None] = [None] * len(ids)
     watched = watchable(model.reach)
     at_once = (batch_tokens or model.batch_tokens) if watched else 1  # reported maps are large: one by one
-    for numbers in _batches([len(one) for one in ids], at_once):
+    for numbers in batches([len(one) for one in ids], at_once):
         wanted = [_Wanted(len(ids[n]), chosen, queries, keys, maps) for n in numbers]
-        _run(model, watched, pad_right([ids[n] for n in numbers]), wanted)
+        padded = pad_right([ids[n] for n in numbers])
+        attention_blocks(model, watched, padded, chosen, partial(_reduce, wanted))
         for number, one in zip(numbers, wanted, strict=True):
             results[number] = one.result(model, ids[number])
     done = [result for result in results if result is not None]
@@ -213,53 +211,7 @@ def _check_maps(ids: list[list[int]], heads: int) -> None:
         )
 
 
-def _batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Prompts of about equal length together, so that little is padded."""
-    order = sorted(range(len(lengths)), key=lambda n: lengths[n])
-    while order:
-        size = 1
-        while size < len(order) and (size + 1) * lengths[order[size]] <= batch_tokens:
-            size += 1
-        yield order[:size]
-        order = order[size:]
-
-
-# ---- one forward pass -------------------------------------------------------------------------------------
-
-
-def _run(model: Model, watched: Reach | None, ids: Tensor, wanted: list[_Wanted]) -> None:
-    """One batch `[B, T]` through the model; each row's part of it is collected in `wanted`."""
-    of_layer: dict[int, list[int]] = {}  # layer -> places of its heads among the chosen ones
-    for place, head in enumerate(wanted[0].heads):
-        of_layer.setdefault(head.layer, []).append(place)
-    if watched is None:
-        for layer, weights in reported_weights(model, ids).items():
-            if layer in of_layer:
-                places = of_layer[layer]
-                _reduce(wanted, places, 0, weights[:, [wanted[0].heads[p].head for p in places]])
-        return
-    seen: set[int] = set()
-
-    def watch(layer: int, call: Call) -> None:
-        places = of_layer.get(layer)
-        if places is None:
-            return
-        if layer in seen:
-            raise HeadwiseError(
-                f"layer {layer} of {model.name} calls its attention function several times per pass, so its heads "
-                "have no single attention map"
-            )
-        seen.add(layer)
-        for start, weights in weight_blocks(call, [wanted[0].heads[p].head for p in places]):
-            _reduce(wanted, places, start, weights)
-
-    proof = model.proof
-    last = max(site.block for site in watched.sites if site.layer in of_layer)
-    with torch.inference_mode(), ExitStack() as stack:
-        stack.enter_context(watched.watching(watch))
-        if proof.reuse:
-            stack.enter_context(left_after(watched.blocks, last, proof.blocks_return_tuples))
-        logits_at(model.hf, ids.to(model.device), torch.zeros(len(ids), 1, dtype=torch.long))
+# ---- what is kept of a block --------------------------------------------------------------------------------
 
 
 class _Wanted:

@@ -1,8 +1,9 @@
 """Text under gates: every variant of the gates writes on from every prompt.
 
 Rows are (variant, prompt) pairs. Those of about equal length share a left-padded batch with a key/value
-cache; a row that has finished leaves it. With all gates at 1 a row writes what transformers' own `generate`
-writes, and a prompt writes the same alone and in a batch (up to ties within rounding).
+cache; a row that has finished leaves it, and what ungated rows begin with alike is read once. With all gates at 1
+a row writes what transformers' own `generate` writes, and a prompt writes the same alone and in a batch (up to
+ties within rounding).
 
 V variants, E prompts, B rows still writing, L layers, H heads, D head size.
 """
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
 LOGIT_BUDGET = 2**26
 """Most logits held at once, in numbers: 256 MB in float32."""
 
-Prompt = str | Sequence[Mapping[str, str]]
-"""A text, or the messages of a chat: [{"role": "user", "content": "…"}]."""
+LEAST_SHARED = 16
+"""Tokens that all rows of a batch must begin with before reading them once is worth a pass of its own."""
+
+Prompt = str | Sequence[Mapping[str, str]] | Sequence[int]
+"""A text, its token numbers, or the messages of a chat: [{"role": "user", "content": "…"}]."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ def generate(
     reference: str = "zero",
     positions: str = "all",
     reference_prompts: Sequence[Prompt] | None = None,
+    shifts: np.ndarray | None = None,
     batch_tokens: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Generated:
@@ -83,6 +88,7 @@ def generate(
     stop: texts end before any of these.
     reference: `zero`, or `mean` over all tokens of `reference_prompts` (by default the prompts themselves).
     positions: gates act at `all` positions, or from the `last` prompt token on.
+    shifts: `[L, H, D]` or `[V, L, H, D]`, added to the heads' outputs after the gates, where these act.
     batch_tokens: most tokens in one batch; halved when memory runs out.
     advance: called with the number of rows just finished.
     """
@@ -99,10 +105,12 @@ def generate(
         behind = encoded if reference_prompts is None else encode_prompts(model, reference_prompts, chat)
         rows = [Row(number, ids, len(ids), [], []) for number, ids in enumerate(behind)]
         means = mean_outputs(model, rows, False, batch_tokens or model.batch_tokens)
+    checked, added = _matched(_checked_gates(model, gates), _checked_shifts(model, shifts))
     writer = _Writer(
         model=model,
         prompts=encoded,
-        gates=_checked_gates(model, gates),
+        gates=checked,
+        shifts=added,
         means=means,
         only_answers=positions == "last",
         max_new_tokens=max_new_tokens,
@@ -128,6 +136,7 @@ class _Live:
     """What the gates of a batch are at the moment: it shrinks, and its first pass reads whole prompts."""
 
     gates: Tensor  # B, L, H
+    variants: Tensor  # B: which variant each row is
     acts: Tensor | None = None  # T: where gates act; None is everywhere
 
 
@@ -139,6 +148,7 @@ class _Writer:
         model: Model,
         prompts: list[list[int]],
         gates: np.ndarray,
+        shifts: np.ndarray | None,
         means: dict[int, Tensor] | None,
         only_answers: bool,
         max_new_tokens: int,
@@ -157,6 +167,10 @@ class _Writer:
         self.pad = padding if isinstance(padding, int) and 0 <= padding < model.vocabulary else 0
         self.able: Abilities = abilities(model.hf, self.pad)
         self.changed = {int(layer) for layer in np.flatnonzero((gates != 1).any(axis=(0, 2)))}
+        self.shifts: dict[int, Tensor] = {}  # layer -> V, H, D
+        if shifts is not None:
+            for layer in np.flatnonzero(shifts.any(axis=(0, 2, 3))):
+                self.shifts[int(layer)] = torch.from_numpy(shifts[:, layer]).to(model.gate_dtype)
         self.passes: list[int] = []
 
     def run(self) -> Generated:
@@ -216,9 +230,14 @@ class _Writer:
         return None
 
     def _write_batch(self, pairs: Sequence[_Pair]) -> list[tuple[list[int], bool]]:
-        batch = Batch(self.model.hf, [self.prompts[e] for _, e in pairs], self.pad, self.able.cache)
+        prompts = [self.prompts[e] for _, e in pairs]
+        shared = self._shared(prompts)
+        self.passes += [1] if shared else []
+        batch = Batch(self.model.hf, prompts, self.pad, self.able.cache, shared)
         device = batch.ids.device
-        live = _Live(torch.from_numpy(self.gates[[v for v, _ in pairs]]).to(device, self.model.gate_dtype))
+        variants = torch.tensor([v for v, _ in pairs], device=device)
+        gates = torch.from_numpy(self.gates[[v for v, _ in pairs]]).to(device, self.model.gate_dtype)
+        live = _Live(gates, variants)
         luck = None
         if self.luck is not None:
             luck = torch.from_numpy(self.luck[[e for _, e in pairs]]).to(device)
@@ -245,20 +264,38 @@ class _Writer:
                     rows = [rows[place] for place in going]
                     index = torch.tensor(going, device=device)
                     batch.keep(index)
-                    live.gates = live.gates[index]
+                    live.gates, live.variants = live.gates[index], live.variants[index]
                     luck = None if luck is None else luck[index]
         return list(zip(written, ended, strict=True))
+
+    def _shared(self, prompts: Sequence[Sequence[int]]) -> int:
+        """How many first tokens all rows have in common; 0 where gates make them differ, or for a few tokens."""
+        if not self.able.prefix or self.changed or len(prompts) < 2:
+            return 0
+        same = 0
+        for column in zip(
+            *(prompt[:-1] for prompt in prompts), strict=False
+        ):  # each row keeps a token to read
+            if len(set(column)) > 1:
+                break
+            same += 1
+        return same if same >= LEAST_SHARED else 0
 
     def _visitor(self, live: _Live) -> Callable[[int, Tensor], Tensor]:
         """The gates of the rows that are writing, at the positions where they act."""
 
         def gate(layer: int, z: Tensor) -> Tensor:
-            if layer not in self.changed:
+            if layer not in self.changed and layer not in self.shifts:
                 return z
             g = live.gates[:, layer, : z.shape[2]].to(z.device, z.dtype)[:, None, :, None]  # B, 1, H, 1
             reference = None if self.means is None else self.means[layer].to(z.device, z.dtype)
             acts = None if live.acts is None else live.acts.to(z.device)[None, :, None, None]
-            return gated(z, g, reference, acts)
+            z = gated(z, g, reference, acts)
+            if layer in self.shifts:
+                every = self.shifts[layer][:, : z.shape[2], : z.shape[3]].to(z.device, z.dtype)  # V, H, D
+                shift = every[live.variants.to(z.device)][:, None]  # B, 1, H, D
+                z = z + (shift if acts is None else shift * acts)
+            return z
 
         return gate
 
@@ -279,6 +316,8 @@ class _Writer:
 
 def encode_prompts(model: Model, prompts: Sequence[Prompt], chat: bool) -> list[list[int]]:
     """Token numbers of each prompt, as the model reads them; in the chat template where asked."""
+    if prompts and all(_is_ids(prompt) for prompt in prompts):
+        return [_checked_ids(model, prompt, number) for number, prompt in enumerate(prompts)]
     if not chat:
         for number, prompt in enumerate(prompts):
             if not isinstance(prompt, str):
@@ -287,19 +326,31 @@ def encode_prompts(model: Model, prompts: Sequence[Prompt], chat: bool) -> list[
                     "chat=True)"
                 )
         return [ids or model.text.start() for ids in model.text.encode_many([str(p) for p in prompts])]
-    tokenizer = model.text.tokenizer
-    if not getattr(tokenizer, "chat_template", None):
+    if not model.text.has_chat:
         raise HeadwiseError(
             f"{model.name} has no chat template; use chat=False, or give the tokenizer a chat_template"
         )
-    return [_templated(tokenizer, prompt) for prompt in prompts]
+    return [_templated(model, prompt) for prompt in prompts]
 
 
-def _templated(tokenizer: Any, prompt: Prompt) -> list[int]:
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
+def _is_ids(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and len(prompt) > 0 and all(isinstance(t, int) for t in prompt)
+
+
+def _checked_ids(model: Model, prompt: Any, number: int) -> list[int]:
+    strange = [token for token in prompt if not 0 <= token < model.vocabulary]
+    if strange:
+        raise HeadwiseError(
+            f"prompt {number + 1} holds the token number {strange[0]}; {model.name}'s run from 0 to "
+            f"{model.vocabulary - 1}"
+        )
+    return list(prompt)
+
+
+def _templated(model: Model, prompt: Any) -> list[int]:
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     # The template writes the beginning token itself where the model wants one, so none is added here.
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return list(model.text.tokenizer(model.text.chat(messages), add_special_tokens=False)["input_ids"])
 
 
 def end_tokens(model: Model) -> set[int]:
@@ -362,6 +413,38 @@ def _checked_gates(model: Model, gates: np.ndarray | None) -> np.ndarray:
             "gates must be finite numbers: 0 removes a head, 1 leaves it, above 1 amplifies it"
         )
     return np.where(model.exists, several, 1.0)
+
+
+def _checked_shifts(model: Model, shifts: np.ndarray | None) -> np.ndarray | None:
+    if shifts is None:
+        return None
+    given = np.asarray(shifts, dtype=np.float64)
+    several = given[None] if given.ndim == 3 else given
+    expected = (*model.shape, max(site.head_dim for site in model.reach.sites))
+    if several.ndim != 4 or several.shape[1:] != expected:
+        layers, heads, size = expected
+        raise HeadwiseError(
+            f"shifts of shape {given.shape} do not fit {model.name}: expected [{layers}, {heads}, {size}] or "
+            f"[variants, {layers}, {heads}, {size}]"
+        )
+    if not np.isfinite(several).all():
+        raise HeadwiseError("shifts must be finite numbers; 0 leaves a head as it is")
+    return several
+
+
+def _matched(gates: np.ndarray, shifts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """As many variants of both; one of either goes with all of the other."""
+    if shifts is None:
+        return gates, None
+    counts = {len(gates), len(shifts)} - {1}
+    if len(counts) > 1:
+        raise HeadwiseError(
+            f"{len(gates)} variants of gates and {len(shifts)} of shifts do not match; give as many, or one of either"
+        )
+    count = counts.pop() if counts else 1
+    # Copies, because torch warns of arrays that share their memory.
+    several = (np.array(np.broadcast_to(one, (count, *one.shape[1:]))) for one in (gates, shifts))
+    return next(several), next(several)
 
 
 def _check_length(model: Model, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:

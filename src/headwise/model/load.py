@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model import bundled, gguf
+from headwise.model import adapter, bundled, gguf
+from headwise.model.companions import companion_folder, companions
 from headwise.model.proof import Proof, prove
 from headwise.model.reach import Reach, Visitor
 from headwise.model.text import Text
@@ -43,6 +45,8 @@ class Model:
         self.reach = reach
         self.proof = proof
         self.batch_tokens = batch_tokens
+        self.edge_gates: adapter.EdgeGates | None = None
+        """Where the model was loaded from what `headwise sparsify` makes: its gates and how they were trained."""
         self._text = text
 
     def __repr__(self) -> str:
@@ -168,7 +172,8 @@ def load(
     """Load a model and prove that its heads are reached.
 
     source: a bundled alias ("smollm2"), a hub id, a folder, a GGUF file, or a live transformers model (with
-        `tokenizer=`; it must be in evaluation mode, and is left as it was).
+        `tokenizer=`; it must be in evaluation mode, and is left as it was). A folder may be what
+        `headwise sparsify` makes; its base model is then found by the name in it.
     device: "cpu", "cuda", "cuda:1", "mps"; by default an accelerator if there is one. device_map: as in
         transformers, for models that need several devices.
     dtype: "float32", "bfloat16", "float16", "float64"; by default float32 on a CPU, else bfloat16.
@@ -182,24 +187,29 @@ def load(
     if isinstance(source, nn.Module):
         hf, label = source, name or _live_name(source)
         wants_bos = bos
+        gates = None
     else:
         if tokenizer is not None:
             log.debug("using the given tokenizer instead of the model's own")
-        place, gguf_file, label = _find(str(source), name)
-        wants_bos = bos
-        if bos is None and gguf_file:
-            # Tokenizers made from a GGUF file add no beginning token by themselves; the file says who needs one.
-            wants_bos = gguf.wants_bos(Path(place) / gguf_file)
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
-        options |= {"gguf_file": gguf_file} if gguf_file else {}
-        hf = _from_pretrained(place, label, device, dtype, device_map, options)
-        tokenizer = tokenizer or _tokenizer(place, label, options)
+        folder = _adapter_folder(source)
+        gates = None
+        if folder is None:
+            found = _Place(*_find(str(source), name))
+            hf = _from_pretrained(found, device, dtype, device_map, options)
+        else:
+            found, hf, gates = _adapted(folder, device, dtype, device_map, options)
+        label = name or (found.label if folder is None else _adapter_name(source))
+        wants_bos = found.wants_bos if bos is None else bos
+        tokenizer = tokenizer or _tokenizer(found, options)
     if bos is None and wants_bos is None and _family(hf).startswith("gemma"):
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
     reach, proof = prove(hf, every_layer=check_every_layer)
     text = Text(tokenizer, wants_bos) if tokenizer is not None else None
     where = next(hf.parameters()).device.type
-    return Model(hf, text, label, reach, proof, batch_tokens or (8192 if where == "cpu" else 65536))
+    model = Model(hf, text, label, reach, proof, batch_tokens or (8192 if where == "cpu" else 65536))
+    model.edge_gates = gates
+    return model
 
 
 def _family(hf: nn.Module) -> str:
@@ -211,12 +221,78 @@ def _live_name(hf: nn.Module) -> str:
     return Path(path).name or type(hf).__name__
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where weights and tokenizer are."""
+
+    path: str
+    """What transformers is given."""
+    gguf_file: str | None
+    """The GGUF file in it, if it is one."""
+    label: str
+    """The name to show."""
+
+    @property
+    def wants_bos(self) -> bool | None:
+        """Tokenizers made from a GGUF file add no beginning token by themselves; the file says who needs one."""
+        return gguf.wants_bos(Path(self.path) / self.gguf_file) if self.gguf_file else None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"gguf_file": self.gguf_file} if self.gguf_file else {}
+
+
+def _adapter_folder(source: str | Path) -> Path | None:
+    """The folder of a sparse model or its control, where `source` is one."""
+    path = companion_folder(str(source)) or Path(source).expanduser()
+    return path if adapter.is_adapter(path) else None
+
+
+def _adapter_name(source: str | Path) -> str:
+    return str(source) if str(source) in companions() else Path(source).expanduser().resolve().name
+
+
+def _adapted(
+    folder: Path, device: Any, dtype: Any, device_map: Any, options: dict[str, Any]
+) -> tuple[_Place, nn.Module, adapter.EdgeGates]:
+    """The base model with the folder's adapter in its weights and the folder's gates in its attention.
+
+    Everything is put together and proven in float32, whatever the model is used in afterwards.
+    """
+    from headwise.model import sparse
+
+    if device_map is not None:
+        raise HeadwiseError("a sparse model is loaded onto one device; give device instead of device_map")
+    gates = adapter.read_gates(folder)
+    try:
+        found = _Place(*_find(gates.base, None))
+        hf = _from_pretrained(found, "cpu", "float32", None, options)
+    except HeadwiseError as error:
+        raise HeadwiseError(f"the base model of {folder} could not be loaded: {error}") from error
+    if adapter.weights_fingerprint(hf) != gates.fingerprint:
+        raise HeadwiseError(
+            f"{folder} was trained on other weights than those that {gates.base!r} names now; train it again, or put "
+            "the old ones back"
+        )
+    adapter.merge(hf, folder)
+    if gates.bias is not None:
+        sparse.install(hf, gates.bias)
+    target = _device(device)
+    chosen = _dtype(dtype, target)
+    # Only weights: tables such as those of rotary positions stay in float32, as transformers keeps them.
+    for parameter in hf.parameters():
+        parameter.data = parameter.data.to(chosen)
+    hf.config.dtype = chosen
+    return found, hf.to(target), gates
+
+
 def _find(source: str, name: str | None) -> tuple[str, str | None, str]:
     """(what transformers is given, GGUF file in it, the name to show)."""
-    known = [
+    fetched = [
         alias for alias, asset in bundled.aliases().items() if asset.gguf
     ]  # the others are no causal models
-    if source in known:
+    known = [*fetched, *companions()]
+    if source in fetched:
         return str(bundled.fetch(source)), None, name or source
     path = Path(source).expanduser()
     if path.is_file():
@@ -249,7 +325,7 @@ def _find(source: str, name: str | None) -> tuple[str, str | None, str]:
 
 
 def _from_pretrained(
-    place: str, label: str, device: Any, dtype: Any, device_map: Any, options: dict[str, Any]
+    found: _Place, device: Any, dtype: Any, device_map: Any, options: dict[str, Any]
 ) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
@@ -259,26 +335,29 @@ def _from_pretrained(
     chosen = _dtype(dtype, target)
     try:
         hf = AutoModelForCausalLM.from_pretrained(
-            place,
+            found.path,
             dtype=chosen,
             device_map=device_map,
-            use_safetensors=None if options.get("gguf_file") else True,
+            use_safetensors=None if found.gguf_file else True,
             **options,
+            **found.options,
         )
     except Exception as error:
-        raise _explained(error, place, label) from error
+        raise _explained(error, found.path, found.label) from error
     if target is not None:
         hf = hf.to(target)
     return hf.eval()
 
 
-def _tokenizer(place: str, label: str, options: dict[str, Any]) -> Any:
+def _tokenizer(found: _Place, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(place, **options)
+        return AutoTokenizer.from_pretrained(found.path, **options, **found.options)
     except Exception as error:
-        raise HeadwiseError(f"the tokenizer of {label} could not be loaded: {_first_line(error)}") from error
+        raise HeadwiseError(
+            f"the tokenizer of {found.label} could not be loaded: {_first_line(error)}"
+        ) from error
 
 
 def _explained(error: Exception, place: str, label: str) -> HeadwiseError:

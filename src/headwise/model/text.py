@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.errors import HeadwiseError
@@ -46,6 +46,26 @@ class Text:
             "an empty prompt needs a beginning token, and this tokenizer has neither one nor an end token; "
             "give the examples a prompt"
         )
+
+    @property
+    def has_chat(self) -> bool:
+        """Whether the tokenizer knows how a chat is written."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The text of a chat up to where the model's answer begins, special tokens and beginning token included."""
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    [dict(m) for m in messages], add_generation_prompt=True, tokenize=False
+                )
+            )
+        except Exception as error:  # a template is a program of its own, and raises what it likes
+            roles = ", ".join(str(m.get("role")) for m in messages[:4])
+            raise HeadwiseError(
+                f"the chat template refuses these messages ({roles}, …): {error}; leave the system prompt out, or use "
+                "chat=False"
+            ) from error
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids)))

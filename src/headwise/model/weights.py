@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.model.reach import Call, own_attention
+from headwise.model.sparse import HARD
 
 _BLOCK_CPU, _BLOCK_ACCELERATOR = 2**22, 2**26
 """Weights held at once, in numbers: a small block stays in a processor's cache, a large one fills a chip."""
@@ -48,7 +49,8 @@ def weight_blocks(call: Call, heads: Sequence[int], block: int | None = None) ->
     of_value = chosen // (total // call.value.shape[1])
     q = call.query[:, chosen].to(dtype)  # B, h, T, D
     k, v = call.key[:, of_key].to(dtype), call.value[:, of_value].to(dtype)  # B, h, S, D
-    eager = own_attention("eager", call.module)
+    # Edge gates are no business of the family's eager function; their own function hands out its weights.
+    eager = own_attention(call.own if call.own == HARD else "eager", call.module)
     module = _OnlyTheseHeads(call.module, chosen, total)
     size = block or _block_size(call, len(heads))
     for start in range(0, queries, size):

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.runs import display
 from headwise.runs.cells import Cell, CellResult, plain
 from headwise.runs.disk import settle, told, unused
 from headwise.runs.hold import hold, make
@@ -132,6 +133,13 @@ class RunFolder:
     @property
     def status(self) -> str:
         return str(self.info["status"])
+
+    def __repr__(self) -> str:
+        return display.line(self.path, self.info)
+
+    def _repr_html_(self) -> str:
+        """In a notebook, its figures."""
+        return display.page(self.path, self.info, self.notices)
 
     def begin(self) -> None:
         """Write down that something is being computed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,6 +116,16 @@ class CellStore:
                 if self._connection.in_transaction:
                     run("ROLLBACK")
                 raise
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Drop these cells, so that they are computed again."""
+        run = self._connection.execute
+        with guarded(self.path):
+            run("BEGIN IMMEDIATE")
+            for key in keys:
+                run("DELETE FROM cells WHERE key = ?", (key,))
+                run("DELETE FROM blobs WHERE key = ?", (key,))
+            run("COMMIT")
 
     def sync(self, on: bool) -> None:
         """Whether each `put` waits for the disk. Turning it back on brings everything before to the disk."""

@@ -5,18 +5,16 @@ Q queries, K keys. The first key is never counted: most heads rest there when th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.model.attention_weights import attention_weights
+from headwise.model.attention_blocks import attention_blocks, batches
 from headwise.model.encode import Row, encode_rows, pad_right
+from headwise.model.reported import watchable
 from headwise.scores.registry import Setup, register
-
-WEIGHTS_AT_ONCE = 2**27
-"""Most attention weights held at once, in numbers: 512 MB in float32."""
 
 
 @register(
@@ -31,9 +29,9 @@ def pattern(setup: Setup, kind: str = "previous") -> np.ndarray:
     tokens that followed those (Elhage et al. 2021; Olsson et al. 2022, arXiv 2209.11895). Each is the mean over
     the prompt's queries for which there is such a key. `retrieval`: where the target is predicted, on copies of
     that token inside the prompt, mean over the target's tokens (Wu et al. 2024, arXiv 2404.15574). Metric and
-    reference play no part. Cost: one forward pass with eager attention, memory grows with the square of the
-    length. Known failure: it shows where a head looks, not what it moves from there or whether that matters;
-    a head may attend and write nothing.
+    reference play no part. Cost: one forward pass, and the weights of one block of queries at a time.
+    Known failure: it shows where a head looks, not what it moves from there or whether that matters; a head may
+    attend and write nothing.
     """
     if kind not in KINDS:
         raise unknown("kind of pattern", kind, KINDS)
@@ -45,20 +43,42 @@ def pattern(setup: Setup, kind: str = "previous") -> np.ndarray:
             f"{len(empty)} of {len(rows)} examples of task {setup.task.name!r} (the first: example {empty[0]}) have no "
             f"token for the pattern {kind!r}: {_MISSING[kind]}; leave them out, or use kind=previous"
         )
-    examples = np.full((len(rows), *setup.model.shape), np.nan)
-    for numbers in _batches(rows, setup):
-        weights = attention_weights(setup.model, pad_right([rows[n].ids for n in numbers]))
-        for layer, attention in weights.items():
-            for place, n in enumerate(numbers):
-                mask = torch.from_numpy(wanted[n]).to(attention.device)
-                length = len(mask)
-                spent = (attention[place, :, :length, :length].double() * mask).sum(2)  # H, Q
-                share = spent[:, mask.any(1)].mean(1)
-                examples[rows[n].example, layer, : len(share)] = share.cpu().numpy()
+    model = setup.model
+    heads, watched = model.heads(), watchable(model.reach)
+    at_once = (
+        (setup.batch_tokens or model.batch_tokens) if watched else 1
+    )  # reported maps are large: one by one
+    examples = np.full((len(rows), *model.shape), np.nan)
+    for numbers in batches([len(row.ids) for row in rows], at_once):
+        spent = _Spent([wanted[n] for n in numbers], len(heads))
+        attention_blocks(model, watched, pad_right([rows[n].ids for n in numbers]), heads, spent.take)
+        for n, shares in zip(numbers, spent.shares(), strict=True):
+            examples[rows[n].example][model.exists] = shares  # heads come layer by layer, as the array does
         if setup.advance:
             setup.advance(len(numbers))
     setup.unit = f"attention, {kind}"
     return examples
+
+
+class _Spent:
+    """The attention that each head of a batch spends on the wanted pairs, added up block by block."""
+
+    def __init__(self, masks: list[np.ndarray], heads: int) -> None:
+        self.masks = masks
+        self.sums = np.zeros((len(masks), heads))
+
+    def take(self, places: list[int], start: int, weights: torch.Tensor) -> None:
+        for number, (mask, of_row) in enumerate(zip(self.masks, weights, strict=True)):
+            part = torch.from_numpy(mask[start : start + of_row.shape[1], : of_row.shape[2]]).to(
+                of_row.device
+            )
+            queries, keys = part.shape
+            spent = (of_row[:, :queries, :keys].double() * part).sum((1, 2))
+            self.sums[number, places] += spent.cpu().numpy()
+
+    def shares(self) -> np.ndarray:
+        """`[rows, heads]`: mean over the queries that have a wanted key."""
+        return self.sums / np.array([mask.any(1).sum() for mask in self.masks])[:, None]
 
 
 def _previous(row: Row) -> np.ndarray:
@@ -110,19 +130,3 @@ def _equal_earlier(row: Row) -> np.ndarray:
 def _without_first(mask: np.ndarray) -> np.ndarray:
     mask[:, :1] = False
     return mask
-
-
-def _batches(rows: Sequence[Row], setup: Setup) -> Iterator[list[int]]:
-    """Row numbers, the shortest first, so many at once that their weights fit."""
-    order = sorted(range(len(rows)), key=lambda n: len(rows[n].ids))
-    per_pair = len(setup.model.heads())
-    tokens = setup.batch_tokens or setup.model.batch_tokens
-    while order:
-        size = 1
-        while size < len(order):
-            length = len(rows[order[size]].ids)
-            if (size + 1) * length**2 * per_pair > WEIGHTS_AT_ONCE or (size + 1) * length > tokens:
-                break
-            size += 1
-        yield order[:size]
-        order = order[size:]

@@ -6,9 +6,7 @@ up in the command line, in the tables and in the report by itself.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +19,7 @@ from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
 from headwise.model.engine import Engine
 from headwise.model.load import Model
+from headwise.plugins import discover
 from headwise.tasks.examples import Task
 
 
@@ -123,8 +122,7 @@ def methods() -> dict[str, Method]:
     """Every registered method, by name."""
     import headwise.scores as package
 
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"headwise.scores.{module.name}")
+    discover(package)
     return dict(sorted(_METHODS.items()))
 
 

@@ -11,7 +11,7 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.model.load import Model
 from headwise.tasks import Task, families, task
 from headwise.tasks.mappings.cogqa import ABILITIES
-from headwise.tasks.registry import TaskFamily
+from headwise.tasks.registry import TaskFamily, available
 
 if TYPE_CHECKING:
     from headwise.studies.workbench import Workbench
@@ -68,8 +68,9 @@ def _sources(settings: Any, bench: Workbench, model: Model) -> list[Task]:
 
 def _built_in(settings: Any, bench: Workbench, model: Model, family: TaskFamily) -> Task:
     """As many examples of each label; a built-in list deals its labels out evenly, so a few show them all."""
-    most = family.size or sys.maxsize
     options = settings.task_options
+    fitting = available(family.name, tokens=model.tokens, **options)
+    most = sys.maxsize if fitting is None else max(1, fitting - options.get("shots", 0))
     look = bench.task(family.name, model, min(_LOOK, most), settings.seed, options)
     wanted = (settings.n or PER_ABILITY) * len({example.label for example in look})
     return bench.task(family.name, model, min(wanted, most), settings.seed, options)

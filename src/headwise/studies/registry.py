@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import unknown
+from headwise.errors import HeadwiseError, unknown
+from headwise.plugins import discover
+from headwise.report import write_report
 from headwise.runs import RunFolder
 from headwise.studies.settings import plain, resolve
 from headwise.studies.workbench import Workbench
@@ -27,6 +27,7 @@ class Study:
     """Compute the cells, write the tables and draw the figures."""
 
 
+PUBLISHED = "published"
 _STUDIES: dict[str, Study] = {}
 
 
@@ -48,8 +49,7 @@ def studies() -> dict[str, Study]:
     """Every registered study, by name."""
     import headwise.studies as package
 
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"headwise.studies.{module.name}")
+    discover(package)
     return dict(sorted(_STUDIES.items()))
 
 
@@ -59,6 +59,15 @@ def study(name: str) -> Study:
     if name not in known:
         raise unknown("study", name, known)
     return known[name]
+
+
+def published(name: str) -> Path:
+    """The study file that ships with headwise and names a published set-up."""
+    folder = Path(__file__).parent / PUBLISHED
+    there = {file.stem: file for file in folder.glob("*.yaml")}
+    if name not in there:
+        raise unknown("published study", name, there)
+    return there[name]
 
 
 def run(
@@ -74,10 +83,13 @@ def run(
 ) -> RunFolder:
     """Carry out a study into the run folder `out`; the same call again resumes.
 
-    file: a study file; settings: what the file may hold, given directly (they win). fresh: set an earlier run
-    in the same folder aside. workbench: models that are loaded already.
+    file: a study file, or `published` for the one that names the published set-up; settings: what the file may
+    hold, given directly (they win). fresh: set an earlier run in the same folder aside. workbench: models that are
+    loaded already.
     """
     chosen = study(name)
+    if file is not None and str(file) == PUBLISHED:
+        file = published(name)
     resolved: Any = resolve(chosen.settings, file, settings)
     bench = workbench or Workbench(progress=progress)
     bench.configure(resolved)
@@ -87,4 +99,8 @@ def run(
         out, study=name, settings=given, fingerprints=fingerprints, fresh=fresh, command=command
     ) as folder:
         chosen.carry_out(resolved, bench, folder)
+    try:
+        write_report([folder.path], folder.path / "report.html")
+    except HeadwiseError as error:  # the tables and figures are there: a page about them is no reason to fail
+        folder.notice(f"no report was written: {error}")
     return folder

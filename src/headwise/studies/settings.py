@@ -40,6 +40,9 @@ def resolve(kind: type[Settings], file: str | Path | None, *overrides: Mapping[s
     """The settings of a study: its defaults, then the file, then each of `overrides` in turn."""
     values = read_yaml(file) if file is not None else {}
     for layer in overrides:
+        for given, gone in getattr(kind, "REPLACES", {}).items():
+            if given in layer:
+                values.pop(gone, None)
         _merge(values, layer)
     return build(kind, values)
 

@@ -1,7 +1,7 @@
 """The facts of the recall task, by relation: what is asked, and "subject: answer" or "subject: answer/another".
 
-Subjects stand inside the question, never at its start: many models spend their first position on the
-attention sink, and read the word there badly.
+Subjects stand inside the question, never at its start: the bundled model does worse there, perhaps because
+much attention goes to the first position whatever stands in it.
 """
 
 from __future__ import annotations

@@ -18,15 +18,14 @@ A generator whose very question depends on the tokenizer (is a year one token, o
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.plugins import discover
 from headwise.tasks.examples import Example, Task
 
 
@@ -92,8 +91,7 @@ def families() -> dict[str, TaskFamily]:
     """Every registered task, by name. Importing this package's modules is what registers them."""
     import headwise.tasks as package
 
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"headwise.tasks.{module.name}")
+    discover(package)
     return dict(sorted(_FAMILIES.items()))
 
 
@@ -131,6 +129,16 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
             f"ask for at most {max(len(found), 1)}"
         )
     return Task(name, tuple(found), family.metric, {"n": n, "seed": seed, **chosen})
+
+
+def available(name: str, *, tokens: Lengths | None = None, **options: Any) -> int | None:
+    """How many examples of a built-in list fit this tokenizer; None for a generator, which makes as many as asked."""
+    family = families()[name]
+    if family.items is None:
+        return None
+    chosen = {option: values[0] for option, values in family.options.items()} | options
+    own = {option: value for option, value in chosen.items() if option in family.options}
+    return len({example for example in family.items(**own) if _fits(example, tokens or str.split)})
 
 
 def _drawn(draw: Callable[[], Example], fits: Callable[[Example], bool], n: int) -> list[Example]:

@@ -69,6 +69,14 @@ def few_shot(
     return Task(task.name, tuple(made), task.metric, {**task.settings, "shots": about})
 
 
+def chosen_shots(
+    task: Task, k: int, *, seed: int = 0, pool: Task | None = None
+) -> tuple[list[Example], list[Example]]:
+    """The `k` solved examples that all of a task's prompts may share, and the examples left to be scored."""
+    draw = random.Random(f"shots/{task.name}/{seed}")
+    return _held_out(task, k, True, draw) if pool is None else _from_pool(task, pool, k, True, draw)
+
+
 def _parse(template: str) -> Template:
     expected = "expected {prompt} and then {target}, each once, as in 'Q: {prompt}\\nA:{target}'"
     if not isinstance(template, str):

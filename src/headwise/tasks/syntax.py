@@ -110,8 +110,8 @@ def determiner_noun(draw: random.Random) -> Example:
     return _choice(draw, _opened(draw, sentence), (singular, one), (plural, many))
 
 
-# A deciding word is never the first of its prompt: many models spend their first position on the attention
-# sink, and read the word there badly.
+# A deciding word is never the first of its prompt: the bundled model does worse there, perhaps because much
+# attention goes to the first position whatever stands in it.
 @_phenomenon
 def tense(draw: random.Random) -> Example:
     """We heard that last week the farmer had / We heard that next week the farmer will."""

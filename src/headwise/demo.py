@@ -1,0 +1,53 @@
+"""A few minutes with the bundled model: all five studies, small, and one report over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headwise.report import findings, write_report
+from headwise.studies import run
+from headwise.studies.workbench import Workbench
+
+# Chosen by measuring, so that each takes 60 to 90 seconds on two cores: large enough to show what a study says,
+# too small for its bands to be narrow.
+STUDIES: dict[str, dict[str, Any]] = {
+    "functions": {"models": ["smollm2"], "n": 12},
+    "roles": {"models": ["smollm2"], "tasks": ["syntax"], "quick": True},
+    "circuits": {"models": ["smollm2", "smollm2-sparse"], "tasks": ["greater_than", "ioi"], "quick": True},
+    "masking": {"models": ["smollm2"], "abilities": ["Retrieval", "Knowledge Recall"], "quick": True},
+    "prompts": {"models": ["smollm2"], "quick": True, "n": 16},
+}
+SHOWN = 3
+"""Findings on the terminal."""
+
+
+def demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = print) -> Path:
+    """Carry out the studies into `out`, or go on where an earlier call stopped; returns the report's path."""
+    bench = Workbench(progress=progress)
+    folders = []
+    for number, (name, settings) in enumerate(STUDIES.items(), start=1):
+        tell(f"{number} of {len(STUDIES)}: {name}")
+        folders.append(
+            run(name, out / name, workbench=bench, command=_command(name, settings, out), **settings).path
+        )
+    page = write_report(folders, out / "report.html")
+    for found in findings(folders)[:SHOWN]:
+        tell(f"- {found.sentence}")
+    return page
+
+
+def _command(name: str, settings: dict[str, Any], out: Path) -> str:
+    """The line that makes the same run alone."""
+    models = " ".join(f"--model {model}" for model in settings["models"])
+    tasks = "".join(f" --task {task}" for task in settings.get("tasks", ()))
+    rest = {key: value for key, value in settings.items() if key not in ("models", "tasks")}
+    options = "".join(f" --set {key}={_value(value)}" for key, value in rest.items())
+    return f"headwise run {name} {models}{tasks}{options} --out {out / name}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"'[{', '.join(value)}]'"
+    return str(value).lower() if isinstance(value, bool) else str(value)

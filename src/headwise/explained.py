@@ -1,0 +1,148 @@
+"""What a curve over the first k heads of an order says: explained effect, heads needed, areas. Arrays in, numbers out.
+
+The effect is m(full) − m(none), what all heads together do. The explained effect EE(k) is the share of it that
+the first k heads account for: kept alone they bring back (m(first k kept) − m(none)) / effect, masked they take
+away (m(full) − m(first k masked)) / effect. Either way EE(0) = 0 and EE(all) = 1. It is a ratio of means over
+examples, never a mean of ratios, and may leave [0, 1]: heads that hinder make a part of the model better than
+the whole.
+
+K points of a curve, E examples, B resamples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from headwise import stats
+
+
+class Estimate(NamedTuple):
+    """A number and its interval."""
+
+    value: float
+    lo: float
+    hi: float
+
+
+class HeadsNeeded(NamedTuple):
+    """How many heads reach a threshold, with intervals over examples. NaN where there is no curve to read."""
+
+    k: float
+    """The smallest number of heads that reaches it."""
+    lo: float
+    hi: float
+    stays: float
+    """The number from which on the curve never falls below it again."""
+    stays_lo: float
+    stays_hi: float
+
+
+def heads_needed(k: np.ndarray, shares: np.ndarray, threshold: float, *, stays: bool = False) -> np.ndarray:
+    """The smallest k at which each curve of `shares[..., K]` reaches the threshold, NaN where none does.
+
+    stays: the k from which on the curve never falls below it again. Between two measured points the curve is a
+    straight line, and the answer is rounded up to whole heads.
+
+    >>> heads_needed(np.array([0, 1, 2, 3, 8]), np.array([0, 0.9, 0.5, 1.2, 1]), 0.9)
+    array(1.)
+    >>> heads_needed(np.array([0, 1, 2, 3, 8]), np.array([0, 0.9, 0.5, 1.2, 1]), 0.9, stays=True)
+    array(3.)
+    """
+    reached = shares >= threshold
+    K = len(k)
+    if stays:
+        below = ~reached[..., ::-1]
+        at = np.where(below.any(-1), K - np.argmax(below, axis=-1), 0)  # the point after the last one below
+    else:
+        at = np.where(reached.any(-1), np.argmax(reached, axis=-1), K)
+    right = np.minimum(at, K - 1)
+    left = np.maximum(right - 1, 0)
+    low, high = (np.take_along_axis(shares, i[..., None], -1)[..., 0] for i in (left, right))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        between = k[left] + (k[right] - k[left]) * (threshold - low) / (high - low)
+    found = np.where(at == 0, k[0], np.ceil(between - 1e-9))
+    return np.where(at == K, np.nan, found)
+
+
+def areas(k: np.ndarray, shares: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
+    """CPR = ∫EE and CMD = ∫|1 − EE| over the fraction of heads, by the trapezoid rule (MIB, arXiv 2504.13151).
+
+    `k` runs from 0 to `total`. CPR: more is better, and above 1 where parts outdo the whole; CMD: 0 is best.
+    """
+    fraction = k / total
+    return np.trapezoid(shares, fraction, axis=-1), np.trapezoid(np.abs(1 - shares), fraction, axis=-1)
+
+
+def resampled_needs(
+    k: np.ndarray,
+    gains: np.ndarray,
+    effect: np.ndarray,
+    threshold: float,
+    *,
+    stays: bool = False,
+    seed: int = 0,
+) -> np.ndarray:
+    """`[B]`: heads needed in every resample of the examples; gains `[K, E]`, effect `[E]`."""
+    return heads_needed(k, stats.resampled_ratio(gains.T, effect, seed=seed), threshold, stays=stays)
+
+
+def whole_interval(needed: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """The percentile interval of heads needed `[B]`, in whole heads.
+
+    A resample that never gets there needs more heads than any other; a bound that falls among these is NaN.
+    """
+    tail = (1 - level) / 2
+    ranked = np.where(np.isnan(needed), np.inf, needed)
+    lo, hi = np.quantile(ranked, [tail, 1 - tail], method="inverted_cdf")
+    return tuple(float(bound) if np.isfinite(bound) else float("nan") for bound in (lo, hi))  # type: ignore[return-value]
+
+
+# --- which k to measure ---------------------------------------------------------------------------
+
+
+def spread_points(total: int, points: int) -> list[int]:
+    """At most `points` numbers of heads from 0 to all, closer together where heads are few.
+
+    >>> spread_points(270, 9)
+    [0, 4, 17, 38, 68, 105, 152, 207, 270]
+    """
+    steps = np.linspace(0, 1, max(points, 2))
+    return sorted({int(number) for number in np.round(total * steps**2)})
+
+
+def knee_points(k: np.ndarray, shares: np.ndarray, threshold: float, points: int) -> list[int]:
+    """At most `points` further numbers of heads, where they tell most about a measured curve.
+
+    First inside the steps in which the curve first reaches the threshold and last comes back to it, evenly; what
+    is left over, in the middle of the steps over which the curve moves most.
+    """
+    if np.isnan(shares).any():
+        return []
+    chosen: set[int] = set()
+    knees = []
+    for stays in (False, True):
+        at = heads_needed(k, shares, threshold, stays=stays)
+        step = int(np.searchsorted(k, at))
+        if np.isfinite(at) and 0 < step < len(k) and step not in knees:
+            knees.append(step)
+    for step in knees:
+        chosen |= set(_inside(int(k[step - 1]), int(k[step]), points // len(knees)))
+    while len(chosen) < points:
+        marks = np.array(sorted({*k.tolist(), *chosen}))
+        moves = np.abs(np.diff(np.interp(marks, k, shares)))
+        moves[np.diff(marks) < 2] = -1
+        widest = int(np.argmax(moves))
+        if moves[widest] < 0:
+            break
+        chosen.add(int(marks[widest] + marks[widest + 1]) // 2)
+    return sorted(chosen)
+
+
+def _inside(low: int, high: int, points: int) -> Iterable[int]:
+    """At most `points` whole numbers between two, evenly spread."""
+    if high - low - 1 <= points:
+        return range(low + 1, high)
+    return (low + round((high - low) * (i + 1) / (points + 1)) for i in range(points))

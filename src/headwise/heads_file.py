@@ -1,0 +1,66 @@
+"""A heads file: a JSON list of "L12H3", or a table of scores of which the first k heads are meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Order, Scores, load_order
+
+
+def read_heads(
+    path: str | Path,
+    top: int | None = None,
+    *,
+    task: str | None = None,
+    method: str | None = None,
+    by: str = "signed",
+) -> Order:
+    """The heads that a file names: all of a list or its first `top`, the first `top` of a scores table.
+
+    A table is what `Scores.save` writes (.npz) or a run's `scores.parquet`; where that holds several maps, `task`
+    and `method` say which. `by`: `signed` (helps most first), `absolute`, `hinders`.
+    """
+    path = Path(path)
+    if top is not None and top < 1:
+        raise HeadwiseError(f"--top is {top}; expected at least 1")
+    if path.suffix not in (".npz", ".parquet"):
+        listed = load_order(path)
+        if top is not None and top > len(listed):
+            raise HeadwiseError(f"{path} lists {len(listed)} heads, fewer than the {top} asked for")
+        return listed[:top]
+    if top is None:
+        raise HeadwiseError(
+            f"{path} holds scores of every head; say how many of the first are meant: --top 16"
+        )
+    order = (Scores.load(path) if path.suffix == ".npz" else _from_run(path, task, method)).order(by)
+    if top > len(order):
+        raise HeadwiseError(f"{path} has {len(order)} heads, fewer than the {top} asked for")
+    return order[:top]
+
+
+def _from_run(path: Path, task: str | None, method: str | None) -> Scores:
+    from headwise.figures.heatmap import grid
+
+    try:
+        table = pd.read_parquet(path)
+    except FileNotFoundError:
+        raise HeadwiseError(f"no scores at {path}") from None
+    except (OSError, ValueError) as error:
+        raise HeadwiseError(f"{path} is not a readable table: {error}") from None
+    missing = {"model", "task", "method", "layer", "head", "score"} - set(table.columns)
+    if missing:
+        raise HeadwiseError(f"{path} has no column {', '.join(sorted(missing))}; give a run's scores.parquet")
+    for name, wanted in (("task", task), ("method", method)):
+        table = table if wanted is None else table[table[name] == wanted]
+    maps = table[["model", "task", "method"]].drop_duplicates()
+    if len(maps) != 1:
+        raise HeadwiseError(
+            f"{path} has {len(maps)} maps that fit; --task and --method choose one of those it holds: "
+            + "; ".join(f"{row.task} by {row.method} ({row.model})" for row in maps.itertuples())
+        )
+    values = grid(table)
+    model, by_task, by_method = (str(maps[name].iloc[0]) for name in ("model", "task", "method"))
+    return Scores(values, values, values[None], model, by_task, by_method)

@@ -1,0 +1,106 @@
+"""Two conditions on the same problems: how far they differ, and how small a difference could have been found.
+
+E problems, S sampled answers of each (one where decoding is greedy). Values are shares of right answers, 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from headwise import stats
+from headwise.errors import HeadwiseError
+
+
+class Paired(NamedTuple):
+    """mean(b) − mean(a), with its interval and its test."""
+
+    difference: float
+    lo: float
+    hi: float
+    p: float
+    test: str
+    """`McNemar` (exact, one answer per problem) or `sign flip` (of per-problem means, several answers)."""
+    only_a: int
+    """Problems where a is right more often than b."""
+    only_b: int
+    n: int
+    detectable: float
+    """The smallest true difference that this test finds in 80 % of all repetitions."""
+
+
+def compare_paired(
+    a: np.ndarray, b: np.ndarray, *, comparisons: int = 1, seed: int = 0, level: float = 0.95
+) -> Paired:
+    """`b[E, S]` against `a[E, S]`: 1 where an answer is right; row e of both is the same problem.
+
+    The interval is a bootstrap over problems: sampled answers of one problem stay together. `comparisons`: how
+    many tests are made at once; what can be detected is computed for the strictest of them, as Holm's rule
+    begins.
+    """
+    a, b = _table(a), _table(b)
+    if len(a) != len(b) or not len(a):
+        raise HeadwiseError(
+            f"paired conditions need the same problems, at least one; got {len(a)} and {len(b)}"
+        )
+    by_problem = b.mean(1) - a.mean(1)
+    only_a, only_b = int((by_problem < 0).sum()), int((by_problem > 0).sum())
+    n, strictest = len(a), 1 - (1 - level) / max(comparisons, 1)
+    # As many answers of every problem: resampling whole problems is resampling their means.
+    lo, hi = stats.bootstrap_mean(by_problem, seed=seed, level=level)
+    if a.shape[1] == b.shape[1] == 1:
+        p, test = stats.mcnemar_exact(only_a, only_b), "McNemar"
+        smallest = detectable_by_mcnemar(n, (only_a + only_b) / n, level=strictest)
+    else:
+        p, test = float(stats.sign_flip(by_problem[:, None], seed=seed)[0]), "sign flip"
+        smallest = detectable_mean(by_problem, level=strictest)
+    return Paired(float(by_problem.mean()), float(lo), float(hi), p, test, only_a, only_b, n, smallest)
+
+
+def detectable_by_mcnemar(n: int, discordant: float, *, power: float = 0.8, level: float = 0.95) -> float:
+    """The smallest true difference that the exact test finds, for this share of problems that come out differently.
+
+    Where so few come out differently that no difference among them would be found, the share that would be, all
+    of it in one direction; NaN where not even all n problems would do.
+    """
+    found = stats.detectable_difference(n, discordant, power=power, level=level)
+    if not np.isnan(found):
+        return found
+    low, high = discordant, 1.0
+    if np.isnan(stats.detectable_difference(n, high, power=power, level=level)):
+        return float("nan")
+    for _ in range(40):  # with all of it in one direction, more is always easier to find
+        middle = (low + high) / 2
+        if np.isnan(stats.detectable_difference(n, middle, power=power, level=level)):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def detectable_mean(
+    differences: Sequence[float] | np.ndarray, *, power: float = 0.8, level: float = 0.95
+) -> float:
+    """The smallest true mean difference found, from the spread over problems (normal approximation).
+
+    NaN for fewer than two problems, or where no two differ: then nothing is known of the spread.
+    """
+    from scipy.stats import norm
+
+    values = np.asarray(differences, dtype=float)
+    spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    if spread == 0:
+        return float("nan")
+    return float((norm.ppf((1 + level) / 2) + norm.ppf(power)) * spread / np.sqrt(len(values)))
+
+
+def _table(values: np.ndarray) -> np.ndarray:
+    array = np.asarray(values, dtype=float)
+    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim != 2 or not np.isfinite(array).all():
+        raise HeadwiseError(
+            f"right answers must be finite numbers [problems, samples], not of shape {array.shape}"
+        )
+    return array

@@ -1,0 +1,1 @@
+"""What the report says of each study, one file each."""

@@ -1,0 +1,199 @@
+"""Does the model fail when the important heads go, and not when random ones go?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from headwise.figures.masking import BLUE, NAMES, RED
+from headwise.report.charts import curve, rounded
+from headwise.report.gather import Run
+from headwise.report.section import Chart, Finding, Panel, Section, head_rows, register
+
+LINES = {"top": ("TopK", "solid"), "random": ("RandomK", "dash"), "random_layer": ("Layer-matched", "dot")}
+
+_STRONGER = "task kind series strength before after change change_lo change_hi n".split()
+
+
+@register("masking")
+def section(run: Run) -> Section:
+    curves, scores, cross = run.table("curves"), run.table("scores"), run.table("cross")
+    if "draw" in curves:
+        curves = curves[curves["draw"].isna()]
+    charts = [
+        _curves(str(model), part, scores[scores["model"] == model])
+        for model, part in curves.groupby("model", sort=False)
+    ]
+    if len(cross):
+        charts += [_cross(str(model), part) for model, part in cross.groupby("model", sort=False)]
+    charts += _interventions(run.table("interventions"))
+    samples = run.table("samples")
+    return Section(
+        findings=_findings(curves),
+        charts=charts,
+        texts=samples if len(samples) else None,
+        heads=head_rows(scores),
+    )
+
+
+def _curves(model: str, curves: pd.DataFrame, scores: pd.DataFrame) -> Chart:
+    similarity = next((name for name in dict.fromkeys(curves["metric"]) if name != "accuracy"), None)
+    panels: list[Panel] = []
+    for task, part in curves.groupby("task", sort=False):
+        start = part[part["k"] == 0]
+        traces: list[dict[str, Any]] = []
+        for metric, colour in (("accuracy", BLUE), (similarity, RED)):
+            for series, (word, dash) in LINES.items():
+                rows = part[(part["metric"] == metric) & (part["series"] == series)]
+                if rows.empty:
+                    continue
+                if series != "random_layer":
+                    rows = pd.concat([start[start["metric"] == metric], rows])
+                # A logarithmic axis has no zero: it stands where a half would.
+                rows = rows.assign(k=rows["k"].where(rows["k"] > 0, _zero(part)))
+                traces += curve(
+                    rows,
+                    name=f"{word} {NAMES.get(str(metric), str(metric))}",
+                    colour=colour,
+                    dash=dash,
+                    first=not panels,
+                    markers=True,
+                    second=metric != "accuracy",
+                )
+        ks = sorted(int(k) for k in part["k"].unique() if k > 0)
+        own = (
+            scores[scores["task"] == task].sort_values("score", ascending=False, kind="stable").head(max(ks))
+        )
+        panels.append(
+            Panel(
+                title=str(task),
+                traces=traces,
+                x={
+                    "title": "# Masked Heads",
+                    "type": "log",
+                    "tickvals": [_zero(part), *ks],
+                    "ticktext": ["0", *map(str, ks)],
+                },
+                y={"title": "Accuracy", "range": [-0.03, 1.03]},
+                y2={"title": NAMES.get(str(similarity), str(similarity)), "range": [-0.03, 1.03]}
+                if similarity
+                else None,
+                model=model,
+                orders={"top": [f"L{r.layer}H{r.head}" for r in own.itertuples()]},
+            )
+        )
+    return Chart(
+        title=f"Masking the heads of {model}",
+        panels=panels,
+        caption="Accuracy (blue, left) and similarity with the unmasked model's text (red, right) against the number "
+        "of masked heads: the ability's first heads, as many random ones, as many random ones of the same layers. "
+        "Bands are 95 % over examples and draws.",
+        columns=2,
+        least=420,
+        height=280,
+        gap=80,
+        table=curves[["model", "task", "series", "k", "metric", "value", "lo", "hi", "n"]],
+    )
+
+
+def _zero(part: pd.DataFrame) -> float:
+    return float(part.loc[part["k"] > 0, "k"].min()) / 2
+
+
+def _findings(curves: pd.DataFrame) -> list[Finding]:
+    """Top-k against random heads at the K where they differ most, for each ability."""
+    found = []
+    own = curves[curves["metric"] == "accuracy"]
+    for (model, task), part in own.groupby(["model", "task"], sort=False):
+        by = {series: rows.set_index("k") for series, rows in part.groupby("series")}
+        if not {"top", "random"} <= set(by):
+            continue
+        shared = by["top"].index.intersection(by["random"].index)
+        gaps = by["random"].loc[shared, "value"] - by["top"].loc[shared, "value"]
+        k = gaps.idxmax()
+        top, rest = by["top"].loc[k], by["random"].loc[k]
+        start = by["full"].iloc[0]["value"] if "full" in by else float("nan")
+        apart = "" if top["hi"] < rest["lo"] else "; the bands overlap"
+        found.append(
+            Finding(
+                sentence=f"{task}, {model}: {start:.0%} right with every head; with {k} masked, {top['value']:.0%} "
+                f"[{top['lo']:.0%}, {top['hi']:.0%}] if they are the ability's first, {rest['value']:.0%} "
+                f"[{rest['lo']:.0%}, {rest['hi']:.0%}] if they are random{apart}.",
+                weight=max(0.0, float(gaps.max())),
+            )
+        )
+    return found
+
+
+def _cross(model: str, cross: pd.DataFrame) -> Chart:
+    rows = cross[cross["metric"] == "accuracy"]
+    names = list(dict.fromkeys(rows["task"]))
+    square = rows.pivot(index="heads_of", columns="task", values="change").loc[names, names]
+    trace = {
+        "type": "heatmap",
+        "z": rounded(square.to_numpy(), 3),
+        "x": names,
+        "y": names,
+        "colorscale": "RdBu",
+        "reversescale": False,
+        "zmin": -1,
+        "zmax": 1,
+        "colorbar": {
+            "title": {"text": "change of accuracy", "side": "right"},
+            "thickness": 12,
+            "outlinewidth": 0,
+        },
+        "showscale": True,
+        "hovertemplate": "heads of %{y} masked, %{x} measured: %{z:+.2f}<extra></extra>",
+    }
+    panel = Panel(
+        title=f"K = {rows['k'].iloc[0]}",
+        traces=[trace],
+        x={"title": "Measured", "tickangle": -30},
+        y={"title": "Masked heads of", "autorange": "reversed"},
+    )
+    return Chart(
+        title=f"Mask one ability's heads, measure another, {model}",
+        panels=[panel],
+        columns=1,
+        height=340,
+        gap=150,
+        table=rows[
+            ["heads_of", "task", "k", "value", "lo", "hi", "full", "change", "change_lo", "change_hi", "n"]
+        ],
+    )
+
+
+def _interventions(table: pd.DataFrame) -> list[Chart]:
+    charts = []
+    if table.empty:
+        return []
+    for model, part in table.groupby("model", sort=False):
+        panels: list[Panel] = []
+        for (task, kind), rows in part.groupby(["task", "kind"], sort=False):
+            traces: list[dict[str, Any]] = []
+            for series, (word, dash) in LINES.items():
+                own = rows[rows["series"] == series].assign(value=lambda r: r["after"])
+                if len(own):
+                    traces += curve(
+                        own, name=word, colour=BLUE, dash=dash, x="strength", first=not panels, markers=True
+                    )
+            panels.append(
+                Panel(
+                    title=f"{task}, {kind}",
+                    traces=traces,
+                    x={"title": "Gate" if kind == "amplify" else "α"},
+                    y={"title": "Accuracy after", "range": [-0.03, 1.03]},
+                )
+            )
+        charts.append(
+            Chart(
+                title=f"Making heads stronger, {model}",
+                panels=panels,
+                columns=3,
+                least=280,
+                table=part[_STRONGER],
+            )
+        )
+    return charts

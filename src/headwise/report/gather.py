@@ -1,0 +1,38 @@
+"""A run folder as the report reads it: what run.json says, and the tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from headwise.runs import read_info, read_table
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder."""
+
+    path: Path
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        return read_info(self.path)
+
+    @property
+    def study(self) -> str:
+        return str(self.info["study"])
+
+    @property
+    def models(self) -> list[str]:
+        return [str(name) for name in self.info.get("settings", {}).get("models", [])]
+
+    def has(self, name: str) -> bool:
+        return (self.path / "tables" / f"{name}.parquet").is_file()
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A table of the run; an empty one where it has none of this name."""
+        return read_table(self.path, name) if self.has(name) else pd.DataFrame()

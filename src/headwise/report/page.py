@@ -1,0 +1,203 @@
+"""The page: sections of every run, one table of heads, everything inlined.
+
+Whatever comes from a prompt, a model or a file name reaches the page either through the template, which
+escapes, or as JSON that the script sets as text, never as markup.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from headwise._version import __version__
+from headwise.errors import HeadwiseError
+from headwise.report.about import score as general
+from headwise.report.charts import rounded
+from headwise.report.gather import Run
+from headwise.report.section import Chart, Finding, Section, writers
+from headwise.runs.disk import replacing, told
+
+_ROWS = 500
+"""Most rows of a chart's own table; the run's tables have them all."""
+_TEXTS = 60
+"""Most sample texts on the page."""
+
+
+def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
+    """Write the report over `runs` (run folders) to the file `out`; returns its path."""
+    if not runs:
+        raise HeadwiseError("a report needs at least one run folder")
+    path = Path(out)
+    page = _page([Run(Path(run)) for run in runs])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with told(path), replacing(path) as partial:
+        partial.write_text(page, encoding="utf-8")
+    return path
+
+
+def findings(runs: Sequence[str | Path]) -> list[Finding]:
+    """What the runs found, the most telling first; at most one of each study comes before the rest."""
+    firsts: list[Finding] = []
+    rest: list[Finding] = []
+    for run in runs:
+        found = sorted(_section(Run(Path(run))).findings, key=lambda f: -f.weight)
+        firsts += found[:1]
+        rest += found[1:]
+    return [*sorted(firsts, key=lambda f: -f.weight), *sorted(rest, key=lambda f: -f.weight)]
+
+
+def _section(run: Run) -> Section:
+    return writers().get(run.study, general.section)(run)
+
+
+def _page(runs: Sequence[Run]) -> str:
+    from jinja2 import Environment, StrictUndefined
+
+    charts: dict[str, Any] = {}
+    shown = []
+    heads = []
+    for number, run in enumerate(runs):
+        section = _section(run)
+        ids = []
+        for chart in section.charts:
+            name = f"chart-{len(charts)}"
+            charts[name] = _chart(chart)
+            ids.append({"id": name, "chart": chart, "table": _table(chart.table)})
+        if section.heads is not None and len(section.heads):
+            heads.append(section.heads.assign(study=run.study, run=number))
+        shown.append(
+            {
+                "id": f"study-{number}",
+                "run": run,
+                "info": run.info,
+                "question": _question(run.study),
+                "findings": section.findings,
+                "charts": ids,
+                "texts": _table(section.texts, _TEXTS),
+                "settings": json.dumps(run.info.get("settings", {}), indent=1, ensure_ascii=False),
+                "took": _took(run.info.get("timings", {}).get("seconds")),
+            }
+        )
+    data = {"charts": charts, "heads": _heads(heads)}
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_asset("page.html"))
+    models = list(dict.fromkeys(model for run in runs for model in run.models))
+    return template.render(
+        version=__version__,
+        models=models,
+        sections=shown,
+        style=_asset("page.css"),
+        script=_asset("page.js"),
+        plotly=_plotly(),
+        data=_in_script(data),
+    )
+
+
+def _chart(chart: Chart) -> dict[str, Any]:
+    return {
+        "panels": [_escaped(asdict(panel)) for panel in chart.panels],
+        "columns": chart.columns,
+        "least": chart.least,
+        "height": chart.height,
+        "gap": chart.gap,
+        "legend": chart.legend,
+        "stacked": chart.stacked,
+        "title": chart.title,
+    }
+
+
+def _escaped(panel: dict[str, Any]) -> dict[str, Any]:
+    """Plotly's labels are a small markup of their own, so names of tasks and models are escaped for it."""
+    panel["title"] = escape(panel["title"], quote=False)
+    for trace in panel["traces"]:
+        for key in ("name", "legendgroup"):
+            if key in trace:
+                trace[key] = escape(trace[key], quote=False)
+        for key in ("x", "y", "text"):
+            if key in trace:
+                trace[key] = _escaped_words(trace[key])
+    return panel
+
+
+def _escaped_words(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_escaped_words(item) for item in value]
+    return escape(value, quote=False) if isinstance(value, str) else value
+
+
+def _heads(parts: list[pd.DataFrame]) -> dict[str, Any]:
+    """The table of heads by columns; words are kept once and pointed to, which makes it a tenth as long."""
+    if not parts:
+        return {"rows": 0}
+    table = pd.concat(parts, ignore_index=True)
+    columns: dict[str, Any] = {"rows": len(table)}
+    for name in ("study", "model", "task", "measure"):
+        codes, words = pd.factorize(table[name].astype(str))
+        columns[name] = {"words": list(words), "codes": codes.tolist()}
+    for name in ("layer", "head", "run"):
+        columns[name] = table[name].astype(int).tolist()
+    for name in ("score", "lo", "hi", "n", "q"):
+        columns[name] = rounded(table[name], 4)
+    return columns
+
+
+def _table(rows: pd.DataFrame | None, most: int = _ROWS) -> dict[str, Any] | None:
+    if rows is None or rows.empty:
+        return None
+    return {
+        "columns": [str(column).replace("_", " ") for column in rows.columns],
+        "rows": [[_cell(value) for value in row] for row in rows.head(most).itertuples(index=False)],
+        "left": max(0, len(rows) - most),
+    }
+
+
+def _cell(value: Any) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and value != value):
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _question(study: str) -> str:
+    """What a study asks; the report knows it without seeing any study's code."""
+    return {
+        "functions": "Which heads serve which ability?",
+        "roles": "Does a head help, hinder, or do nothing?",
+        "circuits": "How few heads explain the behaviour, and does sparse attention need fewer?",
+        "masking": "Does the model fail when the important heads go, and not when random ones go?",
+        "prompts": "What do inserted tokens do to a model's answers and to a head's attention?",
+        "score": "Which heads matter for this task?",
+    }.get(study, f"What did the study {study} find?")
+
+
+def _took(seconds: float | None) -> str:
+    if seconds is None:
+        return "not finished"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _in_script(data: Any) -> str:
+    """JSON that may stand inside a script element: nothing in it can close the element or open a comment."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _asset(name: str) -> str:
+    return (resources.files("headwise.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly() -> str:
+    """Plotly's own script, inlined once."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise HeadwiseError("the report needs plotly: pip install plotly") from None
+    return get_plotlyjs()

@@ -1,0 +1,1 @@
+"""Sparse-attention post-training: text, objective, training, evaluation. The way in is `headwise.sparsify`."""

@@ -1,0 +1,243 @@
+"""What is put into a prompt: nothing, meaningless or meaningful filler, or a text of the user's, and where.
+
+A prompt is a list of pieces, each marked as the problem's own or as inserted, so that nobody has to look for the
+inserted text afterwards: it is known to the character. Conditions as in arXiv 2510.01032.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.tasks.templates import Template
+
+UNITS = {"none": "", "meaningless": "/", "meaningful": "he"}
+"""The built-in fillers: what is repeated."""
+COPIES = 55
+"""How often, unless said otherwise."""
+ARM = "arm"
+"""A condition of the model, not of the prompt: its first MLP is changed (`model/arm.py`)."""
+PLACES = ("between", "before", "end")
+"""Right before the question, after system prompt and solved examples; before everything; after the question."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way to ask the same problems."""
+
+    name: str
+    """As the user wrote it: `none`, `meaningless`, `meaningless:20`, `arm`, or a filler of the user's."""
+    text: str = ""
+    """What is inserted; with the gap `{question}` it stands around the question."""
+    copies: int = 0
+    """How often its unit is repeated; 0 where nothing is inserted."""
+
+    @property
+    def kind(self) -> str:
+        """The name without the number of copies."""
+        return self.name.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a prompt."""
+
+    text: str
+    inserted: bool = False
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A problem as it is asked: what stands before it, and itself."""
+
+    question: str
+    system: str = ""
+    shots: tuple[tuple[str, str], ...] = ()
+    """Solved examples: (question, answer)."""
+
+
+def conditions(
+    names: Sequence[str], fillers: Mapping[str, str] | None = None, lengths: Sequence[int] = ()
+) -> list[Condition]:
+    """The conditions of these names, in their order.
+
+    `name:k` repeats a filler k times, separated by spaces. `fillers` are the user's own, by name. With `lengths`
+    every filler appears once for each length instead.
+
+    >>> [c.text for c in conditions(["none", "meaningless:3", "dots"], {"dots": ". . ."})]
+    ['', '/ / /', '. . .']
+    >>> [c.name for c in conditions(["none", "meaningful"], lengths=(5, 50))]
+    ['none', 'meaningful:5', 'meaningful:50']
+    """
+    own = dict(fillers or {})
+    taken = [name for name in own if name in UNITS or name == ARM or ":" in name or not name]
+    if taken:
+        raise HeadwiseError(
+            f"a filler cannot be called {taken[0]!r}: {', '.join((*UNITS, ARM))} are built in, and a colon begins the "
+            "number of copies; choose another name"
+        )
+    if any(length < 1 for length in lengths):
+        raise HeadwiseError(
+            f"lengths are {list(lengths)}; each is a number of copies, at least 1 (`none` is the condition without)"
+        )
+    made: list[Condition] = []
+    for name in names:
+        one = _condition(name, own)
+        sweep = lengths and one.copies and ":" not in name
+        made += [_condition(f"{name}:{length}", own) for length in lengths] if sweep else [one]
+    if not made:
+        raise HeadwiseError(
+            "no condition was given; name at least one, such as conditions=[none, meaningless]"
+        )
+    twice = {c.name for c in made if sum(other.name == c.name for other in made) > 1}
+    if twice:
+        raise HeadwiseError(f"the condition {min(twice)!r} is given twice; name each once")
+    return made
+
+
+def _condition(name: str, own: Mapping[str, str]) -> Condition:
+    kind, colon, count = name.partition(":")
+    if kind not in UNITS and kind not in own and kind != ARM:
+        raise unknown("condition", kind, (*UNITS, ARM, *own))
+    if kind in ("none", ARM):
+        if colon:
+            raise HeadwiseError(
+                f"{kind!r} inserts nothing, so {name!r} has no number of copies; write {kind!r}"
+            )
+        return Condition(kind)
+    if colon and not (count.isdecimal() and int(count) > 0):
+        raise HeadwiseError(f"{name!r} does not say how many copies; write {kind}:20, say")
+    copies = int(count) if colon else COPIES if kind in UNITS else 1
+    unit = UNITS[kind] if kind in UNITS else own[kind]
+    if not unit:
+        raise HeadwiseError(f"the filler {kind!r} is empty; the condition without one is called none")
+    gaps = Template.parse(unit).names if kind in own else ()
+    if gaps and (gaps != ("question",) or colon):
+        raise HeadwiseError(
+            f"the filler {kind!r} may have one gap, {{question}}, and is then not repeated; it is {unit!r}"
+        )
+    return Condition(name, unit if copies == 1 else " ".join([unit] * copies), copies)
+
+
+# ---- where it goes ----------------------------------------------------------------------------------------
+
+
+def around(condition: Condition, place: str, joint: str) -> tuple[str, str, str]:
+    """What is inserted at the beginning of everything, right before the question, and right after it."""
+    if place not in PLACES:
+        raise unknown("place", place, PLACES)
+    if not condition.text:
+        return "", "", ""
+    parsed = Template.parse(condition.text)
+    if condition.kind not in UNITS and parsed.names:
+        at = parsed.pieces.index(("question", True))
+        return "", *(
+            "".join(text for text, _ in part) for part in (parsed.pieces[:at], parsed.pieces[at + 1 :])
+        )  # type: ignore[return-value]
+    return {
+        "before": (condition.text + joint, "", ""),
+        "between": ("", condition.text + joint, ""),
+        "end": ("", "", joint + condition.text),
+    }[place]
+
+
+def plain_pieces(
+    asked: Asked,
+    condition: Condition,
+    *,
+    template: str,
+    separator: str,
+    place: str = "between",
+    joint: str = "\n",
+) -> list[Piece]:
+    """A prompt as plain text: system prompt, solved examples, question, and what is inserted.
+
+    >>> asked = Asked("1 + 1?", shots=(("2 + 2?", " 4"),))
+    >>> slashes = conditions(["meaningless:2"])[0]
+    >>> pieces = plain_pieces(asked, slashes, template="Q: {prompt} A:{target}", separator="; ", joint=" ")
+    >>> [piece.text for piece in pieces], [piece.inserted for piece in pieces]
+    (['Q: 2 + 2? A: 4; ', '/ / ', 'Q: 1 + 1? A:'], [False, True, False])
+    """
+    solved, head, cue = _shape(template)
+    first, before, after = around(condition, place, joint)
+    context = f"{asked.system}{separator}" if asked.system else ""
+    context += "".join(solved.fill({"prompt": q, "target": a}) + separator for q, a in asked.shots)
+    wrapped = condition.kind not in UNITS and before and after
+    # A text around the question stands inside the template; a filler stands before the question's own label.
+    question = (
+        [Piece(head), Piece(before, True)] if wrapped or not before else [Piece(before, True), Piece(head)]
+    )
+    pieces = [Piece(first, True), Piece(context), *question]
+    return joined([*pieces, Piece(asked.question), Piece(after, True), Piece(cue)])
+
+
+def _shape(template: str) -> tuple[Template, str, str]:
+    """The template for solved examples, and the texts around the question of an open one."""
+    parsed = Template.parse(template)
+    if parsed.names != ("prompt", "target"):
+        raise HeadwiseError(
+            f"template {template!r} does not fit; expected {{prompt}} and then {{target}}, each once, as in "
+            "'Q: {prompt}\\nA:{target}'"
+        )
+    at = parsed.pieces.index(("prompt", True))
+    answer = parsed.pieces.index(("target", True))
+    head = "".join(text for text, _ in parsed.pieces[:at])
+    return parsed, head, "".join(text for text, _ in parsed.pieces[at + 1 : answer])
+
+
+def joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """The same text in as few pieces as possible, none of them empty."""
+    made: list[Piece] = []
+    for piece in pieces:
+        if piece.text and made and made[-1].inserted == piece.inserted:
+            made[-1] = replace(made[-1], text=made[-1].text + piece.text)
+        elif piece.text:
+            made.append(piece)
+    return made
+
+
+MARKS = ("\ue0a1", "\ue0a2", "\ue0a3")
+"""Private characters that stand for the inserted texts while a chat template is filled in."""
+
+
+def marked_messages(
+    asked: Asked, condition: Condition, place: str, joint: str, *, system_role: bool = True
+) -> list[dict[str, str]]:
+    """A chat of system prompt, solved turns and question, with a mark wherever something is inserted.
+
+    What a template does to a message's text (many trim it) happens to the text around the mark, and the mark says
+    where the inserted text belongs in the result, whatever the template puts around it. `system_role`: where a
+    template knows no system messages, the system prompt stands at the beginning of the user's first one.
+    """
+    first, before, after = (
+        mark if text else "" for mark, text in zip(MARKS, around(condition, place, joint), strict=True)
+    )
+    messages = []
+    for question, answer in asked.shots:
+        messages += [
+            {"role": "user", "content": question.strip()},
+            {"role": "assistant", "content": answer.strip()},
+        ]
+    messages.append({"role": "user", "content": f"{before}{asked.question.strip()}{after}"})
+    if asked.system and system_role:
+        messages.insert(0, {"role": "system", "content": asked.system})
+    elif asked.system:
+        messages[0]["content"] = f"{asked.system}\n\n{messages[0]['content']}"
+    messages[0]["content"] = first + messages[0]["content"]
+    return messages
+
+
+def filled_marks(rendered: str, condition: Condition, place: str, joint: str) -> list[Piece]:
+    """A rendered chat cut at its marks, with the inserted texts in their places."""
+    pieces, rest = [], rendered
+    for mark, text in zip(MARKS, around(condition, place, joint), strict=True):
+        if rest.count(mark) != bool(text):
+            raise HeadwiseError(
+                f"the chat template repeats or drops the message that the condition {condition.name!r} is put into, so "
+                "it cannot be located; use another place, or chat=false"
+            )
+        if text:
+            before, _, rest = rest.partition(mark)
+            pieces += [Piece(before), Piece(text, True)]
+    return joined([*pieces, Piece(rest)])

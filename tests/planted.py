@@ -1,0 +1,82 @@
+"""Models of which it is known which heads do anything, and prompts on which those heads make a difference."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+import headwise as hw
+from headwise.model.tiny import tiny_model
+from headwise.tasks import Example, Task
+from helpers import WORDS, HeadsByHook, plain_logits
+
+DENSE = ["L0H1", "L1H0", "L1H3", "L2H2", "L3H0", "L3H1"]
+SPARSE = ["L1H3", "L2H2", "L3H1"]
+
+
+def planted_model(tokenizer, heads, name="planted"):
+    """A tiny random Llama of 4 layers × 4 heads in which only these heads write anything."""
+    # Loaded whole: the loader's proof asks that the heads it turns off make a difference.
+    model = hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer, name=name)
+    kept = {hw.Head.parse(head) for head in heads}
+    with torch.no_grad():
+        for number, layer in enumerate(model.hf.model.layers):
+            for head in range(4):
+                if (number, head) not in kept:
+                    layer.self_attn.o_proj.weight[:, 8 * head : 8 * head + 8] = 0
+    return model
+
+
+def keeping(model, prompt, counterfactual, kept=()):
+    """Logits after the prompt with every head but these taken from the counterfactual, by hooks alone."""
+    seen = {}
+
+    def note(layer, z):
+        seen[layer] = z
+        return z
+
+    with HeadsByHook(model, note):
+        plain_logits(model, model.tokens(counterfactual))
+
+    def edit(layer, z):
+        mixed = seen[layer].clone()
+        for head in kept:
+            if head.layer == layer:
+                mixed[:, :, head.head] = z[:, :, head.head]
+        return mixed
+
+    with HeadsByHook(model, edit):
+        return plain_logits(model, model.tokens(prompt))[-1]
+
+
+def prompts(n, length=6):
+    """Prompt and counterfactual, which differ from the second word on."""
+    pairs = []
+    for i in range(n):
+        words = [WORDS[(i * 7 + j * 3 + i // 3) % 20] for j in range(length)]
+        other = [words[0], *[WORDS[(i * 5 + j * 11 + 1) % 20] for j in range(1, length)]]
+        pairs.append((" ".join(words), " ".join(other)))
+    return pairs
+
+
+def told_apart(models, n=16, name="apart"):
+    """Examples whose target all of these models raise, and whose foil they lower, by what their heads do."""
+    examples = []
+    for prompt, other in prompts(n):
+        raised = torch.stack(
+            [plain_logits(m, m.tokens(prompt))[-1] - keeping(m, prompt, other) for m in models]
+        )[:, 3:]  # words, not the tokenizer's own signs
+        target, foil = raised.min(0).values.argmax(), raised.max(0).values.argmin()
+        examples.append(Example(prompt, f" {WORDS[target]}", (f" {WORDS[foil]}",), other))
+    return Task(name, tuple(examples), "logit_diff")
+
+
+def written(task, path):
+    """The task as a file that a study can be given."""
+    lines = [
+        {"prompt": e.prompt, "target": e.target, "foils": list(e.foils), "counterfactual": e.counterfactual}
+        for e in task
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return str(path)

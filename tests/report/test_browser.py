@@ -1,0 +1,160 @@
+"""The page in a real browser, opened from a file as a person would."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from headwise.report import write_report
+from report.conftest import HOSTILE, score_table
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
+    None,
+)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium"
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def tables():
+    return {
+        "scores": score_table("tiny", "ioi", "ablation", (3, 4)),
+        "other": score_table("tiny", HOSTILE, "ablation", (3, 4), seed=1),
+    }
+
+
+@pytest.fixture
+def opened(browser, make_run, tables, tmp_path):
+    """A page over two runs of one model, one of them with a task whose name is an attack."""
+    runs = [
+        make_run("a", "score", {"scores": tables["scores"]}),
+        make_run("b", "score", {"scores": tables["other"]}, notices=[HOSTILE]),
+    ]
+    path = write_report(runs, tmp_path / "report.html")
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.problems, page.requests = [], []
+    page.on(
+        "console", lambda message: page.problems.append(message.text) if message.type == "error" else None
+    )
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on("request", lambda request: page.requests.append(request.url))
+    page.goto(path.as_uri())
+    page.wait_for_selector("#chart-0 .heatmaplayer")
+    page.locator("#chart-1").scroll_into_view_if_needed()
+    page.wait_for_selector("#chart-1 .heatmaplayer")
+    yield page
+    page.close()
+
+
+def hover(page, chart, layer, head):
+    """Move the mouse to the middle of one cell of the first map of a chart."""
+    spot = page.evaluate(
+        """([id, layer, head]) => {
+            const plot = document.getElementById(id), axes = plot._fullLayout;
+            const box = plot.getBoundingClientRect();
+            const across = axes.xaxis._offset + axes.xaxis.d2p(head), down = axes.yaxis._offset + axes.yaxis.d2p(layer);
+            return [box.left + across, box.top + down];
+        }""",
+        [chart, layer, head],
+    )
+    page.mouse.move(*spot)
+    return spot
+
+
+def test_it_opens_from_a_file_without_a_request_or_an_error(opened):
+    assert opened.problems == []
+    assert [url for url in opened.requests if not url.startswith("file:")] == []
+    assert len(opened.requests) == 1
+
+
+def test_hovering_a_head_shows_its_number(opened, tables):
+    row = tables["scores"].query("layer == 1 and head == 2").iloc[0]
+    opened.locator("#chart-0").scroll_into_view_if_needed()
+    hover(opened, "chart-0", 1, 2)
+    label = opened.wait_for_selector("#chart-0 .hoverlayer .hovertext").text_content()
+    assert "L1H2" in label
+    shown = float(label.split("L1H2")[1].split("[")[0].replace("−", "-"))
+    assert shown == pytest.approx(row["score"], rel=2e-3)
+
+
+def test_clicking_a_head_marks_it_in_every_chart_and_shows_its_row(opened, tables):
+    opened.locator("#chart-0").scroll_into_view_if_needed()
+    opened.mouse.click(*hover(opened, "chart-0", 2, 3))
+    opened.wait_for_selector("#card:not([hidden])")
+    for chart in ("chart-0", "chart-1"):
+        shapes = opened.evaluate(f"document.getElementById('{chart}').layout.shapes.map(s => [s.x0, s.y0])")
+        assert shapes == [[2.5, 1.5]]
+    card = opened.locator("#card").inner_text()
+    assert "L2H3" in card
+    for name in ("scores", "other"):
+        score = tables[name].query("layer == 2 and head == 3").iloc[0]["score"]
+        assert f"{score:.4g}"[:6] in card
+    opened.keyboard.press("Escape")
+    assert opened.locator("#card").is_hidden()
+
+
+def test_the_table_sorts_and_filters(opened, tables):
+    def first():
+        return opened.locator("#table tbody tr td").nth(0).inner_text()
+
+    both = [row for name in ("scores", "other") for row in tables[name].to_dict("records")]
+    by_score = sorted(both, key=lambda row: row["score"])
+    assert first() == f"L{by_score[-1]['layer']}H{by_score[-1]['head']}"
+    opened.click("[data-column=score]")
+    assert first() == f"L{by_score[0]['layer']}H{by_score[0]['head']}"
+    assert opened.locator("th[aria-sort=ascending]").inner_text().startswith("score")
+    opened.fill("#find", "l1h1")
+    assert opened.locator("#table tbody tr").count() == 2
+    opened.select_option("[data-filter=task]", "ioi")
+    assert opened.locator("#table tbody tr").count() == 1
+    assert "1 of 24 rows" in opened.locator("#count").inner_text()
+
+
+def test_hostile_text_stays_text(opened):
+    assert opened.evaluate("window.broken") is None
+    assert opened.locator("img").count() == 0
+    assert "<script>window.broken=1</script>" in opened.locator("body").inner_text()
+
+
+def test_dark_follows_the_system_and_the_button(browser, opened):
+    def paper():
+        return opened.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    light = paper()
+    opened.emulate_media(color_scheme="dark")
+    opened.wait_for_selector("html[data-theme=dark]")
+    dark = paper()
+    assert light != dark
+    opened.click("#theme")
+    assert paper() == light
+
+
+@pytest.mark.parametrize("width", [320, 390, 768])
+def test_a_small_window_has_no_sideways_scroll(opened, width):
+    opened.set_viewport_size({"width": width, "height": 800})
+    opened.wait_for_timeout(400)
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_accessibility_check_finds_nothing_serious(opened, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
+    opened.emulate_media(color_scheme=scheme)
+    opened.mouse.click(*hover(opened, "chart-1", 0, 0))
+    found = axe.Axe().run(opened).response["violations"]
+    serious = [
+        (v["id"], v["nodes"][0]["html"][:120]) for v in found if v["impact"] in ("serious", "critical")
+    ]
+    assert serious == []

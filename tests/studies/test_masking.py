@@ -1,0 +1,386 @@
+"""The study `masking` on a tiny model: from a labelled file to curves, texts, cross table and a resumed run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import headwise as hw
+from headwise.errors import HeadwiseError
+from headwise.heads import Head
+from headwise.model.tiny import tiny_model
+from headwise.runs import CellStore, read_table
+from headwise.studies import masking as study
+from headwise.studies import masking_plan
+from headwise.studies.mask_sets import default_ks, mask_sets
+from headwise.studies.mask_texts import Judge, accuracy_metric, answer_part
+from headwise.studies.workbench import Workbench
+from headwise.tasks import Example, Task
+from headwise.tasks.files import load_task
+from helpers import REPOSITORY, WORDS, HeadsByHook, plain_logits
+
+COGQA = REPOSITORY.parent / "shared/data/cogqa/test.json"
+LABELS = ("animals", "colours")
+ANSWERS = {"animals": ("cat", "dog", "bird"), "colours": ("red", "blue", "small")}
+TABLES = (
+    "scores",
+    "examples",
+    "curves",
+    "texts",
+    "orders",
+    "samples",
+    "cross",
+    "cross_texts",
+    "interventions",
+)
+SETTINGS = {
+    "answer": "text",
+    "cross": True,
+    "intervene": ["amplify", "shift"],
+    "new_tokens": 4,
+    "k": [1, 2, 4],
+    "n": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Ten examples of each of two made-up abilities, in turn, each with a foil."""
+    lines = []
+    for i in range(20):
+        label = LABELS[i % 2]
+        prompt = " ".join(WORDS[(i * 7 + j * 3) % 20] for j in range(4 + i % 3))
+        row = {
+            "prompt": prompt,
+            "target": f" {ANSWERS[label][(i // 2) % 3]}",
+            "foils": [" the"],
+            "label": label,
+        }
+        lines.append(json.dumps(row))
+    path = tmp_path_factory.mktemp("data") / "kinds.jsonl"
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def model(word_tokenizer):
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer))
+    hf.generation_config.eos_token_id = None
+    return hw.load(hf, tokenizer=word_tokenizer, name="tiny")
+
+
+@pytest.fixture(scope="module")
+def finished(model, data, tmp_path_factory):
+    """One whole run with everything that is optional, and its figures."""
+    return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data, **SETTINGS)
+
+
+def carried_out(model, out, data, **settings):
+    bench = Workbench(progress=False)
+    bench.add(model)
+    return hw.run("masking", out, workbench=bench, models=["tiny"], data=data, **settings)
+
+
+def halves(data, label):
+    task = load_task(data)
+    return task.take([i for i in range(20) if task.examples[i].label == label]).halves()
+
+
+def written_slowly(model, prompt, off, count):
+    """Greedy decoding without batch or cache, heads zeroed by hooks on the output projections."""
+
+    def zero(layer, z):
+        z = z.clone()
+        for head in off:
+            if head.layer == layer:
+                z[..., head.head, :] = 0
+        return z
+
+    ids = model.tokens(prompt)
+    start = len(ids)
+    tokenizer = model.text.tokenizer
+    for _ in range(count):
+        with HeadsByHook(model, zero):
+            chosen = int(plain_logits(model, ids)[-1].argmax())
+        if chosen == tokenizer.eos_token_id:
+            break
+        ids = [*ids, chosen]
+    return tokenizer.decode(ids[start:], skip_special_tokens=True)
+
+
+def masked_heads(orders, **wanted):
+    for name, value in wanted.items():
+        orders = orders[orders[name] == value]
+    return [Head(int(row.layer), int(row.head)) for row in orders.sort_values("place").itertuples()]
+
+
+def test_every_table_and_figure_is_there(finished):
+    curves = read_table(finished.path, "curves")
+    assert list(curves.columns[:11]) == "model task series action k metric value lo hi n draw".split()
+    points = curves[curves["draw"].isna()].groupby(["task", "series"])["k"].unique().map(sorted).to_dict()
+    for label in LABELS:
+        assert points[label, "full"] == [0]
+        assert points[label, "top"] == points[label, "random"] == [1, 2, 4]
+        assert points[label, "random_layer"] == [4]
+    assert set(curves["metric"]) == {"accuracy", "chrf"}
+    assert set(curves["n"]) == {5}
+    assert ((curves["lo"] <= curves["value"]) & (curves["value"] <= curves["hi"])).all()
+    for name in TABLES:
+        assert len(read_table(finished.path, name))
+    for name in ("masking-tiny", "masking-cross-tiny", "interventions-tiny"):
+        for kind in ("png", "svg", "pdf"):
+            assert (finished.path / f"figures/{name}.{kind}").stat().st_size > 5_000
+
+
+def test_the_order_comes_from_one_half_and_the_texts_from_the_other(model, data, finished):
+    orders, texts = read_table(finished.path, "orders"), read_table(finished.path, "texts")
+    samples = read_table(finished.path, "samples")
+    for label in LABELS:
+        find, test = halves(data, label)
+        expected = hw.score(model, find, "attribution", metric="logprob").order()
+        for k in (1, 2, 4):
+            assert masked_heads(orders, task=label, series="top", k=k) == expected[:k]
+        assert samples.loc[samples["task"] == label, "prompt"].tolist() == [e.prompt for e in test]
+        assert texts[texts["task"] == label]["example"].max() == len(test) - 1
+
+
+def test_texts_are_those_of_a_slow_loop_with_the_heads_zeroed_by_hooks(model, data, finished):
+    orders, texts = read_table(finished.path, "orders"), read_table(finished.path, "texts")
+    for label, (series, k, draw) in itertools.product(LABELS, [("top", 4, 0), ("random", 2, 3)]):
+        _, test = halves(data, label)
+        off = masked_heads(orders, task=label, series=series, k=k, draw=draw)
+        own = texts[(texts["task"] == label) & (texts["series"] == series) & (texts["k"] == k)]
+        own = own[own["draw"] == draw].sort_values("example")["text"].tolist()
+        slow = [written_slowly(model, example.prompt, off, 4) for example in test]
+        assert [text.split() for text in own] == [text.split() for text in slow]
+
+
+def test_the_numbers_of_the_curves_are_those_of_the_texts(data, finished):
+    texts, curves = read_table(finished.path, "texts"), read_table(finished.path, "curves")
+    examples = read_table(finished.path, "examples")
+    chrf = pytest.importorskip("sacrebleu.metrics.chrf").CHRF()
+    for label in LABELS:
+        _, test = halves(data, label)
+        own = texts[texts["task"] == label]
+        full = own[own["series"] == "full"].sort_values("example")["text"].tolist()
+        for row in curves[(curves["task"] == label) & curves["draw"].isna()].itertuples():
+            there = own[(own["series"] == row.series) & (own["k"] == row.k)]
+            if row.metric == "accuracy":
+                values = [
+                    test.examples[t.example].target.strip() in t.text.split() for t in there.itertuples()
+                ]
+            else:
+                values = [
+                    chrf.sentence_score(t.text, [full[t.example]]).score / 100 for t in there.itertuples()
+                ]
+            assert row.value == pytest.approx(np.mean(values)), row
+    points = examples[examples["series"].notna()]
+    means = points.groupby(["task", "series", "k", "metric"])["value"].mean()
+    pooled = curves[curves["draw"].isna()].set_index(["task", "series", "k", "metric"])["value"]
+    np.testing.assert_allclose(means.to_numpy(), pooled[means.index].to_numpy())
+
+
+def test_controls_never_touch_the_masked_heads_and_layer_matched_ones_keep_the_layers(finished):
+    orders = read_table(finished.path, "orders")
+    for label, k in itertools.product(LABELS, (1, 2, 4)):
+        top = set(masked_heads(orders, task=label, series="top", k=k))
+        draws = [set(masked_heads(orders, task=label, series="random", k=k, draw=draw)) for draw in range(5)]
+        assert all(len(draw) == k and not draw & top for draw in draws)
+        assert len({frozenset(draw) for draw in draws}) > 1
+    for label in LABELS:
+        top = masked_heads(orders, task=label, series="top", k=4)
+        for draw in range(5):
+            matched = orders[(orders["task"] == label) & (orders["series"] == "random_layer")]
+            matched = matched[matched["draw"] == draw]
+            assert not set(masked_heads(matched)) & set(top)
+            layers = pd.Series([head.layer for head in top]).value_counts()
+            moved = int(matched["moved"].iloc[0])
+            kept = sum(min(layers.get(layer, 0), n) for layer, n in matched["layer"].value_counts().items())
+            assert 4 - kept == moved
+
+
+def test_the_cross_table_masks_one_ability_and_measures_the_other(model, data, finished):
+    cross, orders = read_table(finished.path, "cross"), read_table(finished.path, "orders")
+    assert len(cross) == 2 * 2 * 2
+    texts = read_table(finished.path, "cross_texts")
+    off = masked_heads(orders, task="animals", series="top", k=4)
+    _, test = halves(data, "colours")
+    own = texts[(texts["task"] == "colours") & (texts["heads_of"] == "animals")].sort_values("example")
+    slow = [written_slowly(model, example.prompt, off, 4) for example in test]
+    assert [text.split() for text in own["text"]] == [text.split() for text in slow]
+    accuracy = cross[cross["metric"] == "accuracy"].set_index(["heads_of", "task"])
+    right = [e.target.strip() in text.split() for e, text in zip(test, slow, strict=True)]
+    assert accuracy.loc[("animals", "colours"), "value"] == pytest.approx(np.mean(right))
+    curves = read_table(finished.path, "curves")
+    top = curves[(curves["series"] == "top") & (curves["k"] == 4) & (curves["metric"] == "accuracy")]
+    for label in LABELS:
+        same = top.loc[top["task"] == label, "value"].iloc[0]
+        assert accuracy.loc[(label, label), "value"] == pytest.approx(same)
+
+
+def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    real, calls = masking_plan.generate, []
+
+    def breaks(*args, **options):
+        calls.append(len(options.get("gates", [0])))
+        if len(calls) == 9:
+            raise KeyboardInterrupt
+        return real(*args, **options)
+
+    monkeypatch.setattr(masking_plan, "generate", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        carried_out(model, tmp_path / "cut", data, **SETTINGS)
+    cells = CellStore(tmp_path / "cut/cells.sqlite")
+    assert len(cells) == 2 + 8  # two orders, and eight cells of text
+    cells.close()
+    carried_out(model, tmp_path / "cut", data, **SETTINGS)
+    whole = 2 + 2 * 7 + 2 + 4  # full; top and random at three K, layer-matched at one; cross; interventions
+    assert len(calls) == whole + 1
+    for name in TABLES:
+        tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (finished.path, tmp_path / "cut")]
+        assert tables[0] == tables[1], name
+    carried_out(model, tmp_path / "cut", data, **SETTINGS)
+    assert len(calls) == whole + 1
+
+
+def test_all_draws_of_a_point_are_written_in_one_call(model, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    real, calls = masking_plan.generate, []
+
+    def counted(*args, **options):
+        calls.append(len(options.get("gates", [0])))
+        return real(*args, **options)
+
+    monkeypatch.setattr(masking_plan, "generate", counted)
+    settings = {"n": 3, "k": [2], "draws": 6, "new_tokens": 2, "abilities": ["colours"], "layer_matched": []}
+    carried_out(model, tmp_path / "run", data, **settings)
+    assert calls == [1, 1, 6]
+
+
+def test_another_scale_or_place_of_the_gates_gives_other_cells(model, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    small = {"n": 3, "k": [4], "draws": 1, "new_tokens": 3, "abilities": ["colours"], "method": "random"}
+    folder = carried_out(model, tmp_path / "run", data, **small)
+    before = read_table(folder.path, "texts")
+    folder = carried_out(model, tmp_path / "run", data, scale=1.0, **small)
+    texts = read_table(folder.path, "texts")
+    full = texts[texts["series"] == "full"]["text"].tolist()
+    assert texts[texts["series"] == "top"]["text"].tolist() == full  # a gate of 1 masks nothing
+    assert before[before["series"] == "top"]["text"].tolist() != full
+    folder = carried_out(model, tmp_path / "run", data, positions="last", **small)
+    last = read_table(folder.path, "texts")
+    assert (
+        last[last["series"] == "top"]["text"].tolist() != before[before["series"] == "top"]["text"].tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"abilities": ["animal"]}, "did you mean 'animals'"),
+        ({"method": "ablate"}, "did you mean 'ablation'"),
+        ({"k": [9]}, "16 heads: a random control needs as many heads again, so mask 1 to 8"),
+        ({"similarity": "chr"}, "did you mean 'chrf'"),
+        ({"accuracy": "contain"}, "did you mean 'contains'"),
+        ({"positions": "first"}, "unknown positions"),
+        ({"intervene": ["amplifi"]}, "did you mean 'amplify'"),
+        ({"order_by": "size"}, "unknown order_by"),
+        ({"answer": "sentences"}, "did you mean 'sentence'"),
+        ({"n": 1}, "expected at least 2"),
+        ({"method_options": {"graddrop": True, "steps": 3}}, "unknown option"),
+    ],
+)
+def test_a_mistake_ends_the_run_before_it_begins(model, data, tmp_path, settings, said, monkeypatch):
+    monkeypatch.setattr(study, "execute", lambda *_, **__: pytest.fail("something was computed"))
+    with pytest.raises(HeadwiseError, match=said):
+        carried_out(model, tmp_path / "run", data, **settings)
+
+
+def test_a_missing_package_is_told_before_anything_is_written(model, data, tmp_path, monkeypatch):
+    real = __import__("importlib").util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "sacrebleu" else real(name))
+    monkeypatch.setattr(study, "execute", lambda *_, **__: pytest.fail("something was computed"))
+    with pytest.raises(HeadwiseError, match="the metric 'chrf' needs sacrebleu"):
+        carried_out(model, tmp_path / "run", data)
+
+
+def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    assert any("answers few examples rightly" in notice for notice in finished.notices)
+    folder = carried_out(model, tmp_path / "run", data, k=[1], draws=1, new_tokens=1, layer_matched=[])
+    assert "animals has 10 examples, so 5 are written on from instead of 40" in folder.notices
+
+
+@pytest.mark.skipif(not COGQA.is_file(), reason="no folder shared/data beside the repository")
+def test_cogqa_works_end_to_end_with_its_four_abilities(model, tmp_path):
+    settings = {"n": 3, "k": [2], "draws": 2, "new_tokens": 3, "limit": 200, "layer_matched": []}
+    folder = carried_out(model, tmp_path / "run", str(COGQA), accuracy="rouge1", **settings)
+    curves = read_table(folder.path, "curves")
+    assert list(dict.fromkeys(curves["task"])) == list(masking_plan.ABILITIES)
+    assert set(curves["series"]) == {"full", "top", "random"}
+    asked = set(read_table(folder.path, "samples")["prompt"])
+    assert asked < {example.prompt for example in load_task(str(COGQA))}
+    assert len(asked) == 4 * 3
+
+
+@pytest.mark.parametrize(
+    ("heads", "ks"),
+    [(1024, (16, 32, 64, 128)), (512, (16, 32, 64, 128)), (270, (4, 8, 16, 32)), (16, (1, 2)), (2, (1,))],
+)
+def test_the_grid_keeps_its_shares_in_small_models(heads, ks):
+    assert default_ks(heads) == ks
+
+
+def test_sets_depend_on_seed_and_k_alone():
+    order = [Head(layer, head) for layer in range(4) for head in range(4)]
+    first, again, other = (mask_sets(order, (2, 4), (4,), 5, seed) for seed in (0, 0, 1))
+    assert first == again
+    assert [one.draws for one in first if one.series == "random"] != [
+        one.draws for one in other if one.series == "random"
+    ]
+    gates = first[-1].gates((4, 4), scale=0.001)
+    assert gates.shape == (5, 4, 4)
+    assert np.isclose(gates, 0.001).sum(axis=(1, 2)).tolist() == [4] * 5
+    assert first[-1].moved == 5 * 4  # the order's first four heads are a whole layer, so all come from others
+
+
+@pytest.mark.parametrize(
+    ("text", "judged", "part"),
+    [
+        (" 8. She buys 9 more.", "sentence", "8."),
+        (" 8. She buys 9 more.", "text", "8. She buys 9 more."),
+        ("\n\n3.5 kg\nQ: And?", "sentence", "3.5 kg"),
+        (' mother." Then', "sentence", 'mother."'),
+        ("", "sentence", ""),
+    ],
+)
+def test_the_answer_is_the_first_sentence_or_everything(text, judged, part):
+    assert answer_part(text, judged) == part
+
+
+@pytest.mark.parametrize(
+    ("answers", "name"),
+    [
+        ((" 8", " 1,200"), "math"),
+        ((" $33", " -4.5 %"), "math"),
+        ((" 8", " eight"), "contains"),
+        ((" 3 kg",), "contains"),
+    ],
+)
+def test_numbers_are_compared_as_numbers(answers, name):
+    task = Task("t", tuple(Example("p", answer) for answer in answers))
+    assert accuracy_metric("auto", task) == name
+    assert accuracy_metric("exact", task) == "exact"
+
+
+def test_a_text_that_equals_the_full_one_is_wholly_similar_even_if_empty():
+    task = Task("t", (Example("p", " cat"), Example("p", " dog")))
+    values = Judge("contains", "chrf").values(["", "a cat"], ["", "a dog"], task)
+    assert values["chrf"][0] == 1
+    assert 0 < values["chrf"][1] < 1
+    assert values["accuracy"].tolist() == [0, 0]

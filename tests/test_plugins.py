@@ -1,0 +1,49 @@
+"""A package of its own, installed beside headwise, adds to it without touching it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+PLUGIN = """
+    import random
+    from headwise.tasks import Example
+    from headwise.tasks.registry import register
+
+    @register("echo", metric="logprob", about="say the word again")
+    def echo(draw: random.Random) -> Example:
+        word = draw.choice(("red", "blue", "green", "grey"))
+        return Example(f"{word} {draw.randint(0, 9999)} {word}", f" {word}")
+"""
+
+
+def _installed(folder, code):
+    """What pip leaves behind for a package with one entry point."""
+    (folder / "echo_plugin.py").write_text(textwrap.dedent(code))
+    about = folder / "echo_plugin-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: echo-plugin\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[headwise.plugins]\necho = echo_plugin\n")
+
+
+def _headwise(folder, *words):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    command = [sys.executable, "-m", "headwise.cli", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def test_a_task_of_another_package_appears_in_the_command_line(tmp_path):
+    _installed(tmp_path, PLUGIN)
+    assert "echo" in _headwise(tmp_path, "list", "tasks").stdout
+    assert "say the word again" in _headwise(tmp_path, "list", "tasks").stdout
+    assert " red" in _headwise(tmp_path, "task", "echo", "--show", "12").stdout
+
+
+def test_a_broken_plug_in_is_named_in_one_sentence(tmp_path):
+    _installed(tmp_path, "import nothing_of_this_name")
+    done = _headwise(tmp_path, "list", "tasks")
+    assert done.returncode == 2
+    assert "the plug-in 'echo' (echo_plugin) cannot be imported" in done.stderr
+    assert "Traceback" not in done.stderr
