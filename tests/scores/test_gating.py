@@ -10,6 +10,9 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
+from headwise.heads import single_gates
+from headwise.metrics import metric
+from headwise.model.engine import Engine
 from headwise.scores.gate_fit import FitSettings, fit_gates, random_logits, regulariser, sigmoid
 from headwise.scores.gate_likelihood import Batches, GateLikelihood, pieces
 from headwise.scores.gating import one_fit
@@ -115,8 +118,21 @@ def test_pieces_hold_every_row_once_within_the_budget_and_never_cost_more_than_p
             current = []
         current.append(length)
     plain += len(current) * current[-1] + overhead
-    # The search counts whole pieces per length, so it may miss by the last piece of a cut, not by more.
-    assert sum(padded) + overhead * len(found) <= 1.1 * plain + overhead
+    assert sum(padded) + overhead * len(found) <= plain
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_pieces_are_the_best_of_all_ways_to_cut(seed):
+    draw = np.random.default_rng(seed)
+    lengths, overhead = draw.integers(1, 30, 8), int(draw.integers(0, 20))
+    found = pieces(lengths, 60, overhead)
+    ordered = np.sort(lengths)
+    costs = []
+    for cuts in itertools.product([False, True], repeat=7):
+        groups = np.split(ordered, [i + 1 for i, cut in enumerate(cuts) if cut])
+        if all(len(g) * g[-1] <= 60 for g in groups):
+            costs.append(sum(len(g) * g[-1] + overhead for g in groups))
+    assert sum(len(p) * lengths[p].max() + overhead for p in found) == min(costs)
 
 
 def test_every_round_shows_every_example_once_in_an_order_of_the_seed():
@@ -286,17 +302,28 @@ def planted(model, silent, noisy, strength, seed=0):
 
 
 @pytest.mark.bundled
-def test_planted_heads_of_the_bundled_model_get_their_roles_in_every_seed(smollm2):
-    """Output projections zeroed: irrelevant; replaced by strong noise: interfering."""
+def test_planted_heads_of_the_bundled_model_are_told_apart(smollm2):
+    """Zeroed output projections go wherever they are pulled; noise that does harm is shut although it is pulled open.
+
+    Noise need not do harm: in a late layer it may as well push towards a target. Exact ablation says where it does.
+    The whole of it, three full fits of ten heads of each kind over five seeds, is in `benchmarks/gating.py`.
+    """
     silent, noisy = [(3, 2), (12, 7), (25, 0)], [(4, 1), (11, 5), (20, 8)]
-    model = planted(smollm2, silent, noisy, strength=10.0)
-    task = hw.task("syntax", 6, model=model)
-    quick = {"updates": 20, "first_updates": 8, "batch": 6, "first_rate": (1.0, 0.2), "rate": (1.0, 0.2)}
-    scores = hw.score(model, task, "gating", seeds=2, stop=None, **quick)
-    roles = {name: np.array(values) for name, values in scores.details["roles"].items()}
-    for layer, head in silent:
-        assert (roles["facilitation"][:, layer, head] < 0.05).all(), (layer, head)
-        assert (roles["interference"][:, layer, head] < 0.05).all(), (layer, head)
-    labels = role_labels(1 - roles["interference"], roles["facilitation"])
-    found = [labels[seed, layer, head] == "interfering" for layer, head in noisy for seed in range(2)]
-    assert np.mean(found) >= 0.8, labels[:, [4, 11, 20], [1, 5, 8]]
+    model = planted(smollm2, silent, noisy, strength=20.0)
+    task = hw.task("syntax", 12, model=model)
+    settings = FitSettings(
+        updates=20, first_updates=10, batch=12, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None
+    )
+    likelihood = GateLikelihood(model, task, batch_tokens=192)
+    free = one_fit(likelihood, "free", [0], settings)
+    plus = one_fit(likelihood, "plus", [0], settings, free.logits).gates[0]
+    # Nothing but the pull moves a head that writes nothing, so two examples are as good as twelve.
+    minus = one_fit(GateLikelihood(model, task.take([0, 1])), "minus", [0], settings, free.logits).gates[0]
+    for head in silent:
+        assert minus[head] < 0.05, head
+        assert 1 - plus[head] < 0.05, head
+    effects = Engine(model, task, metric("mean_logprob")).measure(single_gates(noisy, model.shape)).effects
+    harmful = [head for head, effect in zip(noisy, effects.mean(axis=1), strict=True) if effect < -3]
+    assert harmful
+    for head in harmful:
+        assert plus[head] < 0.5, head

@@ -14,10 +14,18 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.tiny import tiny_model
 from headwise.runs import CellStore, read_table
+from headwise.scores.gate_fit import FitSettings
 from headwise.scores.roles import ROLES, role_labels
 from headwise.studies import roles as study
+from headwise.studies.role_settings import (
+    QUICK_FEWEST,
+    QUICK_FIT,
+    QUICK_KS,
+    RolesSettings,
+    few_tokens,
+    quickened,
+)
 from headwise.studies.role_tables import curve_rows, expected_order, joint_rows, order_sentence
-from headwise.studies.roles import QUICK_FIT, QUICK_KS, RolesSettings, quickened
 from headwise.studies.workbench import Workbench
 from helpers import HeadsByHook, plain_logits, word_task
 
@@ -254,16 +262,16 @@ def test_quick_means_two_seeds_few_updates_and_short_targets_unless_told_otherwi
     quick = quickened(RolesSettings(quick=True))
     assert (quick.seeds, quick.n, quick.fit, quick.ks, quick.random_sets) == (2, 24, QUICK_FIT, QUICK_KS, 0)
     assert quick.task_options == {"math": {"length": "short"}}
-    own = quickened(RolesSettings(quick=True, fit=study.FitSettings(updates=7), ks=(0, 1), tasks=("ioi",)))
+    own = quickened(RolesSettings(quick=True, fit=FitSettings(updates=7), ks=(0, 1), tasks=("ioi",)))
     assert (own.fit.updates, own.ks, own.task_options) == (7, (0, 1), {})
 
 
 def test_quick_takes_more_short_examples_than_long_ones(model):
     short = hw.Task("s", tuple(hw.Example("the cat", " sat") for _ in range(60)))
     long = hw.Task("l", tuple(hw.Example("the cat " * 20, " sat") for _ in range(60)))
-    assert len(study.few_tokens(short, model)) == 140 // 3
-    assert len(study.few_tokens(long, model)) == study.QUICK_FEWEST
-    assert len(study.few_tokens(long.take([0, 1]), model)) == 2
+    assert len(few_tokens(short, model)) == 140 // 3
+    assert len(few_tokens(long, model)) == QUICK_FEWEST
+    assert len(few_tokens(long.take([0, 1]), model)) == 2
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,8 @@ def _always_and_ever(axes: Any, counts: pd.DataFrame, pairs: list[tuple[str, str
     for column, label in enumerate(_LABELS):
         axes.text(column + 0.5, -0.55, label, ha="center", va="bottom", fontsize=8, color=_LABELS[label])
         for row, pair in enumerate(pairs):
-            one = counts.loc[(*pair, label)]
+            model, task = pair
+            one = counts.loc[(model, task, label), :]
             axes.text(
                 column + 0.5,
                 row,

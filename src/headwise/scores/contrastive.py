@@ -75,10 +75,11 @@ def contrastive(
         )
     chosen = settings or FitSettings()
     options: dict[str, Any] = {"reference": reference, "batch_tokens": batch_tokens}
-    sides = [GateLikelihood(model, task, **options) for task in (keep, lose)]
-    slopes = contrast_slopes(
-        *(own_batches(side, seeds, chosen.batch, 3 + number) for number, side in enumerate(sides)), floor
+    kept, lost = (
+        own_batches(GateLikelihood(model, task, **options), seeds, chosen.batch, 3 + number)
+        for number, task in enumerate((keep, lose))
     )
+    slopes = contrast_slopes(kept, lost, floor)
     start = random_logits(model.shape, seeds, chosen.bound)
     fit = fit_gates(slopes, start, model.exists, chosen, sign=1, advance=advance)
     table = evaluate(model, held_out, fit.gates, seeds, reference=reference, batch_tokens=batch_tokens)

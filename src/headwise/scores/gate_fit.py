@@ -108,8 +108,8 @@ def random_logits(shape: tuple[int, int], seeds: Sequence[int], bound: float) ->
     Beyond the bound nothing would pull a gate that the likelihood does not care about: it would stay where chance
     put it, and a head that does nothing would be called needed or harmful.
     """
-    ends = sigmoid(np.array([-bound, bound]))
-    drawn = np.stack([np.random.default_rng([seed, 0]).uniform(*ends, shape) for seed in seeds])
+    low, high = sigmoid(np.array([-bound, bound])).tolist()
+    drawn = np.stack([np.random.default_rng([seed, 0]).uniform(low, high, shape) for seed in seeds])
     logits: np.ndarray = np.log(drawn) - np.log1p(-drawn)
     return logits
 
@@ -143,7 +143,8 @@ def fit_gates(
     strength = sign * settings.strength
     seeds = [_Seed(logits, schedule) for logits in start]
     shape = (updates, len(seeds))
-    fit = Fit(start.copy(), *(np.full(shape, np.nan) for _ in range(3)), np.zeros(len(seeds), dtype=int))
+    likelihoods, objectives, rates = (np.full(shape, np.nan) for _ in range(3))
+    fit = Fit(start.copy(), likelihoods, objectives, rates, np.zeros(len(seeds), dtype=int))
     fit.kept[0] = start.copy()
     for update in range(updates):
         active = np.array([place for place, seed in enumerate(seeds) if not seed.done])
@@ -164,8 +165,7 @@ def fit_gates(
             fit.rates[update, place] = seed.rate
             fit.logits[place] = seed.step(np.where(exists, uphill[row], 0), settings.gradient_norm)
             fit.updates[place] = update + 1
-            if settings.stop is not None:
-                seed.watch(fit.objective[: update + 1, place], exists, settings)
+            seed.watch(fit.objective[: update + 1, place], exists, settings)
         if (update + 1) % settings.keep == 0 or update + 1 == updates:
             fit.kept[update + 1] = fit.logits.copy()
         if advance:
@@ -206,20 +206,20 @@ class _Seed:
 
     def watch(self, objective: np.ndarray, exists: np.ndarray, settings: FitSettings) -> None:
         """At the end of a window: where nothing moves any more, cool down to the last rate, then stop."""
-        window = settings.window
-        if self.taken % window or self.done:
+        window, share = settings.window, settings.stop
+        if share is None or self.taken % window or self.done:
             return
         is_open = self.logits.detach().numpy() > 0
         crossed = float((is_open != self._open_before)[exists].mean())
         self._open_before = is_open
         remaining = len(self.schedule) - self.taken
-        if remaining <= window or not flattened(objective, window, settings.stop) or crossed > settings.stop:
+        if remaining <= window or not flattened(objective, window, share) or crossed > share:
             return
         cooling = np.linspace(self.rate, self.schedule[-1], window)
         self.schedule = np.concatenate([self.schedule[: self.taken], cooling])
 
 
-def flattened(objective: np.ndarray, window: int, share: float | None) -> bool:
+def flattened(objective: np.ndarray, window: int, share: float) -> bool:
     """Whether the last window's mean is better than the one before by less than `share` of all that was gained.
 
     >>> flattened(np.concatenate([np.linspace(5, 1, 50), np.ones(50)]), 25, 0.01)
@@ -227,7 +227,7 @@ def flattened(objective: np.ndarray, window: int, share: float | None) -> bool:
     >>> flattened(np.linspace(5, 1, 100), 25, 0.01)
     False
     """
-    if share is None or len(objective) < 2 * window:
+    if len(objective) < 2 * window:
         return False
     before, now = objective[-2 * window : -window].mean(), objective[-window:].mean()
     gained = objective[:window].mean() - now

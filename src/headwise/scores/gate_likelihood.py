@@ -21,11 +21,12 @@ from headwise.model.load import Model
 from headwise.model.memory import out_of_memory, release
 from headwise.tasks.examples import Task
 
-CPU_TOKENS = 192
-"""Tokens of one piece on a CPU: enough to fill two cores, and little to remember for the backward pass."""
+CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.3, 36, 192
+"""Tokens of one piece on a CPU: this share of an update's rows × longest row, within these bounds. A piece remembers
+about 1 MB per token of the bundled model for its backward pass; fewer tokens no longer fill two cores."""
 DEVICE_SHARE = 4
 """Elsewhere: this part of the tokens of a plain forward pass."""
-CPU_OVERHEAD, DEVICE_OVERHEAD = 24, 4096
+CPU_OVERHEAD, DEVICE_OVERHEAD = 20, 4096
 """What starting one more piece costs, in tokens."""
 
 
@@ -54,9 +55,9 @@ class GateLikelihood:
             seed=seed,
         )
         self.model, self.task = model, task
-        on_cpu = model.device.type == "cpu"
-        self.tokens = batch_tokens or (CPU_TOKENS if on_cpu else model.batch_tokens // DEVICE_SHARE)
-        self.overhead = CPU_OVERHEAD if on_cpu else DEVICE_OVERHEAD
+        self.tokens = batch_tokens
+        """Most tokens of a piece; None where it depends on the update."""
+        self.overhead = CPU_OVERHEAD if model.device.type == "cpu" else DEVICE_OVERHEAD
         self._lengths = np.array([len(row.ids) for row in self.engine.rows])
 
     def slopes(self, gates: np.ndarray, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +71,7 @@ class GateLikelihood:
         total = torch.zeros(S, dtype=torch.float64, device=model.device)
         fit_of, numbers = np.repeat(np.arange(S), B), examples.ravel()
         with model.frozen():
-            waiting = pieces(self._lengths[numbers], self.tokens, self.overhead)
+            waiting = pieces(self._lengths[numbers], self._budget(numbers), self.overhead)
             while waiting:
                 piece = waiting.pop()
                 try:
@@ -86,6 +87,15 @@ class GateLikelihood:
                 total.index_add_(0, torch.from_numpy(fit_of[piece]).to(total.device), values.double())
         assert leaf.grad is not None
         return (total / B).cpu().numpy(), leaf.grad.double().cpu().numpy()
+
+    def _budget(self, numbers: np.ndarray) -> int:
+        """Most tokens of one piece of an update over these examples."""
+        if self.tokens is not None:
+            return self.tokens
+        if self.model.device.type != "cpu":
+            return self.model.batch_tokens // DEVICE_SHARE
+        padded = len(numbers) * self._lengths[numbers].max()
+        return int(np.clip(CPU_SHARE * padded, CPU_FEWEST, CPU_MOST))
 
     def _backward(self, leaf: Tensor, fits: np.ndarray, numbers: np.ndarray, weight: float) -> Tensor:
         block = self.engine.block(numbers.tolist())
@@ -107,22 +117,19 @@ def pieces(lengths: np.ndarray, budget: int, overhead: int) -> list[np.ndarray]:
     >>> [piece.tolist() for piece in pieces(np.array([5, 40, 5, 41]), 1000, 10)]
     [[0, 2], [1, 3]]
     """
-    distinct, counts = np.unique(lengths, return_counts=True)
-    before = np.concatenate([[0], np.cumsum(counts)])
-    cost, cut = [0.0], [0]
-    for end in range(1, len(distinct) + 1):
-        rows = before[end] - before[:end]  # of the piece from each possible beginning to this end
-        at_once = max(1, budget // int(distinct[end - 1]))
-        options = np.array(cost) + rows * distinct[end - 1] + overhead * np.ceil(rows / at_once)
-        cut.append(int(options.argmin()))
-        cost.append(float(options.min()))
     order = np.argsort(lengths, kind="stable")
-    found: list[np.ndarray] = []
-    end = len(distinct)
+    ordered = lengths[order]
+    cost, cut = np.zeros(len(order) + 1), np.zeros(len(order) + 1, dtype=int)
+    for end in range(1, len(order) + 1):
+        longest = int(ordered[end - 1])
+        first = max(0, end - max(1, budget // longest))
+        # From each place where the piece that ends here could begin.
+        options = cost[first:end] + longest * np.arange(end - first, 0, -1) + overhead
+        cut[end] = first + int(options.argmin())
+        cost[end] = options.min()
+    found, end = [], len(order)
     while end:
-        rows = order[before[cut[end]] : before[end]]
-        number = -(-len(rows) // max(1, budget // int(distinct[end - 1])))
-        found += np.array_split(rows, number)[::-1]
+        found.append(order[cut[end] : end])
         end = cut[end]
     return found[::-1]
 

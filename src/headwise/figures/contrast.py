@@ -1,0 +1,54 @@
+"""What contrastive gates do on held-out pairs: kept and lost, before and after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise.figures.style import house_style
+
+_COLOURS = {"keep": "#2a9d4e", "lose": "#d1352b"}
+
+
+def contrast_bars(table: pd.DataFrame) -> Any:
+    """Log probability per target token and accuracy of each held-out pair, ungated (light) and gated (dark).
+
+    `table` holds the rows of `contrast` of one model; seed −1 is the ungated model. A dot is a seed. Returns a
+    matplotlib figure.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    pairs = list(dict.fromkeys(table["pair"]))
+    with house_style():
+        figure = Figure(figsize=(2.6 + 1.9 * len(pairs), 4.6), layout="constrained")
+        panels = figure.subplots(2, 1, sharex=True)
+        for panel, measured in zip(panels, ("mean_logprob", "accuracy"), strict=True):
+            for place, pair in enumerate(pairs):
+                for number, side in enumerate(("keep", "lose")):
+                    own = table[(table["pair"] == pair) & (table["side"] == side)]
+                    before = own.loc[own["seed"] < 0, measured].mean()
+                    after = own.loc[own["seed"] >= 0, measured].to_numpy(dtype=float)
+                    x = place + 0.42 * number - 0.31
+                    panel.bar(x, before, 0.18, color=_COLOURS[side], alpha=0.35)
+                    panel.bar(x + 0.2, after.mean(), 0.18, color=_COLOURS[side])
+                    panel.plot(np.full(len(after), x + 0.2), after, ".", color="black", ms=3)
+            panel.axhline(0, color="0.4", lw=0.6)
+        panels[0].set_ylabel("Log probability\nper target token")
+        panels[1].set(ylabel="Accuracy", ylim=(0, 1.02))
+        panels[1].set_xticks(range(len(pairs)), [_short(pair) for pair in pairs])
+        panels[1].tick_params(axis="x", length=0)
+        shown = [
+            Patch(color=colour, alpha=alpha, label=f"{name}, {state}")
+            for name, colour in (("kept", _COLOURS["keep"]), ("lost", _COLOURS["lose"]))
+            for state, alpha in (("all heads", 0.35), ("gated", 1.0))
+        ]
+        figure.legend(handles=shown, loc="outside right center", frameon=False)
+        figure.suptitle(f"Held-out pairs, {_short(str(table['model'].iloc[0]))}", fontsize=10)
+    return figure
+
+
+def _short(name: str, most: int = 22) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"

@@ -1,0 +1,69 @@
+"""The study `contrast` on a tiny model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import headwise as hw
+from headwise.errors import HeadwiseError
+from headwise.runs import read_table
+from headwise.studies.workbench import Workbench
+from helpers import word_task
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Three pairs of files: the same sentences asked in two ways."""
+    made = {}
+    for number in range(3):
+        own = {}
+        for side, how in (("keep", " then"), ("lose", " and")):
+            path = tmp_path / f"{number}-{side}.jsonl"
+            some = word_task(12).examples[number::3]
+            rows = [{"prompt": e.prompt + how, "target": e.target} for e in some]
+            path.write_text("\n".join(map(json.dumps, rows)))
+            own[side] = str(path)
+        made[f"pair {number}"] = own
+    return made
+
+
+def carried_out(model, out, pairs, **settings):
+    bench = Workbench(progress=False)
+    bench.add(model)
+    chosen = {"seeds": 2, "fit": {"updates": 5, "batch": 4}, **settings}
+    return hw.run("contrast", out, workbench=bench, models=[model.name], pairs=pairs, **chosen)
+
+
+def test_held_out_pairs_are_measured_and_drawn_and_no_gate_has_seen_them(tiny, pairs, tmp_path):
+    folder = carried_out(tiny, tmp_path / "run", pairs, held_out=["pair 1"])
+    table = read_table(folder.path, "contrast")
+    assert set(table["pair"]) == {"pair 1"}
+    assert set(table["seed"]) == {-1, 0, 1}
+    assert (folder.path / "figures/contrast-tiny.png").stat().st_size > 5_000
+    assert "held-out pairs what is kept goes from" in folder.notices[-1]
+    gates = read_table(folder.path, "gates")
+    last = gates[gates["step"] == 5].groupby(["layer", "head"])["gate"].mean().to_numpy()
+    np.testing.assert_allclose(read_table(folder.path, "scores")["score"], last)
+    # Other words in the held-out pair change no gate.
+    path = tmp_path / "other.jsonl"
+    path.write_text(json.dumps({"prompt": "red blue big", "target": " cat"}))
+    changed = pairs | {"pair 1": {"keep": str(path), "lose": str(path)}}
+    again = carried_out(tiny, tmp_path / "again", changed, held_out=["pair 1"])
+    assert read_table(again.path, "gates")["logit"].equals(gates["logit"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"held_out": ["pair 7"]}, "held-out pair"),
+        ({"held_out": ["pair 0", "pair 1", "pair 2"]}, "every pair is held out"),
+    ],
+)
+def test_a_mistake_ends_the_run_before_it_begins(tiny, pairs, tmp_path, settings, said):
+    with pytest.raises(HeadwiseError, match=said):
+        carried_out(tiny, tmp_path / "run", pairs, **settings)
+    with pytest.raises(HeadwiseError, match="at least two"):
+        carried_out(tiny, tmp_path / "run", {}, **settings)
