@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
-from headwise.studies.mask_texts import shown_gold
+from headwise.studies.masking.texts import shown_gold
 
 if TYPE_CHECKING:
-    from headwise.studies.masking_plan import Plan
+    from headwise.studies.masking.plan import Plan
 
 
 def sample_cells(folder: RunFolder, plans: list[Plan]) -> None:

@@ -15,7 +15,7 @@ from headwise.tasks.conditions import Asked, Condition, filled_marks, marked_mes
 from headwise.tasks.shots import chosen_shots
 
 if TYPE_CHECKING:
-    from headwise.studies.prompts import PromptsSettings
+    from headwise.studies.prompts.study import PromptsSettings
 
 STEP_BY_STEP = "Please reason step by step, and put your final answer within \\boxed{}."
 MAPPED = {"gsm8k": "{question}", "math500": "{problem}"}

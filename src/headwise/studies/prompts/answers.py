@@ -17,7 +17,7 @@ from headwise.model.arm import arm
 from headwise.model.generate import generate
 from headwise.model.load import Model
 from headwise.paired import compare_paired
-from headwise.studies.problems import ProblemSet
+from headwise.studies.prompts.problems import ProblemSet
 from headwise.tasks.conditions import ARM, Condition
 
 

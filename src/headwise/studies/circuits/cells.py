@@ -15,8 +15,8 @@ from headwise.heads import Order, Scores
 from headwise.model.attention import attention
 from headwise.runs import Cell, CellResult, progress
 from headwise.scores import method, score
-from headwise.studies.circuit_settings import ROLES, CircuitsSettings
-from headwise.studies.circuit_tables import (
+from headwise.studies.circuits.settings import ROLES, CircuitsSettings
+from headwise.studies.circuits.tables import (
     attention_rows,
     curve_fingerprint,
     order_fingerprint,

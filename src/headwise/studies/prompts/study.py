@@ -21,9 +21,9 @@ from headwise.figures.style import file_name, save
 from headwise.metrics.text_registry import text_metric
 from headwise.model.arm import arm
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
-from headwise.studies.problems import ProblemSet, problem_set
-from headwise.studies.prompt_answers import answer_rows, answers_fingerprint, summary_tables
-from headwise.studies.prompt_attention import chosen_heads, inner_tables
+from headwise.studies.prompts.answers import answer_rows, answers_fingerprint, summary_tables
+from headwise.studies.prompts.attention import chosen_heads, inner_tables
+from headwise.studies.prompts.problems import ProblemSet, problem_set
 from headwise.studies.registry import register
 from headwise.studies.settings import StudySettings
 from headwise.studies.workbench import Workbench

@@ -32,9 +32,9 @@ from headwise.scores.gate_fit import regulariser, sigmoid
 from headwise.scores.gate_likelihood import GateLikelihood
 from headwise.scores.gating import FITS, UNIT, one_fit
 from headwise.scores.roles import ROLES, majority, role_labels, role_scores
-from headwise.studies import role_tables as tables
 from headwise.studies.registry import register
-from headwise.studies.role_settings import QUICK_PIECE, RolesSettings, few_tokens, quickened
+from headwise.studies.roles import tables
+from headwise.studies.roles.settings import QUICK_PIECE, RolesSettings, few_tokens, quickened
 from headwise.studies.settings import plain
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task

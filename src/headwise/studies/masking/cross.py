@@ -14,11 +14,11 @@ import pandas as pd
 
 from headwise import stats
 from headwise.runs import Cell, CellResult, RunFolder, execute
-from headwise.studies.mask_sets import scaled_gates
-from headwise.studies.mask_texts import point_tables
+from headwise.studies.masking.sets import scaled_gates
+from headwise.studies.masking.texts import point_tables
 
 if TYPE_CHECKING:
-    from headwise.studies.masking_plan import Plan
+    from headwise.studies.masking.plan import Plan
 
 
 def cross_cells(folder: RunFolder, plans: list[Plan]) -> None:

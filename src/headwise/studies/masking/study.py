@@ -22,11 +22,11 @@ from headwise.heads import Scores
 from headwise.model.references import POSITIONS
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.scores import method, score
-from headwise.studies.intervene import KINDS, intervention_cells
-from headwise.studies.mask_texts import AUTO, point_tables
-from headwise.studies.masking_cross import cross_cells
-from headwise.studies.masking_plan import Plan
-from headwise.studies.masking_samples import sample_cells
+from headwise.studies.masking.cross import cross_cells
+from headwise.studies.masking.intervene import KINDS, intervention_cells
+from headwise.studies.masking.plan import Plan
+from headwise.studies.masking.samples import sample_cells
+from headwise.studies.masking.texts import AUTO, point_tables
 from headwise.studies.registry import register
 from headwise.studies.score import example_table
 from headwise.studies.settings import StudySettings

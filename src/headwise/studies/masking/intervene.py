@@ -24,13 +24,13 @@ from headwise.heads import Head
 from headwise.model.directions import Directions, directions
 from headwise.model.generate import generate
 from headwise.runs import Cell, CellResult, RunFolder, execute
-from headwise.studies.mask_sets import scaled_gates
-from headwise.studies.mask_texts import ACCURACY, AUTO, Judge, accuracy_metric, prompts
+from headwise.studies.masking.sets import scaled_gates
+from headwise.studies.masking.texts import ACCURACY, AUTO, Judge, accuracy_metric, prompts
 from headwise.tasks import Task
 
 if TYPE_CHECKING:
     from headwise.model.load import Model
-    from headwise.studies.masking_plan import Plan
+    from headwise.studies.masking.plan import Plan
 
 KINDS = ("amplify", "shift")
 STRENGTHS = {"amplify": (1.25, 1.5, 2.0), "shift": (1.0, 3.0, 10.0)}

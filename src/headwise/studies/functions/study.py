@@ -25,7 +25,7 @@ from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_t
 from headwise.scores import method, score
 from headwise.scores.probe import check_labels, probe
 from headwise.studies.abilities import abilities_of, together
-from headwise.studies.function_tables import agreement_rows, overlap_rows, scores_fingerprint
+from headwise.studies.functions.tables import agreement_rows, overlap_rows, scores_fingerprint
 from headwise.studies.registry import register
 from headwise.studies.score import example_table
 from headwise.studies.settings import StudySettings

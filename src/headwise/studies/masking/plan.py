@@ -14,13 +14,13 @@ from headwise.model.load import Model
 from headwise.runs import Cell, progress
 from headwise.scores.probe import check_labels, probe
 from headwise.studies.abilities import abilities_of, together
-from headwise.studies.mask_sets import MaskSet, checked_ks, mask_sets, middle_k
-from headwise.studies.mask_texts import Judge, accuracy_metric, prompts
+from headwise.studies.masking.sets import MaskSet, checked_ks, mask_sets, middle_k
+from headwise.studies.masking.texts import Judge, accuracy_metric, prompts
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
 
 if TYPE_CHECKING:
-    from headwise.studies.masking import MaskingSettings
+    from headwise.studies.masking.study import MaskingSettings
 
 ABILITIES = ("Retrieval", "Knowledge Recall", "Math Calculation", "Inference")
 """What is asked about unless said otherwise, in the order of the figure."""

@@ -27,7 +27,7 @@ from headwise.model.load import Model
 from headwise.model.mlp_gates import mlp_gates, watching_gates
 from headwise.model.spans import Located, aligned
 from headwise.model.unembed import logits_at
-from headwise.studies.prompt_measures import (
+from headwise.studies.prompts.measures import (
     affine_fit,
     attention_moved,
     kurtosis,

@@ -18,8 +18,8 @@ from headwise.figures.attention import kept_heads
 from headwise.figures.circuits import explained_panels
 from headwise.figures.style import file_name, save
 from headwise.runs import RunFolder, execute, read_table
-from headwise.studies.circuit_cells import Work
-from headwise.studies.circuit_settings import CircuitsSettings, check
+from headwise.studies.circuits.cells import Work
+from headwise.studies.circuits.settings import CircuitsSettings, check
 from headwise.studies.registry import register
 from headwise.studies.workbench import Workbench
 
