@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.elbow import elbow_count
 from headwise.errors import HeadwiseError
 from headwise.model.tiny import tiny_model
 from headwise.runs import CellStore, read_table
+from headwise.stats.elbow import elbow_count
 from headwise.studies.functions import study
 from headwise.studies.functions.tables import agreement_rows, overlap_rows
 from headwise.studies.workbench import Workbench

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.curves import renamed
 from headwise.errors import HeadwiseError
 from headwise.heads import Order, Scores
 from headwise.model.attention import attention
@@ -25,7 +24,8 @@ from headwise.studies.circuits.tables import (
 )
 from headwise.studies.score import example_table
 from headwise.studies.workbench import Workbench
-from headwise.sweeps import default_reference, most_rows, ranking, sweep
+from headwise.sweeps.curve import renamed
+from headwise.sweeps.sweep import default_reference, most_rows, ranking, sweep
 from headwise.tasks import Task
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headwise.curves import check_threshold
 from headwise.errors import HeadwiseError, unknown
 from headwise.scores import method
 from headwise.studies.settings import StudySettings
-from headwise.sweeps import ACTIONS, CONTROLS
+from headwise.sweeps.curve import check_threshold
+from headwise.sweeps.sweep import ACTIONS, CONTROLS
 
 ROLES = ("dense", "sparse", "control")
 RANKINGS = ("signed", "absolute", "hinders")

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.explained import heads_needed, resampled_needs
 from headwise.figures.heatmap import grid
 from headwise.heads import Order, Scores
 from headwise.model.attention import Attention
+from headwise.sweeps.explained import heads_needed, resampled_needs
 
 
 def scores_of(rows: pd.DataFrame) -> Scores:

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.elbow import elbow_count
 from headwise.errors import HeadwiseError
 from headwise.figures.functions import READABLE, ability_maps, overlap_matrix
 from headwise.figures.style import file_name, save
@@ -24,6 +23,7 @@ from headwise.heads import Scores
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.scores import method, score
 from headwise.scores.probe import check_labels, probe
+from headwise.stats.elbow import elbow_count
 from headwise.studies.abilities import abilities_of, together
 from headwise.studies.functions.tables import agreement_rows, overlap_rows, scores_fingerprint
 from headwise.studies.registry import register

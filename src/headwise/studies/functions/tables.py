@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.elbow import elbow_count
 from headwise.heads import Head
+from headwise.stats.elbow import elbow_count
 
 
 def elbow_heads(part: pd.DataFrame) -> set[Head]:

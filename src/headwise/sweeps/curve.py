@@ -13,7 +13,8 @@ import pandas as pd
 
 from headwise import stats
 from headwise.errors import HeadwiseError
-from headwise.explained import (
+from headwise.heads import Order
+from headwise.sweeps.explained import (
     Estimate,
     HeadsNeeded,
     areas,
@@ -21,7 +22,6 @@ from headwise.explained import (
     resampled_needs,
     whole_interval,
 )
-from headwise.heads import Order
 
 THRESHOLD = 0.9
 EXPLAINED = "explained_effect"

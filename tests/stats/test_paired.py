@@ -9,7 +9,7 @@ import pytest
 
 from headwise import stats
 from headwise.errors import HeadwiseError
-from headwise.paired import compare_paired, detectable_by_mcnemar, detectable_mean
+from headwise.stats.paired import compare_paired, detectable_by_mcnemar, detectable_mean
 
 
 @pytest.mark.parametrize("samples", [1, 4])

@@ -12,12 +12,12 @@ import numpy as np
 
 from headwise import stats
 from headwise.controls import layer_matched_order, random_order
-from headwise.curves import THRESHOLD, Sweep, check_threshold
 from headwise.errors import HeadwiseError, unknown
-from headwise.explained import knee_points, spread_points
 from headwise.heads import Head, Order, Scores, keep_gates, mask_gates, ones
 from headwise.metrics import metric as metric_named
 from headwise.model.engine import Engine
+from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
+from headwise.sweeps.explained import knee_points, spread_points
 
 if TYPE_CHECKING:
     from headwise.model.load import Model

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise.curves import Sweep
 from headwise.errors import HeadwiseError
-from headwise.sweeps import sweep
+from headwise.sweeps.curve import Sweep
+from headwise.sweeps.sweep import sweep
 from helpers import word_task
 from planted import DENSE, keeping, planted_model, told_apart
 
