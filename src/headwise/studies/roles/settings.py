@@ -40,7 +40,7 @@ class RolesSettings(StudySettings):
 
 
 QUICK_FIT = FitSettings(
-    updates=16, first_updates=10, batch=64, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None, keep=4
+    updates=14, first_updates=8, batch=64, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None, keep=4
 )
 """With `quick` every update sees all examples, so few large steps are enough to tell the plainest heads."""
 QUICK_KS = (0, 5, 10, 20, 35, 50)
