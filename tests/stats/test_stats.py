@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from headwise import stats
+from headwise.stats import resampling, significance
 from headwise.errors import HeadwiseError
 
 settings.register_profile("unhurried", deadline=None)  # a busy machine is no defect
@@ -69,7 +70,7 @@ def test_resamples_do_not_depend_on_how_the_work_is_cut_up(
     whole = stats.bootstrap_mean(sample, draws=500, seed=5)
     p = stats.sign_flip(sample, flips=500, seed=5)
     firm = stats.stability(sample, 2, resamples=300)
-    monkeypatch.setattr(stats, "_BLOCK", 700)  # one column and 28 resamples at once
+    monkeypatch.setattr(resampling, "_BLOCK", 700)  # one column and 28 resamples at once
     np.testing.assert_allclose(stats.bootstrap_mean(sample, draws=500, seed=5), whole)
     np.testing.assert_array_equal(stats.sign_flip(sample, flips=500, seed=5), p)
     assert stats.stability(sample, 2, resamples=300) == pytest.approx(firm)
@@ -215,7 +216,7 @@ def test_the_crossed_interval_equals_a_loop_over_rows_and_columns(monkeypatch: p
     loop = [table[np.ix_(r, c)].mean() for r, c in zip(rows, columns, strict=True)]
     found = stats.bootstrap_crossed(table, draws=300, seed=2)
     np.testing.assert_allclose(found, np.percentile(loop, [2.5, 97.5]))
-    monkeypatch.setattr(stats, "_BLOCK", 50)  # chunks of ten rows for one side, of four for the other
+    monkeypatch.setattr(resampling, "_BLOCK", 50)  # chunks of ten rows for one side, of four for the other
     np.testing.assert_allclose(stats.bootstrap_crossed(table, draws=300, seed=2), found)
 
 
@@ -252,7 +253,7 @@ def test_the_exact_test_agrees_with_scipys_permutation_test() -> None:
 def test_random_flips_come_close_to_the_exact_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = np.random.default_rng(8).normal(0.3, 1, size=(12, 5))
     exact = stats.sign_flip(columns)
-    monkeypatch.setattr(stats, "_EXACT_EXAMPLES", 0)
+    monkeypatch.setattr(significance, "_EXACT_EXAMPLES", 0)
     np.testing.assert_allclose(stats.sign_flip(columns, flips=60_000), exact, atol=0.01)
 
 
