@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from headwise import stats
-from headwise.stats import resampling, significance
 from headwise.errors import HeadwiseError
+from headwise.stats import resampling, significance
 
 settings.register_profile("unhurried", deadline=None)  # a busy machine is no defect
 settings.load_profile("unhurried")
