@@ -65,6 +65,9 @@ def test_arrows_between_rooms_point_one_way():
         "metrics": r"headwise\.(scores|studies|runs|figures|report|cli)",
         "scores": r"headwise\.(studies|runs|figures|report|cli)",
         "figures": r"headwise\.(model|tasks|metrics|scores|studies)",
+        "report": r"headwise\.(model|tasks|metrics|scores|studies)",
+        "stats": r"headwise\.(model|tasks|metrics|scores|studies|runs|figures|report|cli|sweeps)",
+        "sweeps": r"headwise\.(studies|runs|report|cli)",
         "runs": r"headwise\.(model|tasks|metrics|scores|studies|figures|report|cli)",
         "studies": r"headwise\.cli",
     }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headwise.scores import score
     from headwise.scores.compare import compare
     from headwise.studies import run
-    from headwise.sweeps import sweep
+    from headwise.sweeps.sweep import sweep
     from headwise.tasks import Example, Task, task
 
 # Imported when first used: `headwise --help` should not wait for torch.
@@ -38,7 +38,7 @@ _HOMES = {
     "load": "headwise.model.load",
     "run": "headwise.studies",
     "score": "headwise.scores",
-    "sweep": "headwise.sweeps",
+    "sweep": "headwise.sweeps.sweep",
     "task": "headwise.tasks",
 }
 

@@ -14,7 +14,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.export import baked, export
 from headwise.model.tiny import tiny_model
-from headwise.studies.mask_sets import scaled_gates
+from headwise.studies.masking.sets import scaled_gates
 
 # One of each way to reach heads and to project them: attention function, hook, transposed weights, grouped
 # keys, soft-capping, an output gate, sinks, experts, latent attention, layers without attention.

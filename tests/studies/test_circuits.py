@@ -10,9 +10,9 @@ import pytest
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.runs import CellStore, read_table
-from headwise.studies import circuit_cells
-from headwise.studies import circuits as study
-from headwise.studies.circuit_settings import CircuitsSettings
+from headwise.studies.circuits import cells as circuit_cells
+from headwise.studies.circuits import study
+from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.settings import plain, resolve
 from headwise.studies.workbench import Workbench
 from planted import DENSE, SPARSE, planted_model, told_apart, written
@@ -146,7 +146,7 @@ def test_a_ratio_below_one_is_told_as_what_it_is(models, data, finished, tmp_pat
 
 
 def test_other_examples_are_resampled_each_on_their_own(models, data, task, tmp_path, undrawn):
-    from headwise.studies.circuit_tables import ratio_row
+    from headwise.studies.circuits.tables import ratio_row
 
     folder = carried_out(models, tmp_path / "run", models=["dense", "sparse"], tasks=[data], maps=0)
     examples = read_table(folder.path, "examples").query("series == 'integrated absolute'")

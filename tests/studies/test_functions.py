@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.elbow import elbow_count
 from headwise.errors import HeadwiseError
 from headwise.model.tiny import tiny_model
 from headwise.runs import CellStore, read_table
-from headwise.studies import functions as study
-from headwise.studies.function_tables import agreement_rows, overlap_rows
+from headwise.stats.elbow import elbow_count
+from headwise.studies.functions import study
+from headwise.studies.functions.tables import agreement_rows, overlap_rows
 from headwise.studies.workbench import Workbench
 from helpers import WORDS
 

@@ -10,8 +10,8 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.directions import directions, last_outputs
-from headwise.studies.intervene import contrast, intervene, variants
-from headwise.studies.mask_texts import Judge
+from headwise.studies.masking.intervene import contrast, intervene, variants
+from headwise.studies.masking.texts import Judge
 from headwise.tasks import Example, Task
 from helpers import WORDS, HeadsByHook, plain_logits
 

@@ -14,10 +14,10 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.tiny import tiny_model
 from headwise.runs import CellStore, read_table
-from headwise.studies import masking as study
-from headwise.studies import masking_plan
-from headwise.studies.mask_sets import default_ks, mask_sets
-from headwise.studies.mask_texts import Judge, accuracy_metric, answer_part
+from headwise.studies.masking import plan as masking_plan
+from headwise.studies.masking import study
+from headwise.studies.masking.sets import default_ks, mask_sets
+from headwise.studies.masking.texts import Judge, accuracy_metric, answer_part
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Example, Task
 from headwise.tasks.files import load_task

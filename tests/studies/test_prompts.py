@@ -15,12 +15,12 @@ from headwise.metrics.mathematics import boxed, result
 from headwise.model.generate import Generated
 from headwise.model.tiny import tiny_model
 from headwise.runs import CellStore, read_table
-from headwise.studies import prompt_answers
-from headwise.studies import prompts as study
-from headwise.studies.problems import problem_set
-from headwise.studies.prompt_answers import judged
-from headwise.studies.prompt_measures import affine_fit, kurtosis, near_zero
-from headwise.studies.prompts import PromptsSettings
+from headwise.studies.prompts import answers as prompt_answers
+from headwise.studies.prompts import study
+from headwise.studies.prompts.answers import judged
+from headwise.studies.prompts.measures import affine_fit, kurtosis, near_zero
+from headwise.studies.prompts.problems import problem_set
+from headwise.studies.prompts.study import PromptsSettings
 from headwise.studies.verify import verify
 from headwise.studies.workbench import Workbench
 from headwise.tasks.conditions import conditions

@@ -16,8 +16,8 @@ from headwise.model.tiny import tiny_model
 from headwise.runs import CellStore, read_table
 from headwise.scores.gate_fit import FitSettings
 from headwise.scores.roles import ROLES, role_labels
-from headwise.studies import roles as study
-from headwise.studies.role_settings import (
+from headwise.studies.roles import study
+from headwise.studies.roles.settings import (
     QUICK_FEWEST,
     QUICK_FIT,
     QUICK_KS,
@@ -25,7 +25,7 @@ from headwise.studies.role_settings import (
     few_tokens,
     quickened,
 )
-from headwise.studies.role_tables import curve_rows, expected_order, joint_rows, order_sentence
+from headwise.studies.roles.tables import curve_rows, expected_order, joint_rows, order_sentence
 from headwise.studies.workbench import Workbench
 from helpers import HeadsByHook, plain_logits, word_task
 

@@ -175,7 +175,7 @@ def _aligned(axes: Any, profiles: pd.DataFrame) -> None:
     """Original tokens only, so that all conditions share the axis."""
     names = list(dict.fromkeys(profiles["condition"]))
     palette = colours(names, LINES)
-    begin = _begin(profiles)
+    begin = first_shown(profiles)
     for name in names:
         part = profiles[(profiles["condition"] == name) & profiles["aligned"].notna()].sort_values("aligned")
         part = part[part["aligned"] >= begin]
@@ -193,7 +193,7 @@ def _full(axes: Any, profiles: pd.DataFrame) -> None:
     if not names:
         names = list(dict.fromkeys(profiles["condition"]))
     palette = colours(names, FULL)
-    shaded, begin = set(), _begin(profiles)
+    shaded, begin = set(), first_shown(profiles)
     for name in names:
         part = profiles[profiles["condition"] == name].sort_values("position")
         part = part[part["position"] >= begin]
@@ -209,7 +209,7 @@ def _full(axes: Any, profiles: pd.DataFrame) -> None:
     _tidy(axes)
 
 
-def _begin(profiles: pd.DataFrame) -> int:
+def first_shown(profiles: pd.DataFrame) -> int:
     """The first token drawn: where much stands before the insertion, only the end of it is shown."""
     places = profiles.loc[profiles["inserted"], "position"]
     return max(int(places.min()) - LEAD, 0) if len(places) and places.min() > 4 * LEAD else 0

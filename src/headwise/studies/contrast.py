@@ -25,7 +25,7 @@ from headwise.scores.contrastive import FLOOR, contrastive
 from headwise.scores.gate_fit import FitSettings
 from headwise.scores.gating import UNIT
 from headwise.studies.registry import register
-from headwise.studies.role_tables import gate_rows, objective_rows
+from headwise.studies.roles.tables import gate_rows, objective_rows
 from headwise.studies.settings import StudySettings, plain
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task

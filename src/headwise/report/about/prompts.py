@@ -8,7 +8,7 @@ import pandas as pd
 
 from headwise.figures.condition_style import BARS, FULL, LINES, bar_label, colours, short
 from headwise.figures.functions import saturation
-from headwise.figures.prompts import headline, significance
+from headwise.figures.prompts import first_shown, headline, significance
 from headwise.report.charts import bars, head_map, rounded
 from headwise.report.gather import Run
 from headwise.report.section import Chart, Finding, Panel, Section, register
@@ -97,6 +97,7 @@ def _profiles(profiles: pd.DataFrame) -> Chart:
     panels: list[Panel] = []
     model = str(profiles["model"].iloc[0])
     for (layer, head), part in profiles.groupby(["layer", "head"], sort=False):
+        part = part[part["position"] >= first_shown(part)]
         names = list(dict.fromkeys(part["condition"]))
         above = colours(names, LINES)
         inserting = [name for name in names if part.loc[part["condition"] == name, "inserted"].any()]

@@ -34,14 +34,15 @@
     const above = 34 + 22 * legendLines, below = Math.max(52, 0.75 * chart.gap);
     const height = rows * chart.height + above + below;
     const inner = height - above - below;
-    const gapX = columns > 1 ? chart.gap / width : 0, gapY = Math.max(62, 0.8 * chart.gap) / inner;
+    const sides = chart.gap + (chart.panels.some((p) => p.y2) ? 56 : 0);
+    const gapX = columns > 1 ? sides / width : 0, gapY = Math.max(62, 0.8 * chart.gap) / inner;
     const wide = (1 - gapX * (columns - 1)) / columns, tall = (1 - gapY * (rows - 1)) / rows;
     const layout = {
       width, height, autosize: false, margin: { l: chart.gap - 4, r: 20, t: above, b: below }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", color: colour("--ink"), size: 12 }, hovermode: "closest", dragmode: false,
       hoverlabel: { bgcolor: colour("--paper"), bordercolor: colour("--soft"), font: { color: colour("--ink") } },
       showlegend: legend, legend: { orientation: "h", x: 0, y: 1 + 28 / inner, yanchor: "bottom", xanchor: "left" },
-      shapes: [], annotations: [], barmode: chart.stacked ? "stack" : "group", uirevision: "keep",
+      shapes: [], annotations: [], barmode: chart.stacked ? "stack" : "group", bargap: 0.45, uirevision: "keep",
     };
     const traces = [], references = [];
     let second = many;

@@ -1,0 +1,160 @@
+"""Intervals: percentile intervals of the bootstrap over examples (Efron 1979)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headwise.errors import HeadwiseError
+from headwise.stats.resampling import (
+    aligned,
+    as_matrix,
+    blocks,
+    floats,
+    percentiles,
+    resample_counts,
+    resampled_means,
+)
+
+
+class Ratio(NamedTuple):
+    """A ratio of means and its interval; all three NaN where the ratio is undefined."""
+
+    value: np.ndarray
+    lo: np.ndarray
+    hi: np.ndarray
+
+
+def bootstrap_mean(
+    columns: np.ndarray, *, draws: int = 10_000, level: float = 0.95, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The interval `(lo, hi)` of the mean over examples of each column of `columns[E, ...]`."""
+    flat, shape = as_matrix(columns)
+    E, K = flat.shape
+    bounds = np.full((2, K), np.nan)
+    usable = np.flatnonzero(np.isfinite(flat).all(axis=0))
+    if E > 1:
+        for block in blocks(usable, draws):
+            bounds[:, block] = percentiles(resampled_means(flat[:, block], draws, seed), level)
+    return bounds[0].reshape(shape), bounds[1].reshape(shape)
+
+
+def bootstrap_difference(
+    a: np.ndarray, b: np.ndarray, *, draws: int = 10_000, level: float = 0.95, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The interval of mean(a) − mean(b), where row i of both is the same example."""
+    a, b = floats(a), floats(b)
+    if a.shape != b.shape:
+        raise HeadwiseError(f"a paired difference needs equal shapes, not {a.shape} and {b.shape}")
+    return bootstrap_mean(a - b, draws=draws, level=level, seed=seed)
+
+
+def bootstrap_ratio(
+    numerator: np.ndarray,
+    denominator: np.ndarray,
+    *,
+    draws: int = 10_000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Ratio:
+    """mean(numerator) / mean(denominator) with its interval, resampling both by the same examples.
+
+    A ratio of means, never a mean of ratios. Where the interval of the denominator's mean includes 0 the
+    ratio is undefined: value and interval are NaN. `numerator[E, ...]` may have columns (the points of a
+    curve) over one `denominator[E]`, or a denominator of its own shape.
+    """
+    top, shape = as_matrix(numerator)
+    E, K = top.shape
+    bottom = as_matrix(denominator)[0]
+    if len(bottom) != E or bottom.shape[1] not in (1, K):
+        raise HeadwiseError(
+            f"a ratio needs a denominator for each of {E} examples, in 1 column or {K}; got {bottom.shape}"
+        )
+    found = np.full((3, K), np.nan)
+    lo, hi = bootstrap_mean(bottom, draws=draws, level=level, seed=seed)
+    defined = np.broadcast_to((lo > 0) | (hi < 0), K) & np.isfinite(top).all(axis=0)  # NaN compares as False
+    for block in blocks(np.flatnonzero(defined), draws):
+        below = bottom if bottom.shape[1] == 1 else bottom[:, block]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = resampled_means(top[:, block], draws, seed) / resampled_means(below, draws, seed)
+        found[0, block] = top[:, block].mean(axis=0) / below.mean(axis=0)
+        found[1:, block] = percentiles(ratios, level)
+    return Ratio(*(row.reshape(shape) for row in found))
+
+
+def resampled_ratio(
+    numerator: np.ndarray, denominator: np.ndarray, *, draws: int = 10_000, seed: int = 0
+) -> np.ndarray:
+    """`[B, K]`: mean of `numerator[E, K]` over mean of `denominator[E]` in every resample of the examples.
+
+    For intervals of what is read off a whole curve, such as where it first reaches a height. The same seed and
+    number of examples give the same resamples, so two curves over the same examples stay paired.
+    """
+    top, bottom = as_matrix(numerator)[0], as_matrix(denominator)[0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return resampled_means(top, draws, seed) / resampled_means(bottom, draws, seed)
+
+
+def interval(resampled: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """The percentile interval of one number over its resamples; those that are not finite are left out."""
+    finite = resampled[np.isfinite(resampled)]
+    if not finite.size:
+        return float("nan"), float("nan")
+    lo, hi = percentiles(finite[:, None], level)[:, 0]
+    return float(lo), float(hi)
+
+
+def bootstrap_clustered(
+    values: np.ndarray,
+    cluster: Sequence[Any] | np.ndarray,
+    *,
+    draws: int = 10_000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The interval of the mean of `values[N, ...]` when whole clusters are resampled, not single values.
+
+    `cluster[N]` names the group of each value (the problem that was sampled several times). Values of one
+    cluster are no independent evidence; counted as if they were, the interval is too narrow. The mean is over
+    values, so a larger cluster weighs more. One cluster gives NaN.
+    """
+    flat, shape = as_matrix(values)
+    names, member = np.unique(np.asarray(cluster), return_inverse=True)
+    if member.shape != (len(flat),):
+        raise HeadwiseError(f"{len(flat)} values need as many cluster names, not {np.shape(cluster)}")
+    bounds = np.full((2, flat.shape[1]), np.nan)
+    if len(names) > 1:
+        sizes = np.bincount(member).astype(float)[:, None]
+        for block in blocks(np.flatnonzero(np.isfinite(flat).all(axis=0)), draws):
+            sums = np.zeros((len(names), len(block)))
+            np.add.at(sums, member, flat[:, block])
+            means = resampled_means(sums, draws, seed) / resampled_means(sizes, draws, seed)
+            bounds[:, block] = percentiles(means, level)
+    return bounds[0].reshape(shape), bounds[1].reshape(shape)
+
+
+def bootstrap_crossed(
+    values: np.ndarray, *, draws: int = 10_000, level: float = 0.95, seed: int = 0
+) -> tuple[float, float]:
+    """The interval of the mean of `values[R, E]` when rows and columns are both resampled.
+
+    For R random draws of heads, each measured on the same E examples: another set of heads and another set of
+    examples would both have changed the mean (the pigeonhole bootstrap, Owen 2007, on the cautious side).
+    A single row or column leaves only the other to be resampled.
+    """
+    table = floats(values)
+    if table.ndim != 2:
+        raise HeadwiseError(f"values must be [draws, examples], not of shape {table.shape}")
+    if table.size < 2 or not np.isfinite(table).all():
+        return float("nan"), float("nan")
+    R, E = table.shape
+    rows, columns = resample_counts(R, draws, seed), resample_counts(E, draws, seed + 1)
+    means = np.empty(draws)
+    done = 0
+    for by_row, by_column in aligned(rows, columns):
+        means[done : done + len(by_row)] = ((by_row @ table) * by_column).sum(axis=1) / (R * E)
+        done += len(by_row)
+    lo, hi = percentiles(means[:, None], level)[:, 0]
+    return float(lo), float(hi)

@@ -1,0 +1,72 @@
+"""How far orders of heads agree, between methods, seeds and resamples."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from headwise.errors import HeadwiseError
+from headwise.stats.resampling import as_matrix, floats, resample_counts
+
+
+def jaccard(a: Collection[Any], b: Collection[Any]) -> float:
+    """Shared members over all members; two empty collections are the same, 1."""
+    a, b = set(a), set(b)
+    return len(a & b) / len(a | b) if a | b else 1.0
+
+
+def agreement_of_orders(tops: Sequence[Collection[Any]]) -> float:
+    """Mean Jaccard over all pairs of top sets (one per seed, method or model); NaN for fewer than two."""
+    sets = [set(top) for top in tops]
+    pairs = [jaccard(a, b) for i, a in enumerate(sets) for b in sets[i + 1 :]]
+    return float(np.mean(pairs)) if pairs else float("nan")
+
+
+def stability(
+    examples: np.ndarray, k: int, *, resamples: int = 1_000, seed: int = 0, absolute: bool = False
+) -> float:
+    """How far the top k would change with other examples: mean Jaccard of resampled and full top k, 0 to 1.
+
+    `examples[E, ...]`, a column per head. Ranked by the mean, or by its absolute value. Columns with a NaN
+    have no rank. NaN for fewer than two examples; a k of all columns is stable by definition, 1.
+    """
+    flat = as_matrix(examples)[0]
+    flat = flat[:, np.isfinite(flat).all(axis=0)]
+    E, K = flat.shape
+    if k < 1:
+        raise HeadwiseError(f"a top k needs k ≥ 1, not {k}")
+    if E < 2 or not K:
+        return float("nan")
+    k = min(k, K)
+
+    def top(means: np.ndarray) -> np.ndarray:  # [B, K] -> [B, k]; equal means keep the order of columns
+        return np.argsort(-np.abs(means) if absolute else -means, axis=1, kind="stable")[:, :k]
+
+    in_full = np.zeros(K, dtype=bool)
+    in_full[top(flat.mean(axis=0)[None])] = True
+    total = 0.0
+    for counts in resample_counts(E, resamples, seed, K):
+        shared = in_full[top(counts @ flat)].sum(axis=1)
+        total += (shared / (2 * k - shared)).sum()
+    return float(total / resamples)
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Spearman's rank correlation of two scores of the same heads, equal values sharing their mean rank.
+
+    Pairs with a NaN are left out. NaN when fewer than two pairs stay or one side is constant.
+    """
+    from scipy.stats import rankdata
+
+    x, y = floats(a).ravel(), floats(b).ravel()
+    if x.shape != y.shape:
+        raise HeadwiseError(
+            f"a rank correlation needs as many values on both sides, not {x.size} and {y.size}"
+        )
+    both = ~(np.isnan(x) | np.isnan(y))
+    x, y = rankdata(x[both]), rankdata(y[both])
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return float(np.corrcoef(x, y)[0, 1])

@@ -1,0 +1,135 @@
+"""Tests, and their correction for having made many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from headwise.errors import HeadwiseError
+from headwise.stats.resampling import as_matrix, blocks, checked, floats, rows_at_once
+
+_EXACT_EXAMPLES = 14
+"""Up to here all 2^E sign vectors are tried: at most 16,384, fewer than a random draw would use."""
+_LEAST_FLIPS = 10_000
+
+
+def sign_flip(columns: np.ndarray, *, flips: int | None = None, seed: int = 0) -> np.ndarray:
+    """Two-sided p of the mean of each column of `columns[E, ...]` being 0, by flipping the signs of examples.
+
+    Under the null a value and its negative are equally likely, so every pattern of signs is. With at most
+    14 examples all 2^E patterns are tried, whatever `flips` says, and p is the share at least as extreme;
+    otherwise p = (b + 1) / (B + 1) over B random patterns, by default 20 for each column and at least 10,000,
+    so that the smallest p still survives a correction over all columns. A column of zeros gives 1.
+    """
+    flat, shape = as_matrix(columns)
+    E, K = flat.shape
+    p = np.full(K, np.nan)
+    usable = np.flatnonzero(np.isfinite(flat).all(axis=0)) if E else np.empty(0, int)
+    exact = E <= _EXACT_EXAMPLES
+    B = 2 ** max(E - 1, 0) if exact else max(20 * K, _LEAST_FLIPS) if flips is None else flips
+    if B < 1:
+        raise HeadwiseError(f"a sign-flip test needs at least one flip, not {flips}")
+    for block in blocks(usable, min(B, rows_at_once(E))):
+        x = flat[:, block]
+        x = x / np.maximum(np.abs(x).max(axis=0), np.finfo(float).tiny)  # p does not depend on the scale
+        # Patterns that tie in exact arithmetic must tie here: allow for the rounding of a sum of E terms.
+        bar = np.abs(x.sum(axis=0)) - 4 * E * np.finfo(float).eps * np.abs(x).sum(axis=0)
+        signs = _all_signs(E) if exact else _random_signs(E, B, seed)
+        extreme = np.zeros(len(block))
+        for chunk in signs:
+            extreme += (np.abs(chunk @ x) >= bar).sum(axis=0)
+        p[block] = extreme / B if exact else (extreme + 1) / (B + 1)
+    return p.reshape(shape)
+
+
+def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
+    """q-values: the smallest false discovery rate at which each test is rejected (Benjamini & Hochberg 1995).
+
+    NaN stays NaN and does not count as a test.
+    """
+    return _stepwise(
+        p, lambda ranked, m: np.minimum.accumulate((ranked * m / np.arange(1, m + 1))[::-1])[::-1]
+    )
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """p-values adjusted so that the chance of any false rejection is held (Holm 1979). NaN is no test."""
+    return _stepwise(p, lambda ranked, m: np.maximum.accumulate(ranked * (m - np.arange(m))))
+
+
+def mcnemar_exact(only_a: int, only_b: int) -> float:
+    """Two-sided exact p that A and B are right equally often, from the pairs where only one of them is.
+
+    With no such pair there is no evidence either way: p = 1.
+    """
+    from scipy.special import bdtr
+
+    if only_a < 0 or only_b < 0:
+        raise HeadwiseError(f"counts of discordant pairs cannot be negative: {only_a}, {only_b}")
+    n = only_a + only_b
+    return min(1.0, 2 * float(bdtr(min(only_a, only_b), n, 0.5))) if n else 1.0
+
+
+def detectable_difference(
+    n: int, discordant_share: float, *, power: float = 0.8, level: float = 0.95
+) -> float:
+    """The smallest true difference of two paired proportions that `mcnemar_exact` finds with this power.
+
+    `n` pairs, of which `discordant_share` are expected to differ. The power is computed exactly, by summing
+    over how many pairs turn out discordant; the usual normal formula promises more than the exact test keeps.
+    A difference cannot exceed the discordant share: NaN where even that would be missed.
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import binom
+
+    if n < 1 or not 0 <= discordant_share <= 1:
+        raise HeadwiseError(f"needs n ≥ 1 pairs and a share between 0 and 1, not {n} and {discordant_share}")
+    if not 0 < power < 1:
+        raise HeadwiseError(f"power lies between 0 and 1, not at {power}")
+    alpha = 1 - checked(level)
+    few, many = binom.ppf([1e-10, 1 - 1e-10], n, discordant_share).astype(int)
+    m = np.arange(max(few, 1), many + 1)  # counts of discordant pairs that are not too unlikely to matter
+    if not m.size:
+        return float("nan")
+    chance = binom.pmf(m, n, discordant_share)
+    last = binom.ppf(alpha / 2, m, 0.5)  # reject at `last` or fewer on one side ...
+    last -= binom.cdf(last, m, 0.5) > alpha / 2  # ... and -1 where no outcome rejects
+
+    def power_at(difference: float) -> float:
+        a_wins = (1 + difference / discordant_share) / 2
+        rejected = binom.cdf(last, m, a_wins) + binom.sf(m - last - 1, m, a_wins)
+        return float(chance @ rejected)
+
+    if power_at(discordant_share) < power:
+        return float("nan")
+    if power_at(0.0) >= power:
+        return 0.0
+    return float(brentq(lambda d: power_at(d) - power, 0.0, discordant_share, xtol=1e-9))
+
+
+def _all_signs(E: int) -> Iterator[np.ndarray]:
+    """Half of all sign vectors `[2^(E-1), E]`: a vector and its negative give the same absolute sum."""
+    numbers = np.arange(2 ** (E - 1))[:, None]
+    yield 1.0 - 2.0 * ((numbers >> np.arange(E)) & 1)
+
+
+def _random_signs(E: int, B: int, seed: int) -> Iterator[np.ndarray]:
+    random = np.random.default_rng(seed)
+    most = rows_at_once(E)
+    for start in range(0, B, most):
+        yield random.integers(0, 2, size=(min(most, B - start), E), dtype=np.int8) * 2.0 - 1.0
+
+
+def _stepwise(p: np.ndarray, adjust: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
+    """Adjust the p-values that are numbers, in ascending order, and put them back in their places."""
+    given = floats(p)
+    flat = given.ravel()
+    tests = np.flatnonzero(~np.isnan(flat))
+    if ((flat[tests] < 0) | (flat[tests] > 1)).any():
+        raise HeadwiseError("p-values lie between 0 and 1")
+    adjusted = np.full(flat.shape, np.nan)
+    if tests.size:
+        ranked = tests[np.argsort(flat[tests], kind="stable")]
+        adjusted[ranked] = np.minimum(adjust(flat[ranked], len(ranked)), 1.0)
+    return adjusted.reshape(given.shape)

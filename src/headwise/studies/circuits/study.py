@@ -1,0 +1,109 @@
+"""The study `circuits`: how few heads explain a behaviour, and does sparse attention need fewer?
+
+Heads are ranked on one half of the examples and swept on the other. Tables beside the contract's: `circuits` (how
+many heads each curve takes, its areas and the effect it explains), `ratios` (how many times more heads one model
+of a pair needs than the other), `members` (which models are shown together), `attention` (the maps of the first
+heads of each order).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from headwise.figures.attention import kept_heads
+from headwise.figures.circuits import explained_panels
+from headwise.figures.style import file_name, save
+from headwise.runs import RunFolder, execute, read_table
+from headwise.studies.circuits.cells import Work
+from headwise.studies.circuits.settings import CircuitsSettings, check
+from headwise.studies.registry import register
+from headwise.studies.workbench import Workbench
+
+log = logging.getLogger("headwise")
+
+# Counted in forward rows per example of a half: ranking about 22 (5 slopes, each with its reference), a curve
+# points + 8, controls 6 per draw. Two models on the four tasks (116 tokens over one example of each) are then
+# about 290,000 tokens, and 65,000 with `quick`; two cores do some 500 a second.
+QUICK = {"n": 12, "points": 11, "draws": 1}
+"""The most of each with `quick`, which also leaves out the layer-matched control."""
+
+
+@register(
+    "circuits",
+    question="How few heads explain the behaviour, and does sparse attention need fewer?",
+    settings=CircuitsSettings,
+)
+def carry_out(settings: CircuitsSettings, bench: Workbench, folder: RunFolder) -> None:
+    check(settings)
+    if settings.quick:
+        small = {name: min(getattr(settings, name), most) for name, most in QUICK.items()}
+        settings = replace(settings, **small, controls=settings.controls[:1])
+    work = Work(settings, bench)
+    log.info(work.cost())
+    execute(folder, work.order_cells(), work.rank, progress=bench.progress)
+    scores = read_table(folder, "scores")
+    execute(folder, work.curve_cells(scores), partial(work.measure, scores), progress=bench.progress)
+    examples, summary = read_table(folder, "examples"), read_table(folder, "circuits")
+    compare = partial(work.compare, examples, summary)
+    execute(folder, work.pair_cells(examples, summary), compare, progress=False)
+    _draw(folder, settings.threshold)
+    _tell(folder)
+
+
+# ---- what the user sees --------------------------------------------------------------------------------
+
+
+def _draw(folder: RunFolder, threshold: float) -> None:
+    curves, summary = read_table(folder, "curves"), read_table(folder, "circuits")
+    members = read_table(folder, "members")
+    ratios = read_table(folder, "ratios") if "ratios" in folder.written else None
+    place = folder.path / "figures"
+    for series in dict.fromkeys(summary["series"]):
+        figure = explained_panels(
+            curves[(curves["order"] == series) | (curves["series"] == "random")],
+            members=members,
+            ratios=None if ratios is None else ratios[ratios["series"] == series],
+            threshold=threshold,
+        )
+        save(figure, place, f"circuits-{file_name(series)}")
+    if "attention" in folder.written:
+        maps = read_table(folder, "attention")
+        for (task, series), part in maps.groupby(["task", "series"], sort=False):
+            save(kept_heads(part), place, f"heads-{file_name(task)}-{file_name(series)}")
+
+
+def _tell(folder: RunFolder) -> None:
+    """Each curve's answer in one sentence, then each ratio's."""
+    for row in read_table(folder, "circuits").to_dict("records"):
+        what = f"{row['model']} on {row['task']}, order {row['series']}"
+        if not row["defined"]:
+            folder.notice(
+                f"{what}: the explained effect is undefined, because {row['metric']} with all heads minus with none "
+                f"is {row['effect']:+.3g} [{row['effect_lo']:+.3g}, {row['effect_hi']:+.3g}] and may be 0; use more "
+                "examples, or a behaviour that the heads make a difference to"
+            )
+            continue
+        verb = "explain" if row["action"] == "keep" else "take away"
+        sentence = (
+            f"{what}: {row['k']:.0f} of {row['of']} heads [{row['k_lo']:.0f}, {row['k_hi']:.0f}] {verb} "
+            f"{row['threshold']:.0%} of the effect, n = {row['n']}"
+        )
+        if row["stays"] > row["k"]:
+            sentence += f"; it stays there from {row['stays']:.0f} on"
+        if row["effect"] < 0:
+            sentence += (
+                "; with all heads the model does worse than with none, and it is this loss that is explained"
+            )
+        folder.notice(sentence)
+    if "ratios" not in folder.written:
+        return
+    for row in read_table(folder, "ratios").to_dict("records"):
+        if row["compared"] == "dense/sparse" and np.isfinite(row["ratio"]):
+            folder.notice(
+                f"{row['task']}, order {row['series']}: {row['model']} needs {row['ratio']:.2f}x the heads of "
+                f"{row['other']} [{row['lo']:.2f}, {row['hi']:.2f}]"
+            )

@@ -1,0 +1,106 @@
+"""From the tables of the study `circuits` to orders, curves and ratios. Tables in, tables out."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise import stats
+from headwise.figures.heatmap import grid
+from headwise.heads import Order, Scores
+from headwise.model.attention import Attention
+from headwise.sweeps.explained import heads_needed, resampled_needs
+
+
+def scores_of(rows: pd.DataFrame) -> Scores:
+    """The scores of one map from their rows: enough to rank heads by, without the examples behind them."""
+    values, first = grid(rows), rows.iloc[0]
+    about: dict[str, Any] = {name: str(first[name]) for name in ("model", "task", "method", "metric")}
+    return Scores(values, grid(rows, "stderr"), values[None], signed=bool(first["signed"]), **about)
+
+
+def order_fingerprint(order: Order) -> str:
+    return hashlib.sha256(" ".join(map(str, order)).encode()).hexdigest()[:16]
+
+
+def curve_values(examples: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """k `[K]` and the metric `[K, E]` of one curve, from its rows of `examples`."""
+    wide = examples.pivot(index="k", columns="example", values="value").sort_index()
+    return wide.index.to_numpy(dtype=int), wide.to_numpy(dtype=float)
+
+
+def curve_fingerprint(examples: pd.DataFrame) -> str:
+    """A hash of every value behind a curve."""
+    k, values = curve_values(examples)
+    return hashlib.sha256(k.tobytes() + np.ascontiguousarray(values).tobytes()).hexdigest()[:16]
+
+
+def ratio_row(
+    examples: pd.DataFrame,
+    other_examples: pd.DataFrame,
+    *,
+    threshold: float,
+    defined: bool,
+    paired: bool,
+    seed: int,
+) -> dict[str, Any]:
+    """How many times more heads the first model needs than the other, with the interval over examples.
+
+    Each takes the rows of `examples` of one curve from no heads to all. Paired: both curves are measured on the
+    same examples, so both are resampled alike; otherwise each on its own. NaN unless both curves are `defined`.
+    """
+    row: dict[str, Any] = {
+        "resampling": "paired" if paired else "independent",
+        "n": int(examples["example"].nunique()),
+        "other_n": int(other_examples["example"].nunique()),
+    }
+    both = [_curve(own) for own in (examples, other_examples)]
+    for stays in (False, True):
+        needed = [
+            heads_needed(k, gains.mean(1) / whole.mean(), threshold, stays=stays) for k, gains, whole in both
+        ]
+        resampled = [
+            resampled_needs(*curve, threshold, stays=stays, seed=seed if paired else seed + place)
+            for place, curve in enumerate(both)
+        ]
+        (first, second), (lo, hi) = map(float, needed), stats.interval(resampled[0] / resampled[1])
+        if not defined:
+            first = second = lo = hi = np.nan
+        if stays:
+            row |= {"stays": first, "other_stays": second, "stays_ratio": first / second}
+            row |= {"stays_lo": lo, "stays_hi": hi}
+        else:
+            row |= {"k": first, "other_k": second, "ratio": first / second, "lo": lo, "hi": hi}
+    return row
+
+
+def _curve(examples: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """k `[K]`, gains `[K, E]` and effect `[E]`: for masked heads both have the other sign, and their ratio the same."""
+    k, values = curve_values(examples)
+    return k, values - values[0], values[-1] - values[0]
+
+
+def attention_rows(found: Attention, about: dict[str, Any]) -> pd.DataFrame:
+    """The maps of chosen heads as rows, each query with itself and the tokens before it."""
+    assert found.maps is not None, "whole maps are what this table holds"
+    length = len(found.tokens)
+    query, key = np.tril_indices(length)
+    frames = [
+        pd.DataFrame(
+            {
+                **about,
+                "rank": rank,
+                "layer": head.layer,
+                "head": head.head,
+                "query": query.astype(np.int32),
+                "key": key.astype(np.int32),
+                "token": [found.tokens[place] for place in key],
+                "attention": found.maps[rank, query, key].astype(np.float64),
+            }
+        )
+        for rank, head in enumerate(found.heads)
+    ]
+    return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,195 @@
+"""Make heads stronger instead of taking them away: does the model then answer better?
+
+`amplify` sets the gates of chosen heads above 1. `shift` adds α·σ·direction to their outputs, the direction being
+mean output on right texts minus mean output on wrong ones (inference-time intervention, Li et al. 2023, arXiv
+2306.03341, as Cognitive Mirrors, arXiv 2512.10978, uses it). Directions come from one half of the examples, accuracy
+before and after from the other.
+
+S strengths, R sets of heads, E examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from headwise import stats
+from headwise.controls import random_heads
+from headwise.errors import HeadwiseError, unknown
+from headwise.heads import Head
+from headwise.model.directions import Directions, directions
+from headwise.model.generate import generate
+from headwise.runs import Cell, CellResult, RunFolder, execute
+from headwise.studies.masking.sets import scaled_gates
+from headwise.studies.masking.texts import ACCURACY, AUTO, Judge, accuracy_metric, prompts
+from headwise.tasks import Task
+
+if TYPE_CHECKING:
+    from headwise.model.load import Model
+    from headwise.studies.masking.plan import Plan
+
+KINDS = ("amplify", "shift")
+STRENGTHS = {"amplify": (1.25, 1.5, 2.0), "shift": (1.0, 3.0, 10.0)}
+"""Gates to try, and values of α."""
+Write = Callable[[list[str]], list[str]]
+
+
+def intervene(
+    model: Model,
+    task: Task,
+    heads: Sequence[Head],
+    kind: str = "amplify",
+    strengths: Sequence[float] = (),
+    *,
+    accuracy: str = AUTO,
+    answer: str = "sentence",
+    max_new_tokens: int = 16,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Accuracy before and after the given heads are made stronger, a row for each strength.
+
+    kind: `amplify` (strengths are gates) or `shift` (strengths are α). The first half of the task's examples
+    (`task.halves()`) gives the directions, the second is written on from. `change` is after minus before with
+    its bootstrap interval over examples; above 0 the intervention helps.
+    """
+    if kind not in KINDS:
+        raise unknown("intervention", kind, KINDS)
+    strengths = tuple(strengths) or STRENGTHS[kind]
+    find, test = task.halves()
+    judge = Judge(accuracy_metric(accuracy, test), "chrf", answer)
+
+    def write(texts: list[str]) -> list[str]:
+        return generate(model, texts, max_new_tokens=max_new_tokens).texts[0]
+
+    options = variants(model, find, [heads], kind, strengths, judge, write)
+    after = generate(model, prompts(test), max_new_tokens=max_new_tokens, **options).texts
+    full = write(prompts(test))
+    values = np.stack([judge.right(texts, test, full) for texts in after])[:, None]  # S, 1, E
+    return intervention_rows(kind, strengths, judge.right(full, test, full), values, seed)
+
+
+def variants(
+    model: Model,
+    find: Task,
+    sets: Sequence[Sequence[Head]],
+    kind: str,
+    strengths: Sequence[float],
+    judge: Judge,
+    write: Write,
+) -> dict[str, Any]:
+    """What `generate` is given: gates or shifts `[S·R, …]`, strength by strength, and where they act."""
+    if kind == "amplify":
+        gates = [scaled_gates(heads, model.shape, strength) for strength in strengths for heads in sets]
+        return {"gates": np.stack(gates)}
+    found = contrast(model, find, judge, write)
+    shifts = [found.shifts(heads, strength) for strength in strengths for heads in sets]
+    # As in the source: the prompt is read undisturbed, what is written is pushed.
+    return {"shifts": np.stack(shifts), "positions": "last"}
+
+
+def contrast(model: Model, find: Task, judge: Judge, write: Write) -> Directions:
+    """Directions from wrong to right, from examples that are not tested.
+
+    With foils: the prompt with its right answer against the prompt with its wrong ones, at the answer's last
+    token. Without: prompts that the model answers rightly against those that it does not, at their last token.
+    """
+    if all(example.foils for example in find):
+        right = [example.prompt + example.target for example in find]
+        wrong = [example.prompt + foil for example in find for foil in example.foils]
+        return directions(model, right, wrong)
+    written = write(prompts(find))
+    answered = judge.right(written, find, written) > 0
+    asked = [(example.prompt, done) for example, done in zip(find, answered, strict=True)]
+    right, wrong = [p for p, done in asked if done], [p for p, done in asked if not done]
+    if not right or not wrong:
+        raise HeadwiseError(
+            f"the examples of {find.name!r} have no foils, and {model.name} answers "
+            f"{'all' if right else 'none'} of {len(find)} rightly, so nothing tells right from wrong; give foils or "
+            "other examples"
+        )
+    return directions(model, right, wrong)
+
+
+def intervention_rows(
+    kind: str, strengths: Sequence[float], before: np.ndarray, after: np.ndarray, seed: int
+) -> pd.DataFrame:
+    """Rows from right answers before `[E]` and after `[S, R, E]`."""
+    low, high = stats.bootstrap_mean(before[:, None], seed=seed)
+    rows = []
+    for strength, values in zip(strengths, after, strict=True):
+        lo, hi = stats.bootstrap_crossed(values, seed=seed)
+        less, more = stats.bootstrap_crossed(values - before, seed=seed)
+        rows.append(
+            {
+                "kind": kind,
+                "strength": float(strength),
+                "before": before.mean(),
+                "before_lo": low[0],
+                "before_hi": high[0],
+                "after": values.mean(),
+                "lo": lo,
+                "hi": hi,
+                "change": values.mean() - before.mean(),
+                "change_lo": less,
+                "change_hi": more,
+                "n": len(before),
+                "draws": len(values),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+# ---- as part of the study ---------------------------------------------------------------------------------
+
+
+def intervention_cells(folder: RunFolder, plans: list[Plan]) -> None:
+    """A cell for each ability and kind: the order's first heads, and random draws as a control, in one batch."""
+    cells = []
+    for plan in plans:
+        for label in plan.test:
+            for kind in plan.settings.intervene:
+                heads = [[str(head) for head in one] for one in _sets(plan, label)]
+                about = plan.writing() | plan.judging(label)
+                about |= {"heads": heads, "strengths": list(_strengths(plan, kind))}
+                prints = plan.prints(label) | {"find": plan.find[label].fingerprint}
+                cells.append(Cell("masking", plan.given, label, kind, about, prints))
+    show = plans[0].bench.progress
+    execute(folder, cells, partial(_intervene, {plan.given: plan for plan in plans}), progress=show)
+
+
+def _strengths(plan: Plan, kind: str) -> tuple[float, ...]:
+    return tuple(plan.settings.strengths.get(kind, STRENGTHS[kind]))
+
+
+def _sets(plan: Plan, label: str) -> list[list[Head]]:
+    order, k = plan.orders[label], plan.settings.intervene_k or plan.ks[0]
+    seeds = [f"intervene/{plan.settings.seed}/{label}/{draw}" for draw in range(plan.settings.draws)]
+    return [list(order[:k]), *(random_heads(order, order[:k], seed).heads for seed in seeds)]
+
+
+def _intervene(plans: dict[str, Plan], cell: Cell) -> CellResult:
+    plan, label, kind = plans[cell.model], cell.task, cell.part
+    test, judge = plan.test[label], plan.judges[label]
+    sets, strengths = _sets(plan, label), _strengths(plan, kind)
+
+    def write(texts: list[str]) -> list[str]:
+        return generate(
+            plan.model, texts, max_new_tokens=plan.settings.new_tokens, chat=plan.settings.chat
+        ).texts[0]
+
+    options = variants(plan.model, plan.find[label], sets, kind, strengths, judge, write)
+    after = plan.write(label, kind, **options)
+    full = plan.full[label]
+    values = np.stack([judge.right(texts, test, full) for texts in after])
+    values = values.reshape(len(strengths), len(sets), len(test))  # S, R, E
+    before = judge.right(full, test, full)
+    tables = []
+    for series, own in (("top", values[:, :1]), ("random", values[:, 1:])):
+        rows = intervention_rows(kind, strengths, before, own, plan.settings.seed)
+        about = {"model": plan.shown, "task": label, "series": series, "k": len(sets[0])}
+        tables.append(pd.DataFrame(about, index=rows.index).join(rows).assign(metric=ACCURACY))
+    return CellResult({"interventions": pd.concat(tables, ignore_index=True)})

@@ -1,0 +1,74 @@
+"""What the study `roles` can be told, and what `quick` makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from headwise.model.load import Model
+from headwise.scores.gate_fit import FitSettings
+from headwise.studies.settings import StudySettings
+from headwise.tasks import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolesSettings(StudySettings):
+    """Settings of the study `roles`."""
+
+    tasks: tuple[str, ...] = ("syntax", "commonsense", "math")
+    """Built-in names, files, or hub:owner/name."""
+    n: int = 128
+    """Examples per task, at most: one half to fit gates, one to draw curves."""
+    seeds: int = 5
+    """Fits that begin from other random gates and see the examples in another order."""
+    fit: FitSettings = field(default_factory=FitSettings)
+    """How gates are fitted: `--set fit.updates=200`."""
+    ks: tuple[int, ...] = ()
+    """Numbers of ablated heads along the curves; 0 to 50 by default."""
+    reference: str = "zero"
+    """What a gated-out head is replaced by."""
+    positions: str = "all"
+    """Where gates act."""
+    random_sets: int = 300
+    """Random sets of ten heads beside which the ten most facilitating are removed; 0 leaves this check, and the
+    comparison with exact ablation, out."""
+    task_options: dict[str, Any] = field(default_factory=dict)
+    """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns), for all tasks
+    or by task: `{math: {length: short}}`."""
+
+
+QUICK_FIT = FitSettings(
+    updates=14, first_updates=8, batch=64, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None, keep=4
+)
+"""With `quick` every update sees all examples, so few large steps are enough to tell the plainest heads."""
+QUICK_KS = (0, 5, 10, 20, 35, 50)
+QUICK_EXAMPLES, QUICK_FEWEST, QUICK_TOKENS = 24, 8, 140
+"""With `quick`: at most so many examples of a task, and no more than 8 once they have so many tokens."""
+
+QUICK_PIECE = 192
+"""Tokens of one backward pass with `quick`: more memory than needed, and less time."""
+
+
+def quickened(settings: RolesSettings) -> RolesSettings:
+    """Two seeds, few examples and updates, short targets."""
+    options = dict(settings.task_options)
+    if "math" in settings.tasks and not options:
+        options = {"math": {"length": "short"}}
+    return replace(
+        settings,
+        n=min(settings.n, QUICK_EXAMPLES),
+        seeds=min(settings.seeds, 2),
+        fit=settings.fit if settings.fit != FitSettings() else QUICK_FIT,
+        ks=settings.ks or QUICK_KS,
+        random_sets=0,
+        task_options=options,
+    )
+
+
+def few_tokens(task: Task, model: Model) -> Task:
+    """The first examples that have `QUICK_TOKENS` together, so that long and short ones cost about the same."""
+    lengths = [len(model.tokens(e.prompt + e.target)) for e in task]
+    count = int(np.searchsorted(np.cumsum(lengths), QUICK_TOKENS, side="right"))
+    return task.take(range(min(len(task), max(QUICK_FEWEST, count))))

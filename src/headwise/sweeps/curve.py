@@ -1,0 +1,227 @@
+"""A curve over the first k heads of an order, and what it says: explained effect, heads needed, areas, tables.
+
+K points of a curve, E examples, B resamples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise import stats
+from headwise.errors import HeadwiseError
+from headwise.heads import Order
+from headwise.sweeps.explained import (
+    Estimate,
+    HeadsNeeded,
+    areas,
+    heads_needed,
+    resampled_needs,
+    whole_interval,
+)
+
+THRESHOLD = 0.9
+EXPLAINED = "explained_effect"
+"""What the explained effect is called among the metrics of a table."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A curve over the first k heads of an order, with the per-example values behind every point."""
+
+    k: np.ndarray  # K, ascending
+    values: np.ndarray  # K, E: the metric itself
+    none: np.ndarray  # E: with every head replaced by the reference
+    full: np.ndarray  # E: with all heads
+    order: Order
+    model: str
+    task: str
+    series: str
+    """The order's name, or the kind of control."""
+    action: str
+    metric: str
+    reference: str
+    total: int
+    """Heads of the model."""
+    by: str = "given"
+    """How the order was made of its scores: signed, absolute, hinders; or given as a list of heads."""
+    draw: int | None = None
+    """Which of several draws of a control."""
+    seed: int = 0
+    controls: tuple[Sweep, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        needed = self.k_at()
+        said = f"{needed.k:.0f} heads reach {THRESHOLD:.0%}" if self.defined else "no effect to explain"
+        return (
+            f"Sweep({self.action} by {self.series} on {self.task}, {self.model}: {len(self.k)} points up to "
+            f"{self.k[-1]} of {self.total} heads, n = {self.n}; {said})"
+        )
+
+    @property
+    def n(self) -> int:
+        return len(self.none)
+
+    @property
+    def gains(self) -> np.ndarray:
+        """What the first k heads bring back (kept) or take away (masked), per example `[K, E]`."""
+        return self.values - self.none if self.action == "keep" else self.full - self.values
+
+    @property
+    def effect(self) -> Estimate:
+        """m(full) − m(none): what all heads together do, in the metric's unit."""
+        whole = self.full - self.none
+        lo, hi = stats.bootstrap_mean(whole, seed=self.seed)
+        return Estimate(float(whole.mean()), float(lo), float(hi))
+
+    @property
+    def defined(self) -> bool:
+        """Whether there is an effect to explain: its interval leaves out 0."""
+        _, lo, hi = self.effect
+        return lo > 0 or hi < 0
+
+    def explained(self) -> pd.DataFrame:
+        """The explained effect at each k with its interval (columns k, value, lo, hi); NaN where undefined."""
+        found = stats.bootstrap_ratio(self.gains.T, self.full - self.none, seed=self.seed)
+        return pd.DataFrame({"k": self.k, "value": found.value, "lo": found.lo, "hi": found.hi})
+
+    def k_at(self, threshold: float = THRESHOLD) -> HeadsNeeded:
+        """How many heads it takes to reach this explained effect, and from how many on it stays there.
+
+        Between measured points the curve is taken as straight, and heads are rounded up; a sweep on the default
+        grid has measured the points beside the answer. NaN where the explained effect is undefined.
+        """
+        check_threshold(threshold)
+        if not self.defined:
+            return HeadsNeeded(*[float("nan")] * 6)
+        k, gains = self._with_ends()
+        shares = gains.mean(1) / (self.full - self.none).mean()
+        found: list[float] = []
+        for stays in (False, True):
+            value = float(heads_needed(k, shares, threshold, stays=stays))
+            found += [value, *whole_interval(self.resampled_k(threshold, stays=stays))]
+        return HeadsNeeded(*found)
+
+    def resampled_k(
+        self, threshold: float = THRESHOLD, *, stays: bool = False, seed: int | None = None
+    ) -> np.ndarray:
+        """Heads needed in each resample of the examples `[B]`; two sweeps over the same examples stay paired."""
+        seed = self.seed if seed is None else seed
+        return resampled_needs(*self._with_ends(), self.full - self.none, threshold, stays=stays, seed=seed)
+
+    def _with_ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """k and gains `[K, E]` with both ends: they are known without measuring.
+
+        An order that leaves heads out says nothing of the way from its last head to all of them.
+        """
+        k, gains = self.k, self.gains
+        if k[0] > 0:
+            k, gains = np.concatenate([[0], k]), np.concatenate([np.zeros((1, self.n)), gains])
+        if k[-1] < self.total and len(self.order) == self.total:
+            k, gains = np.append(k, self.total), np.concatenate([gains, (self.full - self.none)[None]])
+        return k, gains
+
+    def cpr(self) -> Estimate:
+        """∫ explained effect over the fraction of heads: more is better; above 1 where parts outdo the whole."""
+        return self._area(0)
+
+    def cmd(self) -> Estimate:
+        """∫ |1 − explained effect| over the fraction of heads: how far the curve is from the whole model, 0 is best."""
+        return self._area(1)
+
+    def _area(self, which: int) -> Estimate:
+        if not self.defined or len(self.order) < self.total:
+            return Estimate(float("nan"), float("nan"), float("nan"))
+        whole = self.full - self.none
+        k, gains = self._with_ends()
+        found = areas(k, gains.mean(1) / whole.mean(), self.total)[which]
+        resampled = areas(k, stats.resampled_ratio(gains.T, whole, seed=self.seed), self.total)[which]
+        return Estimate(float(found), *stats.interval(resampled))
+
+    # ---- tables ----------------------------------------------------------------------------------------
+
+    def table(self) -> pd.DataFrame:
+        """The contract's curve table: the explained effect, then the metric itself; controls after the order."""
+        shares = self.explained()
+        lo, hi = stats.bootstrap_mean(self.values.T, seed=self.seed)
+        raw = pd.DataFrame({"k": self.k, "value": self.values.mean(1), "lo": lo, "hi": hi})
+        frames = [
+            self._rows(shares.assign(metric=EXPLAINED)),
+            self._rows(raw.assign(metric=self.metric)),
+        ]
+        return pd.concat([*frames, *(control.table() for control in self.controls)], ignore_index=True)
+
+    def example_table(self) -> pd.DataFrame:
+        """The metric of every example at every k; controls after the order."""
+        own = self._rows(
+            pd.DataFrame(
+                {
+                    "k": np.repeat(self.k, self.n),
+                    "metric": self.metric,
+                    "example": np.tile(np.arange(self.n), len(self.k)),
+                    "value": self.values.ravel(),
+                }
+            )
+        ).drop(columns="n")
+        return pd.concat([own, *(control.example_table() for control in self.controls)], ignore_index=True)
+
+    def _rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+        draw = pd.array([self.draw] * len(frame), dtype="Int32")
+        about = {"model": self.model, "task": self.task, "series": self.series, "action": self.action}
+        more = {"n": self.n, "draw": draw, "order": self.details.get("order", self.series), "by": self.by}
+        return frame.assign(**about, **more, reference=self.reference)
+
+    def summary(self, threshold: float = THRESHOLD) -> dict[str, Any]:
+        """One row: heads needed, areas and effect, each with its interval."""
+        needed, cpr, cmd, effect = self.k_at(threshold), self.cpr(), self.cmd(), self.effect
+        row: dict[str, Any] = {
+            "model": self.model,
+            "task": self.task,
+            "series": self.series,
+            "by": self.by,
+            "action": self.action,
+            "threshold": threshold,
+            "k": needed.k,
+            "k_lo": needed.lo,
+            "k_hi": needed.hi,
+            "stays": needed.stays,
+            "stays_lo": needed.stays_lo,
+            "stays_hi": needed.stays_hi,
+            "of": self.total,
+        }
+        for name, found in (("cpr", cpr), ("cmd", cmd), ("effect", effect)):
+            row |= {name: found.value, f"{name}_lo": found.lo, f"{name}_hi": found.hi}
+        return row | {
+            "defined": self.defined,
+            "metric": self.metric,
+            "reference": self.reference,
+            "n": self.n,
+        }
+
+    def plot(self, threshold: float = THRESHOLD) -> Any:
+        """Draw the curve with its band; returns the matplotlib figure."""
+        from headwise.figures.circuits import explained_panels
+
+        return explained_panels(self.table(), threshold=threshold)
+
+    def _repr_png_(self) -> bytes:
+        """In a notebook, the curve."""
+        from headwise.figures.style import png
+
+        return png(self.plot())
+
+
+def check_threshold(threshold: float) -> None:
+    if not 0 < threshold <= 1:
+        raise HeadwiseError(
+            f"a threshold of the explained effect lies above 0 and up to 1, not at {threshold}"
+        )
+
+
+def renamed(found: Sweep, **about: Any) -> Sweep:
+    """The same curve and its controls under other names (model, task)."""
+    return replace(found, **about, controls=tuple(renamed(control, **about) for control in found.controls))
