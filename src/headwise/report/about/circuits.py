@@ -30,8 +30,9 @@ def section(run: Run) -> Section:
 
 def _curves(curves: pd.DataFrame, scores: pd.DataFrame, members: pd.DataFrame, ratios: pd.DataFrame) -> Chart:
     curves = curves[curves["metric"] == EXPLAINED]
-    if "draw" in curves:
-        curves = curves[curves["draw"].isna()]
+    curves = curves.groupby(["model", "task", "series", "k"], sort=False, as_index=False).agg(
+        {"value": "mean", "lo": "mean", "hi": "mean", "n": "first"}
+    )  # a control's draws are shown as their mean
     models = list(dict.fromkeys(curves["model"]))
     colour = {
         str(row["model"]): COLOURS[row["pair"] % len(COLOURS)].get(row["role"], "#444444")
@@ -69,7 +70,7 @@ def _curves(curves: pd.DataFrame, scores: pd.DataFrame, members: pd.DataFrame, r
                 title=str(task),
                 traces=traces,
                 x={"title": "Number of Heads Kept"},
-                y={"title": "Explained Effect", "tickvals": [0, 0.5, 1], "range": [-0.15, 1.3]},
+                y={"title": "Explained Effect", "tickvals": [0, 0.5, 1]},
                 orders=orders if len(models) == 1 else {},
                 model=str(models[0]) if len(models) == 1 else "",
                 marks=_segments(ratios, str(task)),
@@ -117,7 +118,9 @@ def _segments(ratios: pd.DataFrame, task: str) -> list[dict[str, Any]]:
                 "x": (row["k"] + row["other_k"]) / 2,
                 "y": at,
                 "showarrow": False,
-                "yshift": 11,
+                "xanchor": "left",
+                "xshift": 16,
+                "yshift": -6,
             }
         )
     return marks
