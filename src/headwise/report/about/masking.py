@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.figures.masking import BLUE, NAMES, RED
-from headwise.report.charts import curve, rounded
+from headwise.report.charts import BLUE_HELPS, curve, rounded
 from headwise.report.gather import Run
 from headwise.report.section import Chart, Finding, Panel, Section, head_rows, register
 
@@ -135,8 +135,7 @@ def _cross(model: str, cross: pd.DataFrame) -> Chart:
         "z": rounded(square.to_numpy(), 3),
         "x": names,
         "y": names,
-        "colorscale": "RdBu",
-        "reversescale": False,
+        "colorscale": BLUE_HELPS,
         "zmin": -1,
         "zmax": 1,
         "colorbar": {

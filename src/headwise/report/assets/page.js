@@ -211,7 +211,7 @@
     ["score", "number"], ["lo", "number"], ["hi", "number"], ["n", "number"], ["q", "number"],
   ];
   const page = 100;
-  let sorted = { column: "score", down: true, size: true }, limit = page;
+  let sorted = { column: "score", down: true }, limit = page;
   const filters = {};
 
   function value(column, row) {
