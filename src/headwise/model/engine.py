@@ -32,6 +32,7 @@ from headwise.model.references import (
     first_differences,
     mean_outputs,
 )
+from headwise.model.remembered import remembering_less
 
 if TYPE_CHECKING:
     from headwise.metrics.registry import Metric
@@ -261,7 +262,7 @@ class Engine:
 
     def differentiable(self, block: _Block, gates: Tensor) -> Tensor:
         """The metric of a block's rows `[S]` as a function of their gates `[S, L, H]`, for autograd."""
-        with self.model.visiting(self._gate_visitor(block, gates, None)):
+        with self.model.visiting(self._gate_visitor(block, gates, None)), remembering_less():
             logits = self.model.logits(block.tensors["ids"], block.tensors["positions"])
         self.rows_spent += block.size
         compare = None

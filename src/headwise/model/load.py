@@ -19,6 +19,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model import adapter, bundled, gguf
 from headwise.model.companions import companion_folder, companions
+from headwise.model.products import faster_products
 from headwise.model.proof import Proof, prove
 from headwise.model.reach import Reach, Visitor
 from headwise.model.text import Text
@@ -106,12 +107,14 @@ class Model:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """While this holds, no weight asks for a gradient; afterwards those do that did."""
+        """While this holds, no weight asks for a gradient, and products are taken accordingly; afterwards those
+        weights ask that did."""
         asking = [parameter for parameter in self.hf.parameters() if parameter.requires_grad]
         for parameter in asking:
             parameter.requires_grad_(False)
         try:
-            yield
+            with faster_products(self.hf):
+                yield
         finally:
             for parameter in asking:
                 parameter.requires_grad_(True)

@@ -21,13 +21,13 @@ from headwise.model.load import Model
 from headwise.model.memory import out_of_memory, release
 from headwise.tasks.examples import Task
 
-CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.3, 36, 192
-"""Tokens of one piece on a CPU: this share of an update's rows × longest row, within these bounds. A piece remembers
-about 1 MB per token of the bundled model for its backward pass; fewer tokens no longer fill two cores."""
+CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.37, 48, 192
+"""Tokens of one piece on a CPU: this share of an update's rows × the task's longest row, within these bounds. A piece
+of the bundled model remembers .7 MB per token for its backward pass and .4 MB per scored position."""
 DEVICE_SHARE = 4
 """Elsewhere: this part of the tokens of a plain forward pass."""
-CPU_OVERHEAD, DEVICE_OVERHEAD = 20, 4096
-"""What starting one more piece costs, in tokens."""
+CPU_OVERHEAD, DEVICE_OVERHEAD = 30, 4096
+"""What one more piece costs, in tokens: on a CPU reading the weights twice more."""
 
 
 class GateLikelihood:
@@ -94,7 +94,7 @@ class GateLikelihood:
             return self.tokens
         if self.model.device.type != "cpu":
             return self.model.batch_tokens // DEVICE_SHARE
-        padded = len(numbers) * self._lengths[numbers].max()
+        padded = len(numbers) * self._lengths.max()
         return int(np.clip(CPU_SHARE * padded, CPU_FEWEST, CPU_MOST))
 
     def _backward(self, leaf: Tensor, fits: np.ndarray, numbers: np.ndarray, weight: float) -> Tensor:
