@@ -14,7 +14,9 @@ from headwise.heads import single_gates
 from headwise.metrics import metric
 from headwise.model.engine import Engine
 from headwise.scores.gate_fit import FitSettings, fit_gates, random_logits, regulariser, sigmoid
-from headwise.scores.gate_likelihood import Batches, GateLikelihood, pieces
+from headwise.scores.gate_batches import Batches
+from headwise.scores.gate_likelihood import GateLikelihood
+from headwise.scores.gate_pieces import packed_pieces, padded_pieces
 from headwise.scores.gating import one_fit
 from headwise.scores.roles import LABELS, always_and_ever, majority, role_labels, role_scores
 from helpers import HeadsByHook, word_task
@@ -106,7 +108,7 @@ def test_pieces_hold_every_row_once_within_the_budget_and_never_cost_more_than_p
     draw = np.random.default_rng(seed)
     lengths = draw.integers(1, 60, draw.integers(1, 80))
     budget, overhead = int(draw.integers(60, 600)), int(draw.integers(0, 100))
-    found = pieces(lengths, budget, overhead)
+    found = padded_pieces(lengths, budget, overhead)
     assert sorted(np.concatenate(found).tolist()) == list(range(len(lengths)))
     padded = [len(piece) * lengths[piece].max() for piece in found]
     assert max(padded) <= budget
@@ -125,7 +127,7 @@ def test_pieces_hold_every_row_once_within_the_budget_and_never_cost_more_than_p
 def test_pieces_are_the_best_of_all_ways_to_cut(seed):
     draw = np.random.default_rng(seed)
     lengths, overhead = draw.integers(1, 30, 8), int(draw.integers(0, 20))
-    found = pieces(lengths, 60, overhead)
+    found = padded_pieces(lengths, 60, overhead)
     ordered = np.sort(lengths)
     costs = []
     for cuts in itertools.product([False, True], repeat=7):

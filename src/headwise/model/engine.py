@@ -57,7 +57,7 @@ class Measured:
 
 
 @dataclass
-class _Block:
+class Block:
     """Some rows of about equal length, with what is computed once for them."""
 
     rows: list[Row]
@@ -201,7 +201,7 @@ class Engine:
             self._measure_rows(gates, base, numbers[:middle], values, full)
             self._measure_rows(gates, base, numbers[middle:], values, full)
 
-    def _chunk(self, block: _Block, gates: np.ndarray, entry: int) -> tuple[np.ndarray, np.ndarray]:
+    def _chunk(self, block: Block, gates: np.ndarray, entry: int) -> tuple[np.ndarray, np.ndarray]:
         """Values `[v, S]` of some variants that enter at the same block, and their partners at the baseline `[S]`."""
         with_base = np.concatenate([block.baseline[None], gates])  # v + 1, L, H: the first is the baseline
         times = len(with_base)
@@ -260,7 +260,7 @@ class Engine:
         slopes[examples] = gates.grad.double().cpu().numpy()
         self._advance(len(numbers))
 
-    def differentiable(self, block: _Block, gates: Tensor) -> Tensor:
+    def differentiable(self, block: Block, gates: Tensor) -> Tensor:
         """The metric of a block's rows `[S]` as a function of their gates `[S, L, H]`, for autograd."""
         with self.model.visiting(self._gate_visitor(block, gates, None)), remembering_less():
             logits = self.model.logits(block.tensors["ids"], block.tensors["positions"])
@@ -273,7 +273,7 @@ class Engine:
 
     # ---- one forward pass ------------------------------------------------------------------------------
 
-    def _logits(self, block: _Block, gates: Tensor, entry: int) -> Tensor:
+    def _logits(self, block: Block, gates: Tensor, entry: int) -> Tensor:
         """Scored logits `[v·S, P, vocabulary]` of a block's rows under each of `gates[v, L, H]`, variant by variant."""
         times = len(gates)
         changed = {int(layer) for layer in torch.nonzero((gates != 1).any(2).any(0))}
@@ -291,7 +291,7 @@ class Engine:
             return self.model.logits(ids, block.tensors["positions"].repeat(times, 1))
 
     def _gate_visitor(
-        self, block: _Block, gates: Tensor, changed: set[int] | None
+        self, block: Block, gates: Tensor, changed: set[int] | None
     ) -> Callable[[int, Tensor], Tensor]:
         """z' = g·z + (1 − g)·r in the changed layers, at the positions where gates act."""
         acts, references = block.acts, block.references
@@ -314,23 +314,23 @@ class Engine:
 
     # ---- blocks of rows --------------------------------------------------------------------------------
 
-    def blocks(self) -> Iterator[tuple[list[int], _Block]]:
+    def blocks(self) -> Iterator[tuple[list[int], Block]]:
         """Every row once, in blocks that fit the budget (numbers of the rows, block), for methods that read z."""
         for numbers in self._partition(2):
             yield numbers, self._prepared(numbers, streams=False)
 
-    def block(self, numbers: Sequence[int]) -> _Block:
+    def block(self, numbers: Sequence[int]) -> Block:
         """The rows of these numbers, any of them several times, ready for `differentiable`."""
         return self._prepared(numbers, streams=False)
 
     def _prepared(
         self, numbers: Sequence[int], baseline: np.ndarray | None = None, streams: bool = True
-    ) -> _Block:
+    ) -> Block:
         """The rows as tensors, with one run at the baseline for the residual streams and one for the donors."""
         rows = [self.rows[n] for n in numbers]
         tensors = {name: t.to(self.model.device) for name, t in batch_of(rows).items()}
         base = np.ones(self.model.shape) if baseline is None else baseline
-        block = _Block(rows, tensors, base)
+        block = Block(rows, tensors, base)
         length = block.length
         acts = torch.ones(len(rows), length, dtype=torch.bool)
         if self.positions == "last":
@@ -378,7 +378,7 @@ class Engine:
             yield order[:size]
             order = order[size:]
 
-    def _variants_at_once(self, block: _Block) -> int:
+    def _variants_at_once(self, block: Block) -> int:
         vocabulary = self.model.vocabulary
         by_tokens = self.batch_tokens // (block.size * block.length)
         by_logits = LOGIT_BUDGET // (block.size * block.tensors["positions"].shape[1] * vocabulary)

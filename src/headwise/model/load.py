@@ -19,6 +19,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model import adapter, bundled, gguf
 from headwise.model.companions import companion_folder, companions
+from headwise.model.packing import packing_works
 from headwise.model.products import faster_products
 from headwise.model.proof import Proof, prove
 from headwise.model.reach import Reach, Visitor
@@ -136,9 +137,17 @@ class Model:
             self.logits(ids.to(self.device), torch.zeros(len(ids), 1, dtype=torch.long))
         return seen
 
-    def logits(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32."""
-        return logits_at(self.hf, ids, positions, self.proof.tail)
+    def logits(self, ids: Tensor, positions: Tensor, places: Tensor | None = None) -> Tensor:
+        """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32.
+
+        places `[B, T]`: numbers of the tokens, where they are not simply counted.
+        """
+        return logits_at(self.hf, ids, positions, self.proof.tail, places)
+
+    @cached_property
+    def packs(self) -> bool:
+        """Whether rows may stand one behind the other in one sequence without seeing one another."""
+        return packing_works(self.hf)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -65,7 +65,7 @@ def faster_products(model: nn.Module) -> Iterator[None]:
     layers = (module for module in model.modules() if type(module) is nn.Linear)
     changed = [layer for layer in layers if _can(layer)] if onednn_works() else []
     for layer in changed:
-        layer.forward = _forward(layer)  # type: ignore[method-assign]
+        layer.forward = _forward(layer)  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
