@@ -13,8 +13,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import single_gates
 from headwise.metrics import metric
 from headwise.model.engine import Engine
-from headwise.scores.gate_fit import FitSettings, fit_gates, random_logits, regulariser, sigmoid
 from headwise.scores.gate_batches import Batches
+from headwise.scores.gate_fit import FitSettings, fit_gates, random_logits, regulariser, sigmoid
 from headwise.scores.gate_likelihood import GateLikelihood
 from headwise.scores.gate_pieces import packed_pieces, padded_pieces
 from headwise.scores.gating import one_fit
@@ -135,6 +135,24 @@ def test_pieces_are_the_best_of_all_ways_to_cut(seed):
         if all(len(g) * g[-1] <= 60 for g in groups):
             costs.append(sum(len(g) * g[-1] + overhead for g in groups))
     assert sum(len(p) * lengths[p].max() + overhead for p in found) == min(costs)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_packed_pieces_hold_every_row_once_within_the_budget_and_are_hardly_more_than_needed(seed):
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(1, 60, draw.integers(1, 80))
+    budget = int(draw.integers(60, 600))
+    found = packed_pieces(lengths, budget)
+    assert sorted(np.concatenate(found).tolist()) == list(range(len(lengths)))
+    sizes = [lengths[piece].sum() for piece in found]
+    assert max(sizes) <= budget
+    # Rows of at most 60 tokens always fit where a piece still has so much room.
+    assert len(found) <= 1 + lengths.sum() // max(1, budget - 59)
+    assert max(sizes) - min(sizes) <= lengths.max()
+
+
+def test_a_row_longer_than_the_budget_is_a_piece_of_its_own():
+    assert [piece.tolist() for piece in packed_pieces(np.array([3, 90, 4]), 10)] == [[1], [2], [0]]
 
 
 def test_every_round_shows_every_example_once_in_an_order_of_the_seed():

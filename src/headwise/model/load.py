@@ -23,6 +23,7 @@ from headwise.model.packing import packing_works
 from headwise.model.products import faster_products
 from headwise.model.proof import Proof, prove
 from headwise.model.reach import Reach, Visitor
+from headwise.model.target_logprobs import plain_unembedding
 from headwise.model.text import Text
 from headwise.model.unembed import logits_at
 
@@ -143,6 +144,11 @@ class Model:
         places `[B, T]`: numbers of the tokens, where they are not simply counted.
         """
         return logits_at(self.hf, ids, positions, self.proof.tail, places)
+
+    @cached_property
+    def plain_unembedding(self) -> nn.Linear | None:
+        """The last layer, where the logits are what it gives, so that they need not all be held at once."""
+        return plain_unembedding(self.hf)
 
     @cached_property
     def packs(self) -> bool:

@@ -21,10 +21,11 @@ from headwise.model.load import Model
 from headwise.model.memory import out_of_memory, release
 from headwise.model.packing import Packed
 from headwise.model.remembered import remembering_less
+from headwise.model.target_logprobs import target_logprobs
 from headwise.scores.gate_pieces import packed_pieces, padded_pieces
 from headwise.tasks.examples import Task
 
-CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.45, 46, 192
+CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.42, 40, 168
 """Tokens of one piece on a CPU: this share of an update's rows × the task's longest row, within these bounds. A piece
 of the bundled model remembers .7 MB per token for its backward pass and .4 MB per scored position."""
 DEVICE_SHARE = 4
@@ -119,10 +120,14 @@ class GateLikelihood:
         """What `Engine.differentiable` gives, of rows that stand one behind the other."""
         packed = Packed.of(block.rows, self.model.device)
         visitor = packed.visitor(gates, block.acts, block.references)
-        with self.model.visiting(visitor), remembering_less():
-            logits = self.model.logits(packed.ids, packed.positions, packed.place[None])
-        each = token_logprobs(logits, packed.tokens)[0]
-        sums = each.new_zeros(block.size).index_add(0, packed.scored_row, each)
+        model, asked, places = self.model, (packed.ids, packed.positions), packed.place[None]
+        last = model.plain_unembedding
+        with model.visiting(visitor), remembering_less():
+            if last is None:
+                each = token_logprobs(model.logits(*asked, places), packed.tokens)
+            else:
+                each = target_logprobs(model.hf, last, *asked, packed.tokens, model.proof.tail, places)
+        sums = each.new_zeros(block.size).index_add(0, packed.scored_row, each[0])
         return sums / torch.bincount(packed.scored_row, minlength=block.size)
 
     def values(self, gates: np.ndarray) -> np.ndarray:

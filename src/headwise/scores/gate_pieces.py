@@ -26,7 +26,8 @@ def packed_pieces(lengths: np.ndarray, budget: int) -> list[np.ndarray]:
 
 
 def padded_pieces(lengths: np.ndarray, budget: int, overhead: int) -> list[np.ndarray]:
-    """Row numbers in pieces of similar length, for rows padded to the longest: least tokens, padding included, plus `overhead` per piece.
+    """Row numbers in pieces of similar length, for rows that are padded to the longest of their piece: least tokens,
+    padding included, plus `overhead` per piece.
 
     No piece has more than `budget` tokens, unless a single row has.
 
