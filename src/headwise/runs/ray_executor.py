@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import socket
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
@@ -288,12 +289,20 @@ class RayExecutor:
 
     def _join(self, ray: Any, quiet: dict[str, Any]) -> None:
         try:
+            _knock(str(self._address))
             ray.init(address=self._address, **quiet)
-        except (ImportError, ValueError, RuntimeError, ConnectionError, TimeoutError) as error:
+        except (ImportError, OSError, ValueError, RuntimeError) as error:
             raise HeadwiseError(
                 f"the Ray cluster at {self._address} could not be joined: {_cause(error)}; start one with 'ray start "
                 "--head', or leave the address out for one of our own"
             ) from error
+
+
+def _knock(address: str) -> None:
+    """Ask whether anybody listens there: Ray itself would try for minutes, and then end this process."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _cores() -> int:
