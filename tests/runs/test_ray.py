@@ -112,7 +112,7 @@ def test_an_error_in_a_worker_is_the_same_sentence_and_the_run_resumes(tmp_path,
     with pytest.raises(HeadwiseError, match=r"^part 6 was given, and cannot be; give another$"):
         carried_out(tmp_path / "ray", 12, failing, executor)
     with CellStore(tmp_path / "ray/cells.sqlite") as store:
-        finished = {store.cell(key).part for key in store.keys()}
+        finished = {store.cell(key).part for key in store.keys()}  # noqa: SIM118
     assert len(finished) >= 5
     again = Noting(tmp_path / "again")
     carried_out(tmp_path / "ray", 12, again, executor)
@@ -141,9 +141,10 @@ def test_an_interrupted_run_calls_off_what_is_under_way(tmp_path, executor, monk
         if len(stored) == 3:
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(CellStore, "put_encoded", interrupted)
+    monkeypatch.setattr(CellStore, "put_encoded", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         carried_out(tmp_path / "ray", 30, toy_study.compute, executor)
+    monkeypatch.undo()
     assert read_info(tmp_path / "ray")["status"] == "interrupted"
     carried_out(tmp_path / "local", 30, toy_study.compute)
     carried_out(tmp_path / "ray", 30, toy_study.compute, executor)
