@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -168,6 +170,29 @@ def test_without_ray_the_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(HeadwiseError, match=r"pip install 'headwise\[ray\]'"):
         RayExecutor()
+
+
+def test_a_cluster_of_our_own_is_closed_to_others_and_says_nothing_to_anybody():
+    """In a process of its own, because Ray reads this once, when it is imported."""
+    program = (
+        "import os; from headwise.runs.ray_executor import RayExecutor as R; R(%r); print(dict(os.environ))"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    own, other = (
+        ast.literal_eval(
+            subprocess.run(
+                [sys.executable, "-c", program % address],
+                env=clean,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+        for address in (None, "somewhere:6379")
+    )
+    assert own["RAY_AUTH_MODE"] == "token"
+    assert len(own["RAY_AUTH_TOKEN"]) == 64
+    assert "RAY_AUTH_MODE" not in other
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])

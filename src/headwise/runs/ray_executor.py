@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import secrets
 import socket
 import sys
 from collections import Counter, deque
@@ -90,6 +91,8 @@ class RayExecutor:
             if value is not None and value < 1:
                 raise HeadwiseError(f"{name} is {value}; expected at least 1")
         self._address = address or os.environ.get("RAY_ADDRESS") or None
+        if self._address in (None, "local"):
+            _ask_for_a_token()
         self._asked: dict[str, Any] = {
             "workers": workers,
             "cores_per_worker": cores_per_worker,
@@ -298,6 +301,19 @@ class RayExecutor:
             ) from error
 
 
+def _ask_for_a_token() -> None:
+    """Let only this process and its workers talk to a cluster of our own.
+
+    Ray listens on every network of the machine and runs what it is sent; with a token, only from those who know it (Ray
+    2.52 and later). It reads these variables once, so after it has been imported it is too late, and a change would
+    lock us out.
+    """
+    if "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        if "RAY_AUTH_TOKEN_PATH" not in os.environ:
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
 def _knock(address: str) -> None:
     """Ask whether anybody listens there: Ray itself would try for minutes, and then end this process."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
@@ -312,7 +328,7 @@ def _cores() -> int:
 
 def _said(plan: Plan, machines: int) -> str:
     return (
-        f"{plan.workers} worker{'s' * (plan.workers != 1)} with {_each(plan)} each, "
+        f"{plan.workers} worker{'s' * (plan.workers != 1)} with {_each(plan)}{' each' * (plan.workers != 1)}, "
         f"{machines} machine{'s' * (machines != 1)}"
     )
 
