@@ -172,13 +172,14 @@ def test_without_ray_the_sentence_says_what_to_install(monkeypatch):
         RayExecutor()
 
 
-def test_a_cluster_of_our_own_is_closed_to_others_and_says_nothing_to_anybody():
+def test_a_cluster_of_our_own_is_closed_to_others_and_another_is_shown_the_token_there_is(tmp_path):
     """In a process of its own, because Ray reads this once, when it is imported."""
     program = (
         "import os; from headwise.runs.ray_executor import RayExecutor as R; R(%r); print(dict(os.environ))"
     )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    own, other = (
+    clean["HOME"] = str(tmp_path)
+    own, other, known = (
         ast.literal_eval(
             subprocess.run(
                 [sys.executable, "-c", program % address],
@@ -193,6 +194,7 @@ def test_a_cluster_of_our_own_is_closed_to_others_and_says_nothing_to_anybody():
     assert own["RAY_AUTH_MODE"] == "token"
     assert len(own["RAY_AUTH_TOKEN"]) == 64
     assert "RAY_AUTH_MODE" not in other
+    assert (known["RAY_AUTH_MODE"], known["RAY_AUTH_TOKEN"]) == ("token", "a" * 64)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
