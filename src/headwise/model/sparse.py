@@ -257,7 +257,12 @@ def prepare_training(reach: Reach, temperature: Tensor) -> None:
 
 
 def expected_share(reach: Reach) -> Tensor:
-    """The part of causal edges that the last noisy pass expects to be open, with its gradient."""
+    """The part of causal edges that the last noisy pass expects to be open, with its gradient.
+
+    Once: what the pass left at the modules is taken away, or it would keep the whole pass alive.
+    """
     every = sum(site.heads for site in reach.sites)
     shares = [getattr(site.module, _EXPECTED) * (site.heads / every) for site in reach.sites]
+    for site in reach.sites:
+        delattr(site.module, _EXPECTED)
     return torch.stack(shares).sum()

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from headwise.model import sparse
 from headwise.model.edges import EdgeCounts
+from headwise.model.replay import Replay
 from headwise.sparsifying.checkpoint import CHECKS, HISTORY, Disk
 from headwise.sparsifying.objective import Multiplier, excess
 from headwise.sparsifying.pool import Pool
-from headwise.sparsifying.replay import Replay
 from headwise.sparsifying.settings import SparsifySettings
 from headwise.sparsifying.student import Student
 
@@ -62,8 +62,11 @@ class Trainer:
         self.step = 0
         self.compiled = self.on_chip if compiled is None else compiled
         sparse.compile_noise(self.compiled)
-        replayed = self.on_chip and recorded is not False
-        self._work: Callable[[], None] = Replay(self._on_device) if replayed else self._on_device
+        self._work = Replay(
+            self._on_device,
+            simplify=self._without_compiling if self.compiled else None,
+            record=self.on_chip and recorded is not False,
+        )
         self._resume()
 
     # ---- the state on disk -----------------------------------------------------------------------------
@@ -133,9 +136,12 @@ class Trainer:
             # Compiling needs a C compiler and, on a GPU, Triton; without them the same numbers take longer.
             first = next(iter(str(error).splitlines()), type(error).__name__)
             log.warning("torch.compile does not work here (%s); going on without it", first)
-            self.compiled = False
-            sparse.compile_noise(False)
+            self._without_compiling()
             self._update()
+
+    def _without_compiling(self) -> None:
+        self.compiled = False
+        sparse.compile_noise(False)
 
     def _update(self) -> None:
         torch.manual_seed(self.settings.seed * 1_000_003 + self.step)
@@ -151,7 +157,6 @@ class Trainer:
     def _on_device(self) -> None:
         """The part of an update that never asks the device for a number."""
         settings, ids = self.settings, self.ids
-        self.optimiser.zero_grad(set_to_none=True)
         dense = self.student.dense_logits(ids)
         lost = excess(self.student.logits(ids), dense, ids, settings.text_weight)
         if settings.dense:
@@ -161,8 +166,13 @@ class Trainer:
             price = self.multiplier.value.clone()
             # Dividing by 1 + λ changes no minimum, and keeps the size of the gradient when λ moves.
             loss = (torch.log(share) + price * (lost - settings.bound)) / (1 + price)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.student.parameters.values(), 1.0)
+        # Not loss.backward(): that adds to gradients on the stream of an earlier pass, which cannot be recorded.
+        parameters = list(self.student.parameters.values())
+        for parameter, slope in zip(
+            parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True
+        ):
+            parameter.grad = slope
+        norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         self.optimiser.step()
         row = torch.stack([number.detach().float() for number in (lost, share, self.multiplier.value, norm)])
         self.history.index_copy_(0, self.place, row[None])
