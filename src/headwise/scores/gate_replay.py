@@ -32,7 +32,7 @@ class ShapedSlopes:
         self._lengths = np.array([len(row.ids) for row in engine.rows])
         self._scored = np.array([len(row.positions) for row in engine.rows])
         self._rows = max(1, budget // int(self._lengths.max()))
-        """Rows of a piece; fewer where the first call has fewer."""
+        """Rows of a piece: at first the most, then what suits the first call."""
         self._shapes: dict[tuple[int, int], _Shape] = {}
 
     @staticmethod
@@ -43,7 +43,8 @@ class ShapedSlopes:
     def __call__(self, gates: Tensor, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
         """Values `[n]` and slopes `[n, L, H]` of the rows `numbers[n]` under `gates[n, L, H]`."""
         if not self._shapes:
-            self._rows = min(self._rows, len(numbers))
+            pieces = -(-len(numbers) // self._rows)
+            self._rows = -(-len(numbers) // pieces)  # all pieces full, as far as that goes
         values = torch.empty(len(numbers), dtype=torch.float64, device=gates.device)
         slopes = torch.empty(gates.shape, dtype=torch.float64, device=gates.device)
         order = np.argsort(self._lengths[numbers], kind="stable")

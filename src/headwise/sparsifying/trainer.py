@@ -21,7 +21,7 @@ from headwise.model import sparse
 from headwise.model.edges import EdgeCounts
 from headwise.model.replay import Replay
 from headwise.sparsifying.checkpoint import CHECKS, HISTORY, Disk
-from headwise.sparsifying.objective import Multiplier, excess
+from headwise.sparsifying.objective import Multiplier, excess, excess_block
 from headwise.sparsifying.pool import Pool
 from headwise.sparsifying.settings import SparsifySettings
 from headwise.sparsifying.student import Student
@@ -61,7 +61,8 @@ class Trainer:
         self.checks = torch.zeros(0, len(CHECKS), dtype=torch.float64)
         self.step = 0
         self.compiled = self.on_chip if compiled is None else compiled
-        sparse.compile_noise(self.compiled)
+        self._excess_block = torch.compile(excess_block, dynamic=False) if self.compiled else None
+        student.compile(self.compiled)
         self._work = Replay(
             self._on_device,
             simplify=self._without_compiling if self.compiled else None,
@@ -141,7 +142,8 @@ class Trainer:
 
     def _without_compiling(self) -> None:
         self.compiled = False
-        sparse.compile_noise(False)
+        self._excess_block = None
+        self.student.compile(False)
 
     def _update(self) -> None:
         torch.manual_seed(self.settings.seed * 1_000_003 + self.step)
@@ -157,8 +159,9 @@ class Trainer:
     def _on_device(self) -> None:
         """The part of an update that never asks the device for a number."""
         settings, ids = self.settings, self.ids
+        self.student.draw_noise()
         dense = self.student.dense_logits(ids)
-        lost = excess(self.student.logits(ids), dense, ids, settings.text_weight)
+        lost = excess(self.student.logits(ids), dense, ids, settings.text_weight, self._excess_block)
         if settings.dense:
             share, loss = torch.ones_like(lost), lost
         else:
@@ -197,6 +200,7 @@ class Trainer:
     # ---- looks at the model as it will be used ---------------------------------------------------------
 
     @torch.no_grad()
+    @torch.compiler.set_stance("force_eager")
     def _check(self) -> None:
         """Excess, share and cross-entropy of the hard-gated model on held-back text; keep the best model."""
         rows, settings = self.pool.held_back, self.settings
