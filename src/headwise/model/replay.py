@@ -8,9 +8,11 @@ each replay; random numbers follow torch's own generator, which a replay reads a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
+from transformers import masking_utils
 
 log = logging.getLogger("headwise")
 
@@ -44,7 +46,7 @@ class Replay:
             # Libraries set themselves up on first use, and must do so on a stream that is not being recorded.
             assert self._stream is not None
             self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(self._stream), _as_if_recording():
                 self.work()
             torch.cuda.current_stream().wait_stream(self._stream)
             self._warm += 1
@@ -57,7 +59,7 @@ class Replay:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, stream=self._stream):
+            with _as_if_recording(), torch.cuda.graph(graph, stream=self._stream):
                 self.work()
         except Exception as error:
             _forget_recording()
@@ -71,6 +73,18 @@ class Replay:
                 self._wanted = False
             return
         self._graph = graph
+
+
+@contextmanager
+def _as_if_recording() -> Iterator[None]:
+    """transformers builds other masks while a stream is being recorded. It must build the same ones while warming up:
+    compiled code that meets another mask is compiled again, which a recording does not survive."""
+    own = masking_utils.is_tracing
+    masking_utils.is_tracing = lambda *_: True
+    try:
+        yield
+    finally:
+        masking_utils.is_tracing = own
 
 
 def _first_reason(error: BaseException) -> str:
