@@ -151,8 +151,8 @@ class Bench:
         if name not in self._ways and name not in self.missing:
             try:
                 self._ways[name] = load_way(name, self.folder, self.device, self.dtype)
-            except ImportError as error:
-                self.missing[name] = f"{PACKAGES.get(name, name)} could not be imported: {error}"
+            except Exception as error:  # not installed, or at odds with the transformers that is here
+                self.missing[name] = f"{PACKAGES.get(name, name)}: {type(error).__name__}: {error}"
                 print(f"{name} is left out: {self.missing[name]}", flush=True)
         return self._ways.get(name)
 
@@ -180,7 +180,11 @@ def summary(
     peers = {name: spent for name, spent in whole.items() if name != ours}
     found: dict[str, Any] = {
         "ways": {
-            name: {"seconds": whole[name], "share_run": done[name], "times_headwise": whole[name] / whole[ours]}
+            name: {
+                "seconds": whole[name],
+                "share_run": done[name],
+                "times_headwise": whole[name] / whole[ours],
+            }
             for name in whole
         }
     }

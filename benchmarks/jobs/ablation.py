@@ -26,9 +26,7 @@ def ablation(bench: Bench) -> dict[str, Any]:
 
     def ours(turn: int) -> Callable[[], dict[Head, np.ndarray]]:
         heads = heads_of(bench, ours_layers[turn::TURNS])
-        return lambda: dict(
-            zip(heads, engine.measure(single_gates(heads, model.shape)).values, strict=True)
-        )
+        return lambda: dict(zip(heads, engine.measure(single_gates(heads, model.shape)).values, strict=True))
 
     def theirs(peer: Peer, turn: int) -> Callable[[], dict[Head, np.ndarray]]:
         heads = heads_of(bench, peer_layers[turn::TURNS])

@@ -41,7 +41,9 @@ def _curve(bench: Bench, off: list[Order], what: str) -> dict[str, Any]:
     engine.measure(gates[:1])  # warm
     ways: dict[str, Any] = {"headwise": [lambda h=half: engine.measure(gates[h]).values for half in halves]}
     ways |= {
-        peer.label: [lambda p=peer, c=some: np.stack([p.values(inputs, off[v]) for v in c]) for some in chosen]
+        peer.label: [
+            lambda p=peer, c=some: np.stack([p.values(inputs, off[v]) for v in c]) for some in chosen
+        ]
         for peer in peers
     }
     seconds, results = in_turns(ways, bench.device)
@@ -78,5 +80,3 @@ def _orders(bench: Bench) -> list[Order]:
     heads = sorted(bench.model.heads(), key=lambda head: -mean[head])
     drawn = np.random.default_rng(0).permutation(len(heads))
     return [heads, heads[::-1], [heads[i] for i in drawn]]
-
-

@@ -91,7 +91,10 @@ def profiles(bench: Bench) -> dict[str, Any]:
             assert done.returncode == 0, done.stderr[-2000:]
             ways[name] = json.loads(done.stdout.splitlines()[-1])
             found[name] = np.load(file, allow_pickle=False)
-            print(f"  {name}: {ways[name]['seconds']:.1f} s, {ways[name]['peak_mb']:.0f} MB above the model", flush=True)
+            print(
+                f"  {name}: {ways[name]['seconds']:.1f} s, {ways[name]['peak_mb']:.0f} MB above the model",
+                flush=True,
+            )
     ours, loop = ways["headwise"], ways["hook loop, eager maps"]
     gap = float(np.abs(found["headwise"] - found["hook loop, eager maps"]).max())
     assert gap < 1e-4, f"profiles differ by {gap}"

@@ -24,8 +24,22 @@ from ways.hooks import Hooks
 SHAPES: dict[str, dict[str, int]] = {
     "tiny": {"width": 64, "inner": 128, "layers": 4, "heads": 4, "keys": 2, "vocabulary": 1_000},
     "SmolLM2-135M": {"width": 576, "inner": 1_536, "layers": 30, "heads": 9, "keys": 3, "vocabulary": 49_152},
-    "Llama-3.2-1B": {"width": 2_048, "inner": 8_192, "layers": 16, "heads": 32, "keys": 8, "vocabulary": 128_256},
-    "Llama-3.1-8B": {"width": 4_096, "inner": 14_336, "layers": 32, "heads": 32, "keys": 8, "vocabulary": 128_256},
+    "Llama-3.2-1B": {
+        "width": 2_048,
+        "inner": 8_192,
+        "layers": 16,
+        "heads": 32,
+        "keys": 8,
+        "vocabulary": 128_256,
+    },
+    "Llama-3.1-8B": {
+        "width": 4_096,
+        "inner": 14_336,
+        "layers": 32,
+        "heads": 32,
+        "keys": 8,
+        "vocabulary": 128_256,
+    },
 }
 
 
@@ -56,20 +70,20 @@ def random_model(shape: dict[str, int], device: str, dtype: torch.dtype) -> Any:
 
 
 def word_tokenizer() -> Any:
-    """One token per word, w0 to w49."""
+    """One token per word, w00 to w49: no special token begins another word."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    backend = Tokenizer(models.WordLevel({f"w{i}": i for i in range(50)}, unk_token="w0"))
+    backend = Tokenizer(models.WordLevel({f"w{i:02}": i for i in range(50)}, unk_token="w00"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="w0", eos_token="w1")
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="w00", eos_token="w01")
 
 
 def word_task(examples: int, tokens: int) -> Task:
     """Prompts of so many words each, drawn by chance."""
     draw = np.random.default_rng(0)
-    texts = [" ".join(f"w{i}" for i in draw.integers(2, 50, tokens)) for _ in range(examples)]
-    return Task("words", tuple(Example(text, " w2", (" w3",)) for text in texts), "logit_diff")
+    texts = [" ".join(f"w{i:02}" for i in draw.integers(2, 50, tokens)) for _ in range(examples)]
+    return Task("words", tuple(Example(text, " w02", (" w03",)) for text in texts), "logit_diff")
 
 
 def shapes(bench: Bench) -> dict[str, Any]:
@@ -122,7 +136,9 @@ def _case(
     fastest = min(per_head["all logits"], per_head["last logits"])
     # The values are compared by their order of size: random weights in bfloat16 have no meaning beyond it.
     mine = dict(zip(ours, results["headwise"][0], strict=True))
-    gap = max(float(np.abs(mine[h] - r).max()) for h, r in zip(theirs, results["last logits"][0], strict=True))
+    gap = max(
+        float(np.abs(mine[h] - r).max()) for h, r in zip(theirs, results["last logits"][0], strict=True)
+    )
     needed = len(task) * cost.variants(single_gates(ours, model.shape), tokens)
     achieved = needed / seconds["headwise"]
     case = {

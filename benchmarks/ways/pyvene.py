@@ -27,7 +27,11 @@ class Intervenable:
             plain: Tensor = self.hf(**inputs).logits
             return plain[:, -1].float()
         config = [
-            {"layer": layer, "component": f"model.layers[{layer}].self_attn.o_proj.input", "intervention": self._zero(heads)}
+            {
+                "layer": layer,
+                "component": f"model.layers[{layer}].self_attn.o_proj.input",
+                "intervention": self._zero(heads),
+            }
             for layer, heads in layers.items()
         ]
         intervenable = pv.IntervenableModel(config, model=self.hf)
