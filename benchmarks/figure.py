@@ -42,6 +42,11 @@ def draw(results: dict[str, Any], path: Path) -> None:
             _panel(panel, letter, results["jobs"][letter])
         last = axes[-1][0]
         last.set_xscale("log")
+        floors = [
+            results["jobs"][letter]["floor_s"] / results["jobs"][letter]["ways"]["headwise"]["seconds"]
+            for letter in letters
+        ]
+        last.set_xlim(left=min(floors) / 2)
         last.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
         last.set_xlabel("Time, as a multiple of headwise's")
         figure.suptitle(f"{results['machine']}, {results['date'][:10]}", fontsize=9)
