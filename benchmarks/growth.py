@@ -108,7 +108,7 @@ def measured(points: list[tuple[float, Work]], device: str) -> dict[str, Any]:
 def draw(found: dict[str, Any], path: Any) -> None:
     """One page: time above, memory below, a panel for each thing that grows."""
     from matplotlib import pyplot as plt
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
     from headwise.figures.style import house_style
 
@@ -127,7 +127,8 @@ def draw(found: dict[str, Any], path: Any) -> None:
                 panel.xaxis.set_minor_locator(NullLocator())
                 panel.set_xticks(curve["x"], [_short(x) for x in curve["x"]])
                 panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-                panel.set_title(f"∝ x^{curve[f'{kind}_exponent']:.2f}", fontsize=9)
+                panel.yaxis.set_minor_formatter(NullFormatter())
+                panel.set_title(f"∝ $x^{{{curve[f'{kind}_exponent']:.2f}}}$", fontsize=9)
                 if row:
                     panel.set_xlabel(TITLES[name])
             axes[0][0].set_ylabel("Seconds")

@@ -37,13 +37,16 @@ def ablation(bench: Bench) -> dict[str, Any]:
     seconds, results = in_turns(ways, bench.device)
     values = {name: merged(parts) for name, parts in results.items()}
     total = len(model.heads())
+    # A head costs a peer the same wherever it is; for us a late one is cheaper, so operations are counted.
+    everything, run = (
+        bench.cost.variants(single_gates(list(heads), model.shape), inputs.tokens)
+        for heads in (model.heads(), values["headwise"])
+    )
     found = summary(
         seconds,
-        {name: len(some) / total for name, some in values.items()},
+        {name: len(some) / total for name, some in values.items()} | {"headwise": run / everything},
         work=f"{total} heads × {len(inputs.ids)} prompts of {inputs.tokens} tokens",
-        floor_s=len(inputs.ids)
-        * bench.cost.variants(single_gates(model.heads(), model.shape), inputs.tokens)
-        / bench.rate,
+        floor_s=len(inputs.ids) * everything / bench.rate,
     )
     compared = _compared(bench, inputs, values, peers)
     for peer in peers:
@@ -115,10 +118,10 @@ def memory(bench: Bench, inputs: Inputs) -> dict[str, Any]:
 
 
 def spread(layers: int, count: int) -> list[int]:
-    """`count` layers whose mean depth is that of all of them.
+    """`count` layers, evenly over the depth.
 
     >>> spread(30, 3)
-    [5, 14, 24]
+    [5, 15, 25]
     """
     count = min(count, layers)
     return [int((2 * i + 1) * layers / (2 * count)) for i in range(count)]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import headwise as hw
+from adaptive import PRECISION
 from bench import Bench
 from common import timed
 from headwise.heads import single_gates
 from jobs.ablation import heads_of, spread
-
-PRECISION = 0.1
 
 
 def adaptive(bench: Bench) -> dict[str, Any]:

@@ -132,14 +132,17 @@ def _case(
         },
         device,
     )
-    per_head = {way: s / (len(ours) if way == "headwise" else len(theirs)) for way, s in seconds.items()}
+    needed = len(task) * cost.variants(single_gates(ours, model.shape), tokens)
+    everything = len(task) * cost.variants(single_gates(model.heads(), model.shape), tokens)
+    per_head = {way: spent / len(theirs) for way, spent in seconds.items()}
+    # For us a late head is cheaper than an early one, so operations are counted, not heads.
+    per_head["headwise"] = seconds["headwise"] * everything / needed / len(model.heads())
     fastest = min(per_head["all logits"], per_head["last logits"])
     # The values are compared by their order of size: random weights in bfloat16 have no meaning beyond it.
     mine = dict(zip(ours, results["headwise"][0], strict=True))
     gap = max(
         float(np.abs(mine[h] - r).max()) for h, r in zip(theirs, results["last logits"][0], strict=True)
     )
-    needed = len(task) * cost.variants(single_gates(ours, model.shape), tokens)
     achieved = needed / seconds["headwise"]
     case = {
         "shape": name,
