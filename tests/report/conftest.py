@@ -21,10 +21,11 @@ def score_table(model: str, task: str, method: str, shape: tuple[int, int], seed
 def make_run(tmp_path):
     """A finished run with the given tables: `make_run(name, study, tables, **settings)`."""
 
-    def make(name, study, tables, models=("tiny",), command=None, notices=()):
+    def make(name, study, tables, models=("tiny",), command=None, notices=(), question=None):
         with RunFolder(
             tmp_path / name,
             study=study,
+            question=question,
             settings={"models": list(models)},
             fingerprints=dict.fromkeys(models, "0123456789abcdef"),
             command=command or f"headwise run {study}",
