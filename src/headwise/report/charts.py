@@ -23,6 +23,9 @@ def head_map(
     z = np.full(shape, np.nan)
     z[at] = rows["score"]
     said = np.full((*shape, 3), np.nan)
+    # Plotly writes 0 for a bound that is not there, so a map without intervals does not speak of them.
+    bounded = {"lo", "hi"} <= set(rows) and bool(rows[["lo", "hi"]].notna().any(axis=None))
+    between = " [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]" if bounded else ""
     for number, name in enumerate(("lo", "hi", "n")):
         if name in rows:
             said[(*at, number)] = rows[name].to_numpy(dtype=float)
@@ -33,8 +36,7 @@ def head_map(
         "colorscale": BLUE_HELPS if signed else "Viridis",
         "zmin": -top if signed else 0,
         "zmax": top,
-        "hovertemplate": "<b>L%{y}H%{x}</b><br>%{z:.4~g} [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]"
-        "<br>n = %{customdata[2]}<extra></extra>",
+        "hovertemplate": f"<b>L%{{y}}H%{{x}}</b><br>%{{z:.4~g}}{between}<br>n = %{{customdata[2]}}<extra></extra>",
         "hoverongaps": False,
         "xgap": 1,
         "ygap": 1,
@@ -116,7 +118,9 @@ def bars(
             "thickness": 1.2,
             "width": 3,
         },
-        "hovertemplate": "%{fullData.name}, %{x}: %{y:.3~g}<extra></extra>",
+        "customdata": [[low, high] for low, high in zip(rounded(lo), rounded(hi), strict=True)],
+        "hovertemplate": "%{fullData.name}, %{x}: %{y:.3~g} [%{customdata[0]:.3~g}, %{customdata[1]:.3~g}]"
+        "<extra></extra>",
     }
 
 

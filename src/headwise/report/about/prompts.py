@@ -8,7 +8,7 @@ import pandas as pd
 
 from headwise.figures.condition_style import BARS, FULL, LINES, bar_label, colours, short
 from headwise.figures.functions import saturation
-from headwise.figures.prompts import first_shown, headline, significance
+from headwise.figures.prompts import first_shown, headline, significance, spans
 from headwise.report.charts import bars, head_map, rounded
 from headwise.report.gather import Run
 from headwise.report.section import Chart, Finding, Panel, Section, register
@@ -156,21 +156,28 @@ def _line(
 
 
 def _shades(part: pd.DataFrame, inserting: list[str]) -> list[dict[str, Any]]:
-    """One grey rectangle from the first to the last inserted token."""
-    inside = part[part["condition"].isin(inserting) & part["inserted"].astype(bool)]["position"]
+    """A grey rectangle over each run of inserted tokens; one for conditions that insert at the same places."""
+    runs = {
+        (int(places[first]), int(places[last - 1]))
+        for name in inserting
+        for rows in [part[part["condition"] == name].sort_values("position")]
+        for places in [rows["position"].to_numpy()]
+        for first, last in spans(rows["inserted"].to_numpy(dtype=bool))
+    }
     return [
         {
             "kind": "shape",
             "type": "rect",
             "yref": "domain",
-            "x0": float(inside.min()) - 0.5,
-            "x1": float(inside.max()) + 0.5,
+            "x0": first - 0.5,
+            "x1": last + 0.5,
             "y0": 0,
             "y1": 1,
             "fillcolor": "rgba(128,128,128,0.18)",
             "line": {"width": 0},
             "layer": "below",
         }
+        for first, last in sorted(runs)
     ]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from headwise.figures.roles import COLOURS
 from headwise.report.charts import curve, head_map, rounded
 from headwise.report.gather import Run
-from headwise.report.section import Chart, Finding, Panel, Section, head_rows, register
+from headwise.report.section import Chart, Finding, Panel, Section, head_names, head_rows, register
 
 ROLES = tuple(COLOURS)
 LABELS = {"facilitating": "facilitation", "irrelevant": "irrelevance", "interfering": "interference"}
@@ -38,6 +39,7 @@ def _heads(scores: pd.DataFrame) -> pd.DataFrame:
 
 def _curves(curves: pd.DataFrame, scores: pd.DataFrame) -> Chart:
     models = list(dict.fromkeys(curves["model"]))
+    longest = int(curves["k"].max())
     panels: list[Panel] = []
     for (task, model), part in curves.groupby(["task", "model"], sort=False):
         own = scores[(scores["task"] == task) & (scores["model"] == model)]
@@ -50,9 +52,12 @@ def _curves(curves: pd.DataFrame, scores: pd.DataFrame) -> Chart:
                 title=f"{task}, {model}" if len(models) > 1 else str(task),
                 traces=traces,
                 x={"title": "Number of Ablated Heads"},
-                y={"title": "Δ Log Probability of Target Response"},
+                y={"title": "Δ Log Probability of Target Response", "range": _reach(curves, str(task))},
                 model=str(model),
-                orders={role: _in_order(own, role) for role in ROLES},
+                orders={
+                    role: head_names(own.sort_values(role, ascending=False, kind="stable").head(longest))
+                    for role in ROLES
+                },
             )
         )
     return Chart(
@@ -66,9 +71,12 @@ def _curves(curves: pd.DataFrame, scores: pd.DataFrame) -> Chart:
     )
 
 
-def _in_order(scores: pd.DataFrame, role: str) -> list[str]:
-    rows = scores.sort_values(role, ascending=False, kind="stable").head(50)
-    return [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
+def _reach(curves: pd.DataFrame, task: str) -> list[float]:
+    """One scale for all models of a task, so that they can be compared, with room for the lines' width."""
+    own = curves.loc[curves["task"] == task, ["value", "lo", "hi"]].to_numpy(dtype=float)
+    low, high = float(np.nanmin(own)), float(np.nanmax(own))
+    room = 0.05 * (high - low) or 1.0
+    return [low - room, high + room]
 
 
 def _maps(model: str, scores: pd.DataFrame) -> Chart:

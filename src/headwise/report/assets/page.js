@@ -91,7 +91,8 @@
           line: { color: ink, width: 3 }, name: "chosen",
         });
       }
-      for (const order of Object.values(panel.orders)) {
+      for (const [series, order] of Object.entries(panel.orders)) {
+        if ((panel.owners[series] || panel.model) !== chosen.model) continue;
         const place = order.indexOf(name);
         if (place >= 0) {
           shapes.push({
@@ -184,6 +185,7 @@
       for (const panel of chart.panels) {
         if (panel.model && panel.model !== chosen.model) continue;
         for (const [series, order] of Object.entries(panel.orders)) {
+          if ((panel.owners[series] || panel.model) !== chosen.model) continue;
           const place = order.indexOf(name);
           if (place >= 0) curves.set(`${chart.title}: ${panel.title}, ${series}`, place + 1);
         }
