@@ -77,12 +77,12 @@ def by_value(values) -> list[str]:
 def test_roles_are_told_with_the_numbers_of_curves_and_seeds(section):
     first, second, joint = said(section("roles", small.roles(), ("big", "small")))
     assert first == (
-        "On syntax, big: ablating the 4 most helpful heads costs 4.0 nats (as many irrelevant ones 0.3); the 2 most "
-        "hindering ones bring +2.0. Of 6 heads over 2 seeds 1 always and 3 ever help, 1 always and 2 ever hinder, 1 "
-        "always and 2 ever do nothing."
+        "On syntax, big: ablating the 4 most helpful heads changes the answer's log probability by −4.0 nats (as many "
+        "irrelevant ones −0.3); ablating the 2 most hindering ones, by +2.0. Of 6 heads over 2 seeds 1 always and 3 "
+        "ever help, 1 always and 2 ever hinder, 1 always and 2 ever do nothing."
     )
-    assert "costs 0.4 nats (as many irrelevant ones 0.6), bands overlap" in second
-    assert "the 2 most hindering ones bring -0.3, not told from irrelevant heads" in second
+    assert "by −0.4 nats (as many irrelevant ones −0.6), bands overlap" in second
+    assert "the 2 most hindering ones, by −0.3, not told from irrelevant heads" in second
     assert "cost 3.25 nats, more than 97.5% of 40 random sets (mean 0.50)" in joint
     assert joint.endswith("rank correlation +0.62.")
 
@@ -109,7 +109,7 @@ def test_the_counts_of_roles_are_those_of_the_seeds_labels(section, model):
 def test_the_curves_of_roles_have_every_point_and_one_scale_for_a_task(section):
     whole = section("roles", small.roles(), ("big", "small"))
     for (model, task, role), expected in small.ROLE_POINTS.items():
-        shown = panel(whole, "What ablating", f"{task}, {model}")
+        shown = panel(whole, "What ablating", f"{task.capitalize()}, {model}")
         assert points(lines(shown)[role.capitalize()]) == expected
         edge = band(shown, role.capitalize())
         assert edge["x"] == [0, 2, 4, 4, 2, 0]
@@ -120,7 +120,7 @@ def test_the_curves_of_roles_have_every_point_and_one_scale_for_a_task(section):
 
 
 def test_a_head_is_marked_at_its_place_in_each_role(section):
-    shown = panel(section("roles", small.roles(), ("big", "small")), "What ablating", "syntax, big")
+    shown = panel(section("roles", small.roles(), ("big", "small")), "What ablating", "Syntax, big")
     for role, values in small.ROLE_SCORES.items():
         assert shown.orders[role] == by_value(values)[:4]  # the curve ends there
 
@@ -128,7 +128,7 @@ def test_a_head_is_marked_at_its_place_in_each_role(section):
 def test_the_maps_and_shares_of_roles_are_those_of_the_tables(section):
     whole = section("roles", small.roles(), ("big", "small"))
     for role, values in small.ROLE_SCORES.items():
-        (trace,) = panel(whole, "The three roles of big", f"{role.capitalize()}, syntax").traces
+        (trace,) = panel(whole, "The three roles of big", f"{role.capitalize()}, Syntax").traces
         for (layer, head), value in zip(HEADS, values, strict=True):
             assert trace["z"][layer][head] == value
         # Only facilitation has an interval; none may be shown as 0.

@@ -43,7 +43,7 @@ def head_map(
         "showscale": bar,
     }
     if bar:
-        trace["colorbar"] = {"title": {"text": unit, "side": "right"}, "thickness": 12, "outlinewidth": 0}
+        trace["colorbar"] = colour_bar(unit)
     axis = {"zeroline": False, "showgrid": False, "ticks": ""}
     return Panel(
         title=title,
@@ -53,6 +53,11 @@ def head_map(
         model=model,
         map=True,
     )
+
+
+def colour_bar(unit: str) -> dict[str, Any]:
+    """The bar of a map, its unit above it: beside it, Plotly writes it over the numbers."""
+    return {"title": {"text": unit, "side": "top", "font": {"size": 11}}, "thickness": 12, "outlinewidth": 0}
 
 
 def curve(
@@ -135,6 +140,11 @@ def rounded(values: Iterable[float] | np.ndarray | pd.Series, digits: int = 5) -
 def _plain(value: Any) -> Any:
     number = float(value)
     return int(number) if number.is_integer() else number
+
+
+def plus(number: float, digits: int = 1) -> str:
+    """A change as a sentence has it, with its sign: +0.3, −1.2."""
+    return f"{number:+.{digits}f}".replace("-", "−")
 
 
 def translucent(colour: str, opacity: float) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.figures.circuits import COLOURS, EXPLAINED
-from headwise.report.charts import curve, joined, rounded
+from headwise.report.charts import colour_bar, curve, joined, rounded
 from headwise.report.gather import Run
 from headwise.report.section import Chart, Finding, Panel, Section, head_names, head_rows, register
 
@@ -199,11 +199,7 @@ def _maps(model: str, attention: pd.DataFrame) -> Chart:
                             "zmin": 0,
                             "zmax": 1,
                             "showscale": not panels,
-                            "colorbar": {
-                                "title": {"text": "attention", "side": "right"},
-                                "thickness": 12,
-                                "outlinewidth": 0,
-                            },
+                            "colorbar": colour_bar("attention"),
                             "hovertemplate": "from %{y} to %{x} (%{text}): %{z:.2f}<extra></extra>",
                         }
                     ],

@@ -7,11 +7,14 @@ from typing import Any
 import pandas as pd
 
 from headwise.figures.masking import BLUE, NAMES, RED
-from headwise.report.charts import BLUE_HELPS, curve, rounded
+from headwise.report.charts import BLUE_HELPS, colour_bar, curve, rounded
 from headwise.report.gather import Run
 from headwise.report.section import Chart, Finding, Panel, Section, head_names, head_rows, register
 
 LINES = {"top": ("TopK", "solid"), "random": ("RandomK", "dash"), "random_layer": ("Layer-matched", "dot")}
+
+SYMBOLS = {"top": "circle", "random": "circle-open", "random_layer": "diamond-open"}
+"""As in the figure: filled where the heads were chosen, open where they were drawn."""
 
 _STRONGER = "task kind series strength before after change change_lo change_hi n".split()
 
@@ -61,7 +64,7 @@ def _curves(model: str, curves: pd.DataFrame, first: dict[str, list[str]]) -> Ch
                     rows = pd.concat([start[start["metric"] == metric], rows])
                 # A logarithmic axis has no zero: it stands where a half would.
                 rows = rows.assign(k=rows["k"].where(rows["k"] > 0, _zero(part)))
-                traces += curve(
+                made = curve(
                     rows,
                     name=f"{word} {NAMES.get(str(metric), str(metric))}",
                     colour=colour,
@@ -70,6 +73,10 @@ def _curves(model: str, curves: pd.DataFrame, first: dict[str, list[str]]) -> Ch
                     markers=True,
                     second=metric != "accuracy",
                 )
+                made[-1]["marker"] = {"symbol": SYMBOLS[series], "size": 7}
+                if series == "random_layer":  # at one K by default, where a line has nothing to join
+                    made[-1]["mode"] = "markers"
+                traces += made
         ks = sorted(int(k) for k in part["k"].unique() if k > 0)
         panels.append(
             Panel(
@@ -82,7 +89,11 @@ def _curves(model: str, curves: pd.DataFrame, first: dict[str, list[str]]) -> Ch
                     "ticktext": ["0", *map(str, ks)],
                 },
                 y={"title": "Accuracy", "range": [-0.03, 1.03]},
-                y2={"title": NAMES.get(str(similarity), str(similarity)), "range": [-0.03, 1.03]}
+                y2={
+                    "title": NAMES.get(str(similarity), str(similarity)),
+                    "range": [-0.03, 1.03],
+                    "color": RED,
+                }
                 if similarity
                 else None,
                 model=model,
@@ -144,11 +155,7 @@ def _cross(model: str, cross: pd.DataFrame) -> Chart:
         "colorscale": BLUE_HELPS,
         "zmin": -1,
         "zmax": 1,
-        "colorbar": {
-            "title": {"text": "change of accuracy", "side": "right"},
-            "thickness": 12,
-            "outlinewidth": 0,
-        },
+        "colorbar": colour_bar("change of accuracy"),
         "showscale": True,
         "hovertemplate": "heads of %{y} masked, %{x} measured: %{z:+.2f}<extra></extra>",
     }

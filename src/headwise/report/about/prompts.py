@@ -9,7 +9,7 @@ import pandas as pd
 from headwise.figures.condition_style import BARS, FULL, LINES, bar_label, colours, short
 from headwise.figures.functions import saturation
 from headwise.figures.prompts import first_shown, headline, significance, spans
-from headwise.report.charts import bars, head_map, rounded
+from headwise.report.charts import bars, head_map, rounded, translucent
 from headwise.report.gather import Run
 from headwise.report.section import Chart, Finding, Panel, Section, register
 
@@ -129,7 +129,7 @@ def _profiles(profiles: pd.DataFrame) -> Chart:
         title=f"Where {model} attends, by condition",
         panels=panels,
         caption="For each token, the mean attention of all later ones to it; the first and last tokens are left out. "
-        "Colours of the right panels: blue meaningless, red meaningful.",
+        "Over the full sequence blue is Mless and red Mful.",
         columns=2,
         least=420,
         height=260,
@@ -152,7 +152,7 @@ def _line(
         "line": {"color": colour, "width": 1.3},
         "hovertemplate": "%{fullData.name}, token %{x} “%{text}”: %{y:.3~g}<extra></extra>",
     }
-    return trace | ({"fill": "tozeroy", "opacity": 0.85} if fill else {})
+    return trace | ({"fill": "tozeroy", "fillcolor": translucent(colour, 0.14)} if fill else {})
 
 
 def _shades(part: pd.DataFrame, inserting: list[str]) -> list[dict[str, Any]]:

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from headwise.figures.roles import COLOURS
-from headwise.report.charts import curve, head_map, rounded
+from headwise.figures.style import task_title
+from headwise.report.charts import curve, head_map, plus, rounded
 from headwise.report.gather import Run
 from headwise.report.section import Chart, Finding, Panel, Section, head_names, head_rows, register
 
@@ -49,7 +50,7 @@ def _curves(curves: pd.DataFrame, scores: pd.DataFrame) -> Chart:
             traces += curve(rows, name=role.capitalize(), colour=COLOURS[role], first=not panels)
         panels.append(
             Panel(
-                title=f"{task}, {model}" if len(models) > 1 else str(task),
+                title=f"{task_title(str(task))}, {model}" if len(models) > 1 else task_title(str(task)),
                 traces=traces,
                 x={"title": "Number of Ablated Heads"},
                 y={"title": "Δ Log Probability of Target Response", "range": _reach(curves, str(task))},
@@ -89,7 +90,7 @@ def _maps(model: str, scores: pd.DataFrame) -> Chart:
             panels.append(
                 head_map(
                     rows,
-                    title=f"{role.capitalize()}, {task}",
+                    title=f"{role.capitalize()}, {task_title(str(task))}",
                     top=1.0,
                     signed=False,
                     unit="mean over seeds",
@@ -127,6 +128,7 @@ def _shares(shares: pd.DataFrame) -> Chart:
                 title=str(model),
                 traces=traces,
                 x={"title": "Share of heads", "tickformat": ".0%", "range": [0, 1]},
+                y={"autorange": "reversed"},
             )
         )
     return Chart(
@@ -155,12 +157,12 @@ def _order(order: pd.DataFrame, shares: pd.DataFrame) -> list[Finding]:
             )
         )
         falls = (
-            f"ablating the {row['k']} most helpful heads costs {-row['facilitation']:.1f} nats "
-            f"(as many irrelevant ones {-row['irrelevance']:.1f})"
+            f"ablating the {row['k']} most helpful heads changes the answer's log probability by "
+            f"{plus(row['facilitation'])} nats (as many irrelevant ones {plus(row['irrelevance'])})"
         )
         if not row["below"]:
             falls += ", bands overlap"
-        rises = f"the {row['peak']} most hindering ones bring {row['interference_at_peak']:+.1f}"
+        rises = f"ablating the {row['peak']} most hindering ones, by {plus(row['interference_at_peak'])}"
         if not row["above"]:
             rises += ", not told from irrelevant heads"
         sentence = (
