@@ -47,6 +47,7 @@ class RunFolder:
         path: str | Path,
         *,
         study: str | None = None,
+        question: str | None = None,
         settings: Mapping[str, Any] | None = None,
         fingerprints: Mapping[str, str] | None = None,
         seeds: Mapping[str, int] | None = None,
@@ -55,10 +56,10 @@ class RunFolder:
     ) -> None:
         """Create or open the run at `path`; what was computed there before is kept.
 
-        `settings` are the resolved settings of the study, `fingerprints` the hashes of models and tasks;
-        `command` is the command line, by default this process's own. With `fresh` an earlier run in the same
-        place is moved into a subfolder and everything is computed anew. With the path alone an existing run
-        is only looked at, and `run.json` stays as it is until something is executed.
+        `question` is what the study asks, `settings` are its resolved settings, `fingerprints` the hashes of
+        models and tasks; `command` is the command line, by default this process's own. With `fresh` an earlier
+        run in the same place is moved into a subfolder and everything is computed anew. With the path alone an
+        existing run is only looked at, and `run.json` stays as it is until something is executed.
         """
         self.path = Path(path).expanduser().absolute()
         self.notices: list[str] = []
@@ -81,7 +82,7 @@ class RunFolder:
             self._compare(earlier, about)
             self.info = earlier
             self._begun = False
-            self._session = self._describe(about, earlier, command)
+            self._session = self._describe(about, earlier, command, question)
             if about or not earlier:
                 self.begin()
         except BaseException:
@@ -281,13 +282,18 @@ class RunFolder:
             )
 
     def _describe(
-        self, about: Mapping[str, Any], earlier: Mapping[str, Any], command: str | None
+        self,
+        about: Mapping[str, Any],
+        earlier: Mapping[str, Any],
+        command: str | None,
+        question: str | None,
     ) -> dict[str, Any]:
         before = earlier.get("timings", {})
         unsaid = {"study": "", "settings": {}, "fingerprints": {}, "seeds": {}}
         return {
             "format": FORMAT,
             **{name: about.get(name, earlier.get(name, unsaid[name])) for name in unsaid},
+            "question": earlier.get("question", "") if question is None else question,
             "command": shlex.join(sys.argv) if command is None else command,
             "versions": versions(),
             "timings": {

@@ -96,7 +96,13 @@ def run(
     fingerprints = bench.fingerprints(resolved)
     given: Mapping[str, Any] = plain(resolved)
     with RunFolder(
-        out, study=name, settings=given, fingerprints=fingerprints, fresh=fresh, command=command
+        out,
+        study=name,
+        question=chosen.question,
+        settings=given,
+        fingerprints=fingerprints,
+        fresh=fresh,
+        command=command,
     ) as folder:
         chosen.carry_out(resolved, bench, folder)
     try:
