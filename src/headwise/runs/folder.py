@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
 from headwise.runs import display
@@ -29,6 +29,9 @@ from headwise.runs.hold import hold, make
 from headwise.runs.info import FORMAT, changes, now, versions, write_json
 from headwise.runs.salvage import finish_salvage, move_store, salvage
 from headwise.runs.store import CellStore, DamagedError
+
+if TYPE_CHECKING:
+    from headwise.runs.execute import Executor
 
 _SET_ASIDE = ("run.json", "tables", "figures", "report.html")
 
@@ -68,6 +71,8 @@ class RunFolder:
         about = {name: plain(value, name) for name, value in given.items() if value is not None}
         self.asked: dict[str, tuple[Cell, Compute]] = {}
         """The cells of this session by key, in the order of the tables' rows, and how to compute each."""
+        self.executor: Executor | None = None
+        """What computes the cells of this session, where it is not this process."""
         self.written: list[str] = []
         """The tables that this session has written."""
         self._closed = False
