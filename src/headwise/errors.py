@@ -21,6 +21,7 @@ def shown(value: object, longest: int = 80) -> str:
     """
     try:
         text = repr(value)
+        text = text if "\n" not in text else " ".join(text.split())  # arrays are written over many lines
     except (ValueError, RecursionError):  # a number of thousands of digits, a list that holds itself
         text = f"a {type(value).__name__}"
     return text if len(text) <= longest else text[: longest - 1] + "…"

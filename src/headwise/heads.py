@@ -83,7 +83,10 @@ def gate_numbers(given: Any, what: str) -> np.ndarray:
     Text, complex numbers, lists of unequal length and numbers that float32 cannot hold are refused.
     """
     try:
-        array = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+        if hasattr(given, "detach"):  # a tensor; numpy has no bfloat16
+            given = given.detach().cpu()
+            given = given.double() if given.is_floating_point() else given
+        array = np.asarray(given)
         if array.dtype.kind not in "biuf":
             raise ValueError(f"an array of {array.dtype}")
         array = array.astype(np.float64)

@@ -53,12 +53,12 @@ def task_files(draw: random.Random, place: Path) -> str:
     rows = PLAIN if draw.random() < 0.5 else draw.choice(list(PUBLIC.values()))
     beside = rows if isinstance(rows, dict) else None
     listed = rows["examples"] if beside else rows
-    if draw.random() < 0.7:
+    if draw.random() < 0.6:
         listed = bent(listed, draw)
         rows = {**beside, "examples": listed} if beside else listed
         rows = bent(rows, draw) if beside and draw.random() < 0.3 else rows
     raw = _written(ending, rows, listed)
-    if draw.random() < 0.5:
+    if draw.random() < 0.35:
         raw = damaged(raw, draw)
     path = place / f"task.{ending}"
     path.write_bytes(raw)
@@ -126,7 +126,8 @@ SNIPPETS = (
     "n: !!python/object/apply:os.system ['true']\n", "? [1, 2]\n: 3\n", "n: .nan\n", "quick: yes\n", "n: 1\nn: 2\n",
     "a: &a [1,1]\nb: &b [*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c]\ntasks: [*d,*d,*d,*d]\n",
     "n: " + "9" * 5000 + "\n", "---\nn: 1\n---\nn: 2\n", "%YAML 9.9\n---\nn: 1\n", "\ufeffn: 1\n",
-    "models: !!binary aaa\n", "tasks: !!set {a, b}\n", "tasks: " + "[" * 4000 + "\n", "seed: 1e3\n", "n: '\0'\n", "models: ~\n", "n: 0o17\n",
+    "models: !!binary aaa\n", "tasks: !!set {a, b}\n", "tasks: " + "[" * 4000 + "\n", "seed: 1e3\n", "n: '\0'\n",
+    "models: ~\n", "n: 0o17\n",
 )  # fmt: skip
 
 

@@ -396,10 +396,10 @@ class Engine:
         block_of_layer = {site.layer: site.block for site in self.model.reach.sites}
         last = len(self.model.reach.blocks) - 1
         first = np.where(changed.any(1), changed.argmax(1), -1)
-        return np.array([last if layer < 0 else block_of_layer[layer] for layer in first])
+        return np.array([last if layer < 0 else block_of_layer[layer] for layer in first], dtype=int)
 
     def _checked(self, gates: np.ndarray) -> np.ndarray:
-        if gates.ndim != 3 or gates.shape[1:] != self.model.shape:
+        if gates.ndim != 3 or gates.shape[1:] != self.model.shape or not len(gates):
             layers, heads = self.model.shape
             raise HeadwiseError(
                 f"gates of shape {gates.shape} do not fit {self.model.name}: expected [variants, {layers}, {heads}]"

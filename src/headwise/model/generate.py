@@ -402,7 +402,7 @@ def _check(max_new_tokens: int, temperature: float, top_p: float, reference: str
 def _checked_gates(model: Model, gates: np.ndarray | None) -> np.ndarray:
     given = ones(model.shape) if gates is None else gate_numbers(gates, "gates")
     several = given[None] if given.ndim == 2 else given
-    if several.ndim != 3 or several.shape[1:] != model.shape:
+    if several.ndim != 3 or several.shape[1:] != model.shape or not len(several):
         layers, heads = model.shape
         raise HeadwiseError(
             f"gates of shape {given.shape} do not fit {model.name}: expected [{layers}, {heads}] or "

@@ -28,7 +28,8 @@ class Run:
 
     @property
     def models(self) -> list[str]:
-        return [str(name) for name in self.info.get("settings", {}).get("models", [])]
+        named = self.info["settings"].get("models", [])
+        return [str(name) for name in (named if isinstance(named, list) else [named])]
 
     def has(self, name: str) -> bool:
         return (self.path / "tables" / f"{name}.parquet").is_file()

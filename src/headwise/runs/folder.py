@@ -9,7 +9,6 @@ One process at a time may hold a run. Nothing in it is deleted: what must give w
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import socket
@@ -26,7 +25,7 @@ from headwise.runs import display
 from headwise.runs.cells import Cell, CellResult, plain
 from headwise.runs.disk import inside, settle, told, unused
 from headwise.runs.hold import hold, make
-from headwise.runs.info import FORMAT, changes, now, versions, write_json
+from headwise.runs.info import FORMAT, changes, now, understood, versions, write_json
 from headwise.runs.salvage import finish_salvage, move_store, salvage
 from headwise.runs.store import CellStore, DamagedError
 
@@ -229,9 +228,7 @@ class RunFolder:
         place = self.path / "run.json"
         with told(place):
             try:
-                earlier = json.loads(place.read_text(encoding="utf-8"))
-                if not isinstance(earlier, dict):
-                    raise ValueError("not an object")
+                earlier = understood(place.read_text(encoding="utf-8"))
             except FileNotFoundError:
                 return {}
             except ValueError:
@@ -297,7 +294,7 @@ class RunFolder:
             "command": shlex.join(sys.argv) if command is None else command,
             "versions": versions(),
             "timings": {
-                "created": before.get("created", now()),
+                "created": before.get("created") or now(),
                 "started": now(),
                 "finished": None,
                 "seconds": before.get("seconds", 0.0),

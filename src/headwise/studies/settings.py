@@ -80,9 +80,9 @@ def assignments(pairs: typing.Iterable[str]) -> dict[str, Any]:
     for pair in pairs:
         path, sign, text = pair.partition("=")
         if not sign or not path.strip():
-            raise HeadwiseError(f"--set takes key=value, such as --set n=128, not {pair!r}")
+            raise HeadwiseError(f"--set takes key=value, such as --set n=128, not {shown(pair)}")
         try:
-            value = parse(text, f"--set {path}")
+            value = parse(text, f"--set {shown(path)}")
         except HeadwiseError as error:
             if "is not YAML" not in str(error):
                 raise
@@ -92,7 +92,9 @@ def assignments(pairs: typing.Iterable[str]) -> dict[str, Any]:
         for parent in parents:
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
-                raise HeadwiseError(f"--set {path} goes through {parent!r}, which was set to a value before")
+                raise HeadwiseError(
+                    f"--set {shown(path)} goes through {shown(parent)}, which was set to a value before"
+                )
         place[last] = value
     return nested
 
