@@ -103,8 +103,10 @@ class GateLikelihood:
                 try:
                     values = self._backward(leaf, fit_of[piece], numbers[piece], 1 / B)
                 except (torch.OutOfMemoryError, RuntimeError) as error:
-                    if not out_of_memory(error) or len(piece) == 1:
+                    if not out_of_memory(error):
                         raise
+                    if len(piece) == 1:
+                        raise self.engine.does_not_fit(int(numbers[piece][0])) from error
                     # A pass that failed has added nothing to the slopes: gradients arrive at the gates last.
                     release()
                     self.tokens = max(1, int(self._lengths[numbers[piece]].sum()) // 2)
