@@ -369,10 +369,13 @@ def _where(
 
 @contextmanager
 def _resumable() -> Iterator[str]:
-    """The command line of this process; after Ctrl-C the user is told that it goes on from there."""
+    """The command line of this process; after Ctrl-C or SIGTERM the user is told that it goes on from there."""
+    from headwise.runs.stopping import stoppable
+
     command = shlex.join(["headwise", *sys.argv[1:]])
     try:
-        yield command
+        with stoppable():
+            yield command
     except KeyboardInterrupt:
         typer.echo(
             f"stopped; what is finished is kept, and the same command goes on from there:\n  {command}",
@@ -424,6 +427,23 @@ def main() -> None:
     except HeadwiseError as error:
         typer.echo(f"headwise: {error}", err=True)
         sys.exit(2)
+    except (RuntimeError, MemoryError) as error:
+        if not _out_of_memory(error):
+            raise
+        typer.echo(
+            "headwise: out of memory; what is finished is kept, so run the same command again with a smaller "
+            "--batch-tokens (1024, say), a smaller --dtype or on another --device",
+            err=True,
+        )
+        sys.exit(1)
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    from headwise.model.memory import out_of_memory
+
+    return out_of_memory(error)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model import adapter, bundled, gguf
+from headwise.model import adapter, bundled, checkpoint, gguf, hub
 from headwise.model.companions import companion_folder, companions
 from headwise.model.devices import entry_device, stored
 from headwise.model.origin import Origin, origin, reduced
@@ -55,6 +56,8 @@ class Model:
         self.origin: Origin | None = None
         """How another process loads the same model; a live model has none."""
         self._text = text
+        if text is not None:
+            text.vocabulary, text.longest = _embedded(hf), _positions(hf)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reduced(self)
@@ -243,6 +246,24 @@ def load_spared(source: str | Path, *, device: str | None = None, **options: Any
     return model
 
 
+def _embedded(hf: nn.Module) -> int | None:
+    """How many token numbers have an embedding."""
+    table = getattr(hf.get_input_embeddings(), "weight", None)  # type: ignore[operator]
+    return int(table.shape[0]) if isinstance(table, Tensor) else None
+
+
+def _positions(hf: nn.Module) -> int | None:
+    """How many positions there are, where they are learned one by one; rotary and relative ones have no end."""
+    config = hf.config.get_text_config()  # type: ignore[operator, union-attr]
+    most = getattr(config, "max_position_embeddings", None)
+    learned = any(
+        isinstance(module, nn.Embedding)
+        and re.search(r"(^|\.)(wpe|embed_positions|position_embeddings?)$", name)
+        for name, module in hf.named_modules()
+    )
+    return most if learned and isinstance(most, int) else None
+
+
 def _family(hf: nn.Module) -> str:
     return str(getattr(hf.config, "model_type", ""))
 
@@ -364,17 +385,26 @@ def _from_pretrained(
         raise HeadwiseError("give either device or device_map, not both")
     target = _device(device) if device_map is None else None
     chosen = _dtype(dtype, target or _device(None))
+    if Path(found.path).is_dir() and not found.gguf_file:
+        checkpoint.check(Path(found.path), found.label)
     try:
-        hf = AutoModelForCausalLM.from_pretrained(
+        hf, report = hub.reached(
+            AutoModelForCausalLM.from_pretrained,
             found.path,
             dtype=chosen,
             device_map=device_map,
             use_safetensors=None if found.gguf_file else True,
+            output_loading_info=True,
             **options,
             **found.options,
         )
     except Exception as error:
         raise _explained(error, found.path, found.label) from error
+    left = checkpoint.complete(found.label, report)
+    if left:
+        log.warning(
+            "%s: %d tensors of the checkpoint are not used, %s for one", found.label, len(left), left[0]
+        )
     if target is not None:
         hf = hf.to(target)
     return hf.eval()
@@ -384,7 +414,7 @@ def _tokenizer(found: _Place, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(found.path, **options, **found.options)
+        return hub.reached(AutoTokenizer.from_pretrained, found.path, **options, **found.options)
     except Exception as error:
         raise HeadwiseError(
             f"the tokenizer of {found.label} could not be loaded: {_first_line(error)}"
@@ -395,15 +425,9 @@ def _explained(error: Exception, place: str, label: str) -> HeadwiseError:
     """transformers' error as one sentence that says what to do."""
     text = _first_line(error)
     folder = Path(place)
-    if (
-        folder.is_dir()
-        and not list(folder.glob("*.safetensors"))
-        and list(folder.glob("*.bin")) + list(folder.glob("*.pt"))
-    ):
-        return HeadwiseError(
-            f"{label} has only pickled weights (.bin or .pt), which can run code when opened; convert them once with "
-            "transformers' save_pretrained(safe_serialization=True) on a machine you trust"
-        )
+    if not folder.is_dir() and re.search(r"no file named model\.safetensors", str(error)):
+        # The hub's copy of a folder that holds pickled weights alone.
+        return checkpoint.pickled_error(label, "pytorch_model.bin")
     if "trust_remote_code" in str(error):
         return HeadwiseError(
             f"{label} needs code from its repository; pass trust_remote_code=True if you trust it"
@@ -425,7 +449,8 @@ def _explained(error: Exception, place: str, label: str) -> HeadwiseError:
 
 
 def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return said if len(said) <= 300 else said[:299] + "…"
 
 
 def _device(device: str | torch.device | None) -> torch.device:

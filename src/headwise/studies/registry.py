@@ -108,7 +108,13 @@ def run(
     with (
         executor,
         RunFolder(
-            out, study=name, settings=given, fingerprints=fingerprints, fresh=fresh, command=command
+            out,
+            study=name,
+            question=chosen.question,
+            settings=given,
+            fingerprints=fingerprints,
+            fresh=fresh,
+            command=command,
         ) as folder,
     ):
         folder.executor = executor

@@ -9,6 +9,7 @@ from typing import Any
 
 from headwise.model.load import Model, load, load_spared
 from headwise.tasks import Task, task
+from headwise.tasks.opening import check_options
 
 
 class Workbench:
@@ -62,8 +63,9 @@ class Workbench:
         self, source: str, model: Model, n: int, seed: int, options: Mapping[str, Any] | None = None
     ) -> Task:
         """A task by name or file; its examples may depend on the model's tokenizer, so it is made for one model."""
-        key = (source, model.name, n, seed, json.dumps(options or {}, sort_keys=True))
+        key = (source, model.name, n, seed, json.dumps(options or {}, sort_keys=True, default=str))
         if key not in self._tasks:
+            check_options(options or {})
             self._tasks[key] = task(source, n, seed=seed, model=model, **(options or {}))
         return self._tasks[key]
 
