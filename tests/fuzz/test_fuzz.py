@@ -11,13 +11,13 @@ from fuzz import folders, inputs
 from fuzz.harness import Case, asked, run, wanted
 
 KINDS: dict[str, tuple[Case, int]] = {
-    "tasks": (inputs.task_files, 30),
+    "tasks": (inputs.task_files, 32),
     "studies": (inputs.study_files, 25),
     "heads": (inputs.heads, 15),
     "gates": (inputs.gates, 8),
     "orders": (inputs.orders, 3),
     "models": (folders.model_folders, 6),
-    "runs": (folders.run_folders, 6),
+    "runs": (folders.run_folders, 4),
     "settings": (folders.settings, 1),
     "commands": (folders.command_line, 6),
 }
