@@ -36,7 +36,7 @@ def test_a_study_killed_at_random_moments_ends_with_the_same_tables_and_repeats_
 ):
     program = (
         "import json, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import survival;"
-        "import headwise.cli; print(json.dumps(survival.survive(Path(sys.argv[2]), 4, 2, 8, 1)))"
+        "import headwise.cli; print(json.dumps(survival.survive(Path(sys.argv[2]), 4, 2, 2, 1)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(REPOSITORY / "benchmarks"), str(tmp_path)],
