@@ -1,16 +1,17 @@
 """V gates × E examples -> metric values.
 
-Rows of one batch carry different gates. Variants are grouped by the first layer they change; the residual
+Rows of one batch carry different gates. Variants are ordered by the first layer they change; the residual
 stream there comes from one run at the baseline (all gates at 1 unless another is given), and the decoder is
-entered at that layer. Every batch also holds its rows at the baseline, so a difference never mixes two batch
-shapes: a head that does nothing scores exactly 0.
+entered at that layer. Variants that have the same gates up to some block are computed once up to it: the curve of
+an order, each of whose masks adds a head to the one before, takes about half the work. Every batch also holds its
+rows at the baseline, so a difference never mixes two batch shapes: a head that does nothing scores exactly 0.
 
 V variants, E examples, S rows of a block (one or more per example), T tokens, L layers, H heads, D head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from headwise.heads import gate_numbers, ones
 from headwise.model.encode import Row, Scored, batch_of, encode_rows, pad_right
 from headwise.model.gating import gated
 from headwise.model.memory import out_of_memory, release
-from headwise.model.prefix import entered_at, recorded_streams
+from headwise.model.prefix import entered_at, recorded_streams, shared_rows
 from headwise.model.references import (
     check_reference,
     donor_prompts,
@@ -172,12 +173,11 @@ class Engine:
             entries = self._entries(gates, base)
             block = self._prepared(numbers, base, streams=bool(entries.any()))
             columns = np.array(numbers)
-            for entry in np.unique(entries):
-                pending = list(np.flatnonzero(entries == entry))
+            for pending in self._queues(gates, entries):
                 while pending:
                     chunk = pending[: self._variants_at_once(block)]
                     try:
-                        result, paired = self._chunk(block, gates[chunk], int(entry))
+                        result, paired = self._chunk(block, gates[chunk], int(entries[chunk[0]]))
                     except (torch.OutOfMemoryError, RuntimeError) as error:
                         if not out_of_memory(error) or len(chunk) == 1:
                             raise
@@ -196,6 +196,16 @@ class Engine:
             middle = len(numbers) // 2
             self._measure_rows(gates, base, numbers[:middle], values, full)
             self._measure_rows(gates, base, numbers[middle:], values, full)
+
+    def _queues(self, gates: np.ndarray, entries: np.ndarray) -> list[list[int]]:
+        """Variants in the order in which they are run; those of one queue may share a batch.
+
+        Where rows that are alike are computed once, that is all of them, the like ones side by side: a variant
+        that enters late costs no more in a batch that enters early.
+        """
+        if self.model.proof.shares:
+            return [sorted(range(len(gates)), key=lambda v: (entries[v], gates[v].tobytes()))]
+        return [np.flatnonzero(entries == entry).tolist() for entry in np.unique(entries)]
 
     def _chunk(self, block: _Block, gates: np.ndarray, entry: int) -> tuple[np.ndarray, np.ndarray]:
         """Values `[v, S]` of some variants that enter at the same block, and their partners at the baseline `[S]`."""
@@ -281,12 +291,15 @@ class Engine:
         """Scored logits `[v·S, P, vocabulary]` of a block's rows under each of `gates[v, L, H]`, variant by variant."""
         times = len(gates)
         changed = {int(layer) for layer in torch.nonzero((gates != 1).any(2).any(0))}
+        ids = block.tensors["ids"].repeat(times, 1)
+        shared = self._shared(gates.numpy(), block, entry)
+        rows = {index: chosen for index, (chosen, _) in shared.items()}
         per_row = gates.to(self.model.device, self.model.gate_dtype).repeat_interleave(
             block.size, 0
         )  # v·S, L, H
-        ids = block.tensors["ids"].repeat(times, 1)
         with ExitStack() as stack:
-            stack.enter_context(self.model.visiting(self._gate_visitor(block, per_row, changed)))
+            stack.enter_context(self.model.visiting(self._gate_visitor(block, per_row, changed, rows)))
+            stack.enter_context(shared_rows(self.model.reach.blocks, len(ids), shared))
             if entry > 0:
                 assert block.streams is not None
                 stream = block.streams[entry].repeat(times, 1, 1)
@@ -294,18 +307,50 @@ class Engine:
                 stack.enter_context(entered_at(blocks, entry, stream, tuples))
             return self.model.logits(ids, block.tensors["positions"].repeat(times, 1))
 
+    def _shared(self, gates: np.ndarray, block: _Block, entry: int) -> dict[int, tuple[Tensor, Tensor]]:
+        """For each block from the entry on where some of `gates[v, L, H]` have been alike so far: which rows to compute
+        `[r]`, and which of these every row equals `[v·S]`. The last block computes all: it is read row by row."""
+        last = len(self.model.reach.blocks) - 1
+        if not self.model.proof.shares or len(gates) * block.size == block.length:
+            return {}  # a tensor with as many rows as tokens could not be told apart
+        found = {}
+        row = np.arange(block.size)
+        for index in range(entry, last):
+            layers = [site.layer for site in self.model.reach.sites if site.block <= index]
+            flat = gates[:, layers].reshape(len(gates), -1)
+            _, first, like = np.unique(flat, axis=0, return_index=True, return_inverse=True)
+            if len(first) == len(gates):
+                break  # they differ, and go on differing
+            chosen, equals = (
+                torch.from_numpy((variants[:, None] * block.size + row).reshape(-1)).to(self.model.device)
+                for variants in (first, like.reshape(-1))
+            )
+            found[index] = chosen, equals
+        return found
+
     def _gate_visitor(
-        self, block: _Block, gates: Tensor, changed: set[int] | None
+        self,
+        block: _Block,
+        gates: Tensor,
+        changed: set[int] | None,
+        rows: Mapping[int, Tensor] | None = None,
     ) -> Callable[[int, Tensor], Tensor]:
-        """z' = g·z + (1 − g)·r in the changed layers, at the positions where gates act."""
+        """z' = g·z + (1 − g)·r in the changed layers, at the positions where gates act.
+
+        rows: for decoder blocks that compute only some rows, which.
+        """
         acts, references = block.acts, block.references
+        only = {
+            site.layer: rows[site.block] for site in self.model.reach.sites if rows and site.block in rows
+        }
 
         def gate(layer: int, z: Tensor) -> Tensor:
             if changed is not None and layer not in changed:
                 return z
             heads = z.shape[2]
+            here = gates[:, layer, :heads]
             g = (
-                gates[:, layer, :heads]
+                (here[only[layer]] if layer in only else here)
                 .to(z.device, z.dtype)
                 .unflatten(0, (-1, block.size))[:, :, None, :, None]
             )

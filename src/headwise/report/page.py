@@ -90,7 +90,7 @@ def _page(runs: Sequence[Run]) -> str:
                 "id": f"study-{number}",
                 "run": run,
                 "info": run.info,
-                "question": _question(run.study),
+                "question": run.question,
                 "findings": section.findings,
                 "charts": ids,
                 "texts": _table(section.texts, _TEXTS),
@@ -174,18 +174,6 @@ def _cell(value: Any) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and value != value):
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _question(study: str) -> str:
-    """What a study asks; the report knows it without seeing any study's code."""
-    return {
-        "functions": "Which heads serve which ability?",
-        "roles": "Does a head help, hinder, or do nothing?",
-        "circuits": "How few heads explain the behaviour, and does sparse attention need fewer?",
-        "masking": "Does the model fail when the important heads go, and not when random ones go?",
-        "prompts": "What do inserted tokens do to a model's answers and to a head's attention?",
-        "score": "Which heads matter for this task?",
-    }.get(study, f"What did the study {study} find?")
 
 
 def _took(seconds: float | None) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
 from headwise.runs import display
@@ -28,6 +28,9 @@ from headwise.runs.hold import hold, make
 from headwise.runs.info import FORMAT, changes, now, understood, versions, write_json
 from headwise.runs.salvage import finish_salvage, move_store, salvage
 from headwise.runs.store import CellStore, DamagedError
+
+if TYPE_CHECKING:
+    from headwise.runs.execute import Executor
 
 _SET_ASIDE = ("run.json", "tables", "figures", "report.html")
 _WRITTEN_INTO = ("cells.sqlite", "tables", "figures")
@@ -48,6 +51,7 @@ class RunFolder:
         path: str | Path,
         *,
         study: str | None = None,
+        question: str | None = None,
         settings: Mapping[str, Any] | None = None,
         fingerprints: Mapping[str, str] | None = None,
         seeds: Mapping[str, int] | None = None,
@@ -56,10 +60,10 @@ class RunFolder:
     ) -> None:
         """Create or open the run at `path`; what was computed there before is kept.
 
-        `settings` are the resolved settings of the study, `fingerprints` the hashes of models and tasks;
-        `command` is the command line, by default this process's own. With `fresh` an earlier run in the same
-        place is moved into a subfolder and everything is computed anew. With the path alone an existing run
-        is only looked at, and `run.json` stays as it is until something is executed.
+        `question` is what the study asks, `settings` are its resolved settings, `fingerprints` the hashes of
+        models and tasks; `command` is the command line, by default this process's own. With `fresh` an earlier
+        run in the same place is moved into a subfolder and everything is computed anew. With the path alone an
+        existing run is only looked at, and `run.json` stays as it is until something is executed.
         """
         self.path = Path(path).expanduser().absolute()
         self.notices: list[str] = []
@@ -68,6 +72,8 @@ class RunFolder:
         about = {name: plain(value, name) for name, value in given.items() if value is not None}
         self.asked: dict[str, tuple[Cell, Compute]] = {}
         """The cells of this session by key, in the order of the tables' rows, and how to compute each."""
+        self.executor: Executor | None = None
+        """What computes the cells of this session, where it is not this process."""
         self.written: list[str] = []
         """The tables that this session has written."""
         self._closed = False
@@ -88,7 +94,7 @@ class RunFolder:
             self._compare(earlier, about)
             self.info = earlier
             self._begun = False
-            self._session = self._describe(about, earlier, command)
+            self._session = self._describe(about, earlier, command, question)
             if about or not earlier:
                 self.begin()
         except BaseException:
@@ -284,13 +290,18 @@ class RunFolder:
             )
 
     def _describe(
-        self, about: Mapping[str, Any], earlier: Mapping[str, Any], command: str | None
+        self,
+        about: Mapping[str, Any],
+        earlier: Mapping[str, Any],
+        command: str | None,
+        question: str | None,
     ) -> dict[str, Any]:
         before = earlier.get("timings", {})
         unsaid = {"study": "", "settings": {}, "fingerprints": {}, "seeds": {}}
         return {
             "format": FORMAT,
             **{name: about.get(name, earlier.get(name, unsaid[name])) for name in unsaid},
+            "question": earlier.get("question", "") if question is None else question,
             "command": shlex.join(sys.argv) if command is None else command,
             "versions": versions(),
             "timings": {
