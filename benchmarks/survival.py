@@ -99,9 +99,9 @@ def make_model(place: Path) -> Path:
     from headwise.model.tiny import tiny_model
 
     vocabulary = {word: number for number, word in enumerate(["<unk>", *WORDS])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106 - a word, no secret
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token=".")  # noqa: S106
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token=".")
     tiny_model("llama", vocab_size=len(vocabulary)).save_pretrained(place)
     tokenizer.save_pretrained(place)
     return place
