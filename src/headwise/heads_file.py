@@ -61,14 +61,13 @@ def _from_run(path: Path, task: str | None, method: str | None) -> Scores:
             f"{path} has {len(maps)} maps that fit; --task and --method choose one of those it holds: "
             + "; ".join(f"{row.task} by {row.method} ({row.model})" for row in maps.itertuples())
         )
-    _check_rows(path, table)
-    values = grid(table)
+    values = grid(_checked(path, table))
     model, by_task, by_method = (str(maps[name].iloc[0]) for name in ("model", "task", "method"))
     return Scores(values, values, values[None], model, by_task, by_method)
 
 
-def _check_rows(path: Path, table: pd.DataFrame) -> None:
-    """Every row must be one head with its number: a negative layer would count from the end, without a word."""
+def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """The table, if every row is one head with its number: a negative layer would count from the end, without a word."""
     for name in ("layer", "head"):
         numbers = pd.to_numeric(table[name], errors="coerce")
         if numbers.isna().any() or (numbers % 1 != 0).any() or not numbers.between(0, 99_999).all():
@@ -79,3 +78,4 @@ def _check_rows(path: Path, table: pd.DataFrame) -> None:
         raise HeadwiseError(f"{path}: the column 'score' holds no numbers; give a run's scores.parquet")
     if table.duplicated(["layer", "head"]).any():
         raise HeadwiseError(f"{path} has two scores for one head; give a run's scores.parquet")
+    return table.astype({"layer": int, "head": int})
