@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.figures.style import house_style, task_title
+from headwise.figures.style import house_style
+from headwise.figures.words import shortened, task_title
 
 COLUMNS = 4
 EXPLAINED = "explained_effect"
@@ -95,7 +96,7 @@ def _draw_curves(panel: Any, table: pd.DataFrame, members: pd.DataFrame) -> None
     for row in members.to_dict("records"):
         own = curves[curves["model"] == row["model"]].sort_values("k")
         colour = COLOURS[row["pair"] % len(COLOURS)][row["role"]]
-        name = _short(row["model"])
+        name = shortened(Path(row["model"]).name, _LONGEST_NAME)
         if own["value"].isna().all():
             panel.plot([], [], color=colour, label=f"{name}: no effect to explain")
             continue
@@ -171,9 +172,3 @@ def _draw_ratios(panel: Any, ratios: pd.DataFrame, threshold: float) -> None:
             zorder=5,
             bbox={"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 0.5},
         )
-
-
-def _short(name: str) -> str:
-    """The end of a long name or path says most."""
-    name = Path(name).name or name
-    return name if len(name) <= _LONGEST_NAME else f"…{name[-_LONGEST_NAME + 1 :]}"

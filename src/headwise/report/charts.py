@@ -55,6 +55,24 @@ def head_map(
     )
 
 
+def matrix(
+    square: pd.DataFrame, *, unit: str, hover: str, low: float, signed: bool = False, bar: bool = True
+) -> dict[str, Any]:
+    """A map with named rows and columns, from `low` to 1; `hover` is what pointing at a cell says."""
+    return {
+        "type": "heatmap",
+        "z": rounded(square.to_numpy(), 3),
+        "x": list(square.columns),
+        "y": list(square.index),
+        "colorscale": BLUE_HELPS if signed else "Viridis",
+        "zmin": low,
+        "zmax": 1,
+        "showscale": bar,
+        "colorbar": colour_bar(unit),
+        "hovertemplate": f"{hover}<extra></extra>",
+    }
+
+
 def colour_bar(unit: str) -> dict[str, Any]:
     """The bar of a map, its unit above it: beside it, Plotly writes it over the numbers."""
     return {"title": {"text": unit, "side": "top", "font": {"size": 11}}, "thickness": 12, "outlinewidth": 0}

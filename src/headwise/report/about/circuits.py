@@ -10,7 +10,7 @@ import pandas as pd
 
 from headwise.figures.circuits import COLOURS, EXPLAINED
 from headwise.report.charts import colour_bar, curve, joined, rounded
-from headwise.report.gather import Run
+from headwise.report.gather import Run, by_model
 from headwise.report.section import Chart, Finding, Panel, Section, head_names, head_rows, register
 
 MOST_MAPS = 8
@@ -24,9 +24,7 @@ _MASKED = "0 is no head masked, 1 what is lost when all are; a masked head is"
 def section(run: Run) -> Section:
     curves, scores = run.table("curves"), run.table("scores")
     charts = [_curves(curves, scores, run.table("members"), run.table("ratios"))]
-    attention = run.table("attention")
-    if len(attention):
-        charts += [_maps(str(model), part) for model, part in attention.groupby("model", sort=False)]
+    charts += [_maps(model, part) for model, part in by_model(run.table("attention"))]
     findings = [*_ratios(run.table("ratios")), *_sizes(run.table("circuits"))]
     return Section(findings=findings, charts=charts, heads=head_rows(scores))
 
