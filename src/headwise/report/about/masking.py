@@ -59,9 +59,11 @@ def _curves(model: str, curves: pd.DataFrame, first: dict[str, list[str]]) -> Ch
                 if series != "random_layer":
                     rows = pd.concat([start[start["metric"] == metric], rows])
                 # A logarithmic axis has no zero: it stands where a half would.
-                rows = rows.assign(k=rows["k"].where(rows["k"] > 0, _zero(part)))
+                rows = rows.assign(place=rows["k"].where(rows["k"] > 0, _zero(part)))
                 made = curve(
                     rows,
+                    x="place",
+                    said="k",
                     name=f"{word} {NAMES.get(str(metric), str(metric))}",
                     colour=colour,
                     dash=dash,
