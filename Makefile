@@ -29,8 +29,21 @@ browser:
 	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
 	  || echo "no Chromium: the report's browser tests will be skipped"
 
-bench: $(STAMP)
-	$(BIN)/python benchmarks/engine.py
+# headwise beside its peers, in an environment of its own: they bring much that headwise does not need.
+BENCH := .venv-bench
+BENCH_STAMP := $(BENCH)/.ready-$(shell cat pyproject.toml constraints.txt benchmarks/requirements.txt | cksum | cut -d' ' -f1)
+
+bench: $(BENCH_STAMP)
+	HF_HUB_OFFLINE=1 $(BENCH)/bin/python benchmarks/peers.py
+	$(BENCH)/bin/python benchmarks/growth.py
+	$(BENCH)/bin/python benchmarks/table.py
+	$(BENCH)/bin/python benchmarks/figure.py
+
+$(BENCH_STAMP):
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . --requirement benchmarks/requirements.txt
+	rm -f $(BENCH)/.ready-*
+	touch $@
 
 # COMET for real, in an environment of its own (unbabel-comet pins old libraries), on a tiny model made on the spot.
 COMET_PYTHON ?= python3.11
@@ -55,4 +68,4 @@ $(STAMP):
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(COMET) dist build
+	rm -rf $(VENV) $(COMET) $(BENCH) dist build

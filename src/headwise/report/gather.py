@@ -38,7 +38,8 @@ class Run:
             table = self.table(name)
             if "model" in table:
                 return [str(model) for model in table["model"].unique()]
-        return [str(model) for model in self.info.get("settings", {}).get("models", [])]
+        named = self.info["settings"].get("models", [])
+        return [str(name) for name in (named if isinstance(named, list) else [named])]
 
     def has(self, name: str) -> bool:
         return (self.path / "tables" / f"{name}.parquet").is_file()

@@ -9,7 +9,6 @@ One process at a time may hold a run. Nothing in it is deleted: what must give w
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import socket
@@ -19,18 +18,23 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
 from headwise.runs import display
 from headwise.runs.cells import Cell, CellResult, plain
-from headwise.runs.disk import settle, told, unused
+from headwise.runs.disk import inside, settle, told, unused
 from headwise.runs.hold import hold, make
-from headwise.runs.info import FORMAT, changes, now, versions, write_json
+from headwise.runs.info import FORMAT, changes, now, understood, versions, write_json
 from headwise.runs.salvage import finish_salvage, move_store, salvage
 from headwise.runs.store import CellStore, DamagedError
 
+if TYPE_CHECKING:
+    from headwise.runs.execute import Executor
+
 _SET_ASIDE = ("run.json", "tables", "figures", "report.html")
+_WRITTEN_INTO = ("cells.sqlite", "tables", "figures")
+"""What is opened in place; other files are replaced whole, and a link with them."""
 
 Compute = Callable[[Cell], CellResult]
 
@@ -68,11 +72,19 @@ class RunFolder:
         about = {name: plain(value, name) for name, value in given.items() if value is not None}
         self.asked: dict[str, tuple[Cell, Compute]] = {}
         """The cells of this session by key, in the order of the tables' rows, and how to compute each."""
+        self.executor: Executor | None = None
+        """What computes the cells of this session, where it is not this process."""
         self.written: list[str] = []
         """The tables that this session has written."""
         self._closed = False
         self._started = time.monotonic()
         make(self.path)
+        for name in _WRITTEN_INTO:
+            if (self.path / name).is_symlink():
+                raise HeadwiseError(
+                    f"{self.path / name} is a link, and a run writes nothing outside its folder; put what it leads to "
+                    "there, or give another --out"
+                )
         self._lock = hold(self.path)
         try:
             if fresh:
@@ -94,11 +106,9 @@ class RunFolder:
     def file(self, *parts: str) -> Path:
         """A path inside the run; its folder is made. A path that would leave the run is refused."""
         wanted = self.path.joinpath(*parts)
-        root = self.path.resolve()
-        # Resolved, so that neither "..", nor an absolute part, nor a link leads out of the run.
-        if not wanted.resolve().is_relative_to(root) or wanted.resolve() == root:
+        if not inside(self.path, wanted):
             raise HeadwiseError(
-                f"{'/'.join(parts)} lies outside the run folder {self.path}; give a name inside it"
+                f"{'/'.join(parts)!r} lies outside the run folder {self.path}; give a name inside it"
             )
         with told(wanted):
             wanted.parent.mkdir(parents=True, exist_ok=True)
@@ -224,9 +234,7 @@ class RunFolder:
         place = self.path / "run.json"
         with told(place):
             try:
-                earlier = json.loads(place.read_text(encoding="utf-8"))
-                if not isinstance(earlier, dict):
-                    raise ValueError("not an object")
+                earlier = understood(place.read_text(encoding="utf-8"))
             except FileNotFoundError:
                 return {}
             except ValueError:
@@ -297,7 +305,7 @@ class RunFolder:
             "command": shlex.join(sys.argv) if command is None else command,
             "versions": versions(),
             "timings": {
-                "created": before.get("created", now()),
+                "created": before.get("created") or now(),
                 "started": now(),
                 "finished": None,
                 "seconds": before.get("seconds", 0.0),

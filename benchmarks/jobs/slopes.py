@@ -1,0 +1,56 @@
+"""(b) Attribution and integrated gradients: slopes by every gate, at full gates and on the way from none to all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bench import Bench, summary
+from common import in_turns, peak_mb
+
+
+def slopes(bench: Bench) -> dict[str, Any]:
+    """One backward pass at full gates, then one at the middle of each step; one level is one turn."""
+    inputs = bench.inputs(bench.arguments.examples)
+    engine, shape = bench.engine(inputs), bench.model.shape
+    steps = bench.arguments.steps
+    levels = [1.0, *((np.arange(steps) + 0.5) / steps)]
+    peers = bench.peers(inputs, slopes=True)
+
+    def ours(level: float) -> np.ndarray:
+        return engine.gradients(np.full(shape, level))[1]
+
+    ours(1.0)  # warm
+    ways = {"headwise": [lambda x=level: ours(x) for level in levels]}
+    ways |= {
+        peer.label: [lambda p=peer, x=level: p.slopes(inputs, x, shape) for level in levels] for peer in peers
+    }
+    seconds, results = in_turns(ways, bench.device)
+    found = summary(
+        seconds,
+        dict.fromkeys(seconds, 1.0),
+        work=f"slopes by {len(bench.model.heads())} gates at {len(levels)} levels, {len(inputs.ids)} prompts of "
+        f"{inputs.tokens} tokens",
+        # A backward pass to the gates alone costs as much as the forward one: weights ask for nothing.
+        floor_s=2 * len(levels) * len(inputs.ids) * bench.cost.row(inputs.tokens) / bench.rate,
+    )
+    for peer in peers:
+        found["ways"][peer.label] |= {
+            "rows_per_pass": peer.batch,
+            "largest_difference": _gap(results["headwise"], results[peer.label]),
+            "peak_mb": peak_mb(lambda p=peer: p.slopes(inputs, 1.0, shape), bench.device),
+        }
+    found["ways"]["headwise"]["peak_mb"] = peak_mb(lambda: ours(1.0), bench.device)
+    found["largest_difference"] = max(
+        (way["largest_difference"] for way in found["ways"].values() if "largest_difference" in way),
+        default=0.0,
+    )
+    return found
+
+
+def _gap(ours: list[np.ndarray], theirs: list[np.ndarray]) -> float:
+    """Largest difference, as a share of the largest slope at its level: slopes have a scale of their own."""
+    gap = max(float(np.abs(a - b).max() / np.abs(a).max()) for a, b in zip(ours, theirs, strict=True))
+    assert gap < 1e-3, f"slopes differ by {gap} of the largest"
+    return gap
