@@ -174,7 +174,7 @@ class Engine:
             columns = np.array(numbers)
             for pending in self._queues(gates, entries):
                 while pending:
-                    chunk = pending[: self._variants_at_once(block)]
+                    chunk = np.array(pending[: self._variants_at_once(block)])
                     try:
                         result, paired = self._chunk(block, gates[chunk], int(entries[chunk[0]]))
                     except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -247,7 +247,7 @@ class Engine:
                 self._advance(len(numbers))
         return values, slopes
 
-    def mean_gradients(self, levels: Sequence[float]) -> np.ndarray:
+    def mean_gradients(self, levels: Sequence[float] | np.ndarray) -> np.ndarray:
         """Derivatives by the gates `[E, L, H]`, averaged over several levels at which all gates stand together.
 
         Several levels share a batch where the budget has room for them.
