@@ -48,8 +48,8 @@ def _from_run(path: Path, task: str | None, method: str | None) -> Scores:
         table = pd.read_parquet(path)
     except FileNotFoundError:
         raise HeadwiseError(f"no scores at {path}") from None
-    except (OSError, ValueError) as error:
-        raise HeadwiseError(f"{path} is not a readable table: {error}") from None
+    except (OSError, ValueError, TypeError, OverflowError, MemoryError, NotImplementedError) as error:
+        raise HeadwiseError(f"{path} is not a readable table: {' '.join(str(error).split())}") from None
     missing = {"model", "task", "method", "layer", "head", "score"} - set(table.columns)
     if missing:
         raise HeadwiseError(f"{path} has no column {', '.join(sorted(missing))}; give a run's scores.parquet")

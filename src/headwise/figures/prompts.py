@@ -198,7 +198,7 @@ def _full(axes: Any, profiles: pd.DataFrame) -> None:
         part = profiles[profiles["condition"] == name].sort_values("position")
         part = part[part["position"] >= begin]
         axes.plot(part["position"], part["attention"], color=palette[name], linewidth=0.9, label=short(name))
-        for first, last in _spans(part["inserted"].to_numpy(dtype=bool)):
+        for first, last in spans(part["inserted"].to_numpy(dtype=bool)):
             if (first, last) not in shaded:
                 axes.axvspan(
                     begin + first - 0.5, begin + last - 0.5, color="0.6", alpha=0.22, linewidth=0, zorder=0
@@ -219,7 +219,7 @@ def _from(begin: int) -> str:
     return f" from {begin} on" if begin else ""
 
 
-def _spans(inserted: np.ndarray) -> list[tuple[int, int]]:
+def spans(inserted: np.ndarray) -> list[tuple[int, int]]:
     """[from, to) of each run of inserted tokens."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], inserted, [False]]).astype(int)))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]

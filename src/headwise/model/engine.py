@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.heads import ones
+from headwise.heads import gate_numbers, ones
 from headwise.model.encode import Row, Scored, batch_of, encode_rows, pad_right
 from headwise.model.gating import gated
 from headwise.model.memory import out_of_memory, release
@@ -143,8 +143,9 @@ class Engine:
         examples: run only these, by their index in the task; E is then their number, in the order given.
         baseline: the gates `[L, H]` beside which every variant is measured; all 1 by default.
         """
-        gates = self._checked(np.asarray(gates, dtype=np.float64))
-        base = self._checked(np.asarray(ones(self.model.shape) if baseline is None else baseline)[None])[0]
+        gates = self._checked(gate_numbers(gates, "gates"))
+        given = ones(self.model.shape) if baseline is None else baseline
+        base = self._checked(gate_numbers(given, "the baseline's gates")[None])[0]
         chosen = np.arange(len(self.task)) if examples is None else np.asarray(examples, dtype=int)
         wanted = set(chosen.tolist())
         if not wanted <= set(range(len(self.task))):
@@ -191,11 +192,7 @@ class Engine:
                 raise
             self._shrink()
             if len(numbers) == 1:
-                row = self.rows[numbers[0]]
-                raise HeadwiseError(
-                    f"example {row.example + 1} of task {self.task.name!r} ({len(row.ids)} tokens) does not fit into "
-                    "memory even alone; use a shorter prompt, a smaller dtype or another device"
-                ) from error
+                raise self.does_not_fit(numbers[0]) from error
             middle = len(numbers) // 2
             self._measure_rows(gates, base, numbers[:middle], values, full)
             self._measure_rows(gates, base, numbers[middle:], values, full)
@@ -236,8 +233,14 @@ class Engine:
                 f"the metric {self.metric.name!r} has no gradient; use one such as logit_diff or logprob"
             )
         shape = (len(self.task), *self.model.shape)
-        at = np.broadcast_to(ones(self.model.shape) if gates is None else gates, shape)
-        self._checked(np.array(at, dtype=np.float64))
+        given = gate_numbers(ones(self.model.shape) if gates is None else gates, "gates")
+        if given.shape not in (shape, shape[1:]):
+            raise HeadwiseError(
+                f"gates of shape {given.shape} do not fit {self.model.name}: expected {list(shape[1:])}, or "
+                f"{list(shape)} with one set per example"
+            )
+        at = np.broadcast_to(given, shape)
+        self._checked(np.array(at))
         values, slopes = np.full(shape[0], np.nan), np.full(shape, np.nan)
         # A backward pass keeps every layer's activations, so fewer tokens fit.
         with self.model.frozen():
@@ -280,9 +283,11 @@ class Engine:
             metric = self.differentiable(block, gates)
             metric.sum().backward()
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not out_of_memory(error) or len(numbers) == 1:
+            if not out_of_memory(error):
                 raise
             self._shrink()
+            if len(numbers) == 1:
+                raise self.does_not_fit(numbers[0]) from error
             middle = len(numbers) // 2
             halves = [
                 self._slopes(numbers[part], at[part]) for part in (slice(0, middle), slice(middle, None))
@@ -459,19 +464,23 @@ class Engine:
         block_of_layer = {site.layer: site.block for site in self.model.reach.sites}
         last = len(self.model.reach.blocks) - 1
         first = np.where(changed.any(1), changed.argmax(1), -1)
-        return np.array([last if layer < 0 else block_of_layer[layer] for layer in first])
+        return np.array([last if layer < 0 else block_of_layer[layer] for layer in first], dtype=int)
 
     def _checked(self, gates: np.ndarray) -> np.ndarray:
-        if gates.ndim != 3 or gates.shape[1:] != self.model.shape:
+        if gates.ndim != 3 or gates.shape[1:] != self.model.shape or not len(gates):
             layers, heads = self.model.shape
             raise HeadwiseError(
                 f"gates of shape {gates.shape} do not fit {self.model.name}: expected [variants, {layers}, {heads}]"
             )
-        if not np.isfinite(gates).all():
-            raise HeadwiseError(
-                "gates must be finite numbers: 0 removes a head, 1 leaves it, above 1 amplifies it"
-            )
         return np.where(self.model.exists, gates, 1.0)
+
+    def does_not_fit(self, number: int) -> HeadwiseError:
+        """The error for a row that memory has no room for, however small the batch."""
+        row = self.rows[number]
+        return HeadwiseError(
+            f"example {row.example + 1} of task {self.task.name!r} ({len(row.ids)} tokens) does not fit into memory "
+            "even alone; use a shorter prompt, a smaller dtype or another device"
+        )
 
     def _shrink(self) -> None:
         self.batch_tokens = max(1, self.batch_tokens // 2)

@@ -61,9 +61,9 @@ def read_table(folder: RunFolder | Path | str, name: str, columns: list[str] | N
         raise HeadwiseError(
             f"the run {path.parent.parent} has no table {name!r}; it has {', '.join(there) or 'none yet'}"
         ) from None
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError, pa.ArrowException) as error:
         raise HeadwiseError(
-            f"{path} is not a readable table ({error}); run the study again to rewrite it"
+            f"{path} is not a readable table ({' '.join(str(error).split())}); run the study again to rewrite it"
         ) from None
 
 

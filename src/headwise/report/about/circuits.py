@@ -9,12 +9,15 @@ import numpy as np
 import pandas as pd
 
 from headwise.figures.circuits import COLOURS, EXPLAINED
-from headwise.report.charts import curve, joined, rounded
+from headwise.report.charts import colour_bar, curve, joined, rounded
 from headwise.report.gather import Run
-from headwise.report.section import Chart, Finding, Panel, Section, head_rows, register
+from headwise.report.section import Chart, Finding, Panel, Section, head_names, head_rows, register
 
 MOST_MAPS = 8
 """Attention maps of a model on the page; the run's figures have the rest."""
+
+
+_MASKED = "0 is no head masked, 1 what is lost when all are; a masked head is"
 
 
 @register("circuits")
@@ -30,7 +33,8 @@ def section(run: Run) -> Section:
 
 def _curves(curves: pd.DataFrame, scores: pd.DataFrame, members: pd.DataFrame, ratios: pd.DataFrame) -> Chart:
     curves = curves[curves["metric"] == EXPLAINED]
-    curves = curves.groupby(["model", "task", "series", "k"], sort=False, as_index=False).agg(
+    kept = curves["action"].iloc[0] == "keep"
+    curves = curves.groupby(["model", "task", "order", "by", "series", "k"], sort=False, as_index=False).agg(
         {"value": "mean", "lo": "mean", "hi": "mean", "n": "first"}
     )  # a control's draws are shown as their mean
     models = list(dict.fromkeys(curves["model"]))
@@ -43,9 +47,10 @@ def _curves(curves: pd.DataFrame, scores: pd.DataFrame, members: pd.DataFrame, r
     for task, part in curves.groupby("task", sort=False):
         traces: list[dict[str, Any]] = []
         orders: dict[str, list[str]] = {}
-        for (model, series), rows in part.groupby(["model", "series"], sort=False):
+        owners: dict[str, str] = {}
+        for (model, order, by, series), rows in part.groupby(["model", "order", "by", "series"], sort=False):
             control = str(series).startswith("random")
-            name = f"{model}, {series}"
+            name = f"{model}, {series} of {order}" if series == "random_layer" else f"{model}, {series}"
             made = curve(
                 rows,
                 name=name,
@@ -60,18 +65,17 @@ def _curves(curves: pd.DataFrame, scores: pd.DataFrame, members: pd.DataFrame, r
             seen.add(name)
             traces += made
             if not control:
-                own = scores[
-                    (scores["task"] == task) & (scores["model"] == model) & (scores["method"] == series)
-                ]
-                own = own.sort_values("score", ascending=False, kind="stable")
-                orders[name] = [f"L{r.layer}H{r.head}" for r in own.itertuples()]
+                own = scores[(scores["task"] == task) & (scores["model"] == model)]
+                own = own[own["method"] == str(series).removesuffix(f" {by}")]
+                orders[name], owners[name] = _ranked(own, str(by)), str(model)
         panels.append(
             Panel(
                 title=str(task),
                 traces=traces,
-                x={"title": "Number of Heads Kept"},
+                x={"title": f"Number of Heads {'Kept' if kept else 'Masked'}"},
                 y={"title": "Explained Effect", "tickvals": [0, 0.5, 1]},
-                orders=orders if len(models) == 1 else {},
+                orders=orders,
+                owners=owners,
                 model=str(models[0]) if len(models) == 1 else "",
                 marks=_segments(ratios, str(task)),
             )
@@ -79,14 +83,21 @@ def _curves(curves: pd.DataFrame, scores: pd.DataFrame, members: pd.DataFrame, r
     return Chart(
         title="How much of the behaviour the first k heads explain",
         panels=panels,
-        caption="0 is no head kept, 1 the whole model; every other head is replaced by its reference. Bands are 95 % "
-        "over examples; dotted lines are random orders. The dashed segment joins two models where they first reach the "
-        "threshold and carries the ratio of their numbers of heads.",
+        caption=("0 is no head kept, 1 the whole model; every other head is" if kept else _MASKED)
+        + " replaced by its reference. Bands are 95 % over examples; dotted lines are random orders. The dashed "
+        "segment joins two models where they first reach the threshold and carries the ratio of their heads.",
         columns=2,
         least=400,
         height=300,
         table=curves[["model", "task", "series", "k", "value", "lo", "hi", "n"]],
     )
+
+
+def _ranked(scores: pd.DataFrame, by: str) -> list[str]:
+    """The heads as the study ranked them."""
+    keys = {"absolute": -scores["score"].abs(), "hinders": scores["score"]}
+    ranked = scores.assign(key=keys.get(by, -scores["score"]))
+    return head_names(ranked.sort_values("key", kind="stable"))
 
 
 def _segments(ratios: pd.DataFrame, task: str) -> list[dict[str, Any]]:
@@ -148,14 +159,16 @@ def _ratios(ratios: pd.DataFrame) -> list[Finding]:
 def _sizes(circuits: pd.DataFrame) -> list[Finding]:
     found: list[Finding] = []
     for (model, series), rows in circuits.groupby(["model", "series"], sort=False):
-        own = rows[(rows["action"] == "keep") & rows["k"].notna()]
+        own = rows[rows["k"].notna()]
         if own.empty or str(series).startswith("random"):
             continue
+        kept = own["action"].iloc[0] == "keep"
+        what = "Kept heads of {} that explain" if kept else "Masked heads of {} that take away"
         each = joined([f"{r.task} {r.k:.0f} [{r.k_lo:.0f}, {r.k_hi:.0f}]" for r in own.itertuples()])
         found.append(
             Finding(
-                sentence=f"Kept heads of {model} that explain {own['threshold'].iloc[0]:.0%} of the effect, by "
-                f"{series}, of {own['of'].iloc[0]}: {each}.",
+                sentence=f"{what.format(model)} {own['threshold'].iloc[0]:.0%} of the effect, by {series}, of "
+                f"{own['of'].iloc[0]}: {each}.",
                 weight=0.5 if len(found) == 0 else 0.2,
             )
         )
@@ -186,11 +199,7 @@ def _maps(model: str, attention: pd.DataFrame) -> Chart:
                             "zmin": 0,
                             "zmax": 1,
                             "showscale": not panels,
-                            "colorbar": {
-                                "title": {"text": "attention", "side": "right"},
-                                "thickness": 12,
-                                "outlinewidth": 0,
-                            },
+                            "colorbar": colour_bar("attention"),
                             "hovertemplate": "from %{y} to %{x} (%{text}): %{z:.2f}<extra></extra>",
                         }
                     ],

@@ -6,7 +6,7 @@ import pandas as pd
 
 from headwise.figures.functions import READABLE
 from headwise.report.about.score import maps
-from headwise.report.charts import rounded
+from headwise.report.charts import colour_bar, rounded
 from headwise.report.gather import Run
 from headwise.report.section import Chart, Finding, Panel, Section, head_rows, register
 
@@ -87,11 +87,7 @@ def _shared(model: str, overlap: pd.DataFrame) -> Chart:
                         "zmin": 0,
                         "zmax": 1,
                         "showscale": not panels,
-                        "colorbar": {
-                            "title": {"text": "Jaccard index", "side": "right"},
-                            "thickness": 12,
-                            "outlinewidth": 0,
-                        },
+                        "colorbar": colour_bar("Jaccard index"),
                         "hovertemplate": "%{y} and %{x}: %{z:.2f}<extra></extra>",
                     }
                 ],

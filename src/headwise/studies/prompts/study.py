@@ -102,7 +102,7 @@ class PromptsSettings(StudySettings):
 
 @register(
     "prompts",
-    question="What do inserted tokens do to the answers and to a head's attention?",
+    question="What do inserted tokens do to a model's answers and to a head's attention?",
     settings=PromptsSettings,
 )
 def carry_out(settings: PromptsSettings, bench: Workbench, folder: RunFolder) -> None:
