@@ -47,6 +47,8 @@ def load(device: str, kind: str = "peers") -> Results:
 
 def readme(cpu: Results, cuda: Results) -> str:
     """One row per job: the ratio to the fastest peer on each device."""
+    if not cpu and not cuda:
+        return "Not measured yet."
     lines = [
         _where(cpu, cuda),
         "",
