@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types unit browser bench families test-comet clean
+.PHONY: demo test lint types unit browser bench fuzz survive families test-comet clean
 
 demo: $(STAMP)
 	$(BIN)/headwise demo
@@ -29,8 +29,30 @@ browser:
 	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
 	  || echo "no Chromium: the report's browser tests will be skipped"
 
-bench: $(STAMP)
-	$(BIN)/python benchmarks/engine.py
+# headwise beside its peers, in an environment of its own: they bring much that headwise does not need.
+BENCH := .venv-bench
+BENCH_STAMP := $(BENCH)/.ready-$(shell cat pyproject.toml constraints.txt benchmarks/requirements.txt | cksum | cut -d' ' -f1)
+
+bench: $(BENCH_STAMP)
+	HF_HUB_OFFLINE=1 $(BENCH)/bin/python benchmarks/peers.py
+	$(BENCH)/bin/python benchmarks/growth.py
+	$(BENCH)/bin/python benchmarks/figure.py
+	$(BENCH)/bin/python benchmarks/table.py
+
+$(BENCH_STAMP):
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . --requirement benchmarks/requirements.txt
+	rm -f $(BENCH)/.ready-*
+	touch $@
+
+# 10,000 bad inputs: task files, study files, heads, gates, model folders, run folders, command lines. Each must work or
+# be refused in a sentence; HEADWISE_FUZZ_SEED=1 makes others.
+fuzz: $(STAMP)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 HEADWISE_FUZZ=$${HEADWISE_FUZZ:-10000} $(BIN)/pytest tests/fuzz
+
+# One study killed 50 times at random moments, against the same study left alone.
+survive: $(STAMP)
+	$(BIN)/python benchmarks/survival.py
 
 # COMET for real, in an environment of its own (unbabel-comet pins old libraries), on a tiny model made on the spot.
 COMET_PYTHON ?= python3.11
@@ -55,4 +77,4 @@ $(STAMP):
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(COMET) dist build
+	rm -rf $(VENV) $(COMET) $(BENCH) dist build

@@ -18,16 +18,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from common import RESULTS, about, write
 from headwise.scores.ablation import BACKWARD_ROWS
 from headwise.scores.adaptive import to_precision, top_k
 
-RESULTS = Path(__file__).parent / "results"
 PRECISION = 0.1
 
 
@@ -224,10 +223,7 @@ def main() -> None:
     if arguments.only != "coverage":
         table = exact_table(arguments.cache, arguments.examples, arguments.device)
         result["rows"] = rows_on_the_model(table, arguments.orders)
-    result["date"] = datetime.now(timezone.utc).isoformat(timespec="minutes")
-    RESULTS.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"written to {path.relative_to(Path(__file__).parent.parent)}")
+    write(path, result | about(arguments.device or "cpu"))
 
 
 if __name__ == "__main__":

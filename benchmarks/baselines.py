@@ -9,11 +9,9 @@ Accuracy is zero-shot: the target beats every foil by summed log probability. Wr
 from __future__ import annotations
 
 import argparse
-import json
-from datetime import datetime, timezone
-from pathlib import Path
 
 import headwise as hw
+from common import RESULTS, about, write
 from headwise.metrics import metric
 from headwise.model.engine import Engine
 from headwise.tasks import families
@@ -39,14 +37,12 @@ def main() -> None:
             f"| `{name}` | {family.about} | {accuracy:.2f} | {chance:.2f} | {task.metric} {mean:.2f} |",
             flush=True,
         )
-    result = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="minutes"),
+    result = about(model.device, model.dtype) | {
         "model": arguments.model,
         "examples": arguments.examples,
         "tasks": rows,
     }
-    path = Path(__file__).parent / "results" / "baselines.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    write(RESULTS / "baselines.json", result)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Heavy imports are inside the commands, so that `headwise --help` answers at once
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 import time
@@ -19,16 +20,27 @@ from headwise.errors import HeadwiseError
 
 app = typer.Typer(
     name="headwise",
-    help="Find the attention heads that matter for a behaviour of a language model, and prove it.",
+    help="Find the attention heads that matter for a behaviour of a language model, and prove it.\n\n"
+    "Begin with `headwise demo`, or look at one model: `headwise check smollm2`, `headwise score smollm2 ioi`.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda, cuda:1, mps; by default an accelerator if there is one")
+    str | None,
+    typer.Option(help="cpu, cuda, cuda:1, mps, auto (spread over all); by default an accelerator if any"),
 ]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16, float64")]
+Engine = Annotated[str, typer.Option(help="where cells are computed: local, or ray for many processes")]
+Address = Annotated[
+    str | None, typer.Option(help="ray: an existing cluster (auto, HOST:6379, ray://HOST:10001)")
+]
+Workers = Annotated[
+    int | None, typer.Option(help="ray: how many; by default all GPUs, else all cores", min=1)
+]
+CoresPerWorker = Annotated[int | None, typer.Option(help="ray: cores, and threads, of one worker", min=1)]
+DevicesPerWorker = Annotated[int | None, typer.Option(help="ray: GPUs of one worker", min=1)]
 BatchTokens = Annotated[int | None, typer.Option(help="most tokens in one forward pass", min=1)]
 
 
@@ -69,12 +81,15 @@ def check(
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="models, tasks, metrics, methods, studies or families")],
+    what: Annotated[
+        str,
+        typer.Argument(help="models, tasks, metrics, methods, studies, settings (of studies) or families"),
+    ],
     live: Annotated[
         bool, typer.Option(help="families: try each anew with the installed transformers")
     ] = False,
 ) -> None:
-    """List what is there."""
+    """List what there is: models, tasks, metrics, methods, studies and their settings, families."""
     from headwise import listing
 
     listing.show(what, live=live)
@@ -92,7 +107,7 @@ def task_(
     device: Device = None,
     dtype: Dtype = None,
 ) -> None:
-    """Show what a task asks."""
+    """Show what a task asks and, with --model, how well a model does."""
     from headwise.showing import show_task
     from headwise.studies.settings import assignments
 
@@ -122,6 +137,11 @@ def score(
     device: Device = None,
     dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
+    cores_per_worker: CoresPerWorker = None,
+    devices_per_worker: DevicesPerWorker = None,
 ) -> None:
     """Score every head of a model on a task; the same command again resumes."""
     settings = {
@@ -137,25 +157,35 @@ def score(
     early = {"precision": precision, "top": top, "confidence": confidence}
     given = [f"method_options.{name}={value}" for name, value in early.items() if value is not None]
     option = [*given, *(option or [])]
-    _run("score", out, None, settings, option, fresh, device, dtype, batch_tokens)
+    where = _where(engine, address, workers, cores_per_worker, devices_per_worker)
+    _run("score", out, None, settings, option, fresh, device, dtype, batch_tokens, where)
     _show_scores(out)
 
 
 @app.command()
 def run(
-    study: Annotated[str, typer.Argument(help="headwise list studies")],
+    study: Annotated[str, typer.Argument(help="which one: headwise list studies")],
     file: Annotated[Path | None, typer.Argument(help="a study file (YAML), or: published")] = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY")] = None,
-    model: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="bundled alias, hub id, folder or GGUF file; repeat for several"),
+    ] = None,
     task: Annotated[list[str] | None, typer.Option(help="name or file; repeat for several")] = None,
     data: Annotated[list[Path] | None, typer.Option(help="a task file, beside or instead of --task")] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--set", help="any setting of the study, as key=value")
+        list[str] | None,
+        typer.Option("--set", help="a setting of the study, as key=value: headwise list settings"),
     ] = None,
     fresh: Annotated[bool, typer.Option(help="set an earlier run in the same folder aside")] = False,
     device: Device = None,
     dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
+    cores_per_worker: CoresPerWorker = None,
+    devices_per_worker: DevicesPerWorker = None,
 ) -> None:
     """Carry out a study into a run folder; the same command again resumes."""
     settings: dict[str, Any] = {}
@@ -163,7 +193,10 @@ def run(
         settings["models"] = model
     if task or data:
         settings["tasks"] = [*(task or []), *map(str, data or [])]
-    _run(study, out or Path("runs") / study, file, settings, option, fresh, device, dtype, batch_tokens)
+    where = _where(engine, address, workers, cores_per_worker, devices_per_worker)
+    _run(
+        study, out or Path("runs") / study, file, settings, option, fresh, device, dtype, batch_tokens, where
+    )
 
 
 @app.command()
@@ -317,6 +350,7 @@ def _run(
     device: str | None,
     dtype: str | None,
     batch_tokens: int | None,
+    where: dict[str, Any],
 ) -> None:
     from headwise.studies import run as carry_out
     from headwise.studies.settings import assignments
@@ -327,18 +361,29 @@ def _run(
         option or []
     )
     with _resumable() as command:
-        folder = carry_out(study, out, file, fresh=fresh, command=command, **settings)
+        folder = carry_out(study, out, file, fresh=fresh, command=command, **where, **settings)
     for notice in folder.notices:
         typer.echo(f"note: {notice}", err=True)
     typer.echo(f"{out}: tables, figures and report.html")
 
 
+def _where(
+    engine: str, address: str | None, workers: int | None, cores: int | None, devices: int | None
+) -> dict[str, Any]:
+    """Where the cells are computed, which is no setting of the study: it changes nothing in the run."""
+    given = {"address": address, "workers": workers, "cores_per_worker": cores, "devices_per_worker": devices}
+    return {"engine": engine, **given}
+
+
 @contextmanager
 def _resumable() -> Iterator[str]:
-    """The command line of this process; after Ctrl-C the user is told that it goes on from there."""
+    """The command line of this process; after Ctrl-C or SIGTERM the user is told that it goes on from there."""
+    from headwise.runs.stopping import stoppable
+
     command = shlex.join(["headwise", *sys.argv[1:]])
     try:
-        yield command
+        with stoppable():
+            yield command
     except KeyboardInterrupt:
         typer.echo(
             f"stopped; what is finished is kept, and the same command goes on from there:\n  {command}",
@@ -368,21 +413,45 @@ def _span(numbers: list[int]) -> str:
     return str(numbers[0]) if len(set(numbers)) == 1 else f"{min(numbers)}–{max(numbers)}"
 
 
+class _Stderr(logging.StreamHandler):  # Python 3.10 cannot subscript it
+    """Writes to what the standard error is at the moment: a progress bar puts itself in its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def main() -> None:
     """Exit 0 done; 2 the user's mistake, one sentence; 1 anything else."""
-    import logging
     import os
 
     # Our own progress bars say what matters; a user who wants transformers' back sets these.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    logging.basicConfig(format="%(message)s")
+    logging.basicConfig(format="%(message)s", handlers=[_Stderr()])
     logging.getLogger("headwise").setLevel(logging.INFO)
     try:
         app()
     except HeadwiseError as error:
         typer.echo(f"headwise: {error}", err=True)
         sys.exit(2)
+    except (RuntimeError, MemoryError) as error:
+        if not _out_of_memory(error):
+            raise
+        typer.echo(
+            "headwise: out of memory; what is finished is kept, so run the same command again with a smaller "
+            "--batch-tokens (1024, say), a smaller --dtype or on another --device",
+            err=True,
+        )
+        sys.exit(1)
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    from headwise.model.memory import out_of_memory
+
+    return out_of_memory(error)
 
 
 if __name__ == "__main__":

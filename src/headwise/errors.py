@@ -13,6 +13,22 @@ class HeadwiseError(Exception):
     """
 
 
+def shown(value: object, longest: int = 80) -> str:
+    """A value as a sentence may quote it: one line, cut where it is long.
+
+    >>> shown("a"), shown("x" * 100, 10)
+    ("'a'", "'xxxxxxxx…")
+    """
+    try:
+        text = repr(value)
+        text = text if "\n" not in text else " ".join(text.split())  # arrays are written over many lines
+    except (ValueError, RecursionError):  # a number of thousands of digits, a list that holds itself
+        text = f"a {type(value).__name__}"
+    if " at 0x" in text and text.startswith("<"):  # where in memory it lies tells nobody anything
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
 def unknown(kind: str, given: str, valid: Iterable[str]) -> HeadwiseError:
     """The error for a name that is not in `valid`, with the nearest one.
 
@@ -22,4 +38,4 @@ def unknown(kind: str, given: str, valid: Iterable[str]) -> HeadwiseError:
     names = sorted(valid)
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return HeadwiseError(f"unknown {kind} {given!r}; {hint}Valid: {', '.join(names)}")
+    return HeadwiseError(f"unknown {kind} {shown(given)}; {hint}Valid: {', '.join(names)}")

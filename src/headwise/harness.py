@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
+from headwise.heads import gate_numbers
 
 if TYPE_CHECKING:
     from headwise.model.load import Model
@@ -74,7 +75,12 @@ def _name(file: Path) -> str:
         pass
 
     Plain.add_multi_constructor("!", lambda loader, suffix, node: None)
-    values = yaml.load(file.read_text(encoding="utf-8"), Loader=Plain)  # noqa: S506 a safe loader without tags
+    try:
+        values = yaml.load(file.read_text(encoding="utf-8"), Loader=Plain)  # noqa: S506 a safe loader without tags
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise HeadwiseError(
+            f"{file} is not a task file that can be read: {' '.join(str(error).split())}"
+        ) from None
     name = values.get("task") if isinstance(values, dict) else None
     if not isinstance(name, str):
         raise HeadwiseError(f"{file} names no task; a task file has a line such as 'task: my_task'")
@@ -82,10 +88,10 @@ def _name(file: Path) -> str:
 
 
 def _checked(model: Model, gates: np.ndarray | None) -> Tensor:
-    given = np.ones(model.shape) if gates is None else np.asarray(gates, dtype=np.float64)
-    if given.shape != model.shape or not np.isfinite(given).all():
+    given = np.ones(model.shape) if gates is None else gate_numbers(gates, "gates")
+    if given.shape != model.shape:
         raise HeadwiseError(
-            f"gates of shape {given.shape} do not fit {model.name}: the harness runs under one set of finite gates, "
+            f"gates of shape {given.shape} do not fit {model.name}: the harness runs under one set of gates, "
             f"[{model.shape[0]}, {model.shape[1]}]"
         )
     return torch.from_numpy(given)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, shown
 
-_HEAD = re.compile(r"^L(\d+)H(\d+)$")
+_UNREADABLE: tuple[type[Exception], ...] = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RecursionError,
+    NotImplementedError, SyntaxError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What reading a damaged `.npz` can end in."""
+_HEAD = re.compile(r"L([0-9]{1,6})H([0-9]{1,6})")
 
 
 class Head(NamedTuple):
@@ -37,14 +44,64 @@ class Head(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Head:
-        found = _HEAD.match(text.strip()) if isinstance(text, str) else None
+        found = _HEAD.fullmatch(text.strip()) if isinstance(text, str) else None
         if not found:
-            raise HeadwiseError(f"{text!r} is not a head; heads are written like 'L12H3' (layer 12, head 3)")
+            raise HeadwiseError(
+                f"{shown(text)} is not a head; heads are written like 'L12H3' (layer 12, head 3)"
+            )
         return cls(int(found[1]), int(found[2]))
 
 
 Order = list[Head]
 """Heads ranked by a score, most important first."""
+
+
+def head_list(given: Any) -> Order:
+    """Heads as a caller gives them, "L12H3" or (12, 3), in their order.
+
+    >>> head_list(["L1H2", (0, 3)])
+    [Head(layer=1, head=2), Head(layer=0, head=3)]
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise HeadwiseError(f"heads are given as a list such as ['L12H3'], not as {shown(given)}")
+    return [Head.parse(one) if isinstance(one, str) else _pair(one) for one in given]
+
+
+def _pair(given: Any) -> Head:
+    try:
+        layer, head = given
+        if int(layer) == layer and int(head) == head:
+            return Head(int(layer), int(head))
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise HeadwiseError(f"{shown(given)} is not a head; heads are written like 'L12H3' (layer 12, head 3)")
+
+
+def gate_numbers(given: Any, what: str) -> np.ndarray:
+    """Gates, or other numbers that a caller gives, as an array of float64; nothing is bent to fit.
+
+    Text, complex numbers, lists of unequal length and numbers that float32 cannot hold are refused.
+    """
+    try:
+        if hasattr(given, "detach"):  # a tensor; numpy has no bfloat16
+            given = given.detach().cpu()
+            given = given.double() if given.is_floating_point() else given
+        array = np.asarray(given)
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"an array of {array.dtype}")
+        array = array.astype(np.float64)
+    except (ValueError, TypeError, OverflowError) as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise HeadwiseError(f"{what} must be an array of numbers; {shown(given)} is none ({said})") from None
+    if np.ma.isMaskedArray(given) and np.ma.is_masked(given):
+        raise HeadwiseError(f"{what} must be an array of numbers; this one has places that are masked out")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(array.astype(np.float32)).all():
+            raise HeadwiseError(
+                f"{what} must be finite numbers that float32 can hold; 0 removes a head, 1 leaves it, above 1 "
+                "amplifies it"
+            )
+    return array
 
 
 def ones(shape: tuple[int, int]) -> np.ndarray:
@@ -79,7 +136,7 @@ def single_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
 
 
 def _inside(heads: Iterable[Head], shape: tuple[int, int]) -> list[Head]:
-    checked = [Head(*h) for h in heads]
+    checked = head_list(heads)
     for h in checked:
         if not (0 <= h.layer < shape[0] and 0 <= h.head < shape[1]):
             raise HeadwiseError(f"{h} is outside a model of {shape[0]} layers × {shape[1]} heads")
@@ -108,6 +165,9 @@ class Scores:
     """What else the method has to say: settings, chunk size, completeness gap, rows spent."""
     own: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Columns of the table that the method computes itself, each `[L, H]`: `lo`, `hi`, `n`, `p`."""
+    exists: np.ndarray | None = None
+    """`[L, H]`: which heads there are. By default those with a value or an example that is a number; told, a head
+    whose every number went wrong keeps its place in the tables."""
 
     @classmethod
     def from_examples(cls, examples: np.ndarray, **about: Any) -> Scores:
@@ -115,6 +175,25 @@ class Scores:
         n = len(examples)
         spread = examples.std(axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full(examples.shape[1:], np.nan)
         return cls(examples.mean(axis=0), spread, examples, **about)
+
+    def _checked(self) -> Scores:
+        """These scores, if their arrays belong together."""
+        arrays = {"values": self.values, "stderr": self.stderr, **self.own}
+        if self.exists is not None:
+            arrays["exists"] = self.exists.astype(int)
+        for name, array in {**arrays, "examples": self.examples}.items():
+            if array.dtype.kind not in "fiu":
+                raise ValueError(f"{name} holds no numbers but {array.dtype}")
+        if self.values.ndim != 2 or any(array.shape != self.values.shape for array in arrays.values()):
+            raise ValueError(
+                f"arrays of shapes {sorted({a.shape for a in arrays.values()})}, expected one [L, H]"
+            )
+        if self.examples.ndim != 3 or self.examples.shape[1:] != self.values.shape:
+            raise ValueError(f"examples of shape {self.examples.shape} for values of {self.values.shape}")
+        for name in ("model", "task", "method", "metric"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} is no text")
+        return self
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -129,13 +208,17 @@ class Scores:
         return float(self.values[layer, number])
 
     def heads(self) -> list[Head]:
-        """Every head that has a score, layer by layer."""
-        return [Head(int(layer), int(head)) for layer, head in np.argwhere(~np.isnan(self.values))]
+        """Every head there is, layer by layer; one whose score went wrong (NaN) is among them."""
+        there = self.exists
+        if there is None:
+            there = ~np.isnan(self.values) | ~np.isnan(self.examples).all(axis=0)
+        return [Head(int(layer), int(head)) for layer, head in np.argwhere(there)]
 
     def order(self, by: str = "signed") -> Order:
         """All heads, most important first. `by`: `signed` (helps most first), `absolute`, `hinders`.
 
-        Equal scores keep the order of layer and head, so an order is the same on every machine.
+        Equal scores keep the order of layer and head, so an order is the same on every machine; heads whose score
+        is NaN come last.
         """
         keys = {"signed": self.values, "absolute": np.abs(self.values), "hinders": -self.values}
         if by not in keys:
@@ -185,6 +268,8 @@ class Scores:
         about = {k: getattr(self, k) for k in ("model", "task", "method", "signed", "metric")}
         about["details"] = dict(self.details)
         arrays: dict[str, Any] = {f"own_{name}": column for name, column in self.own.items()}
+        if self.exists is not None:
+            arrays["exists"] = self.exists
         with Path(path).open("wb") as file:
             np.savez_compressed(
                 file,
@@ -202,11 +287,15 @@ class Scores:
             with np.load(path, allow_pickle=False) as file:
                 about = json.loads(str(file["about"]))
                 own = {n.removeprefix("own_"): file[n] for n in file.files if n.startswith("own_")}
-                return cls(file["values"], file["stderr"], file["examples"], **about, own=own)
+                exists = file["exists"].astype(bool) if "exists" in file.files else None
+                arrays = (file["values"], file["stderr"], file["examples"])
+                return cls(*arrays, **about, own=own, exists=exists)._checked()
         except FileNotFoundError:
             raise HeadwiseError(f"no scores at {path}") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise HeadwiseError(f"{path} is not a file written by Scores.save: {error}") from None
+        except _UNREADABLE as error:
+            raise HeadwiseError(
+                f"{path} is not a file written by Scores.save: {str(error) or type(error).__name__}"
+            ) from None
 
     def plot(self, **options: Any) -> Any:
         """Draw the layer × head map; returns the matplotlib figure."""
@@ -234,10 +323,12 @@ def save_order(order: Sequence[Head], path: str | Path) -> None:
 def load_order(path: str | Path) -> Order:
     """Read a heads file: a JSON list of "L12H3"."""
     try:
-        listed = json.loads(Path(path).read_text(encoding="utf-8"))
+        listed = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise HeadwiseError(f"no heads file at {path}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except OSError as error:
+        raise HeadwiseError(f"the heads file {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
         raise HeadwiseError(
             f'{path} is not JSON ({error}); a heads file is a list such as ["L12H3"]'
         ) from None
@@ -245,4 +336,16 @@ def load_order(path: str | Path) -> Order:
         raise HeadwiseError(
             f'{path} holds a {type(listed).__name__}; a heads file is a list such as ["L12H3"]'
         )
-    return [Head.parse(item) for item in listed]
+    order: Order = []
+    places: dict[Head, int] = {}
+    for number, item in enumerate(listed, 1):
+        try:
+            head = Head.parse(item)
+        except HeadwiseError as error:
+            raise HeadwiseError(f"{path}, entry {number}: {error}") from None
+        # Twice in a list, a head would count as two wherever the first k are taken.
+        if head in places:
+            raise HeadwiseError(f"{path}, entry {number}: {head} is there already, as entry {places[head]}")
+        places[head] = number
+        order.append(head)
+    return order

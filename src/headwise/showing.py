@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headwise.tasks import Example, Task, task
+from headwise.tasks.opening import check_options
 
 ACCURACY_EXAMPLES = 50
 
@@ -13,6 +14,7 @@ def show_task(
     source: str, show: int, model_name: str | None, seed: int, options: dict[str, Any], load: dict[str, Any]
 ) -> str:
     """The first examples of a task as text; with a model also their tokens and how many it gets right."""
+    check_options(options)
     model: Any = None
     if model_name is not None:
         from headwise.model.load import load as load_model

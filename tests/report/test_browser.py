@@ -7,7 +7,8 @@ import shutil
 import pytest
 
 from headwise.report import write_report
-from report.conftest import HOSTILE, score_table
+from report import small_tables
+from report.conftest import HOSTILE, finished_run, score_table
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = next(
@@ -60,14 +61,18 @@ def opened(browser, make_run, tables, tmp_path):
 
 def hover(page, chart, layer, head):
     """Move the mouse to the middle of one cell of the first map of a chart."""
+    return hover_at(page, chart, head, layer)
+
+
+def hover_at(page, chart, x, y, axis=""):
+    """Move the mouse to a point of one pair of axes of a chart."""
     spot = page.evaluate(
-        """([id, layer, head]) => {
+        """([id, x, y, axis]) => {
             const plot = document.getElementById(id), axes = plot._fullLayout;
-            const box = plot.getBoundingClientRect();
-            const across = axes.xaxis._offset + axes.xaxis.d2p(head), down = axes.yaxis._offset + axes.yaxis.d2p(layer);
-            return [box.left + across, box.top + down];
+            const box = plot.getBoundingClientRect(), across = axes["xaxis" + axis], down = axes["yaxis" + axis];
+            return [box.left + across._offset + across.d2p(x), box.top + down._offset + down.d2p(y)];
         }""",
-        [chart, layer, head],
+        [chart, x, y, axis],
     )
     page.mouse.move(*spot)
     return spot
@@ -87,6 +92,82 @@ def test_hovering_a_head_shows_its_number(opened, tables):
     assert "L1H2" in label
     shown = float(label.split("L1H2")[1].split("[")[0].replace("−", "-"))
     assert shown == pytest.approx(row["score"], rel=2e-3)
+
+
+@pytest.fixture(scope="module")
+def five(browser, tmp_path_factory):
+    """A page over small runs of the studies with curves and bars."""
+    place = tmp_path_factory.mktemp("five")
+    runs = [
+        finished_run(place / "roles", "roles", small_tables.roles(), models=("big", "small")),
+        finished_run(place / "circuits", "circuits", small_tables.circuits(), models=("plain", "thin")),
+        finished_run(place / "masking", "masking", small_tables.masking()),
+        finished_run(place / "prompts", "prompts", small_tables.prompts()),
+    ]
+    path = write_report(runs, place / "report.html")
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.problems = []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.goto(path.as_uri())
+    yield page
+    assert page.problems == []
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("title", "x", "y", "expected"),
+    [
+        ("What ablating the first k heads of each role does", 4, -4.0, "Facilitation, 4: -4 [-4.5, -3.5]"),
+        ("The three roles of big's heads", 2, 0, "L0H20.1 [0, 0.2]n = 5"),
+        (
+            "How much of the behaviour the first k heads explain",
+            2,
+            0.7,
+            "plain, integrated, 2: 0.7 [0.65, 0.75]",
+        ),
+        ("Masking the heads of tiny", 4, 0.1, "TopK Accuracy, 4: 0.1 [0, 0.2]"),
+        (
+            "Mask one ability's heads, measure another, tiny",
+            "Logic",
+            "Recall",
+            "heads of Recall masked, Logic measured: -0.25",
+        ),
+        ("Where tiny attends, by condition", 4, 0.08, "Mful, token 4 “two”: 0.08"),
+        ("How far the insertion moves each head of tiny", 1, 1, "L1H10.4 [0.05, 0.7]n = 4"),
+    ],
+)
+def test_hovering_shows_the_number_of_the_table_in_every_study(five, title, x, y, expected):
+    heading = five.locator("h3", has_text=title).first
+    chart = heading.get_attribute("id").removesuffix("-title")
+    heading.scroll_into_view_if_needed()
+    five.wait_for_selector(f"#{chart} .subplot", state="attached")
+    five.mouse.move(0, 0)
+    hover_at(five, chart, x, y)
+    five.wait_for_selector(f"#{chart} .hoverlayer .hovertext")
+    shown = five.locator(f"#{chart} .hoverlayer .hovertext").all_text_contents()
+    assert any(expected in label for label in shown), shown
+
+
+def test_a_chosen_head_is_marked_in_the_orders_of_its_own_model_alone(five):
+    five.evaluate("document.querySelector('#find').value = ''")
+    five.locator("#find").fill("L0H1 thin ioi")
+    five.locator("#table .pick").first.click()
+    chart = (
+        five.locator("h3", has_text="How much of the behaviour")
+        .first.get_attribute("id")
+        .removesuffix("-title")
+    )
+    five.locator(f"#{chart}").scroll_into_view_if_needed()
+    five.wait_for_selector(f"#{chart} .subplot", state="attached")
+    marked = five.evaluate(
+        f"document.getElementById('{chart}').layout.shapes.filter(s => s.name === 'chosen').map(s => [s.xref, s.x0])"
+    )
+    # By score L0H1 comes last of six: marked once in each task's panel, for the model that was chosen.
+    assert marked == [["x", 6], ["x2", 6]]
+    card = five.locator("#card").inner_text()
+    assert "thin, integrated: number 6" in card
+    assert "plain, integrated" not in card
+    five.keyboard.press("Escape")
 
 
 def test_clicking_a_head_marks_it_in_every_chart_and_shows_its_row(opened, tables):

@@ -10,6 +10,9 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.report import findings, write_report
+from headwise.runs import RunFolder, read_info
+from headwise.studies import registry
+from headwise.studies.settings import StudySettings
 from report.conftest import HOSTILE, score_table
 
 
@@ -76,6 +79,45 @@ def test_a_study_without_a_section_of_its_own_still_gets_one(make_run, tmp_path)
     assert "my_study" in write_report([run], tmp_path / "r.html").read_text()
     empty = make_run("b", "my_study", {"other": pd.DataFrame({"a": [1]})})
     assert "my_study" in write_report([empty], tmp_path / "s.html").read_text()
+
+
+def asked(run, tmp_path) -> str:
+    page = write_report([run], tmp_path / "asked.html").read_text()
+    return re.search(r'<h2 id="study-0-title"><span[^>]*>[^<]*</span> ([^<]*)</h2>', page)[1]
+
+
+def test_a_study_of_somebody_elses_is_headed_by_its_own_question(monkeypatch, tmp_path):
+    monkeypatch.setitem(
+        registry._STUDIES,
+        "colours",
+        registry.Study("colours", "Which heads see red?", StudySettings, lambda *_: None),
+    )
+    folder = registry.run("colours", tmp_path / "run", models=[], progress=False)
+    assert read_info(folder.path)["question"] == "Which heads see red?"
+    assert asked(folder.path, tmp_path) == "Which heads see red?"
+
+
+def test_a_run_that_does_not_say_its_question_still_opens(make_run, tmp_path):
+    run = make_run("a", "score", {"scores": score_table("tiny", "ioi", "ablation", (2, 2))}, question="Why?")
+    assert asked(run, tmp_path) == "Why?"
+    info = read_info(run)
+    del info["question"]  # as runs of earlier versions are
+    (run / "run.json").write_text(json.dumps(info))
+    assert asked(run, tmp_path) == "What did the study score find?"
+    with RunFolder(run, study="score", question="Why?", settings=info["settings"]) as again:
+        assert not [notice for notice in again.notices if "question" in notice]
+    assert asked(run, tmp_path) == "Why?"
+
+
+def test_the_title_calls_models_as_the_tables_do(make_run, tmp_path):
+    run = make_run(
+        "a",
+        "score",
+        {"scores": score_table("tiny-q4", "ioi", "ablation", (2, 2))},
+        models=("/far/away/tiny-q4.gguf",),
+    )
+    page = write_report([run], tmp_path / "r.html").read_text()
+    assert "<title>headwise: tiny-q4</title>" in page
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path):

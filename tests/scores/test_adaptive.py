@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -13,7 +14,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Scores, single_gates
 from headwise.metrics import metric
 from headwise.model.engine import Engine
-from headwise.scores.adaptive import to_precision, top_k
+from headwise.scores.adaptive import joined, to_precision, top_k
 from headwise.scores.control import left_out_spread, moderated, shared_slope, slopes
 from helpers import word_task
 
@@ -340,3 +341,44 @@ def test_the_study_says_what_was_spent_and_keeps_only_examples_that_were_run(tin
 def test_what_cannot_be_asked_is_one_clear_sentence(tiny, options, said):
     with pytest.raises(HeadwiseError, match=said):
         hw.score(tiny, word_task(), "ablation", **options)
+
+
+@pytest.mark.parametrize("call_cost", [0.0, 3.0, 40.0, 1e9])
+def test_what_a_call_costs_changes_how_often_is_called_and_no_number(call_cost):
+    draw = np.random.default_rng(11)
+    cheap = draw.normal(size=(90, 12))
+    exact = cheap + draw.normal(size=(90, 12)) * draw.uniform(0.02, 1.5, 12)
+    calls = []
+
+    def run(heads, examples):
+        calls.append(len(heads) * len(examples))
+        return exact[np.ix_(examples, heads)]
+
+    plain = to_precision(Replay(exact), cheap, exact.shape, 0.12, seed=3)
+    ours = to_precision(run, cheap, exact.shape, 0.12, seed=3, call_cost=call_cost)
+    for name in ("values", "stderr", "lo", "hi", "n", "examples"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(plain, name))
+    if call_cost == 1e9:
+        assert len(calls) == 2  # the pilot, and everything else
+    assert sum(calls) >= ours.pairs
+    assert (sum(calls) == ours.pairs) or call_cost > 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_stretches_are_joined_in_the_cheapest_of_all_ways(seed):
+    draw = np.random.default_rng(seed)
+    count = int(draw.integers(1, 7))
+    needed, lengths = draw.random((count, 4)) < 0.5, draw.integers(1, 9, count)
+    price = float(draw.uniform(0, 20))
+
+    def cost(groups):
+        heads = [needed[a:b].any(axis=0).sum() for a, b in groups]
+        return sum(h * lengths[a:b].sum() + price * (h > 0) for h, (a, b) in zip(heads, groups, strict=True))
+
+    ways = []
+    for cuts in itertools.product([False, True], repeat=count - 1):
+        edges = [0, *[i + 1 for i, cut in enumerate(cuts) if cut], count]
+        ways.append(list(itertools.pairwise(edges)))
+    groups = joined(needed, lengths, price)
+    assert [a for a, _ in groups[1:]] == [b for _, b in groups[:-1]]
+    assert cost(groups) == pytest.approx(min(map(cost, ways)))

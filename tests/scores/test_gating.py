@@ -17,6 +17,7 @@ from headwise.scores.gate_batches import Batches
 from headwise.scores.gate_fit import FitSettings, fit_gates, random_logits, regulariser, sigmoid
 from headwise.scores.gate_likelihood import GateLikelihood
 from headwise.scores.gate_pieces import packed_pieces, padded_pieces
+from headwise.scores.gate_replay import ShapedSlopes
 from headwise.scores.gating import one_fit
 from headwise.scores.roles import LABELS, always_and_ever, majority, role_labels, role_scores
 from helpers import HeadsByHook, word_task
@@ -101,6 +102,21 @@ def test_slopes_respect_the_reference(tiny64, reference):
     step[:, 2, 1] = 1e-5
     up, down = (likelihood.values(gates + sign * step).mean() for sign in (1, -1))
     assert slopes[0, 2, 1] == pytest.approx((up - down) / 2e-5, rel=1e-5)
+
+
+def test_slopes_in_fixed_shapes_equal_those_in_pieces_of_any_shape(tiny64):
+    draw = np.random.default_rng(2)
+    likelihood = GateLikelihood(tiny64, word_task(7, equal_length=False))
+    gates = draw.uniform(0, 1, (3, *tiny64.shape))
+    examples = draw.integers(0, 7, (3, 5))
+    values, slopes = likelihood.slopes(gates, examples)
+    longest = max(len(row.ids) for row in likelihood.engine.rows)
+    for rows in (1, 4, 15, 100):
+        shaped = ShapedSlopes(likelihood.engine, rows * longest, record=False)
+        for times in (3, 1):  # fewer fits later on, as when seeds have stopped
+            ours = likelihood._shaped_slopes(shaped, gates[:times], examples[:times])
+            np.testing.assert_allclose(ours[0], values[:times], rtol=1e-12)
+            np.testing.assert_allclose(ours[1], slopes[:times], rtol=1e-9, atol=1e-14)
 
 
 @pytest.mark.parametrize("seed", range(20))

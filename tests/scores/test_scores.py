@@ -104,7 +104,7 @@ def test_every_method_says_what_its_number_means():
 
 @pytest.mark.bundled
 def test_on_the_real_model_effects_equal_a_loop_of_hooks(smollm2):
-    """Heads early, in the middle and late, on 16 prompts; `benchmarks/engine.py` compares all 270."""
+    """Heads early, in the middle and late, on 16 prompts; `benchmarks/peers.py` compares many more."""
     task = hw.task("ioi", 16, tokens=smollm2.tokens)
     heads = [Head(1, 5), Head(16, 0), Head(20, 0), Head(23, 3), Head(29, 8)]
     effects = Engine(smollm2, task, metric("logit_diff")).measure(single_gates(heads, smollm2.shape)).effects

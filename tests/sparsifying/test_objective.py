@@ -53,7 +53,7 @@ def test_noisy_gates_open_as_often_as_the_sigmoid_says_and_pass_its_slope():
     bias, temperature = torch.tensor([0.5]), torch.tensor(0.7)
     allowed = torch.ones(1, 1, 20_000, 7, dtype=torch.bool)
     allowed[..., -1] = False
-    weights, opened = sparse._noisy_weights(scores, bias, temperature, allowed)
+    weights, opened = sparse._noisy_weights(scores, bias, temperature, allowed, torch.rand_like(scores))
     plain = scores.detach().masked_fill(~allowed, -1e30).softmax(-1)
     chance = torch.sigmoid((scores.detach()[0, 0, 0] + 0.5) / 0.7)
     often = (weights[0, 0] > 0).float().mean(0)

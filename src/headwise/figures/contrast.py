@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.figures.style import house_style
+from headwise.figures.words import shortened
 
 _COLOURS = {"keep": "#2a9d4e", "lose": "#d1352b"}
 
@@ -41,7 +42,7 @@ def contrast_bars(table: pd.DataFrame) -> Any:
             panel.tick_params(axis="x", length=0)
         panels[0].set_ylabel("Log Probability\nper Target Token (nats)")
         panels[1].set(ylabel="Accuracy", ylim=(0, 1.02))
-        panels[1].set_xticks(range(len(pairs)), [_short(pair) for pair in pairs])
+        panels[1].set_xticks(range(len(pairs)), [shortened(pair, 22) for pair in pairs])
         shown: list[Any] = [
             Patch(color=colour, alpha=alpha, lw=0, label=f"{name}, {state}")
             for name, colour in (("kept", _COLOURS["keep"]), ("lost", _COLOURS["lose"]))
@@ -50,10 +51,6 @@ def contrast_bars(table: pd.DataFrame) -> Any:
         shown.append(Line2D([], [], ls="", marker=".", ms=4, color="black", label="one seed"))
         figure.legend(handles=shown, loc="outside right center", frameon=False)
         figure.suptitle(
-            f"Kept and lost on held-out pairs: {_short(str(table['model'].iloc[0]))}", fontsize=10
+            f"Kept and lost on held-out pairs: {shortened(str(table['model'].iloc[0]), 22)}", fontsize=10
         )
     return figure
-
-
-def _short(name: str, most: int = 22) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"

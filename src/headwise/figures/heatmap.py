@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.figures.style import house_style
+from headwise.figures.words import span
 
 
 def grid(table: pd.DataFrame, column: str = "score") -> np.ndarray:
@@ -31,10 +32,9 @@ def score_map(table: pd.DataFrame, *, signed: bool = True, title: str | None = N
         _draw_map(figure, left, table, signed)
         _draw_bars(right, table, signed, bars)
         first = table.iloc[0]
-        fewest, most = table["n"].min(), table["n"].max()
-        n = f"{fewest}" if fewest == most else f"{fewest}–{most}"
         figure.suptitle(
-            title or f"{first['method'].capitalize()} on {first['task']}, {first['model']}, n = {n}"
+            title
+            or f"{first['method'].capitalize()} on {first['task']}, {first['model']}, n = {span(table['n'])}"
         )
     return figure
 
@@ -43,14 +43,21 @@ def _draw_map(figure: Any, axes: Any, table: pd.DataFrame, signed: bool) -> None
     from matplotlib.ticker import MaxNLocator
 
     values = grid(table)
-    top = float(np.nanmax(np.abs(values))) or 1.0
+    known = values[np.isfinite(values)]
+    top = float(np.abs(known).max(initial=0.0)) or 1.0
     scale = (
         {"cmap": "RdBu", "vmin": -top, "vmax": top}
         if signed
-        else {"cmap": "viridis", "vmin": np.nanmin(values)}
+        else {
+            "cmap": "viridis",
+            "vmin": known.min() if len(known) else 0.0,
+            "vmax": known.max() if len(known) else 1.0,
+        }
     )
-    axes.set_facecolor("0.85")  # a head that does not exist
-    image = axes.imshow(values, aspect="auto", interpolation="nearest", **scale)
+    axes.set_facecolor("0.85")  # a head that does not exist, or whose score is no number
+    image = axes.imshow(
+        np.where(np.isfinite(values), values, np.nan), aspect="auto", interpolation="nearest", **scale
+    )
     found = table[table["q"] < 0.05]
     axes.scatter(found["head"], found["layer"], s=5, color="black", linewidths=0)
     axes.set(xlabel="Head", ylabel="Layer")
@@ -70,7 +77,7 @@ def _draw_bars(axes: Any, table: pd.DataFrame, signed: bool, bars: int) -> None:
     where = np.arange(len(largest))[::-1]
     colours = ["#2166ac" if score > 0 else "#b2182b" for score in largest["score"]] if signed else "#35608d"
     error = np.abs(largest[["lo", "hi"]].to_numpy().T - largest["score"].to_numpy())
-    error = None if np.isnan(error).any() else error
+    error = error if np.isfinite(error).all() else None
     axes.barh(
         where,
         largest["score"],

@@ -10,6 +10,7 @@ import pandas as pd
 
 from headwise.figures.condition_style import BARS, FULL, LINES, bar_label, colours, short
 from headwise.figures.style import house_style
+from headwise.figures.words import span
 
 LEVEL = 0.05
 LEAD = 24
@@ -131,9 +132,7 @@ def _bars(
     top = float(np.nanmax(100 * accuracy["hi"].fillna(accuracy["accuracy"])))
     axes.set_ylim(0, min(max(1.28 * top, 10), 130))  # room for the legend
     axes.set_yticks([tick for tick in axes.get_yticks() if tick <= 100])
-    n = accuracy["n"]
-    count = f"{n.min()}" if n.min() == n.max() else f"{n.min()}–{n.max()}"
-    axes.set_ylabel(f"Right answers, % (n = {count}, 95 % interval)")
+    axes.set_ylabel(f"Right answers, % (n = {span(accuracy['n'])}, 95 % interval)")
     axes.set_title(f"Results on {accuracy['task'].iloc[0]}{_lost(accuracy)}")
     columns = 2 if len(names) == 4 else min(len(names), 3)
     axes.legend(frameon=False, fontsize=8, ncols=columns, loc="upper center", columnspacing=1.0)
@@ -198,7 +197,7 @@ def _full(axes: Any, profiles: pd.DataFrame) -> None:
         part = profiles[profiles["condition"] == name].sort_values("position")
         part = part[part["position"] >= begin]
         axes.plot(part["position"], part["attention"], color=palette[name], linewidth=0.9, label=short(name))
-        for first, last in _spans(part["inserted"].to_numpy(dtype=bool)):
+        for first, last in spans(part["inserted"].to_numpy(dtype=bool)):
             if (first, last) not in shaded:
                 axes.axvspan(
                     begin + first - 0.5, begin + last - 0.5, color="0.6", alpha=0.22, linewidth=0, zorder=0
@@ -219,7 +218,7 @@ def _from(begin: int) -> str:
     return f" from {begin} on" if begin else ""
 
 
-def _spans(inserted: np.ndarray) -> list[tuple[int, int]]:
+def spans(inserted: np.ndarray) -> list[tuple[int, int]]:
     """[from, to) of each run of inserted tokens."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], inserted, [False]]).astype(int)))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]

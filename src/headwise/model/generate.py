@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads import ones
+from headwise.heads import gate_numbers, ones
 from headwise.model.decode import Abilities, Batch, abilities
 from headwise.model.encode import Row
 from headwise.model.gating import gated
@@ -400,17 +400,13 @@ def _check(max_new_tokens: int, temperature: float, top_p: float, reference: str
 
 
 def _checked_gates(model: Model, gates: np.ndarray | None) -> np.ndarray:
-    given = ones(model.shape) if gates is None else np.asarray(gates, dtype=np.float64)
+    given = ones(model.shape) if gates is None else gate_numbers(gates, "gates")
     several = given[None] if given.ndim == 2 else given
-    if several.ndim != 3 or several.shape[1:] != model.shape:
+    if several.ndim != 3 or several.shape[1:] != model.shape or not len(several):
         layers, heads = model.shape
         raise HeadwiseError(
             f"gates of shape {given.shape} do not fit {model.name}: expected [{layers}, {heads}] or "
             f"[variants, {layers}, {heads}]"
-        )
-    if not np.isfinite(several).all():
-        raise HeadwiseError(
-            "gates must be finite numbers: 0 removes a head, 1 leaves it, above 1 amplifies it"
         )
     return np.where(model.exists, several, 1.0)
 
@@ -418,7 +414,7 @@ def _checked_gates(model: Model, gates: np.ndarray | None) -> np.ndarray:
 def _checked_shifts(model: Model, shifts: np.ndarray | None) -> np.ndarray | None:
     if shifts is None:
         return None
-    given = np.asarray(shifts, dtype=np.float64)
+    given = gate_numbers(shifts, "shifts")
     several = given[None] if given.ndim == 3 else given
     expected = (*model.shape, max(site.head_dim for site in model.reach.sites))
     if several.ndim != 4 or several.shape[1:] != expected:
@@ -427,8 +423,6 @@ def _checked_shifts(model: Model, shifts: np.ndarray | None) -> np.ndarray | Non
             f"shifts of shape {given.shape} do not fit {model.name}: expected [{layers}, {heads}, {size}] or "
             f"[variants, {layers}, {heads}, {size}]"
         )
-    if not np.isfinite(several).all():
-        raise HeadwiseError("shifts must be finite numbers; 0 leaves a head as it is")
     return several
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model import adapter, bundled, gguf
+from headwise.model import adapter, bundled, checkpoint, gguf, hub
 from headwise.model.companions import companion_folder, companions
+from headwise.model.devices import entry_device, stored
+from headwise.model.origin import Origin, origin, reduced
 from headwise.model.packing import packing_works
 from headwise.model.products import faster_products
 from headwise.model.proof import Proof, prove
@@ -37,6 +40,9 @@ DTYPES = {
 }
 
 
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
 class Model:
     """A causal language model whose every head is within reach, with the proof of it."""
 
@@ -50,7 +56,14 @@ class Model:
         self.batch_tokens = batch_tokens
         self.edge_gates: adapter.EdgeGates | None = None
         """Where the model was loaded from what `headwise sparsify` makes: its gates and how they were trained."""
+        self.origin: Origin | None = None
+        """How another process loads the same model; a live model has none."""
         self._text = text
+        if text is not None:
+            text.vocabulary, text.longest = _embedded(hf), _positions(hf)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
     def __repr__(self) -> str:
         layers, heads = self.shape
@@ -84,7 +97,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return next(self.hf.parameters()).device
+        return entry_device(self.hf)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -119,7 +132,8 @@ class Model:
                 yield
         finally:
             for parameter in asking:
-                parameter.requires_grad_(True)
+                if not parameter.is_inference():  # offloaded weights are made anew for each pass
+                    parameter.requires_grad_(True)
 
     def outputs(self, ids: Tensor) -> dict[int, Tensor]:
         """Head outputs of a plain run: layer -> `[B, T, H, D]`."""
@@ -165,11 +179,13 @@ class Model:
         digest.update(repr(sorted(config.items(), key=lambda item: item[0])).encode())
         for name, parameter in self.hf.state_dict().items():
             digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
-            flat = parameter.detach().flatten()
-            if parameter.is_meta or not len(flat):
+            flat = stored(self.hf, name, parameter).detach().flatten()
+            if flat.is_meta or not len(flat):
                 continue
             sample = flat[:: max(1, len(flat) // 256)].double().cpu().numpy()
-            digest.update(sample.tobytes() + np.float64(flat.double().sum().item()).tobytes())
+            # Sums of whole numbers are exact, so every device and number of threads gives the same one.
+            total = flat.view(_BITS[flat.element_size()]).sum(dtype=torch.int64).item()
+            digest.update(sample.tobytes() + np.int64(total).tobytes())
         return digest.hexdigest()[:16]
 
 
@@ -192,8 +208,8 @@ def load(
     source: a bundled alias ("smollm2"), a hub id, a folder, a GGUF file, or a live transformers model (with
         `tokenizer=`; it must be in evaluation mode, and is left as it was). A folder may be what
         `headwise sparsify` makes; its base model is then found by the name in it.
-    device: "cpu", "cuda", "cuda:1", "mps"; by default an accelerator if there is one. device_map: as in
-        transformers, for models that need several devices.
+    device: "cpu", "cuda", "cuda:1", "mps"; by default an accelerator if there is one; "auto" spreads the layers over
+        all of them. device_map: as in transformers, for a spread of your own.
     dtype: "float32", "bfloat16", "float16", "float64"; by default float32 on a CPU, else bfloat16.
     bos: whether texts begin with the beginning-of-sequence token; by default as the model was trained.
     batch_tokens: most tokens in one forward pass; by default what suits the device.
@@ -202,6 +218,9 @@ def load(
     >>> model.shape                  # doctest: +SKIP
     (30, 9)
     """
+    where_from = None
+    if device == "auto" and not isinstance(source, nn.Module):
+        device, device_map = None, device_map or "auto"
     if isinstance(source, nn.Module):
         hf, label = source, name or _live_name(source)
         wants_bos = bos
@@ -210,6 +229,9 @@ def load(
         if tokenizer is not None:
             log.debug("using the given tokenizer instead of the model's own")
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
+        if tokenizer is None:
+            further = {"device_map": device_map, "bos": bos, "batch_tokens": batch_tokens}
+            where_from = origin(source, device, options | further)
         folder = _adapter_folder(source)
         gates = None
         if folder is None:
@@ -224,10 +246,40 @@ def load(
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
     reach, proof = prove(hf, every_layer=check_every_layer)
     text = Text(tokenizer, wants_bos) if tokenizer is not None else None
-    where = next(hf.parameters()).device.type
+    where = entry_device(hf).type
     model = Model(hf, text, label, reach, proof, batch_tokens or (8192 if where == "cpu" else 65536))
-    model.edge_gates = gates
+    model.edge_gates, model.origin = gates, where_from
     return model
+
+
+def load_spared(source: str | Path, *, device: str | None = None, **options: Any) -> Model:
+    """As `load`, for asking about the model only: it stays in main memory, in the dtype that `device` would give it."""
+    on_accelerator = device not in (None, "cpu") or (device is None and _device(None).type != "cpu")
+    dtype = options.pop("dtype", None) or ("bfloat16" if on_accelerator else "float32")
+    model = load(source, device="cpu", dtype=dtype, **options)
+    assert model.origin is not None
+    model.origin = origin(
+        source, device, model.origin.options
+    )  # who loads it for use puts it where it belongs
+    return model
+
+
+def _embedded(hf: nn.Module) -> int | None:
+    """How many token numbers have an embedding."""
+    table = getattr(hf.get_input_embeddings(), "weight", None)  # type: ignore[operator]
+    return int(table.shape[0]) if isinstance(table, Tensor) else None
+
+
+def _positions(hf: nn.Module) -> int | None:
+    """How many positions there are, where they are learned one by one; rotary and relative ones have no end."""
+    config = hf.config.get_text_config()  # type: ignore[operator, union-attr]
+    most = getattr(config, "max_position_embeddings", None)
+    learned = any(
+        isinstance(module, nn.Embedding)
+        and re.search(r"(^|\.)(wpe|embed_positions|position_embeddings?)$", name)
+        for name, module in hf.named_modules()
+    )
+    return most if learned and isinstance(most, int) else None
 
 
 def _family(hf: nn.Module) -> str:
@@ -350,18 +402,27 @@ def _from_pretrained(
     if device is not None and device_map is not None:
         raise HeadwiseError("give either device or device_map, not both")
     target = _device(device) if device_map is None else None
-    chosen = _dtype(dtype, target)
+    chosen = _dtype(dtype, target or _device(None))
+    if Path(found.path).is_dir() and not found.gguf_file:
+        checkpoint.check(Path(found.path), found.label)
     try:
-        hf = AutoModelForCausalLM.from_pretrained(
+        hf, report = hub.reached(
+            AutoModelForCausalLM.from_pretrained,
             found.path,
             dtype=chosen,
             device_map=device_map,
             use_safetensors=None if found.gguf_file else True,
+            output_loading_info=True,
             **options,
             **found.options,
         )
     except Exception as error:
         raise _explained(error, found.path, found.label) from error
+    left = checkpoint.complete(found.label, report)
+    if left:
+        log.warning(
+            "%s: %d tensors of the checkpoint are not used, %s for one", found.label, len(left), left[0]
+        )
     if target is not None:
         hf = hf.to(target)
     return hf.eval()
@@ -371,7 +432,7 @@ def _tokenizer(found: _Place, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(found.path, **options, **found.options)
+        return hub.reached(AutoTokenizer.from_pretrained, found.path, **options, **found.options)
     except Exception as error:
         raise HeadwiseError(
             f"the tokenizer of {found.label} could not be loaded: {_first_line(error)}"
@@ -382,15 +443,9 @@ def _explained(error: Exception, place: str, label: str) -> HeadwiseError:
     """transformers' error as one sentence that says what to do."""
     text = _first_line(error)
     folder = Path(place)
-    if (
-        folder.is_dir()
-        and not list(folder.glob("*.safetensors"))
-        and list(folder.glob("*.bin")) + list(folder.glob("*.pt"))
-    ):
-        return HeadwiseError(
-            f"{label} has only pickled weights (.bin or .pt), which can run code when opened; convert them once with "
-            "transformers' save_pretrained(safe_serialization=True) on a machine you trust"
-        )
+    if not folder.is_dir() and re.search(r"no file named model\.safetensors", str(error)):
+        # The hub's copy of a folder that holds pickled weights alone.
+        return checkpoint.pickled_error(label, "pytorch_model.bin")
     if "trust_remote_code" in str(error):
         return HeadwiseError(
             f"{label} needs code from its repository; pass trust_remote_code=True if you trust it"
@@ -412,7 +467,8 @@ def _explained(error: Exception, place: str, label: str) -> HeadwiseError:
 
 
 def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return said if len(said) <= 300 else said[:299] + "…"
 
 
 def _device(device: str | torch.device | None) -> torch.device:

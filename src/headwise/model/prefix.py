@@ -8,7 +8,7 @@ channels between blocks simply runs in full.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -39,6 +39,42 @@ def entered_at(blocks: Sequence[nn.Module], entry: int, stream: Tensor, as_tuple
             block.forward = lambda *args, **kwargs: result
             undo.callback(_restore, block, before)
         yield
+
+
+@contextmanager
+def shared_rows(
+    blocks: Sequence[nn.Module], rows: int, shared: Mapping[int, tuple[Tensor, Tensor]]
+) -> Iterator[None]:
+    """While this holds, block k computes only some of its batch's `rows`, and the others get what their like got.
+
+    `shared[k]` are the rows to compute `[r]`, and for every row which of these it equals `[rows]`. The caller knows
+    which rows are alike: those that have met the same tokens and the same gates so far.
+    """
+    with ExitStack() as undo:
+        for index, (chosen, like) in shared.items():
+            block = blocks[index]
+            before = block.__dict__.get("forward")
+            block.forward = _sharing(block.forward, rows, chosen, like)
+            undo.callback(_restore, block, before)
+        yield
+
+
+def _sharing(forward: Any, rows: int, chosen: Tensor, like: Tensor) -> Any:
+    def picked(given: Any) -> Any:
+        if isinstance(given, Tensor):
+            has_rows = (
+                given.dim() > 1 and given.shape[0] == rows
+            )  # masks and positions may have one row for all
+            return given.index_select(0, chosen.to(given.device)) if has_rows else given
+        return type(given)(map(picked, given)) if type(given) in (tuple, list) else given
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        found = forward(*map(picked, args), **{name: picked(value) for name, value in kwargs.items()})
+        if isinstance(found, Tensor):
+            return found.index_select(0, like.to(found.device))
+        return type(found)([found[0].index_select(0, like.to(found[0].device)), *found[1:]])
+
+    return run
 
 
 def _restore(block: nn.Module, before: Any) -> None:

@@ -7,8 +7,8 @@ Three identities, on a few tokens of the real model:
 3. every layer fired.
 
 And what the engine relies on: that later tokens cannot reach earlier ones; whether the decoder may be entered
-in the middle; whether the end of the last block may be computed at scored positions only. A model that breaks
-an identity or is not causal is refused, with what broke.
+in the middle; whether rows that are alike may be computed once; whether the end of the last block may be computed
+at scored positions only. A model that breaks an identity or is not causal is refused, with what broke.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
-from headwise.model.prefix import entered_at, observed_outputs, recorded_streams
+from headwise.model.prefix import entered_at, observed_outputs, recorded_streams, shared_rows
 from headwise.model.reach import Reach, is_transposed, probe_input
 from headwise.model.unembed import logits_at
 
@@ -42,6 +42,8 @@ class Proof:
     reuse: bool
     """Whether the decoder may be entered in the middle (prefix reuse)."""
     blocks_return_tuples: bool
+    shares: bool = False
+    """Whether rows that are alike up to a block may be computed once there."""
     tail: nn.Module | None = None
     """The last block's feed-forward part, where it may be computed at scored positions only."""
     seconds: float = 0.0
@@ -63,8 +65,10 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof]
         _check_causal(model, plain, noise)
         reach, gap, checked = _reach_exactly(model, plain, noise, every_layer)
         as_tuples, reuse = _entry_works(reach, plain, noise)
+        shares = reuse and _sharing_works(reach, plain, noise)
         tail = _narrowable_tail(reach, plain, noise)
-    proof = Proof(reach.mechanism, checked, noise, gap, reuse, as_tuples, tail, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    proof = Proof(reach.mechanism, checked, noise, gap, reuse, as_tuples, shares, tail, seconds)
     if not reuse:
         proof.notes.append("blocks exchange more than the residual stream: every variant runs in full")
     return reach, proof
@@ -290,6 +294,29 @@ def _entry_works(reach: Reach, plain: Tensor, noise: float) -> tuple[bool, bool]
         if entered.shape[0] != len(ids) or float((entered[:, 0] - plain[:, -1]).abs().max()) > limit:
             return as_tuples, False
     return as_tuples, True
+
+
+def _sharing_works(reach: Reach, plain: Tensor, noise: float) -> bool:
+    """Whether copies of two rows, of which all blocks but the last compute one each, give the two rows' logits."""
+    if any(site.calls != 1 for site in reach.sites):
+        return False
+    model, blocks = reach.model, reach.blocks
+    ids = probe_input(model)
+    ids[1] = ids[1].flip(0)
+    copies = ids.shape[1] + 1  # as many rows as tokens could be taken for one another
+    first = torch.arange(len(ids), device=ids.device)
+    shared = {index: (first, first.repeat(copies)) for index in range(len(blocks) - 1)}
+    last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
+    try:
+        alone = logits_at(model, ids, last)
+        with shared_rows(blocks, copies * len(ids), shared):
+            found = logits_at(model, ids.repeat(copies, 1), last.repeat(copies, 1))
+    except Exception:  # something beside the stream counts rows in its own way: every row is computed
+        return False
+    expected = alone.repeat(copies, 1, 1)
+    if found.shape != expected.shape:
+        return False
+    return float((found - expected).abs().max()) <= _tolerance(plain, noise, _dtype(model))
 
 
 def _narrowable_tail(reach: Reach, plain: Tensor, noise: float) -> nn.Module | None:

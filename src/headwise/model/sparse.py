@@ -16,7 +16,7 @@ B rows, H heads, T queries, S keys, D head size, L layers.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,7 +32,7 @@ from headwise.model.reach import Reach, probe_input
 HARD, NOISY = "edge_gated", "edge_gated_noisy"
 """Names in transformers' registry. Not "headwise_…": that is how names of already wrapped functions begin."""
 
-_BIAS, _TEMPERATURE, _EXPECTED = "_edge_bias", "_edge_temperature", "_edges_expected"
+_BIAS, _TEMPERATURE, _EXPECTED, _NOISE = "_edge_bias", "_edge_temperature", "_edges_expected", "_edge_noise"
 _AT_ONCE = 2**26
 """Most scores held at once without gradients, in numbers: 256 MB in float32."""
 
@@ -105,36 +105,31 @@ def noisy_edge_gated_attention(
 ) -> tuple[Tensor, None]:
     """z = 1[(s + b)/temperature + logistic noise > 0], with the gradient of the sigmoid of the same number.
 
-    Noise comes from torch's own generator. The number of edges expected to be open, Σ sigmoid((s + b)/temperature),
-    and the number of causal edges are left at the module, for `expected_share`.
+    Noise comes from `prepare_training`, or else from torch's own generator. The number of edges expected to be open,
+    Σ sigmoid((s + b)/temperature), and the number of causal edges are left at the module, for `expected_share`.
     """
     with torch.autocast(query.device.type, enabled=False):
         scores = edge_scores(query, key, scaling)
         allowed = _allowed(attention_mask, query, key)
-        weights, opened = _noisy[0](scores, getattr(module, _BIAS), getattr(module, _TEMPERATURE), allowed)
+        noise = getattr(module, _NOISE, None)
+        uniform = torch.rand_like(scores) if noise is None else noise
+        weights, opened = _noisy_weights(
+            scores, getattr(module, _BIAS), getattr(module, _TEMPERATURE), allowed, uniform
+        )
         setattr(module, _EXPECTED, opened / (allowed.sum() * (scores.numel() // allowed.numel())))
     return _mixed(weights, value), None
 
 
 def _noisy_weights(
-    scores: Tensor, bias: Tensor, temperature: Tensor, allowed: Tensor
+    scores: Tensor, bias: Tensor, temperature: Tensor, allowed: Tensor, uniform: Tensor
 ) -> tuple[Tensor, Tensor]:
     """softmax(s)·z with noisy z, and the number of edges expected to be open."""
     logits = (scores + bias[:, None, None]) / temperature
-    soft = torch.sigmoid(logits + torch.logit(torch.rand_like(logits), eps=1e-6))
+    soft = torch.sigmoid(logits + torch.logit(uniform, eps=1e-6))
     gates = soft + ((soft > 0.5).to(soft.dtype) - soft).detach()
     weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1)
     opened = torch.sigmoid(logits).masked_fill(~allowed, 0.0).sum()
     return weights * gates, opened
-
-
-_noisy: list[Callable[..., tuple[Tensor, Tensor]]] = [_noisy_weights]
-"""What noisy attention calls: the function above, or its compiled form, which reads memory far less often."""
-
-
-def compile_noise(on: bool) -> None:
-    """Use the compiled form of the element-wise part of training, or the plain one."""
-    _noisy[0] = torch.compile(_noisy_weights, dynamic=False) if on else _noisy_weights
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, allowed: Tensor) -> Tensor:
@@ -250,14 +245,24 @@ def named_attention(hf: nn.Module, name: str) -> Iterator[None]:
 # ---- training ---------------------------------------------------------------------------------------------
 
 
-def prepare_training(reach: Reach, temperature: Tensor) -> None:
-    """Let every layer's noisy attention read this one number, which may change from step to step."""
-    for site in reach.sites:
+def prepare_training(reach: Reach, temperature: Tensor, noise: Sequence[Tensor] | None = None) -> None:
+    """Let every layer's noisy attention read this one number, which may change from step to step.
+
+    noise: uniform numbers `[B, H, T, T]` for each layer, drawn anew before each pass; without, a layer draws its own,
+    which compiled code cannot do while it is being recorded.
+    """
+    for place, site in enumerate(reach.sites):
         setattr(site.module, _TEMPERATURE, temperature)
+        setattr(site.module, _NOISE, None if noise is None else noise[place])
 
 
 def expected_share(reach: Reach) -> Tensor:
-    """The part of causal edges that the last noisy pass expects to be open, with its gradient."""
+    """The part of causal edges that the last noisy pass expects to be open, with its gradient.
+
+    Once: what the pass left at the modules is taken away, or it would keep the whole pass alive.
+    """
     every = sum(site.heads for site in reach.sites)
     shares = [getattr(site.module, _EXPECTED) * (site.heads / every) for site in reach.sites]
+    for site in reach.sites:
+        delattr(site.module, _EXPECTED)
     return torch.stack(shares).sum()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, shown
 
 
 class Text:
@@ -14,6 +14,10 @@ class Text:
     def __init__(self, tokenizer: Any, wants_bos: bool | None = None) -> None:
         """`wants_bos`: whether the model was trained with a beginning token; None leaves it to the tokenizer."""
         self.tokenizer = tokenizer
+        self.vocabulary: int | None = None
+        """How many token numbers the model knows, where a tokenizer of its own does not belong to it."""
+        self.longest: int | None = None
+        """How many tokens the model has positions for; None where it can count on."""
         bare = tokenizer("a", add_special_tokens=False)["input_ids"]
         full = tokenizer("a")["input_ids"]
         # Only what the tokenizer puts in front counts: an end token before the answer would end the text.
@@ -33,7 +37,22 @@ class Text:
         if not texts:
             return []
         ids = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-        return [self.prefix + list(row) for row in ids]
+        rows = [self.prefix + list(row) for row in ids]
+        for text, row in zip(texts, rows, strict=True):
+            self._check(text, row)
+        return rows
+
+    def _check(self, text: str, row: list[int]) -> None:
+        largest = max(row, default=0)
+        if self.vocabulary is not None and largest >= self.vocabulary:
+            raise HeadwiseError(
+                f"the tokenizer gives token {largest} for {shown(text)}, and the model has only {self.vocabulary}; "
+                "this tokenizer belongs to another model"
+            )
+        if self.longest is not None and len(row) > self.longest:
+            raise HeadwiseError(
+                f"{shown(text)} has {len(row)} tokens, and the model has positions for {self.longest}; shorten it"
+            )
 
     def start(self) -> list[int]:
         """Something to stand before the first token of a text whose prompt is empty."""

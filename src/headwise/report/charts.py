@@ -23,6 +23,9 @@ def head_map(
     z = np.full(shape, np.nan)
     z[at] = rows["score"]
     said = np.full((*shape, 3), np.nan)
+    # Plotly writes 0 for a bound that is not there, so a map without intervals does not speak of them.
+    bounded = {"lo", "hi"} <= set(rows) and bool(rows[["lo", "hi"]].notna().any(axis=None))
+    between = " [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]" if bounded else ""
     for number, name in enumerate(("lo", "hi", "n")):
         if name in rows:
             said[(*at, number)] = rows[name].to_numpy(dtype=float)
@@ -33,15 +36,14 @@ def head_map(
         "colorscale": BLUE_HELPS if signed else "Viridis",
         "zmin": -top if signed else 0,
         "zmax": top,
-        "hovertemplate": "<b>L%{y}H%{x}</b><br>%{z:.4~g} [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]"
-        "<br>n = %{customdata[2]}<extra></extra>",
+        "hovertemplate": f"<b>L%{{y}}H%{{x}}</b><br>%{{z:.4~g}}{between}<br>n = %{{customdata[2]}}<extra></extra>",
         "hoverongaps": False,
         "xgap": 1,
         "ygap": 1,
         "showscale": bar,
     }
     if bar:
-        trace["colorbar"] = {"title": {"text": unit, "side": "right"}, "thickness": 12, "outlinewidth": 0}
+        trace["colorbar"] = colour_bar(unit)
     axis = {"zeroline": False, "showgrid": False, "ticks": ""}
     return Panel(
         title=title,
@@ -53,20 +55,47 @@ def head_map(
     )
 
 
+def matrix(
+    square: pd.DataFrame, *, unit: str, hover: str, low: float, signed: bool = False, bar: bool = True
+) -> dict[str, Any]:
+    """A map with named rows and columns, from `low` to 1; `hover` is what pointing at a cell says."""
+    return {
+        "type": "heatmap",
+        "z": rounded(square.to_numpy(), 3),
+        "x": list(square.columns),
+        "y": list(square.index),
+        "colorscale": BLUE_HELPS if signed else "Viridis",
+        "zmin": low,
+        "zmax": 1,
+        "showscale": bar,
+        "colorbar": colour_bar(unit),
+        "hovertemplate": f"{hover}<extra></extra>",
+    }
+
+
+def colour_bar(unit: str) -> dict[str, Any]:
+    """The bar of a map, its unit above it: beside it, Plotly writes it over the numbers."""
+    return {"title": {"text": unit, "side": "top", "font": {"size": 11}}, "thickness": 12, "outlinewidth": 0}
+
+
 def curve(
     rows: pd.DataFrame,
     *,
     name: str,
     colour: str,
     x: str = "k",
+    said: str | None = None,
     dash: str = "solid",
     first: bool = True,
     markers: bool = False,
     second: bool = False,
 ) -> list[dict[str, Any]]:
-    """A line with its band, from columns `x`, `value`, `lo`, `hi`; `first`: the one that the legend shows."""
+    """A line with its band, from columns `x`, `value`, `lo`, `hi`.
+
+    said: the column that hovering shows instead of the place on the axis. first: the line that the legend shows.
+    """
     rows = rows.sort_values(x)
-    xs = [_plain(value) for value in rows[x]]
+    xs = rounded(rows[x])
     line: dict[str, Any] = {
         "type": "scatter",
         "mode": "lines+markers" if markers else "lines",
@@ -76,8 +105,11 @@ def curve(
         "legendgroup": name,
         "showlegend": first,
         "line": {"color": colour, "dash": dash, "width": 2},
-        "customdata": [[lo, hi] for lo, hi in zip(rounded(rows["lo"]), rounded(rows["hi"]), strict=True)],
-        "hovertemplate": "%{fullData.name}: %{y:.4~g} [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]<extra></extra>",
+        "customdata": [
+            list(row) for row in zip(*(rounded(rows[name]) for name in ("lo", "hi", said or x)), strict=True)
+        ],
+        "hovertemplate": "%{fullData.name}, %{customdata[2]}: %{y:.4~g} [%{customdata[0]:.4~g}, "
+        "%{customdata[1]:.4~g}]<extra></extra>",
     }
     band: dict[str, Any] = {
         "type": "scatter",
@@ -116,7 +148,9 @@ def bars(
             "thickness": 1.2,
             "width": 3,
         },
-        "hovertemplate": "%{fullData.name}, %{x}: %{y:.3~g}<extra></extra>",
+        "customdata": [[low, high] for low, high in zip(rounded(lo), rounded(hi), strict=True)],
+        "hovertemplate": "%{fullData.name}, %{x}: %{y:.3~g} [%{customdata[0]:.3~g}, %{customdata[1]:.3~g}]"
+        "<extra></extra>",
     }
 
 
@@ -131,6 +165,11 @@ def rounded(values: Iterable[float] | np.ndarray | pd.Series, digits: int = 5) -
 def _plain(value: Any) -> Any:
     number = float(value)
     return int(number) if number.is_integer() else number
+
+
+def plus(number: float, digits: int = 1) -> str:
+    """A change as a sentence has it, with its sign: +0.3, −1.2."""
+    return f"{number:+.{digits}f}".replace("-", "−")
 
 
 def translucent(colour: str, opacity: float) -> str:

@@ -7,6 +7,7 @@ escapes, or as JSON that the script sets as text, never as markup.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
@@ -18,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from headwise._version import __version__
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, shown
 from headwise.report.about import score as general
 from headwise.report.charts import rounded
 from headwise.report.gather import Run
@@ -37,9 +38,10 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
         raise HeadwiseError("a report needs at least one run folder")
     path = Path(out)
     page = _page([Run(Path(run)) for run in runs])
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     with told(path), replacing(path) as partial:
-        partial.write_text(page, encoding="utf-8")
+        partial.write_text(page, encoding="utf-8", errors="replace")
     return path
 
 
@@ -55,7 +57,17 @@ def findings(runs: Sequence[str | Path]) -> list[Finding]:
 
 
 def _section(run: Run) -> Section:
-    return writers().get(run.study, general.section)(run)
+    """What the report says of a run. Its tables may come from anybody, and a chart relies on their columns."""
+    try:
+        return writers().get(run.study, general.section)(run)
+    except HeadwiseError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise HeadwiseError(
+            f"the tables of {run.path} are not those that the study {run.study!r} writes ({type(error).__name__}: "
+            f"{shown(said, 200)}); carry it out again to rewrite them"
+        ) from error
 
 
 def _page(runs: Sequence[Run]) -> str:
@@ -78,7 +90,7 @@ def _page(runs: Sequence[Run]) -> str:
                 "id": f"study-{number}",
                 "run": run,
                 "info": run.info,
-                "question": _question(run.study),
+                "question": run.question,
                 "findings": section.findings,
                 "charts": ids,
                 "texts": _table(section.texts, _TEXTS),
@@ -164,18 +176,6 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _question(study: str) -> str:
-    """What a study asks; the report knows it without seeing any study's code."""
-    return {
-        "functions": "Which heads serve which ability?",
-        "roles": "Does a head help, hinder, or do nothing?",
-        "circuits": "How few heads explain the behaviour, and does sparse attention need fewer?",
-        "masking": "Does the model fail when the important heads go, and not when random ones go?",
-        "prompts": "What do inserted tokens do to a model's answers and to a head's attention?",
-        "score": "Which heads matter for this task?",
-    }.get(study, f"What did the study {study} find?")
-
-
 def _took(seconds: float | None) -> str:
     if seconds is None:
         return "not finished"
@@ -185,8 +185,17 @@ def _took(seconds: float | None) -> str:
 
 def _in_script(data: Any) -> str:
     """JSON that may stand inside a script element: nothing in it can close the element or open a comment."""
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(_finite(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: a chart shows a gap there."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _asset(name: str) -> str:

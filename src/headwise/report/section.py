@@ -32,6 +32,10 @@ class Panel:
     """Whether x is the head and y the layer, so that a click chooses one."""
     orders: dict[str, list[str]] = field(default_factory=dict)
     """For curves over an order: series -> its heads, so that the chosen one is marked where it enters."""
+    owners: dict[str, str] = field(default_factory=dict)
+    """Where a panel shows several models: series -> the model whose heads the order is of."""
+    root: bool = False
+    """Whether x is the square root of a number of heads, which gives the first few of many room."""
     attention: str = ""
     """The head whose attention the panel shows, if it does."""
     marks: list[dict[str, Any]] = field(default_factory=list)
@@ -101,6 +105,11 @@ def writers() -> Mapping[str, Writer]:
 
     discover(package)
     return _WRITERS
+
+
+def head_names(rows: pd.DataFrame) -> list[str]:
+    """The heads of a table's rows, in its order, as people write them: L12H3."""
+    return [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
 
 
 def head_rows(scores: pd.DataFrame) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 from headwise.errors import HeadwiseError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_LIMITED = {errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -31,6 +33,12 @@ def told(path: Path) -> Iterator[None]:
         if "disk I/O error" in str(error):
             raise _sentence(path, OSError(errno.EIO, "the disk reports a read or write error")) from error
         raise
+    except Exception as error:
+        # safetensors' writer hides the system's error number in the text of an exception of its own.
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None or type(error).__name__ != "SafetensorError":
+            raise
+        raise _sentence(path, OSError(int(number[1]), os.strerror(int(number[1])))) from error
 
 
 def _sentence(path: Path, error: OSError) -> HeadwiseError:
@@ -38,6 +46,11 @@ def _sentence(path: Path, error: OSError) -> HeadwiseError:
         return HeadwiseError(
             f"the disk that holds {path} is full; everything finished so far is kept, so make room and run "
             "the same command again"
+        )
+    if error.errno in _LIMITED:
+        return HeadwiseError(
+            f"{path} may not grow any larger (a limit of this account or of the file system); everything finished so "
+            "far is kept, so raise the limit (ulimit -f) or give --out another disk, and run the same command again"
         )
     if error.errno in _READ_ONLY:
         return HeadwiseError(f"{path} cannot be written to; give --out a folder that can be")
@@ -52,6 +65,7 @@ def replacing(path: Path) -> Iterator[Path]:
     always the same one, so what a killed process leaves behind is overwritten by the next.
     """
     partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)  # were it a link, writing would go wherever that leads
     try:
         yield partial
         flush(partial)
@@ -67,6 +81,15 @@ def flush(path: Path) -> None:
     """Wait until a file's content is on the disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
+
+
+def inside(root: Path, path: Path) -> bool:
+    """Whether a path lies below `root` once "..", absolute parts and links are followed."""
+    try:
+        whole, place = root.resolve(), path.resolve()
+    except (OSError, ValueError, RuntimeError):  # too long, a null character, links in a circle
+        return False
+    return place.is_relative_to(whole) and place != whole
 
 
 def unused(path: Path) -> Path:

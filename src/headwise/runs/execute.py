@@ -10,13 +10,13 @@ import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headwise.errors import HeadwiseError
 from headwise.runs.cells import Cell, CellResult
-from headwise.runs.finite import NOTE, not_finite, sentence
+from headwise.runs.encoded import Encoded, encoded
+from headwise.runs.finite import NOTE, sentence
 from headwise.runs.folder import Compute, RunFolder
 from headwise.runs.progress import Advance
 from headwise.runs.progress import progress as show_progress
@@ -36,7 +36,8 @@ class Finished(NamedTuple):
     """A cell that has been computed."""
 
     cell: Cell
-    result: CellResult
+    result: CellResult | Encoded
+    """Encoded where another process computed it, so that this one only has to write it down."""
     seconds: float
 
 
@@ -54,6 +55,12 @@ class Executor(Protocol):
 
 class LocalExecutor:
     """One cell after the other, in this process."""
+
+    def __enter__(self) -> LocalExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held."""
 
     def run(self, cells: Sequence[Cell], compute: Compute) -> Generator[Finished, None, None]:
         for cell in cells:
@@ -80,13 +87,13 @@ def execute(
     Tables list the cells of every `execute` on this folder, in the order asked for, so a study may work in
     stages, and a run that was cut short ends with the same bytes as one that was not. `compute` must depend
     on nothing but the cell. Ctrl-C and errors are raised again when the run is closed; what is finished
-    stays.
+    stays. `executor` is by default the folder's own, else this process.
     """
     for cell in cells:
         folder.asked.setdefault(cell.key, (cell, compute))
     try:
         folder.begin()
-        _finish(folder, executor or LocalExecutor(), progress)
+        _finish(folder, executor or folder.executor or LocalExecutor(), progress)
         _tell_not_finite(folder)
         folder.save()
     except KeyboardInterrupt:
@@ -130,10 +137,8 @@ def _compute_missing(folder: RunFolder, executor: Executor, progress: bool) -> N
         for compute, group in groupby(missing, key=lambda item: item[1]):
             with closing(executor.run([cell for cell, _ in group], compute)) as finishing:
                 for cell, result, seconds in finishing:
-                    entries = not_finite(result.tables)
-                    if entries:
-                        result = replace(result, notes={**result.notes, NOTE: entries})
-                    folder.store.put(cell, result, seconds=seconds, flagged=bool(entries))
+                    notes, blobs, flagged = result if isinstance(result, Encoded) else encoded(result)
+                    folder.store.put_encoded(cell.text, notes, blobs, seconds=seconds, flagged=flagged)
                     advance()
 
 

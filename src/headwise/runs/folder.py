@@ -9,7 +9,6 @@ One process at a time may hold a run. Nothing in it is deleted: what must give w
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import socket
@@ -19,18 +18,23 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
 from headwise.runs import display
 from headwise.runs.cells import Cell, CellResult, plain
-from headwise.runs.disk import settle, told, unused
+from headwise.runs.disk import inside, settle, told, unused
 from headwise.runs.hold import hold, make
-from headwise.runs.info import FORMAT, changes, now, versions, write_json
+from headwise.runs.info import FORMAT, changes, now, understood, versions, write_json
 from headwise.runs.salvage import finish_salvage, move_store, salvage
 from headwise.runs.store import CellStore, DamagedError
 
+if TYPE_CHECKING:
+    from headwise.runs.execute import Executor
+
 _SET_ASIDE = ("run.json", "tables", "figures", "report.html")
+_WRITTEN_INTO = ("cells.sqlite", "tables", "figures")
+"""What is opened in place; other files are replaced whole, and a link with them."""
 
 Compute = Callable[[Cell], CellResult]
 
@@ -47,6 +51,7 @@ class RunFolder:
         path: str | Path,
         *,
         study: str | None = None,
+        question: str | None = None,
         settings: Mapping[str, Any] | None = None,
         fingerprints: Mapping[str, str] | None = None,
         seeds: Mapping[str, int] | None = None,
@@ -55,10 +60,10 @@ class RunFolder:
     ) -> None:
         """Create or open the run at `path`; what was computed there before is kept.
 
-        `settings` are the resolved settings of the study, `fingerprints` the hashes of models and tasks;
-        `command` is the command line, by default this process's own. With `fresh` an earlier run in the same
-        place is moved into a subfolder and everything is computed anew. With the path alone an existing run
-        is only looked at, and `run.json` stays as it is until something is executed.
+        `question` is what the study asks, `settings` are its resolved settings, `fingerprints` the hashes of
+        models and tasks; `command` is the command line, by default this process's own. With `fresh` an earlier
+        run in the same place is moved into a subfolder and everything is computed anew. With the path alone an
+        existing run is only looked at, and `run.json` stays as it is until something is executed.
         """
         self.path = Path(path).expanduser().absolute()
         self.notices: list[str] = []
@@ -67,11 +72,19 @@ class RunFolder:
         about = {name: plain(value, name) for name, value in given.items() if value is not None}
         self.asked: dict[str, tuple[Cell, Compute]] = {}
         """The cells of this session by key, in the order of the tables' rows, and how to compute each."""
+        self.executor: Executor | None = None
+        """What computes the cells of this session, where it is not this process."""
         self.written: list[str] = []
         """The tables that this session has written."""
         self._closed = False
         self._started = time.monotonic()
         make(self.path)
+        for name in _WRITTEN_INTO:
+            if (self.path / name).is_symlink():
+                raise HeadwiseError(
+                    f"{self.path / name} is a link, and a run writes nothing outside its folder; put what it leads to "
+                    "there, or give another --out"
+                )
         self._lock = hold(self.path)
         try:
             if fresh:
@@ -81,7 +94,7 @@ class RunFolder:
             self._compare(earlier, about)
             self.info = earlier
             self._begun = False
-            self._session = self._describe(about, earlier, command)
+            self._session = self._describe(about, earlier, command, question)
             if about or not earlier:
                 self.begin()
         except BaseException:
@@ -93,11 +106,9 @@ class RunFolder:
     def file(self, *parts: str) -> Path:
         """A path inside the run; its folder is made. A path that would leave the run is refused."""
         wanted = self.path.joinpath(*parts)
-        root = self.path.resolve()
-        # Resolved, so that neither "..", nor an absolute part, nor a link leads out of the run.
-        if not wanted.resolve().is_relative_to(root) or wanted.resolve() == root:
+        if not inside(self.path, wanted):
             raise HeadwiseError(
-                f"{'/'.join(parts)} lies outside the run folder {self.path}; give a name inside it"
+                f"{'/'.join(parts)!r} lies outside the run folder {self.path}; give a name inside it"
             )
         with told(wanted):
             wanted.parent.mkdir(parents=True, exist_ok=True)
@@ -223,9 +234,7 @@ class RunFolder:
         place = self.path / "run.json"
         with told(place):
             try:
-                earlier = json.loads(place.read_text(encoding="utf-8"))
-                if not isinstance(earlier, dict):
-                    raise ValueError("not an object")
+                earlier = understood(place.read_text(encoding="utf-8"))
             except FileNotFoundError:
                 return {}
             except ValueError:
@@ -281,17 +290,22 @@ class RunFolder:
             )
 
     def _describe(
-        self, about: Mapping[str, Any], earlier: Mapping[str, Any], command: str | None
+        self,
+        about: Mapping[str, Any],
+        earlier: Mapping[str, Any],
+        command: str | None,
+        question: str | None,
     ) -> dict[str, Any]:
         before = earlier.get("timings", {})
         unsaid = {"study": "", "settings": {}, "fingerprints": {}, "seeds": {}}
         return {
             "format": FORMAT,
             **{name: about.get(name, earlier.get(name, unsaid[name])) for name in unsaid},
+            "question": earlier.get("question", "") if question is None else question,
             "command": shlex.join(sys.argv) if command is None else command,
             "versions": versions(),
             "timings": {
-                "created": before.get("created", now()),
+                "created": before.get("created") or now(),
                 "started": now(),
                 "finished": None,
                 "seconds": before.get("seconds", 0.0),

@@ -39,7 +39,7 @@ class DamagedError(HeadwiseError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what}; run the same command again, and the good cells are saved, the others recomputed"
+            f"{' '.join(what.split())}; run the same command again, and the good cells are saved, the others recomputed"
         )
 
 

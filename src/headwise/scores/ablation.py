@@ -14,6 +14,9 @@ from headwise.scores.registry import Setup, register
 
 BACKWARD_ROWS = 3
 """What one example's attribution costs in forward rows: its forward pass, and a backward pass worth two."""
+CALL_COST = {"cpu": 0.5, "accelerator": 256}
+"""What starting a measurement costs, in rows: on an accelerator a pass of a small model takes as long as hundreds of
+its rows, because starting its kernels does."""
 
 
 @register(
@@ -96,6 +99,7 @@ def _adaptive(
 
     shape = (len(setup.task), len(heads))
     common: dict[str, Any] = {"confidence": confidence, "population": population, "seed": setup.seed}
+    common["call_cost"] = CALL_COST["cpu" if setup.model.device.type == "cpu" else "accelerator"]
     if top is not None:
         found = top_k(exact, attribution, shape, top, order=order, **common)
         rule = f"the first {top} by {order} score, all right with {confidence:.0%} confidence"

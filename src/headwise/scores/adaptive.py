@@ -85,16 +85,18 @@ def to_precision(
     confidence: float = LEVEL,
     population: bool = False,
     seed: int = 0,
+    call_cost: float = 0.0,
 ) -> Adaptive:
     """Every head's score to ± `precision` at `confidence`, over `shape` = (N examples, K heads).
 
     attribution: `[N, K]`, or None for none. population: the interval is that of the mean over all examples
     like these; it cannot be narrower than N examples make it, and such heads are run on all of them.
+    call_cost: what one call of `exact` costs besides its pairs, in pairs; it changes no number, only the time.
     """
     if not precision >= 0:
         raise HeadwiseError(f"the precision is {precision}; expected 0 or more, in the metric's unit")
     _check_confidence(confidence)
-    ledger = _Ledger(exact, attribution, shape, seed)
+    ledger = _Ledger(exact, attribution, shape, seed, call_cost)
     ledger.extend(np.full(ledger.K, min(PILOT, ledger.N)))
     basis = ledger.basis()
     extra = basis.spread_exact / ledger.N if population else np.zeros(ledger.K)
@@ -113,6 +115,7 @@ def top_k(
     order: str = "signed",
     population: bool = False,
     seed: int = 0,
+    call_cost: float = 0.0,
 ) -> Adaptive:
     """The k heads whose mean over the given examples is largest, all k right with at least `confidence`.
 
@@ -122,7 +125,7 @@ def top_k(
     _check_confidence(confidence)
     if order not in KEYS:
         raise HeadwiseError(f"the order is {order!r}; expected one of {', '.join(KEYS)}")
-    ledger = _Ledger(exact, attribution, shape, seed)
+    ledger = _Ledger(exact, attribution, shape, seed, call_cost)
     if not 1 <= k < ledger.K:
         raise HeadwiseError(f"a top k of {ledger.K} heads needs k from 1 to {ledger.K - 1}, not {k}")
     ledger.extend(np.full(ledger.K, min(PILOT, ledger.N)))
@@ -155,6 +158,32 @@ def top_k(
     return _result(ledger, found, first.slopes, population, chosen)
 
 
+def joined(needed: np.ndarray, lengths: np.ndarray, call_cost: float) -> list[tuple[int, int]]:
+    """Which of S neighbouring stretches are run in one call: first and one past the last of each group.
+
+    needed `[S, K]`: the heads of each stretch; lengths `[S]`: its examples. A group runs all of its heads on all of its
+    examples; the cut with the least pairs plus `call_cost` per group.
+
+    >>> joined(np.array([[True, True, True], [True, True, False], [False, False, True]]), np.array([1, 1, 50]), 5)
+    [(0, 2), (2, 3)]
+    """
+    count = len(lengths)
+    cost, cut = np.zeros(count + 1), np.zeros(count + 1, dtype=int)
+    for end in range(1, count + 1):
+        heads = np.logical_or.accumulate(needed[:end][::-1], axis=0)[::-1].sum(
+            axis=1
+        )  # of a group from each start
+        options = cost[:end] + heads * np.cumsum(lengths[:end][::-1])[::-1] + call_cost * (heads > 0)
+        # Of equal cuts the one with the smallest groups.
+        cut[end] = end - 1 - int(options[::-1].argmin())
+        cost[end] = options.min()
+    groups, end = [], count
+    while end:
+        groups.append((int(cut[end]), end))
+        end = int(cut[end])
+    return groups[::-1]
+
+
 # --- what is known, and what it says -------------------------------------------------------------------
 
 
@@ -184,9 +213,15 @@ class _Ledger:
     """The exact values run so far: for each head a prefix of one random order of the examples."""
 
     def __init__(
-        self, exact: Exact, attribution: np.ndarray | None, shape: tuple[int, int], seed: int
+        self,
+        exact: Exact,
+        attribution: np.ndarray | None,
+        shape: tuple[int, int],
+        seed: int,
+        call_cost: float,
     ) -> None:
         self.N, self.K = shape
+        self.call_cost = call_cost
         self.exact = exact
         self.order = np.random.default_rng(seed).permutation(self.N)
         self.values = np.full(shape, np.nan)  # rows in the random order
@@ -196,13 +231,21 @@ class _Ledger:
     def extend(self, counts: np.ndarray) -> None:
         """Run what is missing for each head to have its first `counts[K]` examples, in rectangles.
 
-        Cut where a head begins or ends, every stretch of examples is run once, with all heads that need it.
+        Cut where a head begins or ends, every stretch of examples is run once, with all heads that need it. Stretches
+        are run together where the pairs that nobody asked for cost less than another call; these are forgotten, so
+        that no number depends on what a call costs.
         """
         edges = np.unique(np.concatenate([self.counts, counts]))
-        for start, stop in pairwise(edges):
-            heads = np.flatnonzero((self.counts <= start) & (stop <= counts))
+        stretches = list(pairwise(edges))
+        needed = np.array([(self.counts <= start) & (stop <= counts) for start, stop in stretches])
+        lengths = np.diff(edges)
+        for first, last in joined(needed, lengths, self.call_cost):
+            heads = np.flatnonzero(needed[first:last].any(axis=0))
             if len(heads):
-                self.values[start:stop, heads] = self.exact(heads, self.order[start:stop])
+                place = slice(edges[first], edges[last])
+                run = self.exact(heads, self.order[place])
+                asked = np.repeat(needed[first:last, heads], lengths[first:last], axis=0)
+                self.values[place, heads] = np.where(asked, run, self.values[place, heads])
         self.counts = np.maximum(self.counts, counts)
 
     def basis(self, fixed: np.ndarray | None = None) -> _Basis:

@@ -23,6 +23,7 @@ from headwise.model.packing import Packed
 from headwise.model.remembered import remembering_less
 from headwise.model.target_logprobs import target_logprobs
 from headwise.scores.gate_pieces import packed_pieces, padded_pieces
+from headwise.scores.gate_replay import ShapedSlopes
 from headwise.tasks.examples import Task
 
 CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.42, 40, 168
@@ -64,12 +65,37 @@ class GateLikelihood:
         # One sequence of everything has a table of all pairs of tokens: no matter for the few of a CPU's piece.
         self.packed = model.device.type == "cpu" and model.packs
         self._lengths = np.array([len(row.ids) for row in self.engine.rows])
+        self._shaped: ShapedSlopes | None = None
+        if model.device.type == "cuda" and ShapedSlopes.suits(self.engine):
+            self._shaped = ShapedSlopes(self.engine, self._budget(np.arange(len(self._lengths))))
 
     def slopes(self, gates: np.ndarray, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean over each fit's own examples `[S]` under its own gates, and its derivative `[S, L, H]`.
 
         gates `[S, L, H]`; examples `[S, B]`: numbers of the examples in the task.
         """
+        if self._shaped is not None:
+            try:
+                return self._shaped_slopes(self._shaped, gates, examples)
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not out_of_memory(error):
+                    raise
+                self._shaped = None
+                release()
+        return self._slopes_in_pieces(gates, examples)
+
+    def _shaped_slopes(
+        self, shaped: ShapedSlopes, gates: np.ndarray, examples: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        S, B = examples.shape
+        model = self.model
+        given = torch.tensor(gates, dtype=model.gate_dtype, device=model.device)
+        with model.frozen():
+            values, slopes = shaped(given.repeat_interleave(B, 0), examples.ravel())
+        means = [numbers.unflatten(0, (S, B)).mean(1).cpu().numpy() for numbers in (values, slopes)]
+        return means[0], means[1]
+
+    def _slopes_in_pieces(self, gates: np.ndarray, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         S, B = examples.shape
         model = self.model
         leaf = torch.tensor(gates, dtype=model.gate_dtype, device=model.device, requires_grad=True)
@@ -82,8 +108,10 @@ class GateLikelihood:
                 try:
                     values = self._backward(leaf, fit_of[piece], numbers[piece], 1 / B)
                 except (torch.OutOfMemoryError, RuntimeError) as error:
-                    if not out_of_memory(error) or len(piece) == 1:
+                    if not out_of_memory(error):
                         raise
+                    if len(piece) == 1:
+                        raise self.engine.does_not_fit(int(numbers[piece][0])) from error
                     # A pass that failed has added nothing to the slopes: gradients arrive at the gates last.
                     release()
                     self.tokens = max(1, int(self._lengths[numbers[piece]].sum()) // 2)

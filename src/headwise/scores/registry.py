@@ -176,6 +176,7 @@ def score(
         "signed": chosen.signed if setup.signed is None else setup.signed,
         "metric": setup.unit or measured.name,
         "details": details,
+        "exists": np.array(model.exists),
     }
     if setup.estimates:
         own = dict(setup.estimates)

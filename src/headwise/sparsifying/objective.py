@@ -6,6 +6,7 @@ model, Σ q·(log p_dense − log p): the divergence from it at w = 0, the diffe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,39 +15,48 @@ from torch import Tensor
 _AT_ONCE = 2**27
 """Logits widened at once, in numbers: 512 MB in float32."""
 
+Block = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+
+
+def excess_block(student: Tensor, dense: Tensor, tokens: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+    """Σ over rows of C, and its derivative by the student's logits, softmax − q; logits `[N, V]`, tokens `[N]`."""
+    ours, theirs = (logits.float().log_softmax(-1) for logits in (student, dense))
+    goal = (1 - weight) * theirs.exp()
+    goal = goal.scatter_add(-1, tokens[:, None], torch.full_like(goal[:, :1], weight))
+    return (goal * (theirs - ours)).sum(), (ours.exp() - goal).to(student.dtype)
+
 
 class _Excess(torch.autograd.Function):
-    """The derivative by the student's logits is softmax − q: it is computed on the way, block by block, so that
-    no float32 copy of all logits is ever held."""
+    """The derivative is computed on the way, some rows at a time, so that no float32 copy of all logits is held."""
 
     @staticmethod
-    def forward(ctx: Any, student: Tensor, dense: Tensor, tokens: Tensor, weight: float) -> Tensor:
-        rows, vocabulary = student.shape
+    def forward(
+        ctx: Any, student: Tensor, dense: Tensor, tokens: Tensor, weight: float, block: Block, rows: int
+    ) -> Tensor:
         slope = torch.empty_like(student)
         total = torch.zeros((), dtype=torch.float32, device=student.device)
-        size = max(1, _AT_ONCE // vocabulary)
-        for start in range(0, rows, size):
-            part = slice(start, start + size)
-            ours, theirs = (logits[part].float().log_softmax(-1) for logits in (student, dense))
-            own = tokens[part, None]
-            total += weight * (theirs - ours).gather(-1, own).sum()
-            goal = theirs.exp()
-            total += (1 - weight) * (goal * (theirs - ours)).sum()
-            goal.mul_(1 - weight).scatter_add_(-1, own, torch.full_like(own, weight, dtype=goal.dtype))
-            slope[part] = (ours.exp_().sub_(goal) / rows).to(slope.dtype)
+        for start in range(0, len(student), rows):
+            part = slice(start, start + rows)
+            value, slope[part] = block(student[part], dense[part], tokens[part], weight)
+            total += value
         ctx.save_for_backward(slope)
-        return total / rows
+        return total / len(student)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         (slope,) = ctx.saved_tensors
-        return slope * grads[0], None, None, None
+        return slope * (grads[0] / len(slope)), None, None, None, None, None
 
 
-def excess(student: Tensor, dense: Tensor, ids: Tensor, weight: float) -> Tensor:
-    """C in nats per token, from the logits `[B, T, V]` after each token of `ids[B, T]`."""
+def excess(student: Tensor, dense: Tensor, ids: Tensor, weight: float, block: Block | None = None) -> Tensor:
+    """C in nats per token, from the logits `[B, T, V]` after each token of `ids[B, T]`.
+
+    block: a compiled `excess_block`, which widens nothing and may have all rows at once.
+    """
+    ours, theirs = student[:, :-1].flatten(0, 1), dense[:, :-1].flatten(0, 1)
+    rows = len(ours) if block is not None else max(1, _AT_ONCE // ours.shape[1])
     value: Tensor = _Excess.apply(
-        student[:, :-1].flatten(0, 1), dense[:, :-1].flatten(0, 1), ids[:, 1:].flatten().long(), weight
+        ours, theirs, ids[:, 1:].flatten().long(), weight, block or excess_block, rows
     )
     return value
 

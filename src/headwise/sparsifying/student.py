@@ -37,6 +37,9 @@ class Student:
         fingerprint = weights_fingerprint(self.hf)
         # A copy, and not the adapter switched off and on: that walks through all modules twice per update.
         self.teacher = copy.deepcopy(self.hf).requires_grad_(False)
+        names = {module: name for name, module in self.hf.named_modules()}
+        self._blocks = [names[block] for block in self.reach.blocks]
+        self._noise: list[Tensor] = []
         self.temperature = torch.ones((), device=self.device)
         bias = None if settings.dense else np.full(self.reach.shape, float(settings.bias))
         self.gates = EdgeGates(base, fingerprint, bias, dataclasses.asdict(settings))
@@ -70,6 +73,29 @@ class Student:
         except RuntimeError as error:
             raise HeadwiseError(f"the adapter in {folder} has another rank; give the same --rank") from error
         assert not any("lora" in name for name in missing)
+
+    def compile(self, on: bool) -> None:
+        """Use the compiled form of every decoder block of both models, or the plain one."""
+        for model in (self.hf, self.teacher):
+            for name in self._blocks:
+                block = model.get_submodule(name)
+                if on:
+                    block.compile(dynamic=False)
+                else:
+                    block._compiled_call_impl = None
+        if not self.dense:
+            rows, length = self.gates.training["batch"], self.gates.training["length"]
+            self._noise = [
+                torch.empty(rows, site.heads, length, length, device=self.device)
+                for site in self.reach.sites
+                if on
+            ]
+            sparse.prepare_training(self.reach, self.temperature, self._noise or None)
+
+    def draw_noise(self) -> None:
+        """For the next pass, where the layers do not draw their own."""
+        for numbers in self._noise:
+            numbers.uniform_()
 
     def precision(self) -> AbstractContextManager[Any]:
         """bfloat16 on an accelerator, with a residual stream in float32; float32 on a CPU."""

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from headwise.model import sparse
 from headwise.model.edges import EdgeCounts
+from headwise.model.replay import Replay
 from headwise.sparsifying.checkpoint import CHECKS, HISTORY, Disk
-from headwise.sparsifying.objective import Multiplier, excess
+from headwise.sparsifying.objective import Multiplier, excess, excess_block
 from headwise.sparsifying.pool import Pool
-from headwise.sparsifying.replay import Replay
 from headwise.sparsifying.settings import SparsifySettings
 from headwise.sparsifying.student import Student
 
@@ -61,9 +61,13 @@ class Trainer:
         self.checks = torch.zeros(0, len(CHECKS), dtype=torch.float64)
         self.step = 0
         self.compiled = self.on_chip if compiled is None else compiled
-        sparse.compile_noise(self.compiled)
-        replayed = self.on_chip and recorded is not False
-        self._work: Callable[[], None] = Replay(self._on_device) if replayed else self._on_device
+        self._excess_block = torch.compile(excess_block, dynamic=False) if self.compiled else None
+        student.compile(self.compiled)
+        self._work = Replay(
+            self._on_device,
+            simplify=self._without_compiling if self.compiled else None,
+            record=self.on_chip and recorded is not False,
+        )
         self._resume()
 
     # ---- the state on disk -----------------------------------------------------------------------------
@@ -133,9 +137,13 @@ class Trainer:
             # Compiling needs a C compiler and, on a GPU, Triton; without them the same numbers take longer.
             first = next(iter(str(error).splitlines()), type(error).__name__)
             log.warning("torch.compile does not work here (%s); going on without it", first)
-            self.compiled = False
-            sparse.compile_noise(False)
+            self._without_compiling()
             self._update()
+
+    def _without_compiling(self) -> None:
+        self.compiled = False
+        self._excess_block = None
+        self.student.compile(False)
 
     def _update(self) -> None:
         torch.manual_seed(self.settings.seed * 1_000_003 + self.step)
@@ -151,9 +159,9 @@ class Trainer:
     def _on_device(self) -> None:
         """The part of an update that never asks the device for a number."""
         settings, ids = self.settings, self.ids
-        self.optimiser.zero_grad(set_to_none=True)
+        self.student.draw_noise()
         dense = self.student.dense_logits(ids)
-        lost = excess(self.student.logits(ids), dense, ids, settings.text_weight)
+        lost = excess(self.student.logits(ids), dense, ids, settings.text_weight, self._excess_block)
         if settings.dense:
             share, loss = torch.ones_like(lost), lost
         else:
@@ -161,8 +169,13 @@ class Trainer:
             price = self.multiplier.value.clone()
             # Dividing by 1 + λ changes no minimum, and keeps the size of the gradient when λ moves.
             loss = (torch.log(share) + price * (lost - settings.bound)) / (1 + price)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.student.parameters.values(), 1.0)
+        # Not loss.backward(): that adds to gradients on the stream of an earlier pass, which cannot be recorded.
+        parameters = list(self.student.parameters.values())
+        for parameter, slope in zip(
+            parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True
+        ):
+            parameter.grad = slope
+        norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         self.optimiser.step()
         row = torch.stack([number.detach().float() for number in (lost, share, self.multiplier.value, norm)])
         self.history.index_copy_(0, self.place, row[None])
@@ -187,6 +200,7 @@ class Trainer:
     # ---- looks at the model as it will be used ---------------------------------------------------------
 
     @torch.no_grad()
+    @torch.compiler.set_stance("force_eager")
     def _check(self) -> None:
         """Excess, share and cross-entropy of the hard-gated model on held-back text; keep the best model."""
         rows, settings = self.pool.held_back, self.settings

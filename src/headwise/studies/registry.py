@@ -11,6 +11,7 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.plugins import discover
 from headwise.report import write_report
 from headwise.runs import RunFolder
+from headwise.studies.engines import chosen_executor
 from headwise.studies.settings import plain, resolve
 from headwise.studies.workbench import Workbench
 
@@ -79,13 +80,19 @@ def run(
     command: str | None = None,
     progress: bool = True,
     workbench: Workbench | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    cores_per_worker: int | None = None,
+    devices_per_worker: int | None = None,
     **settings: Any,
 ) -> RunFolder:
     """Carry out a study into the run folder `out`; the same call again resumes.
 
     file: a study file, or `published` for the one that names the published set-up; settings: what the file may
     hold, given directly (they win). fresh: set an earlier run in the same folder aside. workbench: models that are
-    loaded already.
+    loaded already. engine: `local` (this process) or `ray`, with the address of a cluster (by default RAY_ADDRESS, else
+    one is started on this machine), and how many workers share it; where a run is computed changes nothing in it.
     """
     chosen = study(name)
     if file is not None and str(file) == PUBLISHED:
@@ -93,11 +100,24 @@ def run(
     resolved: Any = resolve(chosen.settings, file, settings)
     bench = workbench or Workbench(progress=progress)
     bench.configure(resolved)
+    where = {"address": address, "workers": workers}
+    where |= {"cores_per_worker": cores_per_worker, "devices_per_worker": devices_per_worker}
+    executor = chosen_executor(engine, where, bench, getattr(resolved, "device", None))
     fingerprints = bench.fingerprints(resolved)
     given: Mapping[str, Any] = plain(resolved)
-    with RunFolder(
-        out, study=name, settings=given, fingerprints=fingerprints, fresh=fresh, command=command
-    ) as folder:
+    with (
+        executor,
+        RunFolder(
+            out,
+            study=name,
+            question=chosen.question,
+            settings=given,
+            fingerprints=fingerprints,
+            fresh=fresh,
+            command=command,
+        ) as folder,
+    ):
+        folder.executor = executor
         chosen.carry_out(resolved, bench, folder)
     try:
         write_report([folder.path], folder.path / "report.html")

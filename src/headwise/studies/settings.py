@@ -7,15 +7,18 @@ nearest valid one, a wrong type one that says what was expected.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, shown, unknown
+from headwise.plain_yaml import LARGEST_NUMBER, parse
 
 Settings = TypeVar("Settings")
+Own = TypeVar("Own", bound="StudySettings")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,16 +26,28 @@ class StudySettings:
     """What every study can be told; a study adds fields of its own, and may give these other defaults."""
 
     models: tuple[str, ...] = ("smollm2",)
+    """Bundled aliases, hub ids, folders or GGUF files; several are shown side by side."""
     seed: int = 0
+    """Of everything random."""
     quick: bool = False
     """Smaller numbers everywhere: at most three minutes on two cores with the bundled model."""
     device: str | None = None
+    """cpu, cuda, cuda:1, mps; by default an accelerator if there is one."""
     dtype: str | None = None
+    """float32, bfloat16, float16, float64; by default float32 on a CPU, else bfloat16."""
     batch_tokens: int | None = None
     """Most tokens in one forward pass."""
 
+    def at_most(self: Own, **most: int) -> Own:
+        """The same with none of these numbers larger than said; one that was not given becomes it. For `quick`."""
+        smaller: dict[str, Any] = {}
+        for name, limit in most.items():
+            given = getattr(self, name)
+            smaller[name] = limit if given is None else min(given, limit)
+        return dataclasses.replace(self, **smaller)
 
-LARGEST_FILE = 1_000_000
+
+LARGEST_FILE = 200_000
 """Bytes; a study file is a page of text, and anything larger is not one."""
 
 
@@ -49,23 +64,20 @@ def resolve(kind: type[Settings], file: str | Path | None, *overrides: Mapping[s
 
 def read_yaml(file: str | Path) -> dict[str, Any]:
     """A study file as plain values."""
-    import yaml
-
     path = Path(file)
     try:
+        if path.exists() and not path.is_file():
+            raise HeadwiseError(f"{file} is no file; a study file is a page of YAML")
         if path.stat().st_size > LARGEST_FILE:
             raise HeadwiseError(
-                f"{file} is larger than {LARGEST_FILE // 1_000_000} MB; a study file is a page of YAML"
+                f"{file} is larger than {LARGEST_FILE // 1000} kB; a study file is a page of YAML"
             )
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise HeadwiseError(f"there is no study file {file}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise HeadwiseError(f"the study file {file} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        place = getattr(error, "problem_mark", None)
-        line = f", line {place.line + 1}" if place else ""
-        raise HeadwiseError(f"{file}{line} is not YAML: {getattr(error, 'problem', error)}") from None
+    except (OSError, ValueError) as error:
+        raise HeadwiseError(f"the study file {str(file)!r} cannot be read: {error}") from None
+    values = parse(text, str(file))
     if values is None:
         raise HeadwiseError(
             f"the study file {file} is empty; give at least one setting, or leave the file out"
@@ -77,23 +89,25 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
 
 def assignments(pairs: typing.Iterable[str]) -> dict[str, Any]:
     """`["a.b=3"]` as nested values; the right side is read as YAML, so numbers, lists and true work."""
-    import yaml
-
     nested: dict[str, Any] = {}
     for pair in pairs:
         path, sign, text = pair.partition("=")
         if not sign or not path.strip():
-            raise HeadwiseError(f"--set takes key=value, such as --set n=128, not {pair!r}")
+            raise HeadwiseError(f"--set takes key=value, such as --set n=128, not {shown(pair)}")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
+            value = parse(text, f"--set {shown(path)}")
+        except HeadwiseError as error:
+            if "is not YAML" not in str(error):
+                raise
+            value = text  # a template with braces, a path with a colon: plain text
         *parents, last = path.strip().split(".")
         place = nested
         for parent in parents:
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
-                raise HeadwiseError(f"--set {path} goes through {parent!r}, which was set to a value before")
+                raise HeadwiseError(
+                    f"--set {shown(path)} goes through {shown(parent)}, which was set to a value before"
+                )
         place[last] = value
     return nested
 
@@ -165,6 +179,12 @@ def _fit(value: Any, hint: Any, where: str) -> Any:
         return float(value)
     if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
+    if isinstance(value, int) and hint is int and not -LARGEST_NUMBER <= value < LARGEST_NUMBER:
+        raise HeadwiseError(
+            f"setting {where!r} has {value.bit_length()} bits; expected a whole number of at most 64"
+        )
+    if isinstance(value, float) and hint is float and not math.isfinite(value):
+        raise _wrong(where, value, "a finite number")
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
         raise _wrong(where, value, names.get(hint, str(hint)))
@@ -172,4 +192,4 @@ def _fit(value: Any, hint: Any, where: str) -> Any:
 
 
 def _wrong(where: str, value: Any, expected: str) -> HeadwiseError:
-    return HeadwiseError(f"setting {where!r} is {value!r}; expected {expected}")
+    return HeadwiseError(f"setting {shown(where)} is {shown(value)}; expected {expected}")

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.model.load import Model, load
+from headwise.model.load import Model, load, load_spared
 from headwise.tasks import Task, task
+from headwise.tasks.opening import check_options
 
 
 class Workbench:
@@ -19,19 +20,37 @@ class Workbench:
         self._models: dict[str, Model] = {}
         self._tasks: dict[tuple[Any, ...], Task] = {}
         self._load_options: dict[str, Any] = {}
+        self._elsewhere = False
 
     def configure(self, settings: Any) -> None:
         """Take over how models are to be loaded: device, dtype, batch_tokens."""
         names = ("device", "dtype", "batch_tokens", "revision", "trust_remote_code")
         self._load_options = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+        self._elsewhere = False
+
+    def spare_devices(self) -> None:
+        """Other processes use the models: here they are only asked about, so they stay in main memory.
+
+        Their dtype is what it would be on the device, because the cells say it.
+        """
+        self._elsewhere = True
 
     def add(self, model: Model) -> None:
         """A model that is loaded already, under its own name."""
         self._models[model.name] = model
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process has no terminal to draw on; its models are loaded there (`Model.__reduce__`)."""
+        return self.__dict__ | {"progress": False}
+
+    def replica_bytes(self) -> int:
+        """What all models together weigh."""
+        return sum(p.nbytes for model in self._models.values() for p in model.hf.parameters())
+
     def model(self, name: str) -> Model:
         if name not in self._models:
-            self._models[name] = load(name, **self._load_options)
+            options = self._load_options
+            self._models[name] = load_spared(name, **options) if self._elsewhere else load(name, **options)
         return self._models[name]
 
     def shown(self, given: Sequence[str]) -> dict[str, str]:
@@ -44,8 +63,9 @@ class Workbench:
         self, source: str, model: Model, n: int, seed: int, options: Mapping[str, Any] | None = None
     ) -> Task:
         """A task by name or file; its examples may depend on the model's tokenizer, so it is made for one model."""
-        key = (source, model.name, n, seed, json.dumps(options or {}, sort_keys=True))
+        key = (source, model.name, n, seed, json.dumps(options or {}, sort_keys=True, default=str))
         if key not in self._tasks:
+            check_options(options or {})
             self._tasks[key] = task(source, n, seed=seed, model=model, **(options or {}))
         return self._tasks[key]
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from headwise import stats
 from headwise.controls import layer_matched_order, random_order
-from headwise.errors import HeadwiseError, unknown
-from headwise.heads import Head, Order, Scores, keep_gates, mask_gates, ones
+from headwise.errors import HeadwiseError, shown, unknown
+from headwise.heads import Head, Order, Scores, head_list, keep_gates, mask_gates, ones
 from headwise.metrics import metric as metric_named
 from headwise.model.engine import Engine
 from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
@@ -218,10 +218,7 @@ def _refined(
 
 
 def _heads(model: Model, order: Scores | Sequence[Head | str], by: str) -> Order:
-    if isinstance(order, Scores):
-        heads = order.order(by)
-    else:
-        heads = [Head.parse(one) if isinstance(one, str) else Head(*one) for one in order]
+    heads = order.order(by) if isinstance(order, Scores) else head_list(order)
     known = set(model.heads())
     strange = [head for head in heads if head not in known]
     if strange:
@@ -239,7 +236,12 @@ def _heads(model: Model, order: Scores | Sequence[Head | str], by: str) -> Order
 
 
 def _checked(k: Sequence[int], most: int) -> list[int]:
-    wrong = [one for one in k if int(one) != one or not 0 <= one <= most]
+    try:
+        wrong = [one for one in k if int(one) != one or not 0 <= one <= most]
+    except (TypeError, ValueError, OverflowError):
+        raise HeadwiseError(
+            f"k is {shown(k)}; give a list of whole numbers of heads, such as [0, 1, 2, 4]"
+        ) from None
     if wrong or not len(k):
         said = f"has {wrong[0]}" if wrong else "is empty"
         raise HeadwiseError(f"the grid {said}; k are whole numbers of heads from 0 to the order's {most}")

@@ -8,9 +8,11 @@ hub:owner/name                  the only split there is
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.online import hub_is_silent
 from headwise.tasks.rows import Row, Table, shown
 
 PREFIX = "hub:"
@@ -41,7 +43,9 @@ def read_hub(source: str) -> Table:
             f"{source} needs the package 'datasets'; install it with: pip install 'headwise[data]'"
         ) from None
     try:
-        loaded: Any = datasets.load_dataset(name, configuration)
+        only_here = not Path(name).exists() and hub_is_silent()
+        how = {"download_config": datasets.DownloadConfig(local_files_only=True)} if only_here else {}
+        loaded: Any = datasets.load_dataset(name, configuration, **how)
     except (
         Exception
     ) as error:  # what it raises is not documented: network, parsing and lookup errors of many kinds

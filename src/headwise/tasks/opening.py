@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from headwise.errors import HeadwiseError, shown
 from headwise.tasks import registry
 from headwise.tasks.examples import Task
 from headwise.tasks.files import load_task
@@ -43,6 +45,13 @@ def task(
     >>> task("ioi", 8, shots=2).settings["shots"]["k"]
     2
     """
+    if isinstance(shots, bool) or not isinstance(shots, int) or not 0 <= shots <= 1000:
+        raise HeadwiseError(
+            f"shots is {shown(shots)}; expected how many solved examples stand before each prompt"
+        )
+    for name, text in (("template", template), ("separator", separator)):
+        if not isinstance(text, str):
+            raise HeadwiseError(f"{name} is {shown(text)}; expected text")
     encode = model.tokens if model is not None else tokens
     if _is_file(source):
         made = load_task(source, limit=None if n is None else n + shots, seed=seed, tokens=encode, **options)
@@ -53,6 +62,13 @@ def task(
     if not shots:
         return made
     return few_shot(made, shots, template=template, separator=separator, seed=seed)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Options of a task as a user writes them down; what is said elsewhere is none of them."""
+    for name in options:
+        if name in ("source", "n", "limit", "model", "seed", "tokens"):
+            raise HeadwiseError(f"{name!r} is no option of a task; it is set for the whole study")
 
 
 def _is_file(source: str | Path) -> bool:

@@ -28,6 +28,9 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.plugins import discover
 from headwise.tasks.examples import Example, Task
 
+MOST = 1_000_000
+"""Examples of one task: more would only show that a number was mistyped."""
+
 
 class Lengths(Protocol):
     """What a task needs to know of a tokenizer: text in, token numbers out."""
@@ -104,8 +107,8 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
     known = families()
     if name not in known:
         raise unknown("task", name, known)
-    if n < 1:
-        raise HeadwiseError(f"a task needs at least one example, not {n}")
+    if not 1 <= n <= MOST:
+        raise HeadwiseError(f"a task has from 1 to {MOST:,} examples, not {n}")
     family = known[name]
     for option, value in options.items():
         if option not in family.options:
@@ -146,11 +149,13 @@ def _drawn(draw: Callable[[], Example], fits: Callable[[Example], bool], n: int)
     # A dict keeps the order of drawing. Two examples that differ in their foils alone are one observation,
     # not two: they would count twice in every standard error and leak from one half to the other.
     found: dict[tuple[str, str], Example] = {}
+    in_vain = 0
     for _ in range(200 * n + 2000):
-        candidate = draw()
+        candidate, before = draw(), len(found)
         if fits(candidate):
             found.setdefault((candidate.prompt, candidate.target), candidate)
-        if len(found) == n:
+        in_vain = 0 if len(found) > before else in_vain + 1
+        if len(found) == n or in_vain > 50_000:
             break
     return list(found.values())
 

@@ -7,37 +7,45 @@ from typing import Any
 import pandas as pd
 
 from headwise.figures.masking import BLUE, NAMES, RED
-from headwise.report.charts import BLUE_HELPS, curve, rounded
-from headwise.report.gather import Run
-from headwise.report.section import Chart, Finding, Panel, Section, head_rows, register
+from headwise.report.charts import curve, matrix
+from headwise.report.gather import Run, by_model
+from headwise.report.section import Chart, Finding, Panel, Section, head_names, head_rows, register
 
 LINES = {"top": ("TopK", "solid"), "random": ("RandomK", "dash"), "random_layer": ("Layer-matched", "dot")}
+
+SYMBOLS = {"top": "circle", "random": "circle-open", "random_layer": "diamond-open"}
+"""As in the figure: filled where the heads were chosen, open where they were drawn."""
 
 _STRONGER = "task kind series strength before after change change_lo change_hi n".split()
 
 
 @register("masking")
 def section(run: Run) -> Section:
-    curves, scores, cross = run.table("curves"), run.table("scores"), run.table("cross")
+    curves, orders, cross = run.table("curves"), run.table("orders"), run.table("cross")
     if "draw" in curves:
         curves = curves[curves["draw"].isna()]
-    charts = [
-        _curves(str(model), part, scores[scores["model"] == model])
-        for model, part in curves.groupby("model", sort=False)
-    ]
-    if len(cross):
-        charts += [_cross(str(model), part) for model, part in cross.groupby("model", sort=False)]
+    charts = [_curves(model, part, _first_heads(orders, model)) for model, part in by_model(curves)]
+    charts += [_cross(model, part) for model, part in by_model(cross)]
     charts += _interventions(run.table("interventions"))
     samples = run.table("samples")
     return Section(
         findings=_findings(curves),
         charts=charts,
         texts=samples if len(samples) else None,
-        heads=head_rows(scores),
+        heads=head_rows(run.table("scores")),
     )
 
 
-def _curves(model: str, curves: pd.DataFrame, scores: pd.DataFrame) -> Chart:
+def _first_heads(orders: pd.DataFrame, model: str) -> dict[str, list[str]]:
+    """The heads that were masked, by ability, in the order in which they went."""
+    own = orders[(orders["model"] == model) & (orders["series"] == "top")]
+    return {
+        str(task): head_names(rows[rows["k"] == rows["k"].max()].sort_values("place"))
+        for task, rows in own.groupby("task", sort=False)
+    }
+
+
+def _curves(model: str, curves: pd.DataFrame, first: dict[str, list[str]]) -> Chart:
     similarity = next((name for name in dict.fromkeys(curves["metric"]) if name != "accuracy"), None)
     panels: list[Panel] = []
     for task, part in curves.groupby("task", sort=False):
@@ -51,9 +59,11 @@ def _curves(model: str, curves: pd.DataFrame, scores: pd.DataFrame) -> Chart:
                 if series != "random_layer":
                     rows = pd.concat([start[start["metric"] == metric], rows])
                 # A logarithmic axis has no zero: it stands where a half would.
-                rows = rows.assign(k=rows["k"].where(rows["k"] > 0, _zero(part)))
-                traces += curve(
+                rows = rows.assign(place=rows["k"].where(rows["k"] > 0, _zero(part)))
+                made = curve(
                     rows,
+                    x="place",
+                    said="k",
                     name=f"{word} {NAMES.get(str(metric), str(metric))}",
                     colour=colour,
                     dash=dash,
@@ -61,10 +71,11 @@ def _curves(model: str, curves: pd.DataFrame, scores: pd.DataFrame) -> Chart:
                     markers=True,
                     second=metric != "accuracy",
                 )
+                made[-1]["marker"] = {"symbol": SYMBOLS[series], "size": 7}
+                if series == "random_layer":  # at one K by default, where a line has nothing to join
+                    made[-1]["mode"] = "markers"
+                traces += made
         ks = sorted(int(k) for k in part["k"].unique() if k > 0)
-        own = (
-            scores[scores["task"] == task].sort_values("score", ascending=False, kind="stable").head(max(ks))
-        )
         panels.append(
             Panel(
                 title=str(task),
@@ -76,11 +87,15 @@ def _curves(model: str, curves: pd.DataFrame, scores: pd.DataFrame) -> Chart:
                     "ticktext": ["0", *map(str, ks)],
                 },
                 y={"title": "Accuracy", "range": [-0.03, 1.03]},
-                y2={"title": NAMES.get(str(similarity), str(similarity)), "range": [-0.03, 1.03]}
+                y2={
+                    "title": NAMES.get(str(similarity), str(similarity)),
+                    "range": [-0.03, 1.03],
+                    "color": RED,
+                }
                 if similarity
                 else None,
                 model=model,
-                orders={"top": [f"L{r.layer}H{r.head}" for r in own.itertuples()]},
+                orders={"top": first.get(str(task), [])},
             )
         )
     return Chart(
@@ -128,24 +143,15 @@ def _findings(curves: pd.DataFrame) -> list[Finding]:
 
 def _cross(model: str, cross: pd.DataFrame) -> Chart:
     rows = cross[cross["metric"] == "accuracy"]
-    names = list(dict.fromkeys(rows["task"]))
-    square = rows.pivot(index="heads_of", columns="task", values="change").loc[names, names]
-    trace = {
-        "type": "heatmap",
-        "z": rounded(square.to_numpy(), 3),
-        "x": names,
-        "y": names,
-        "colorscale": BLUE_HELPS,
-        "zmin": -1,
-        "zmax": 1,
-        "colorbar": {
-            "title": {"text": "change of accuracy", "side": "right"},
-            "thickness": 12,
-            "outlinewidth": 0,
-        },
-        "showscale": True,
-        "hovertemplate": "heads of %{y} masked, %{x} measured: %{z:+.2f}<extra></extra>",
-    }
+    owners, measured = list(dict.fromkeys(rows["heads_of"])), list(dict.fromkeys(rows["task"]))
+    square = rows.pivot(index="heads_of", columns="task", values="change").loc[owners, measured]
+    trace = matrix(
+        square,
+        unit="change of accuracy",
+        hover="heads of %{y} masked, %{x} measured: %{z:+.2f}",
+        low=-1,
+        signed=True,
+    )
     panel = Panel(
         title=f"K = {rows['k'].iloc[0]}",
         traces=[trace],
@@ -166,9 +172,7 @@ def _cross(model: str, cross: pd.DataFrame) -> Chart:
 
 def _interventions(table: pd.DataFrame) -> list[Chart]:
     charts = []
-    if table.empty:
-        return []
-    for model, part in table.groupby("model", sort=False):
+    for model, part in by_model(table):
         panels: list[Panel] = []
         for (task, kind), rows in part.groupby(["task", "kind"], sort=False):
             traces: list[dict[str, Any]] = []

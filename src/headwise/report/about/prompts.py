@@ -8,9 +8,9 @@ import pandas as pd
 
 from headwise.figures.condition_style import BARS, FULL, LINES, bar_label, colours, short
 from headwise.figures.functions import saturation
-from headwise.figures.prompts import first_shown, headline, significance
-from headwise.report.charts import bars, head_map, rounded
-from headwise.report.gather import Run
+from headwise.figures.prompts import first_shown, headline, significance, spans
+from headwise.report.charts import bars, head_map, rounded, translucent
+from headwise.report.gather import Run, by_model
 from headwise.report.section import Chart, Finding, Panel, Section, register
 
 _ANSWERS = ["model", "condition", "problem", "text", "gold", "parsed", "right", "truncated"]
@@ -21,11 +21,11 @@ def section(run: Run) -> Section:
     accuracy, comparisons = run.table("accuracy"), run.table("comparisons")
     profiles, moved, answers = run.table("profiles"), run.table("moved"), run.table("answers")
     charts = [_bars(accuracy)]
-    if len(profiles):
-        for (_model, _task), part in profiles.groupby(["model", "task"], sort=False):
-            charts.append(_profiles(part))
-    if len(moved):
-        charts += [_moved(str(model), part) for model, part in moved.groupby("model", sort=False)]
+    for model, own in by_model(profiles):
+        several = own["task"].nunique() > 1
+        for task, part in own.groupby("task", sort=False):
+            charts.append(_profiles(part, f"{model} on {task}" if several else model))
+    charts += [_moved(model, part) for model, part in by_model(moved)]
     findings = [Finding(sentence=f"{headline(comparisons)}.", weight=0.45)] if len(comparisons) else []
     findings += [
         Finding(sentence=f"{significance(row)}.", weight=0.2) for row in comparisons.to_dict("records")
@@ -93,7 +93,7 @@ def _bars(accuracy: pd.DataFrame) -> Chart:
     )
 
 
-def _profiles(profiles: pd.DataFrame) -> Chart:
+def _profiles(profiles: pd.DataFrame, where: str) -> Chart:
     panels: list[Panel] = []
     model = str(profiles["model"].iloc[0])
     for (layer, head), part in profiles.groupby(["layer", "head"], sort=False):
@@ -126,10 +126,10 @@ def _profiles(profiles: pd.DataFrame) -> Chart:
                 )
             )
     return Chart(
-        title=f"Where {model} attends, by condition",
+        title=f"Where {where} attends, by condition",
         panels=panels,
         caption="For each token, the mean attention of all later ones to it; the first and last tokens are left out. "
-        "Colours of the right panels: blue meaningless, red meaningful.",
+        "Over the full sequence blue is Mless and red Mful.",
         columns=2,
         least=420,
         height=260,
@@ -152,25 +152,32 @@ def _line(
         "line": {"color": colour, "width": 1.3},
         "hovertemplate": "%{fullData.name}, token %{x} “%{text}”: %{y:.3~g}<extra></extra>",
     }
-    return trace | ({"fill": "tozeroy", "opacity": 0.85} if fill else {})
+    return trace | ({"fill": "tozeroy", "fillcolor": translucent(colour, 0.14)} if fill else {})
 
 
 def _shades(part: pd.DataFrame, inserting: list[str]) -> list[dict[str, Any]]:
-    """One grey rectangle from the first to the last inserted token."""
-    inside = part[part["condition"].isin(inserting) & part["inserted"].astype(bool)]["position"]
+    """A grey rectangle over each run of inserted tokens; one for conditions that insert at the same places."""
+    runs = {
+        (int(places[first]), int(places[last - 1]))
+        for name in inserting
+        for rows in [part[part["condition"] == name].sort_values("position")]
+        for places in [rows["position"].to_numpy()]
+        for first, last in spans(rows["inserted"].to_numpy(dtype=bool))
+    }
     return [
         {
             "kind": "shape",
             "type": "rect",
             "yref": "domain",
-            "x0": float(inside.min()) - 0.5,
-            "x1": float(inside.max()) + 0.5,
+            "x0": first - 0.5,
+            "x1": last + 0.5,
             "y0": 0,
             "y1": 1,
             "fillcolor": "rgba(128,128,128,0.18)",
             "line": {"width": 0},
             "layer": "below",
         }
+        for first, last in sorted(runs)
     ]
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from headwise.figures.roles import COLOURS
-from headwise.report.charts import curve, head_map, rounded
-from headwise.report.gather import Run
-from headwise.report.section import Chart, Finding, Panel, Section, head_rows, register
+from headwise.figures.words import task_title
+from headwise.report.charts import curve, head_map, plus, rounded
+from headwise.report.gather import Run, by_model
+from headwise.report.section import Chart, Finding, Panel, Section, head_names, head_rows, register
 
 ROLES = tuple(COLOURS)
 LABELS = {"facilitating": "facilitation", "irrelevant": "irrelevance", "interfering": "interference"}
@@ -19,7 +21,7 @@ LABELS = {"facilitating": "facilitation", "irrelevant": "irrelevance", "interfer
 def section(run: Run) -> Section:
     curves, scores, shares = run.table("curves"), run.table("scores"), run.table("shares")
     charts = [_curves(curves, scores)]
-    charts += [_maps(str(model), part) for model, part in scores.groupby("model", sort=False)]
+    charts += [_maps(model, part) for model, part in by_model(scores)]
     if len(shares):
         charts.append(_shares(shares))
     findings = [*_order(run.table("order"), shares), *_joint(run.table("joint"))]
@@ -38,6 +40,7 @@ def _heads(scores: pd.DataFrame) -> pd.DataFrame:
 
 def _curves(curves: pd.DataFrame, scores: pd.DataFrame) -> Chart:
     models = list(dict.fromkeys(curves["model"]))
+    longest = int(curves["k"].max())
     panels: list[Panel] = []
     for (task, model), part in curves.groupby(["task", "model"], sort=False):
         own = scores[(scores["task"] == task) & (scores["model"] == model)]
@@ -47,12 +50,15 @@ def _curves(curves: pd.DataFrame, scores: pd.DataFrame) -> Chart:
             traces += curve(rows, name=role.capitalize(), colour=COLOURS[role], first=not panels)
         panels.append(
             Panel(
-                title=f"{task}, {model}" if len(models) > 1 else str(task),
+                title=f"{task_title(str(task))}, {model}" if len(models) > 1 else task_title(str(task)),
                 traces=traces,
                 x={"title": "Number of Ablated Heads"},
-                y={"title": "Δ Log Probability of Target Response"},
+                y={"title": "Δ Log Probability of Target Response", "range": _reach(curves, str(task))},
                 model=str(model),
-                orders={role: _in_order(own, role) for role in ROLES},
+                orders={
+                    role: head_names(own.sort_values(role, ascending=False, kind="stable").head(longest))
+                    for role in ROLES
+                },
             )
         )
     return Chart(
@@ -66,9 +72,12 @@ def _curves(curves: pd.DataFrame, scores: pd.DataFrame) -> Chart:
     )
 
 
-def _in_order(scores: pd.DataFrame, role: str) -> list[str]:
-    rows = scores.sort_values(role, ascending=False, kind="stable").head(50)
-    return [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
+def _reach(curves: pd.DataFrame, task: str) -> list[float]:
+    """One scale for all models of a task, so that they can be compared, with room for the lines' width."""
+    own = curves.loc[curves["task"] == task, ["value", "lo", "hi"]].to_numpy(dtype=float)
+    low, high = float(np.nanmin(own)), float(np.nanmax(own))
+    room = 0.05 * (high - low) or 1.0
+    return [low - room, high + room]
 
 
 def _maps(model: str, scores: pd.DataFrame) -> Chart:
@@ -81,7 +90,7 @@ def _maps(model: str, scores: pd.DataFrame) -> Chart:
             panels.append(
                 head_map(
                     rows,
-                    title=f"{role.capitalize()}, {task}",
+                    title=f"{role.capitalize()}, {task_title(str(task))}",
                     top=1.0,
                     signed=False,
                     unit="mean over seeds",
@@ -95,7 +104,7 @@ def _maps(model: str, scores: pd.DataFrame) -> Chart:
 def _shares(shares: pd.DataFrame) -> Chart:
     panels: list[Panel] = []
     grey = {"undecided": "#9aa0a6", "anomalous": "#8a5fb0"}
-    for model, part in shares.groupby("model", sort=False):
+    for model, part in by_model(shares):
         traces = []
         for label, rows in part.groupby("label", sort=False):
             colour = COLOURS[LABELS[str(label)]] if label in LABELS else grey.get(str(label), "#9aa0a6")
@@ -116,9 +125,10 @@ def _shares(shares: pd.DataFrame) -> Chart:
             )
         panels.append(
             Panel(
-                title=str(model),
+                title=model,
                 traces=traces,
                 x={"title": "Share of heads", "tickformat": ".0%", "range": [0, 1]},
+                y={"autorange": "reversed"},
             )
         )
     return Chart(
@@ -147,12 +157,12 @@ def _order(order: pd.DataFrame, shares: pd.DataFrame) -> list[Finding]:
             )
         )
         falls = (
-            f"ablating the {row['k']} most helpful heads costs {-row['facilitation']:.1f} nats "
-            f"(as many irrelevant ones {-row['irrelevance']:.1f})"
+            f"ablating the {row['k']} most helpful heads changes the answer's log probability by "
+            f"{plus(row['facilitation'])} nats (as many irrelevant ones {plus(row['irrelevance'])})"
         )
         if not row["below"]:
             falls += ", bands overlap"
-        rises = f"the {row['peak']} most hindering ones bring {row['interference_at_peak']:+.1f}"
+        rises = f"ablating the {row['peak']} most hindering ones, by {plus(row['interference_at_peak'])}"
         if not row["above"]:
             rises += ", not told from irrelevant heads"
         sentence = (

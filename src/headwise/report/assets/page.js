@@ -35,10 +35,11 @@
     const height = rows * chart.height + above + below;
     const inner = height - above - below;
     const sides = chart.gap + (chart.panels.some((p) => p.y2) ? 56 : 0);
-    const gapX = columns > 1 ? sides / width : 0, gapY = Math.max(62, 0.8 * chart.gap) / inner;
+    const left = chart.gap - 4, right = chart.panels.some((p) => p.traces.some((t) => t.showscale)) ? 104 : chart.panels.some((p) => p.y2) ? 66 : 20;
+    const gapX = columns > 1 ? sides / Math.max(1, width - left - right) : 0, gapY = Math.max(62, 0.8 * chart.gap) / inner;
     const wide = (1 - gapX * (columns - 1)) / columns, tall = (1 - gapY * (rows - 1)) / rows;
     const layout = {
-      width, height, autosize: false, margin: { l: chart.gap - 4, r: 20, t: above, b: below }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      width, height, autosize: false, margin: { l: left, r: right, t: above, b: below }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", color: colour("--ink"), size: 12 }, hovermode: "closest", dragmode: false,
       hoverlabel: { bgcolor: colour("--paper"), bordercolor: colour("--soft"), font: { color: colour("--ink") } },
       showlegend: legend, legend: { orientation: "h", x: 0, y: 1 + 28 / inner, yanchor: "bottom", xanchor: "left" },
@@ -49,8 +50,8 @@
     chart.panels.forEach((panel, i) => {
       const row = Math.floor(i / columns), column = i % columns;
       const n = i === 0 ? "" : String(i + 1);
-      const left = column * (wide + gapX), bottom = 1 - row * (tall + gapY) - tall;
-      layout["xaxis" + n] = axisStyle(panel.x, [left, left + wide], "y" + n);
+      const start = column * (wide + gapX), bottom = 1 - row * (tall + gapY) - tall;
+      layout["xaxis" + n] = axisStyle(panel.x, [start, start + wide], "y" + n);
       layout["yaxis" + n] = axisStyle(panel.y, [bottom, bottom + tall], "x" + n);
       let n2 = null;
       if (panel.y2) {
@@ -60,11 +61,12 @@
         delete layout["yaxis" + n2].domain;
       }
       layout.annotations.push({
-        text: panel.title, x: left + wide / 2, y: bottom + tall, xref: "paper", yref: "paper", yanchor: "bottom", xanchor: "center",
+        text: panel.title, x: start + wide / 2, y: bottom + tall, xref: "paper", yref: "paper", yanchor: "bottom", xanchor: "center",
         showarrow: false, font: { size: 12.5 },
       });
       for (const mark of panel.marks) {
         const { kind, ...rest } = mark;
+        if (rest.line && rest.line.color === "ink") rest.line = { ...rest.line, color: colour("--ink") };
         (kind === "shape" ? layout.shapes : layout.annotations).push({ ...rest, xref: "x" + n, yref: mark.yref === "domain" ? "y" + n + " domain" : "y" + n });
       }
       for (const trace of panel.traces) {
@@ -74,8 +76,6 @@
       }
       references.push({ xref: "x" + n, yref: "y" + n, panel });
     });
-    if (chart.panels.some((p) => p.traces.some((t) => t.showscale))) layout.margin.r = 84;
-    if (chart.panels.some((p) => p.y2)) layout.margin.r = 66;
     return { traces, layout, references, columns, shapes: layout.shapes.length };
   }
 
@@ -91,11 +91,13 @@
           line: { color: ink, width: 3 }, name: "chosen",
         });
       }
-      for (const order of Object.values(panel.orders)) {
+      for (const [series, order] of Object.entries(panel.orders)) {
+        if ((panel.owners[series] || panel.model) !== chosen.model) continue;
         const place = order.indexOf(name);
+        const enters = panel.root ? Math.sqrt(place + 1) : place + 1;
         if (place >= 0) {
           shapes.push({
-            type: "line", xref, yref: yref + " domain", x0: place + 1, x1: place + 1, y0: 0, y1: 1,
+            type: "line", xref, yref: yref + " domain", x0: enters, x1: enters, y0: 0, y1: 1,
             line: { color: ink, width: 1.5, dash: "dot" }, name: "chosen",
           });
         }
@@ -184,6 +186,7 @@
       for (const panel of chart.panels) {
         if (panel.model && panel.model !== chosen.model) continue;
         for (const [series, order] of Object.entries(panel.orders)) {
+          if ((panel.owners[series] || panel.model) !== chosen.model) continue;
           const place = order.indexOf(name);
           if (place >= 0) curves.set(`${chart.title}: ${panel.title}, ${series}`, place + 1);
         }

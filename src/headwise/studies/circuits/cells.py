@@ -114,9 +114,11 @@ class Work:
             )
         without = int(np.isnan(scores.values[model.exists]).sum())
         if without:  # an order needs a place for every head
+            odd = np.flatnonzero(~np.isfinite(scores.examples[:, model.exists]).all(axis=1))
+            named = f" (examples {', '.join(str(2 * e) for e in odd[:8])} are not finite)" if len(odd) else ""
             raise HeadwiseError(
-                f"{cell.part} gave no finite score for {without} heads of {cell.model} on {cell.task}; use another "
-                "metric or reference, or a wider dtype"
+                f"{cell.part} gave no finite score for {without} heads of {cell.model} on {cell.task}{named}; use "
+                "another metric or reference, or a wider dtype"
             )
         scores = replace(scores, model=self.shown[cell.model], task=cell.task)
         examples = example_table(scores)

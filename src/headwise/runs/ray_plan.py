@@ -1,0 +1,78 @@
+"""How many workers a cluster has room for, and what each of them gets. Knows nothing of Ray but its nodes' numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from headwise.errors import HeadwiseError
+
+SPARE = 1_000_000_000
+"""Bytes of memory that a worker needs beside its models: Python, torch, and the batch it works on."""
+
+
+class Plan(NamedTuple):
+    """So many workers, each with so much of a machine."""
+
+    workers: int
+    cores: int
+    """Of each worker; as many threads compute in it."""
+    devices: int
+    """GPUs of each worker; 0 where cores do the work."""
+
+
+def plan(
+    nodes: Sequence[Mapping[str, float]],
+    *,
+    workers: int | None = None,
+    cores_per_worker: int | None = None,
+    devices_per_worker: int | None = None,
+    device: str | None = None,
+    replica_bytes: int = 0,
+) -> Plan:
+    """Divide the nodes (their `CPU`, `GPU` and `memory`) among workers.
+
+    With GPUs, and unless `device` is "cpu", a worker for each (or each `devices_per_worker`). Otherwise a worker for
+    each core (or each `cores_per_worker`), as far as memory goes for a replica of the models in each; where it does
+    not, fewer workers share the cores. `workers` asks for a number of its own.
+    """
+    gpus = sum(int(node.get("GPU", 0)) for node in nodes)
+    if device == "cpu" and devices_per_worker:
+        raise HeadwiseError("devices_per_worker is about GPUs, and the device is cpu; give cores_per_worker")
+    if (device or "").startswith("cuda") and not gpus:
+        raise HeadwiseError(f"the device is {device}, but the Ray cluster has no GPU; give --device cpu")
+    if devices_per_worker and not gpus:
+        raise HeadwiseError(
+            "devices_per_worker is given, but the Ray cluster has no GPU; give cores_per_worker"
+        )
+    devices = (devices_per_worker or 1) if gpus and device not in ("cpu", "mps") else 0
+    slots = [_slots(node, cores_per_worker, devices, replica_bytes) for node in nodes]
+    used = [(int(node.get("CPU", 0)), room) for node, room in zip(nodes, slots, strict=True) if room]
+    if device == "mps":  # one device that all processes of the machine share
+        used = [(cores, 1) for cores, _ in used]
+    if not used:
+        wanted = f"{devices} GPUs" if devices else f"{cores_per_worker or 1} cores"
+        raise HeadwiseError(
+            f"no machine of the Ray cluster has room for one worker ({wanted}, {_gigabytes(replica_bytes + SPARE)} "
+            "of memory); give smaller ones, or a larger machine"
+        )
+    room = sum(count for _, count in used)
+    if cores_per_worker is None:
+        # Asked for fewer workers than there is room for, each can have more cores.
+        share = min(max(1, cores // count) for cores, count in used)
+        few = workers is not None and len(used) == 1 and workers < used[0][1]
+        cores_per_worker = max(1, used[0][0] // (workers or 1)) if few and not devices else share
+    return Plan(workers or room, cores_per_worker, devices)
+
+
+def _slots(node: Mapping[str, float], cores: int | None, devices: int, replica_bytes: int) -> int:
+    """Workers that fit on one machine."""
+    if devices:
+        return int(node.get("GPU", 0)) // devices
+    by_cores = int(node.get("CPU", 0)) // (cores or 1)
+    by_memory = int(node.get("memory", 0) // (replica_bytes + SPARE))
+    return min(by_cores, by_memory)
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

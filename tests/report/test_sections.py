@@ -1,0 +1,383 @@
+"""What the report says and draws of roles, circuits, masking and prompts, worked out a second time by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+
+from headwise.report import write_report
+from headwise.report.gather import Run
+from headwise.report.section import writers
+from report import small_tables as small
+from report.small_tables import HEADS
+from report.test_page import data_of
+
+
+@pytest.fixture
+def section(make_run):
+    """What the report has to say of a study, given its tables."""
+
+    def make(study, tables, models=("tiny",)):
+        return writers()[study](Run(make_run(study, study, tables, models=models)))
+
+    return make
+
+
+def said(section) -> list[str]:
+    return [finding.sentence for finding in section.findings]
+
+
+def chart(section, title):
+    (found,) = [one for one in section.charts if one.title.startswith(title)]
+    return found
+
+
+def panel(section, title, name):
+    (found,) = [one for one in chart(section, title).panels if one.title == name]
+    return found
+
+
+def lines(panel) -> dict:
+    """The lines of a panel by name, without their bands."""
+    return {trace["name"]: trace for trace in panel.traces if trace.get("hoverinfo") != "skip"}
+
+
+def points(trace) -> dict:
+    """k -> (y, lo, hi), as hovering shows them."""
+    return {k: (y, lo, hi) for y, (lo, hi, k) in zip(trace["y"], trace["customdata"], strict=True)}
+
+
+def band(panel, name):
+    (found,) = [t for t in panel.traces if t.get("hoverinfo") == "skip" and t["legendgroup"] == name]
+    return found
+
+
+def names(order) -> list[str]:
+    return [f"L{layer}H{head}" for layer, head in order]
+
+
+def by_value(values) -> list[str]:
+    """Heads from the largest value to the smallest, by picking the largest that is left."""
+    left, order = dict(zip(HEADS, values, strict=True)), []
+    while left:
+        best = next(head for head in left if left[head] == max(left.values()))
+        order.append(best)
+        del left[best]
+    return names(order)
+
+
+# ---- roles ---------------------------------------------------------------------------------------------
+
+
+def test_roles_are_told_with_the_numbers_of_curves_and_seeds(section):
+    first, second, joint = said(section("roles", small.roles(), ("big", "small")))
+    assert first == (
+        "On syntax, big: ablating the 4 most helpful heads changes the answer's log probability by −4.0 nats (as many "
+        "irrelevant ones −0.3); ablating the 2 most hindering ones, by +2.0. Of 6 heads over 2 seeds 1 always and 3 "
+        "ever help, 1 always and 2 ever hinder, 1 always and 2 ever do nothing."
+    )
+    assert "by −0.4 nats (as many irrelevant ones −0.6), bands overlap" in second
+    assert "the 2 most hindering ones, by −0.3, not told from irrelevant heads" in second
+    assert "cost 3.25 nats, more than 97.5% of 40 random sets (mean 0.50)" in joint
+    assert joint.endswith("rank correlation +0.62.")
+
+
+@pytest.mark.parametrize("model", ["big", "small"])
+def test_the_counts_of_roles_are_those_of_the_seeds_labels(section, model):
+    (sentence,) = [
+        s
+        for s in said(section("roles", small.roles(), ("big", "small")))
+        if f"syntax, {model}: ablating" in s
+    ]
+    counted = {
+        word: (int(a), int(e)) for a, e, word in re.findall(r"(\d+) always and (\d+) ever (\w+)", sentence)
+    }
+    seeds = [
+        {label: {h for h, own in enumerate(labels) if own == label} for label in set(labels)}
+        for labels in small.SEED_LABELS[model]
+    ]
+    for label, word in (("facilitating", "help"), ("interfering", "hinder"), ("irrelevant", "do")):
+        each = [seed.get(label, set()) for seed in seeds]
+        assert counted[word] == (len(set.intersection(*each)), len(set.union(*each)))
+
+
+def test_the_curves_of_roles_have_every_point_and_one_scale_for_a_task(section):
+    whole = section("roles", small.roles(), ("big", "small"))
+    for (model, task, role), expected in small.ROLE_POINTS.items():
+        shown = panel(whole, "What ablating", f"{task.capitalize()}, {model}")
+        assert points(lines(shown)[role.capitalize()]) == expected
+        edge = band(shown, role.capitalize())
+        assert edge["x"] == [0, 2, 4, 4, 2, 0]
+        assert edge["y"] == [expected[k][2] for k in (0, 2, 4)] + [expected[k][1] for k in (4, 2, 0)]
+        low, high = shown.y["range"]
+        assert -5 < low < -4.5  # the lowest and the highest bound of either model, and a little room
+        assert 2.5 < high < 3
+
+
+def test_a_head_is_marked_at_its_place_in_each_role(section):
+    shown = panel(section("roles", small.roles(), ("big", "small")), "What ablating", "Syntax, big")
+    for role, values in small.ROLE_SCORES.items():
+        assert shown.orders[role] == by_value(values)[:4]  # the curve ends there
+
+
+def test_the_maps_and_shares_of_roles_are_those_of_the_tables(section):
+    whole = section("roles", small.roles(), ("big", "small"))
+    for role, values in small.ROLE_SCORES.items():
+        (trace,) = panel(whole, "The three roles of big", f"{role.capitalize()}, Syntax").traces
+        for (layer, head), value in zip(HEADS, values, strict=True):
+            assert trace["z"][layer][head] == value
+        # Only facilitation has an interval; none may be shown as 0.
+        assert ("customdata[0]" in trace["hovertemplate"]) == (role == "facilitation")
+    for model, by_seed in small.SEED_LABELS.items():
+        bars = {trace["name"]: trace["x"] for trace in panel(whole, "How many heads", model).traces}
+        every = [label for seed in by_seed for label in seed]
+        for label, (share,) in bars.items():
+            assert share == pytest.approx(every.count(label) / len(every), abs=1e-5)
+        assert sum(share for (share,) in bars.values()) == pytest.approx(1, abs=1e-4)
+
+
+# ---- circuits ------------------------------------------------------------------------------------------
+
+
+TITLES = {"ioi": "IOI", "docstring": "Docstring"}
+
+
+def first_at(points, threshold=0.9) -> int:
+    """Walk along a curve until it is there."""
+    for k in sorted(points):
+        if points[k] >= threshold:
+            return k
+    raise AssertionError("it never is")
+
+
+def test_circuits_are_told_with_the_heads_their_curves_need(section):
+    sentences = said(section("circuits", small.circuits(), ("plain", "thin")))
+    ratio = next(s for s in sentences if s.startswith("Heads that plain needs"))
+    for model in ("plain", "thin"):
+        size = next(s for s in sentences if s.startswith(f"Kept heads of {model} that explain 90%"))
+        assert "by integrated, of 6:" in size
+        for (own, task), curve in small.EXPLAINED.items():
+            k = first_at(curve)
+            assert (own != model) or f"{task} {k} [{k - 1}, {k + 1}]" in size
+    for task in ("ioi", "docstring"):
+        needed = [first_at(small.EXPLAINED[model, task]) for model in ("plain", "thin")]
+        (shown,) = re.findall(rf"{task} ([\d.]+)x", ratio)
+        assert float(shown) == pytest.approx(needed[0] / needed[1], abs=0.051)
+    assert "ioi 2.0x [1.5, 2.5]" in ratio
+    assert ratio.endswith("above 1, thin needs fewer.")
+
+
+def test_the_curves_of_circuits_have_every_point_and_controls_their_mean(section):
+    whole = section("circuits", small.circuits(), ("plain", "thin"))
+    for (model, task), curve in small.EXPLAINED.items():
+        shown = [trace for trace in panel(whole, "How much", TITLES[task]).traces if "customdata" in trace]
+        (line,) = [trace for trace in shown if trace["name"] == f"{model}, integrated"]
+        drawn = points(line)
+        assert line["x"] == sorted(curve)
+        assert set(drawn) == set(curve)  # the metric itself, in the same table, is another thing
+        for k, value in curve.items():
+            assert drawn[k] == pytest.approx((value, value - 0.05, value + 0.05), abs=1e-5)
+        (control,) = [t for t in shown if t["name"] == "random order" and t["text"][0] == model]
+        chance = points(control)
+        assert {k: y for k, (y, _, _) in chance.items()} == {0: 0.0, 2: pytest.approx(0.2), 6: 1.0}
+
+
+@pytest.mark.parametrize("task", ["ioi", "docstring"])
+def test_the_dashed_segment_runs_from_curve_to_curve(section, task):
+    whole = section("circuits", small.circuits(), ("plain", "thin"))
+    line, text = panel(whole, "How much", TITLES[task]).marks
+    ends = {first_at(small.EXPLAINED[model, task]) for model in ("plain", "thin")}
+    assert {line["x0"], line["x1"]} == ends
+    assert line["y0"] == line["y1"] == 0.9
+    dense, sparse = (first_at(small.EXPLAINED[model, task]) for model in ("plain", "thin"))
+    assert text["text"].startswith(f"{dense / sparse:.1f}x<br>[")
+    assert text["x"] == max(ends)
+
+
+def test_few_of_many_heads_get_room_on_a_root_axis(section):
+    tables = small.circuits()
+    last = tables["curves"]["k"] == 6
+    tables["curves"].loc[last, "k"] = 900  # a model of 900 heads that needs four
+    whole = section("circuits", tables, ("plain", "thin"))
+    shown = panel(whole, "How much", "IOI")
+    assert shown.root
+    assert shown.x["title"].endswith("(√ axis)")
+    (line,) = [trace for trace in shown.traces if trace.get("name") == "plain, integrated"]
+    assert [x * x for x in line["x"]] == pytest.approx([0, 1, 2, 4, 900], rel=1e-3)
+    assert set(points(line)) == {0, 1, 2, 4, 900}  # what is said is the number itself
+    for at, text in zip(shown.x["tickvals"], shown.x["ticktext"], strict=True):
+        assert at * at == pytest.approx(int(text), rel=1e-3)
+    segment = shown.marks[0]
+    assert {round(segment[end] ** 2) for end in ("x0", "x1")} == {2, 4}
+
+
+@pytest.mark.parametrize("by", ["signed", "absolute", "hinders"])
+def test_heads_are_marked_in_the_order_in_which_they_were_kept_for_each_model(section, by):
+    whole = section("circuits", small.circuits(by), ("plain", "thin"))
+    key = {"signed": lambda v: v, "absolute": abs, "hinders": lambda v: -v}[by]
+    expected = by_value([key(value) for value in small.CIRCUIT_SCORES])
+    shown = panel(whole, "How much", "IOI")
+    assert set(shown.owners.values()) == {"plain", "thin"}
+    for series, order in shown.orders.items():
+        assert order == expected
+        assert series.startswith(f"{shown.owners[series]}, integrated")
+
+
+def test_masked_heads_are_not_called_kept(section):
+    whole = section("circuits", small.circuits(action="mask"), ("plain", "thin"))
+    assert panel(whole, "How much", "IOI").x["title"] == "Number of Heads Masked"
+    assert any(s.startswith("Masked heads of plain that take away 90% of the effect") for s in said(whole))
+
+
+def test_the_attention_map_has_each_weight_at_its_query_and_key(section):
+    shown = panel(
+        section("circuits", small.circuits(), ("plain", "thin")), "What the first kept", "L0H2, ioi"
+    )
+    (trace,) = shown.traces
+    assert trace["z"] == [[1, None, None], [0.5, 0.5, None], [0.333, 0.333, 0.333]]
+    assert trace["text"][0] == ["a", "b", "c"]
+    assert shown.attention == "L0H2"
+
+
+# ---- masking -------------------------------------------------------------------------------------------
+
+
+def test_masking_is_told_at_the_k_where_top_and_random_differ_most(section):
+    sentences = said(section("masking", small.masking()))
+    for task in ("Recall", "Logic"):
+        top, rest = small.MASKED[task, "top"], small.MASKED[task, "random"]
+        k = max(top, key=lambda k: rest[k][0] - top[k][0])
+        (sentence,) = [s for s in sentences if s.startswith(f"{task}, tiny:")]
+        shown = [int(number) / 100 for number in re.findall(r"(\d+)%", sentence)]
+        assert shown == pytest.approx([small.MASKED[task, "full"][0][0], *top[k], *rest[k]])
+        assert f"with {k} masked" in sentence
+        assert ("the bands overlap" in sentence) == (top[k][2] >= rest[k][1])
+    found = {f.sentence[:6]: f.weight for f in section("masking", small.masking()).findings}
+    assert found["Recall"] == pytest.approx(0.65)
+
+
+def test_the_curves_of_masking_begin_with_every_head_and_leave_single_draws_out(section):
+    whole = section("masking", small.masking())
+    for task in ("Recall", "Logic"):
+        shown = panel(whole, "Masking the heads", task)
+        drawn = lines(shown)
+        start = small.MASKED[task, "full"][0]
+        for series, word in (("top", "TopK"), ("random", "RandomK")):
+            assert points(drawn[f"{word} Accuracy"]) == {0: start, **small.MASKED[task, series]}
+            # A logarithmic axis has no 0: it stands one step before the first K, and says 0.
+            assert drawn[f"{word} Accuracy"]["x"] == [1, 2, 4]
+            near = points(drawn[f"{word} chrF"])
+            assert {k: y for k, (y, _, _) in near.items()} == {
+                k: pytest.approx(1 - y / 2)
+                for k, (y, _, _) in {0: start, **small.MASKED[task, series]}.items()
+            }
+            assert drawn[f"{word} chrF"]["second"]
+        assert shown.x["tickvals"] == [1, 2, 4]
+        assert shown.x["ticktext"] == ["0", "2", "4"]
+    assert points(lines(panel(whole, "Masking the heads", "Recall"))["Layer-matched Accuracy"]) == {
+        4: (0.7, 0.5, 0.8)
+    }
+
+
+def test_heads_are_marked_in_the_order_in_which_they_were_masked(section):
+    shown = panel(section("masking", small.masking()), "Masking the heads", "Recall")
+    assert shown.orders["top"] == names(small.MASK_ORDER)
+
+
+def test_the_cross_table_has_whose_heads_in_rows_and_what_was_measured_in_columns(section):
+    (shown,) = chart(section("masking", small.masking()), "Mask one ability").panels
+    (trace,) = shown.traces
+    assert (trace["y"], trace["x"]) == (["Recall", "Logic"], ["Recall", "Logic"])
+    assert trace["z"] == [[-0.6, -0.25], [-0.1, -0.25]]
+
+
+# ---- prompts -------------------------------------------------------------------------------------------
+
+
+def exact_p(only_first, only_second) -> float:
+    """McNemar: how often a fair coin parts the differing problems at least as unevenly."""
+    n = only_first + only_second
+    ways = sum(math.comb(n, k) for k in range(n + 1) if abs(k - n / 2) >= abs(only_first - n / 2))
+    return ways / 2**n
+
+
+def test_prompts_are_told_with_the_paired_answers_counted_by_hand(section):
+    head, *each = said(section("prompts", small.prompts()))
+    base = small.RIGHT["none"]
+    p = {}
+    for name in ("meaningless", "meaningful"):
+        pairs = list(zip(base, small.RIGHT[name], strict=True))
+        lost, won = pairs.count((1, 0)), pairs.count((0, 1))
+        p[name] = exact_p(lost, won)
+        (sentence,) = [s for s in each if s.startswith(f"tiny on sums, {name} against none:")]
+        points = 100 * (won - lost) / len(base)
+        assert float(re.search(r": (−?[\d.]+) points", sentence)[1].replace("−", "-")) == pytest.approx(
+            points, abs=0.051
+        )
+        assert f"McNemar p = {p[name]:.3g}," in sentence
+        assert "n = 16" in sentence
+    holm = 2 * min(p.values())  # the smaller of two
+    (worse,) = [s for s in each if "meaningful against" in s]
+    assert f"Holm {holm:.3g}" in worse
+    assert ": significant;" in worse
+    assert head.startswith("No gain is significant (Holm p ≥ 0.05); significantly worse: Mful −50.0 points")
+
+
+def test_the_bars_of_prompts_are_the_shares_of_right_answers(section):
+    shown = panel(section("prompts", small.prompts()), "Answers under", "Results on sums")
+    for name, label in (("none", "w/o"), ("meaningless", "w/ Mless"), ("meaningful", "w/ Mful")):
+        (bar,) = [trace for trace in shown.traces if trace["name"] == label]
+        share = 100 * sum(small.RIGHT[name]) / 16
+        assert (bar["x"], bar["y"]) == (["tiny"], [pytest.approx(share, abs=1e-3)])
+        ((low, high),) = bar["customdata"]
+        assert low < share < high
+        assert share - bar["error_y"]["arrayminus"][0] == pytest.approx(low, abs=1e-2)
+        assert share + bar["error_y"]["array"][0] == pytest.approx(high, abs=1e-2)
+
+
+def test_profiles_share_the_original_tokens_and_shade_only_what_was_inserted(section):
+    whole = section("prompts", small.prompts())
+    above, below = chart(whole, "Where tiny attends").panels
+    for name, label in (("none", "None"), ("meaningless", "Mless"), ("meaningful", "Mful")):
+        (trace,) = [t for t in above.traces if t["name"] == label]
+        assert trace["text"] == small.ORIGINAL
+        assert trace["x"] == list(range(len(small.ORIGINAL)))
+        kept = [place for place in range(9) if place not in small.INSERTED[name]][: len(small.ORIGINAL)]
+        assert trace["y"] == [pytest.approx(0.01 * (place + 1)) for place in kept]
+    assert [t["name"] for t in below.traces] == ["Mless", "Mful"]
+    shaded = [(mark["x0"], mark["x1"]) for mark in below.marks]
+    assert shaded == [(1.5, 3.5), (5.5, 6.5)]  # not the tokens of the question between the two
+
+
+def test_the_map_of_what_moved_has_every_head_of_each_condition(section):
+    whole = section("prompts", small.prompts())
+    for label in ("Mless", "Mful"):
+        (trace,) = panel(whole, "How far the insertion moves", f"{label}, sums").traces
+        assert trace["z"] == [[0.1, 0.2, 0.3], [0.2, 0.4, 0.6]]
+    assert set(whole.heads["measure"]) == {
+        "attention moved by meaningless",
+        "attention moved by meaningful",
+    }
+    assert len(whole.heads) == 2 * len(HEADS)
+
+
+# ---- together ------------------------------------------------------------------------------------------
+
+
+def test_every_finding_stands_on_the_page_as_it_was_worded(make_run, tmp_path):
+    runs = [
+        make_run("r", "roles", small.roles(), models=("big", "small")),
+        make_run("c", "circuits", small.circuits(), models=("plain", "thin")),
+        make_run("m", "masking", small.masking()),
+        make_run("p", "prompts", small.prompts()),
+    ]
+    page = write_report(runs, tmp_path / "r.html").read_text()
+    items = re.findall(r"<li>(.*?)</li>", page.split('<script type="application/json"')[0])
+    worded = [f.sentence for run in runs for f in writers()[Run(run).study](Run(run)).findings]
+    from html import unescape
+
+    assert [unescape(item) for item in items] == worded
+    assert json.dumps(data_of(page)).count('"map": true') == 6 + 2

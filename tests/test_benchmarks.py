@@ -1,0 +1,120 @@
+"""The benchmarks count right, do the same as the engine, and the pages say what was measured."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from headwise.heads import Head, mask_gates, single_gates
+from headwise.metrics import metric
+from headwise.model.encode import batch_of
+from headwise.model.engine import Engine
+from helpers import REPOSITORY, word_task
+
+
+@pytest.fixture(autouse=True)
+def benchmarks_on_path(monkeypatch):
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
+    yield
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(REPOSITORY / "benchmarks")):
+            del sys.modules[name]
+
+
+def test_the_pages_are_what_the_script_writes_from_the_results():
+    for path, text in importlib.import_module("table").pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"run benchmarks/table.py: {path.name} is stale"
+
+
+def test_a_table_shows_the_ratio_to_the_fastest_peer_and_says_where_none_was_measured():
+    table = importlib.import_module("table")
+    way = {"seconds": 2.0, "times_headwise": 1.0}
+    job = {"work": "w", "ways": {"headwise": way, "nnsight": way}, "fastest_peer": "nnsight", "ratio": 2.75}
+    some = {"machine": "chip, 2 threads", "date": "2031-01-02", "jobs": {"d": job}}
+    page = table.readme(some, {})
+    assert "| ablation curve, 0 to 50 heads, three orders | 2.8 × | – |" in page
+    assert "chip" in page
+    assert "2031-01-02" in page
+    assert "learned gates" not in page
+
+
+def test_examples_in_the_benchmarks_docstrings_run():
+    assert doctest.testmod(importlib.import_module("jobs.ablation")).attempted
+    assert doctest.testmod(importlib.import_module("jobs.ablation")).failed == 0
+
+
+def test_the_floor_counts_what_variants_share_once(tiny):
+    cost = importlib.import_module("common").Cost(tiny.hf.config)
+    shape, tokens = tiny.shape, 5
+    one = cost.variants(np.ones((1, *shape)), tokens)
+    assert one == pytest.approx(cost.row(tokens))
+    same = cost.variants(np.ones((3, *shape)), tokens)
+    assert same == pytest.approx(one + 2 * cost.unembedding)
+    # A head of the last layer: all but what follows its gates is there already.
+    late = cost.variants(np.stack([np.ones(shape), mask_gates([Head(shape[0] - 1, 0)], shape)]), tokens)
+    assert late == pytest.approx(one + tokens * cost.after + cost.unembedding)
+    early = cost.variants(np.stack([np.ones(shape), mask_gates([Head(0, 0)], shape)]), tokens)
+    assert early == pytest.approx(2 * one - tokens * (cost.before + cost.mixing * (tokens + 1) / 2))
+
+
+def test_operations_of_a_row_are_two_per_weight_and_token(tiny):
+    cost = importlib.import_module("common").Cost(tiny.hf.config)
+    weights = sum(p.numel() for name, p in tiny.hf.named_parameters() if "layers" in name and p.dim() == 2)
+    tokens = 7
+    attention = cost.layers * cost.mixing * tokens * (tokens + 1) / 2
+    assert cost.row(tokens, 0) == pytest.approx(2 * weights * tokens + attention)
+
+
+def test_the_loop_of_hooks_and_the_engine_do_the_same(tiny):
+    hooks = importlib.import_module("ways.hooks").Hooks(tiny.hf)
+    task = word_task(4)
+    engine = Engine(tiny, task, metric("logit_diff"))
+    batch = batch_of(engine.rows)
+    row = torch.arange(4)
+
+    def difference(logits):
+        return logits[row, batch["rights"][:, 0, 1]] - logits[row, batch["wrongs"][:, 0, 1]]
+
+    heads = [Head(0, 1), Head(2, 3)]
+    with torch.inference_mode():
+        for narrow in (False, True):
+            alone = [difference(hooks.logits(batch["ids"], [head], narrow)).numpy() for head in heads]
+            np.testing.assert_allclose(
+                engine.measure(single_gates(heads, tiny.shape)).values, alone, atol=1e-5
+            )
+            both = difference(hooks.logits(batch["ids"], heads, narrow)).numpy()
+            np.testing.assert_allclose(
+                engine.measure(mask_gates(heads, tiny.shape)[None]).values[0], both, atol=1e-5
+            )
+    gates = torch.full((4, *tiny.shape), 0.6, requires_grad=True)
+    (slopes,) = torch.autograd.grad(difference(hooks.gated(batch["ids"], gates, True)).sum(), gates)
+    ours = engine.gradients(np.full(tiny.shape, 0.6))[1]
+    np.testing.assert_allclose(ours, slopes.numpy(), atol=1e-5)
+
+
+def test_turns_alternate_and_every_second_is_somebodys():
+    common = importlib.import_module("common")
+    order = []
+    ways = {name: [lambda n=name, i=i: order.append((n, i)) for i in range(2)] for name in ("ours", "theirs")}
+    seconds, results = common.in_turns(ways | {"once": [lambda: order.append(("once", 0))]})
+    assert order == [("ours", 0), ("theirs", 0), ("once", 0), ("ours", 1), ("theirs", 1)]
+    assert {name: len(found) for name, found in results.items()} == {"ours": 2, "theirs": 2, "once": 1}
+    assert all(spent > 0 for spent in seconds.values())
+
+
+def test_peak_memory_is_what_was_alive_at_once():
+    common = importlib.import_module("common")
+
+    def work():
+        for _ in range(3):
+            torch.zeros(2**20).add_(1)  # 4 MB each, one after another
+        a, b = torch.zeros(2**20), torch.zeros(2**20)
+        return a + b
+
+    assert common.peak_mb(work) == pytest.approx(12, rel=0.05)
