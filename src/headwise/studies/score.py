@@ -30,6 +30,7 @@ class ScoreSettings(StudySettings):
     tasks: tuple[str, ...] = ("ioi",)
     """Built-in names, files, or hub:owner/name."""
     methods: tuple[str, ...] = ("ablation",)
+    """Score methods (headwise list methods)."""
     n: int = 64
     """Examples per task."""
     metric: str | None = None
