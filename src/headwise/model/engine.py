@@ -184,8 +184,9 @@ class Engine:
                             raise
                         self._shrink()
                         continue
-                    values[np.ix_(chunk, columns)] = result
-                    full[np.ix_(chunk, columns)] = paired
+                    places = np.ix_(np.array(chunk), columns)
+                    values[places] = result
+                    full[places] = paired
                     pending = pending[len(chunk) :]
                     self._advance(len(chunk) * len(numbers))
         except (torch.OutOfMemoryError, RuntimeError) as error:
