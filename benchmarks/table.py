@@ -13,7 +13,6 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-BEGIN, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 Results = dict[str, Any]
 """What `peers.py` wrote on one device; empty where it has not run."""
 
@@ -29,8 +28,17 @@ SHORT = {
 }
 
 
-def load(device: str) -> Results:
-    path = RESULTS / f"peers-{device}.json"
+GROWN = {
+    "examples": "examples",
+    "length": "tokens per prompt",
+    "heads": "heads",
+    "size": "parameters",
+    "masks": "masks of a generation",
+}
+
+
+def load(device: str, kind: str = "peers") -> Results:
+    path = RESULTS / f"{kind}-{device}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
@@ -39,6 +47,8 @@ def load(device: str) -> Results:
 
 def readme(cpu: Results, cuda: Results) -> str:
     """One row per job: the ratio to the fastest peer on each device."""
+    if not cpu and not cuda:
+        return "Not measured yet."
     lines = [
         _where(cpu, cuda),
         "",
@@ -94,7 +104,31 @@ def _ratio(letter: str, results: Results) -> str:
 
 def full(cpu: Results, cuda: Results) -> str:
     """Every way of every job, device by device."""
-    return "\n\n".join(_device(results) for results in (cpu, cuda) if results)
+    parts = []
+    for device, results in (("cpu", cpu), ("cuda", cuda)):
+        if results:
+            parts += [
+                _device(results),
+                *_picture(f"peers-{device}", "Time of each way as a multiple of ours"),
+            ]
+    return "\n\n".join(parts)
+
+
+def growth(device: str) -> str:
+    """The exponent of every curve, and the page of curves."""
+    found = load(device, "growth")
+    if not found:
+        return ""
+    lines = [f"{found['machine']}, {found['date'][:10]}:", "", "| against | time | memory |", "|---|---|---|"]
+    for name, curve in found["curves"].items():
+        lines.append(f"| {GROWN[name]} | x^{curve['time_exponent']:.2f} | x^{curve['memory_exponent']:.2f} |")
+    picture = _picture(f"growth-{device}", "Time and memory against examples, length, heads, size and masks")
+    return "\n".join([*lines, "", *picture])
+
+
+def _picture(name: str, about: str) -> list[str]:
+    path = RESULTS / f"{name}.png"
+    return [f"![{about}](../benchmarks/results/{path.name})"] if path.exists() else []
 
 
 def _device(results: Results) -> str:
@@ -188,18 +222,24 @@ def _said(letter: str, job: dict[str, Any]) -> list[str]:
 # ---- pages -------------------------------------------------------------------------------------------------
 
 
-def replaced(page: str, table: str) -> str:
+def replaced(page: str, marker: str, table: str) -> str:
     """The page with the table between its markers."""
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+    begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
+    before, rest = page.split(begin)
+    _, after = rest.split(end)
+    return f"{before}{begin}\n{table}\n{end}{after}"
 
 
 def pages() -> dict[Path, str]:
     """Each page as it should be."""
     cpu, cuda = load("cpu"), load("cuda")
-    made = {ROOT / "README.md": readme(cpu, cuda), ROOT / "docs" / "benchmarks.md": full(cpu, cuda)}
-    return {path: replaced(path.read_text(encoding="utf-8"), table) for path, table in made.items()}
+    front, long = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
+    detailed = replaced(long.read_text(encoding="utf-8"), "benchmarks", full(cpu, cuda))
+    curves = "\n\n".join(filter(None, map(growth, ("cpu", "cuda"))))
+    return {
+        front: replaced(front.read_text(encoding="utf-8"), "benchmarks", readme(cpu, cuda)),
+        long: replaced(detailed, "growth", curves),
+    }
 
 
 def main() -> None:

@@ -37,10 +37,11 @@ def ablation(bench: Bench) -> dict[str, Any]:
     seconds, results = in_turns(ways, bench.device)
     values = {name: merged(parts) for name, parts in results.items()}
     total = len(model.heads())
-    # A head costs a peer the same wherever it is; for us a late one is cheaper, so operations are counted.
-    everything, run = (
-        bench.cost.variants(single_gates(list(heads), model.shape), inputs.tokens)
-        for heads in (model.heads(), values["headwise"])
+    # A head costs a peer the same wherever it is. For us a late one is cheaper, and every turn has a run of its own
+    # with all heads, which the whole work has once; so operations are counted.
+    everything = bench.cost.variants(beside_all(bench, model.heads()), inputs.tokens)
+    run = sum(
+        bench.cost.variants(beside_all(bench, list(part)), inputs.tokens) for part in results["headwise"]
     )
     found = summary(
         seconds,
@@ -125,6 +126,15 @@ def spread(layers: int, count: int) -> list[int]:
     """
     count = min(count, layers)
     return [int((2 * i + 1) * layers / (2 * count)) for i in range(count)]
+
+
+def beside_all(bench: Bench, heads: list[Head]) -> np.ndarray:
+    """Gates of each of these heads alone at 0, and of the run with all heads that they are compared with."""
+    return with_baseline(single_gates(heads, bench.model.shape))
+
+
+def with_baseline(gates: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.ones_like(gates[:1]), gates])
 
 
 def heads_of(bench: Bench, layers: list[int]) -> list[Head]:

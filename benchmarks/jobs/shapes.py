@@ -18,7 +18,7 @@ from headwise.heads import Head, single_gates
 from headwise.metrics import metric
 from headwise.model.engine import Engine
 from headwise.tasks import Example, Task
-from jobs.ablation import spread
+from jobs.ablation import spread, with_baseline
 from ways.hooks import Hooks
 
 SHAPES: dict[str, dict[str, int]] = {
@@ -132,8 +132,10 @@ def _case(
         },
         device,
     )
-    needed = len(task) * cost.variants(single_gates(ours, model.shape), tokens)
-    everything = len(task) * cost.variants(single_gates(model.heads(), model.shape), tokens)
+    needed, everything = (
+        len(task) * cost.variants(with_baseline(single_gates(heads, model.shape)), tokens)
+        for heads in (ours, model.heads())
+    )
     per_head = {way: spent / len(theirs) for way, spent in seconds.items()}
     # For us a late head is cheaper than an early one, so operations are counted, not heads.
     per_head["headwise"] = seconds["headwise"] * everything / needed / len(model.heads())

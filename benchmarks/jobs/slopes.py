@@ -11,29 +11,33 @@ from common import in_turns, peak_mb
 
 
 def slopes(bench: Bench) -> dict[str, Any]:
-    """One backward pass at full gates, then one at the middle of each step; one level is one turn."""
+    """One backward pass at full gates is the first turn; one at the middle of each step, averaged, the second."""
     inputs = bench.inputs(bench.arguments.examples)
     engine, shape = bench.engine(inputs), bench.model.shape
     steps = bench.arguments.steps
-    levels = [1.0, *((np.arange(steps) + 0.5) / steps)]
+    levels = (np.arange(steps) + 0.5) / steps
     peers = bench.peers(inputs, slopes=True)
 
-    def ours(level: float) -> np.ndarray:
-        return engine.gradients(np.full(shape, level))[1]
+    def ours() -> np.ndarray:
+        return engine.gradients()[1]
 
-    ours(1.0)  # warm
-    ways = {"headwise": [lambda x=level: ours(x) for level in levels]}
+    ours()  # warm
+    ways = {"headwise": [ours, lambda: engine.mean_gradients(levels)]}
     ways |= {
-        peer.label: [lambda p=peer, x=level: p.slopes(inputs, x, shape) for level in levels] for peer in peers
+        peer.label: [
+            lambda p=peer: p.slopes(inputs, 1.0, shape),
+            lambda p=peer: sum(p.slopes(inputs, level, shape) for level in levels) / steps,
+        ]
+        for peer in peers
     }
     seconds, results = in_turns(ways, bench.device)
     found = summary(
         seconds,
         dict.fromkeys(seconds, 1.0),
-        work=f"slopes by {len(bench.model.heads())} gates at {len(levels)} levels, {len(inputs.ids)} prompts of "
-        f"{inputs.tokens} tokens",
+        work=f"slopes by {len(bench.model.heads())} gates, at 1 and averaged over {steps} levels, "
+        f"{len(inputs.ids)} prompts of {inputs.tokens} tokens",
         # A backward pass to the gates alone costs as much as the forward one: weights ask for nothing.
-        floor_s=2 * len(levels) * len(inputs.ids) * bench.cost.row(inputs.tokens) / bench.rate,
+        floor_s=2 * (1 + steps) * len(inputs.ids) * bench.cost.row(inputs.tokens) / bench.rate,
     )
     for peer in peers:
         found["ways"][peer.label] |= {
@@ -41,7 +45,7 @@ def slopes(bench: Bench) -> dict[str, Any]:
             "largest_difference": _gap(results["headwise"], results[peer.label]),
             "peak_mb": peak_mb(lambda p=peer: p.slopes(inputs, 1.0, shape), bench.device),
         }
-    found["ways"]["headwise"]["peak_mb"] = peak_mb(lambda: ours(1.0), bench.device)
+    found["ways"]["headwise"]["peak_mb"] = peak_mb(ours, bench.device)
     found["largest_difference"] = max(
         (way["largest_difference"] for way in found["ways"].values() if "largest_difference" in way),
         default=0.0,
@@ -50,7 +54,7 @@ def slopes(bench: Bench) -> dict[str, Any]:
 
 
 def _gap(ours: list[np.ndarray], theirs: list[np.ndarray]) -> float:
-    """Largest difference, as a share of the largest slope at its level: slopes have a scale of their own."""
+    """Largest difference, as a share of the largest slope of its turn: slopes have a scale of their own."""
     gap = max(float(np.abs(a - b).max() / np.abs(a).max()) for a, b in zip(ours, theirs, strict=True))
     assert gap < 1e-3, f"slopes differ by {gap} of the largest"
     return gap

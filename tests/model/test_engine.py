@@ -358,3 +358,19 @@ def test_a_planted_head_is_found(tiny):
     others = [abs(scores[h]) for h in scores.heads() if h != Head(2, 1)]
     assert max(others) == 0
     assert abs(scores["L2H1"]) > 0.01
+
+
+@pytest.mark.parametrize("batch_tokens", [30, 120, 10_000])
+@pytest.mark.parametrize("reference", ["zero", "mean"])
+def test_the_mean_of_slopes_over_levels_is_that_of_one_call_per_level(tiny64, batch_tokens, reference):
+    engine = Engine(
+        tiny64,
+        word_task(equal_length=False),
+        metric("logit_diff"),
+        reference=reference,
+        batch_tokens=batch_tokens,
+    )
+    levels = [0.1, 0.35, 0.9]
+    single = [engine.gradients(np.full(tiny64.shape, level))[1] for level in levels]
+    np.testing.assert_allclose(engine.mean_gradients(levels), np.mean(single, axis=0), atol=1e-12)
+    assert not np.allclose(single[0], single[2])

@@ -175,7 +175,7 @@ class Engine:
             columns = np.array(numbers)
             for pending in self._queues(gates, entries):
                 while pending:
-                    chunk = pending[: self._variants_at_once(block)]
+                    chunk = np.array(pending[: self._variants_at_once(block)])
                     try:
                         result, paired = self._chunk(block, gates[chunk], int(entries[chunk[0]]))
                     except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -245,17 +245,40 @@ class Engine:
         # A backward pass keeps every layer's activations, so fewer tokens fit.
         with self.model.frozen():
             for numbers in self._partition(2):
-                self._gradients_of(at, numbers, values, slopes)
+                examples = [self.rows[n].example for n in numbers]
+                values[examples], slopes[examples] = self._slopes(numbers, at[examples])
+                self._advance(len(numbers))
         return values, slopes
 
-    def _gradients_of(
-        self, at: np.ndarray, numbers: list[int], values: np.ndarray, slopes: np.ndarray
-    ) -> None:
-        examples = [self.rows[n].example for n in numbers]
+    def mean_gradients(self, levels: Sequence[float] | np.ndarray) -> np.ndarray:
+        """Derivatives by the gates `[E, L, H]`, averaged over several levels at which all gates stand together.
+
+        Several levels share a batch where the budget has room for them.
+        """
+        total = np.zeros((len(self.task), *self.model.shape))
+        with self.model.frozen():
+            for numbers in self._partition(2):
+                examples = [self.rows[n].example for n in numbers]
+                longest = max(len(self.rows[n].ids) for n in numbers)
+                at_once = max(1, self.batch_tokens // (2 * len(numbers) * longest))
+                for first in range(0, len(levels), at_once):
+                    some = np.asarray(levels[first : first + at_once], dtype=np.float64)
+                    at = np.broadcast_to(
+                        np.repeat(some, len(numbers))[:, None, None],
+                        (len(some) * len(numbers), *self.model.shape),
+                    )
+                    _, slopes = self._slopes(list(numbers) * len(some), at)
+                    total[examples] += slopes.reshape(len(some), len(numbers), *self.model.shape).sum(axis=0)
+                    self._advance(len(some) * len(numbers))
+        return total / len(levels)
+
+    def _slopes(self, numbers: list[int], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Values `[S]` and slopes `[S, L, H]` of the rows of these numbers at gates of their own; out of memory, in
+        two halves."""
         try:
             block = self._prepared(numbers, streams=False)
             gates = torch.tensor(
-                at[examples], dtype=self.model.gate_dtype, device=self.model.device, requires_grad=True
+                at, dtype=self.model.gate_dtype, device=self.model.device, requires_grad=True
             )
             metric = self.differentiable(block, gates)
             metric.sum().backward()
@@ -266,13 +289,13 @@ class Engine:
             if len(numbers) == 1:
                 raise self.does_not_fit(numbers[0]) from error
             middle = len(numbers) // 2
-            self._gradients_of(at, numbers[:middle], values, slopes)
-            self._gradients_of(at, numbers[middle:], values, slopes)
-            return
+            halves = [
+                self._slopes(numbers[part], at[part]) for part in (slice(0, middle), slice(middle, None))
+            ]
+            values, slopes = (np.concatenate(parts) for parts in zip(*halves, strict=True))
+            return values, slopes
         assert gates.grad is not None
-        values[examples] = metric.detach().double().cpu().numpy()
-        slopes[examples] = gates.grad.double().cpu().numpy()
-        self._advance(len(numbers))
+        return metric.detach().double().cpu().numpy(), gates.grad.double().cpu().numpy()
 
     def differentiable(self, block: _Block, gates: Tensor) -> Tensor:
         """The metric of a block's rows `[S]` as a function of their gates `[S, L, H]`, for autograd."""
