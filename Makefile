@@ -6,11 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-<<<<<<< HEAD
-.PHONY: scale demo test lint types unit browser bench families test-comet clean
-=======
-.PHONY: demo test lint types unit browser bench fuzz survive families test-comet clean
->>>>>>> main
+.PHONY: demo test lint types unit browser bench fuzz survive scale families test-comet clean
 
 demo: $(STAMP)
 	$(BIN)/headwise demo
@@ -49,13 +45,12 @@ $(BENCH_STAMP):
 	rm -f $(BENCH)/.ready-*
 	touch $@
 
-<<<<<<< HEAD
 # A study on Ray workers and one of 100,000 cells: half an hour, on a machine that has nothing else to do.
 scale: $(STAMP)
 	$(BIN)/python benchmarks/ray_overhead.py
 	$(BIN)/python benchmarks/many_cells.py
 	$(BIN)/python benchmarks/scale_page.py
-=======
+
 # 10,000 bad inputs: task files, study files, heads, gates, model folders, run folders, command lines. Each must work or
 # be refused in a sentence; HEADWISE_FUZZ_SEED=1 makes others.
 fuzz: $(STAMP)
@@ -64,7 +59,6 @@ fuzz: $(STAMP)
 # One study killed 50 times at random moments, against the same study left alone.
 survive: $(STAMP)
 	$(BIN)/python benchmarks/survival.py
->>>>>>> main
 
 # COMET for real, in an environment of its own (unbabel-comet pins old libraries), on a tiny model made on the spot.
 COMET_PYTHON ?= python3.11
