@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types unit browser bench families test-comet clean
+.PHONY: demo test lint types unit browser bench fuzz survive families test-comet clean
 
 demo: $(STAMP)
 	$(BIN)/headwise demo
@@ -44,6 +44,15 @@ $(BENCH_STAMP):
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . --requirement benchmarks/requirements.txt
 	rm -f $(BENCH)/.ready-*
 	touch $@
+
+# 10,000 bad inputs: task files, study files, heads, gates, model folders, run folders, command lines. Each must work or
+# be refused in a sentence; HEADWISE_FUZZ_SEED=1 makes others.
+fuzz: $(STAMP)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 HEADWISE_FUZZ=$${HEADWISE_FUZZ:-10000} $(BIN)/pytest tests/fuzz
+
+# One study killed 50 times at random moments, against the same study left alone.
+survive: $(STAMP)
+	$(BIN)/python benchmarks/survival.py
 
 # COMET for real, in an environment of its own (unbabel-comet pins old libraries), on a tiny model made on the spot.
 COMET_PYTHON ?= python3.11

@@ -1,9 +1,9 @@
 """A study killed at random moments, again and again, against the same study left alone.
 
-    python benchmarks/survival.py [--kills 50] [--tasks 8] [--examples 24] [--seed 0]
+    python benchmarks/survival.py [--kills 50] [--abilities 6] [--examples 6] [--seed 0]
 
-A tiny model and some word tasks are made on the spot; `headwise run score` then runs as a process of its own, forked
-from one that has imported the libraries and computed nothing, so that its time goes into the run. It is
+A tiny model and a file of examples are made on the spot; `headwise run masking` then runs as a process of its own,
+forked from one that has imported the libraries and computed nothing, so that its time goes into the run. It is
 killed (SIGKILL) at random moments: while it starts, while cells are computed and stored, while tables, figures and
 the report are written. After the last kill it is left to end. Its tables must be byte for byte those of a run that
 nobody disturbed. Before and after each session the finished cells are read from the store, and the process notes each
@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-METHODS = ("ablation", "attribution", "keep", "direct", "random")
 WORDS = "the a cat dog bird saw met liked then and one two red blue big small ran sat he she it . ,".split()
 OPENED = "opened"
 """What the process under test notes first; then come the keys of the cells that it begins."""
@@ -100,21 +99,21 @@ def make_model(place: Path) -> Path:
     from headwise.model.tiny import tiny_model
 
     vocabulary = {word: number for number, word in enumerate(["<unk>", *WORDS])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106 - a word, no secret
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token=".")  # noqa: S106
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token=".")
     tiny_model("llama", vocab_size=len(vocabulary)).save_pretrained(place)
     tokenizer.save_pretrained(place)
     return place
 
 
-def make_task(path: Path, examples: int, draw: random.Random) -> Path:
-    """Sentences without sense, no two alike."""
+def make_task(path: Path, abilities: int, examples: int, draw: random.Random) -> Path:
+    """Sentences without sense, no two alike, under some labels."""
     rows: dict[str, dict[str, Any]] = {}
-    while len(rows) < examples:
+    while len(rows) < abilities * examples:
         prompt = " ".join(draw.choices(WORDS, k=draw.randint(5, 9)))
-        target, foil = draw.sample(WORDS, 2)
-        rows[prompt] = {"prompt": prompt, "target": f" {target}", "foils": [f" {foil}"]}
+        label = f"ability {len(rows) % abilities}"
+        rows.setdefault(prompt, {"prompt": prompt, "target": f" {draw.choice(WORDS)}", "label": label})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows.values()), encoding="utf-8")
     return path
 
@@ -181,8 +180,8 @@ class Trial:
     out: Path
     notes: Path
     draw: random.Random
-    cells: int
-    """How many the study has."""
+    cells: int = 0
+    """How many the study has, as far as is known."""
     sessions: list[Session] = field(default_factory=list)
 
     @property
@@ -276,20 +275,20 @@ def contents(out: Path, *patterns: str) -> dict[str, bytes]:
     }
 
 
-def survive(place: Path, kills: int, tasks: int, examples: int, seed: int) -> dict[str, Any]:
+def survive(place: Path, kills: int, abilities: int, examples: int, seed: int) -> dict[str, Any]:
     """Kill one study `kills` times, leave another alone, and compare."""
     draw = random.Random(seed)
     model = place / "model"
     in_a_child(lambda: make_model(model))
-    arguments = ["run", "score", "--device", "cpu", "--model", str(model), "--set", "n=1000"]
-    arguments += ["--set", f"methods=[{','.join(METHODS)}]"]
-    for number in range(tasks):
-        arguments += ["--data", str(make_task(place / f"words-{number}.jsonl", examples, draw))]
-    whole = Trial(arguments, place / "whole", place / "whole.notes", draw, tasks * len(METHODS))
+    data = make_task(place / "words.jsonl", abilities, 2 * examples, draw)
+    arguments = ["run", "masking", "--device", "cpu", "--model", str(model), "--data", str(data)]
+    for setting in ("abilities=all", f"n={examples}", "k=[1,2,3,4,6]", "new_tokens=3", "draws=2"):
+        arguments += ["--set", setting]
+    whole = Trial(arguments, place / "whole", place / "whole.notes", draw)
     began = time.monotonic()
     whole.session(None)
     alone = time.monotonic() - began
-    trial = Trial(arguments, place / "killed", place / "killed.notes", draw, tasks * len(METHODS))
+    trial = Trial(arguments, place / "killed", place / "killed.notes", draw, len(whole.sessions[-1].after))
     while (left := kills - sum(session.moment != "done" for session in trial.sessions)) > 0:
         trial.session(left)
     trial.session(None)
@@ -322,8 +321,8 @@ def report(whole: Trial, trial: Trial, alone: float) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--tasks", type=int, default=8)
-    parser.add_argument("--examples", type=int, default=24)
+    parser.add_argument("--abilities", type=int, default=6)
+    parser.add_argument("--examples", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     import torch
@@ -335,7 +334,7 @@ def main() -> None:
     headwise.studies.registry.studies()
     os.environ["HF_HUB_OFFLINE"] = "1"
     with tempfile.TemporaryDirectory() as place:
-        found = survive(Path(place), given.kills, given.tasks, given.examples, given.seed)
+        found = survive(Path(place), given.kills, given.abilities, given.examples, given.seed)
     result = {
         "date": datetime.now(timezone.utc).isoformat(timespec="minutes"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",

@@ -60,7 +60,7 @@ def test_check_prints_the_shape_and_the_proof(folder):
     assert "prefix reuse     yes" in done.stdout
 
 
-@pytest.mark.parametrize("what", ["models", "tasks", "metrics", "methods", "studies", "families"])
+@pytest.mark.parametrize("what", ["models", "tasks", "metrics", "methods", "studies", "settings", "families"])
 def test_lists_are_tab_separated_in_a_pipe(what):
     done = headwise("list", what)
     assert done.returncode == 0, done.stderr

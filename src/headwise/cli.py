@@ -20,7 +20,8 @@ from headwise.errors import HeadwiseError
 
 app = typer.Typer(
     name="headwise",
-    help="Find the attention heads that matter for a behaviour of a language model, and prove it.",
+    help="Find the attention heads that matter for a behaviour of a language model, and prove it.\n\n"
+    "Begin with `headwise demo`, or look at one model: `headwise check smollm2`, `headwise score smollm2 ioi`.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -80,12 +81,15 @@ def check(
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="models, tasks, metrics, methods, studies or families")],
+    what: Annotated[
+        str,
+        typer.Argument(help="models, tasks, metrics, methods, studies, settings (of studies) or families"),
+    ],
     live: Annotated[
         bool, typer.Option(help="families: try each anew with the installed transformers")
     ] = False,
 ) -> None:
-    """List what is there."""
+    """List what there is: models, tasks, metrics, methods, studies and their settings, families."""
     from headwise import listing
 
     listing.show(what, live=live)
@@ -103,7 +107,7 @@ def task_(
     device: Device = None,
     dtype: Dtype = None,
 ) -> None:
-    """Show what a task asks."""
+    """Show what a task asks and, with --model, how well a model does."""
     from headwise.showing import show_task
     from headwise.studies.settings import assignments
 
@@ -160,14 +164,18 @@ def score(
 
 @app.command()
 def run(
-    study: Annotated[str, typer.Argument(help="headwise list studies")],
+    study: Annotated[str, typer.Argument(help="which one: headwise list studies")],
     file: Annotated[Path | None, typer.Argument(help="a study file (YAML), or: published")] = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY")] = None,
-    model: Annotated[list[str] | None, typer.Option(help="repeat for several")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="bundled alias, hub id, folder or GGUF file; repeat for several"),
+    ] = None,
     task: Annotated[list[str] | None, typer.Option(help="name or file; repeat for several")] = None,
     data: Annotated[list[Path] | None, typer.Option(help="a task file, beside or instead of --task")] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--set", help="any setting of the study, as key=value")
+        list[str] | None,
+        typer.Option("--set", help="a setting of the study, as key=value: headwise list settings"),
     ] = None,
     fresh: Annotated[bool, typer.Option(help="set an earlier run in the same folder aside")] = False,
     device: Device = None,

@@ -24,6 +24,8 @@ def shown(value: object, longest: int = 80) -> str:
         text = text if "\n" not in text else " ".join(text.split())  # arrays are written over many lines
     except (ValueError, RecursionError):  # a number of thousands of digits, a list that holds itself
         text = f"a {type(value).__name__}"
+    if " at 0x" in text and text.startswith("<"):  # where in memory it lies tells nobody anything
+        text = f"a {type(value).__name__}"
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 

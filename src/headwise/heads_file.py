@@ -61,6 +61,21 @@ def _from_run(path: Path, task: str | None, method: str | None) -> Scores:
             f"{path} has {len(maps)} maps that fit; --task and --method choose one of those it holds: "
             + "; ".join(f"{row.task} by {row.method} ({row.model})" for row in maps.itertuples())
         )
-    values = grid(table)
+    values = grid(_checked(path, table))
     model, by_task, by_method = (str(maps[name].iloc[0]) for name in ("model", "task", "method"))
     return Scores(values, values, values[None], model, by_task, by_method)
+
+
+def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """The table, if every row is one head with its number; a negative layer would count from the end, unsaid."""
+    for name in ("layer", "head"):
+        numbers = pd.to_numeric(table[name], errors="coerce")
+        if numbers.isna().any() or (numbers % 1 != 0).any() or not numbers.between(0, 99_999).all():
+            raise HeadwiseError(
+                f"{path}: the column {name!r} must hold whole numbers from 0; give a run's scores.parquet"
+            )
+    if not pd.api.types.is_numeric_dtype(table["score"]):
+        raise HeadwiseError(f"{path}: the column 'score' holds no numbers; give a run's scores.parquet")
+    if table.duplicated(["layer", "head"]).any():
+        raise HeadwiseError(f"{path} has two scores for one head; give a run's scores.parquet")
+    return table.astype({"layer": int, "head": int})

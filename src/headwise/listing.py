@@ -18,6 +18,7 @@ def show(what: str, *, live: bool = False) -> None:
         "metrics": _metrics,
         "methods": _methods,
         "studies": _studies,
+        "settings": _settings,
         "families": lambda: _families(live),
     }
     if what not in kinds:
@@ -30,7 +31,15 @@ def _models() -> Rows:
     from headwise.model import bundled
     from headwise.model.companions import companions
 
-    rows = [[a.alias, a.title, a.licence, a.source] for a in bundled.aliases().values()]
+    rows = [
+        [
+            a.alias,
+            a.title if a.gguf else f"{a.title} (sentence embeddings, for the metric cosine)",
+            a.licence,
+            a.source,
+        ]
+        for a in bundled.aliases().values()
+    ]
     rows += [[c.alias, c.title, c.licence, c.source] for c in companions().values()]
     return ["alias", "model", "licence", "source"], rows
 
@@ -78,6 +87,14 @@ def _studies() -> Rows:
     from headwise.studies import studies
 
     return ["study", "question"], [[s.name, s.question] for s in studies().values()]
+
+
+def _settings() -> Rows:
+    from headwise.studies import studies
+    from headwise.studies.described import described
+
+    rows = [[study.name, *one] for study in studies().values() for one in described(study.settings)]
+    return ["study", "setting", "default", "about"], rows
 
 
 def _families(live: bool) -> Rows:

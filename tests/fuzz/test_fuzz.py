@@ -11,15 +11,15 @@ from fuzz import folders, inputs
 from fuzz.harness import Case, asked, run, wanted
 
 KINDS: dict[str, tuple[Case, int]] = {
-    "tasks": (inputs.task_files, 30),
-    "studies": (inputs.study_files, 25),
-    "heads": (inputs.heads, 15),
-    "gates": (inputs.gates, 8),
-    "orders": (inputs.orders, 3),
-    "models": (folders.model_folders, 6),
+    "tasks": (inputs.task_files, 80),
+    "studies": (inputs.study_files, 36),
+    "heads": (inputs.heads, 36),
+    "gates": (inputs.gates, 16),
+    "orders": (inputs.orders, 4),
+    "models": (folders.model_folders, 8),
     "runs": (folders.run_folders, 6),
     "settings": (folders.settings, 1),
-    "commands": (folders.command_line, 6),
+    "commands": (folders.command_line, 8),
 }
 """Each kind of case and its share."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
@@ -53,6 +54,33 @@ def test_several_devices_are_left_to_device_map(folder):
     expected = hw.load(folder, device="cpu", dtype="float32")
     task = word_task()
     assert hw.score(model, task).values.tolist() == hw.score(expected, task).values.tolist()
+
+
+_LAYERS = [f"model.layers.{layer}" for layer in range(4)]
+_REST = ["model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"]
+
+
+@pytest.mark.parametrize(
+    "spread",
+    [
+        {"device": "auto"},
+        {"device_map": dict.fromkeys(_REST + _LAYERS[:2], "cpu") | dict.fromkeys(_LAYERS[2:], "disk")},
+        {"device_map": {"model": "disk", "lm_head": "cpu"}},
+    ],
+    ids=["auto", "half on disk", "tokens read on disk"],
+)
+def test_a_spread_model_gives_the_numbers_of_one_in_one_place(folder, spread):
+    model = hw.load(folder, dtype="float32", **spread)
+    expected = hw.load(folder, device="cpu", dtype="float32")
+    task, gates = word_task(4), np.zeros((1, 4, 4))
+    for method in ("ablation", "attribution"):
+        assert (
+            hw.score(model, task, method).examples.tolist()
+            == hw.score(expected, task, method).examples.tolist()
+        )
+    texts = [hw.generate(m, ["the cat saw"], gates=gates, max_new_tokens=3).texts for m in (model, expected)]
+    assert texts[0] == texts[1]
+    assert model.fingerprint == expected.fingerprint
 
 
 def test_a_live_model_without_a_tokenizer_says_so_when_text_is_needed():

@@ -117,15 +117,15 @@ def five(browser, tmp_path_factory):
 @pytest.mark.parametrize(
     ("title", "x", "y", "expected"),
     [
-        ("What ablating the first k heads of each role does", 4, -4.0, "Facilitation: -4 [-4.5, -3.5]"),
+        ("What ablating the first k heads of each role does", 4, -4.0, "Facilitation, 4: -4 [-4.5, -3.5]"),
         ("The three roles of big's heads", 2, 0, "L0H20.1 [0, 0.2]n = 5"),
         (
             "How much of the behaviour the first k heads explain",
             2,
             0.7,
-            "plain, integrated: 0.7 [0.65, 0.75]",
+            "plain, integrated, 2: 0.7 [0.65, 0.75]",
         ),
-        ("Masking the heads of tiny", 4, 0.1, "TopK Accuracy: 0.1 [0, 0.2]"),
+        ("Masking the heads of tiny", 4, 0.1, "TopK Accuracy, 4: 0.1 [0, 0.2]"),
         (
             "Mask one ability's heads, measure another, tiny",
             "Logic",

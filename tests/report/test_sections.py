@@ -46,10 +46,8 @@ def lines(panel) -> dict:
 
 
 def points(trace) -> dict:
-    """x -> (y, lo, hi), as hovering shows them."""
-    return {
-        x: (y, *between) for x, y, between in zip(trace["x"], trace["y"], trace["customdata"], strict=True)
-    }
+    """k -> (y, lo, hi), as hovering shows them."""
+    return {k: (y, lo, hi) for y, (lo, hi, k) in zip(trace["y"], trace["customdata"], strict=True)}
 
 
 def band(panel, name):
@@ -144,6 +142,9 @@ def test_the_maps_and_shares_of_roles_are_those_of_the_tables(section):
 # ---- circuits ------------------------------------------------------------------------------------------
 
 
+TITLES = {"ioi": "IOI", "docstring": "Docstring"}
+
+
 def first_at(points, threshold=0.9) -> int:
     """Walk along a curve until it is there."""
     for k in sorted(points):
@@ -172,24 +173,45 @@ def test_circuits_are_told_with_the_heads_their_curves_need(section):
 def test_the_curves_of_circuits_have_every_point_and_controls_their_mean(section):
     whole = section("circuits", small.circuits(), ("plain", "thin"))
     for (model, task), curve in small.EXPLAINED.items():
-        shown = lines(panel(whole, "How much", task))
-        drawn = points(shown[f"{model}, integrated"])
+        shown = [trace for trace in panel(whole, "How much", TITLES[task]).traces if "customdata" in trace]
+        (line,) = [trace for trace in shown if trace["name"] == f"{model}, integrated"]
+        drawn = points(line)
+        assert line["x"] == sorted(curve)
         assert set(drawn) == set(curve)  # the metric itself, in the same table, is another thing
         for k, value in curve.items():
             assert drawn[k] == pytest.approx((value, value - 0.05, value + 0.05), abs=1e-5)
-        chance = points(shown[f"{model}, random"])
+        (control,) = [t for t in shown if t["name"] == "random order" and t["text"][0] == model]
+        chance = points(control)
         assert {k: y for k, (y, _, _) in chance.items()} == {0: 0.0, 2: pytest.approx(0.2), 6: 1.0}
 
 
 @pytest.mark.parametrize("task", ["ioi", "docstring"])
 def test_the_dashed_segment_runs_from_curve_to_curve(section, task):
     whole = section("circuits", small.circuits(), ("plain", "thin"))
-    line, text = panel(whole, "How much", task).marks
+    line, text = panel(whole, "How much", TITLES[task]).marks
     ends = {first_at(small.EXPLAINED[model, task]) for model in ("plain", "thin")}
     assert {line["x0"], line["x1"]} == ends
     assert line["y0"] == line["y1"] == 0.9
     dense, sparse = (first_at(small.EXPLAINED[model, task]) for model in ("plain", "thin"))
-    assert text["text"] == f"{dense / sparse:.1f}x"
+    assert text["text"].startswith(f"{dense / sparse:.1f}x<br>[")
+    assert text["x"] == max(ends)
+
+
+def test_few_of_many_heads_get_room_on_a_root_axis(section):
+    tables = small.circuits()
+    last = tables["curves"]["k"] == 6
+    tables["curves"].loc[last, "k"] = 900  # a model of 900 heads that needs four
+    whole = section("circuits", tables, ("plain", "thin"))
+    shown = panel(whole, "How much", "IOI")
+    assert shown.root
+    assert shown.x["title"].endswith("(√ axis)")
+    (line,) = [trace for trace in shown.traces if trace.get("name") == "plain, integrated"]
+    assert [x * x for x in line["x"]] == pytest.approx([0, 1, 2, 4, 900], rel=1e-3)
+    assert set(points(line)) == {0, 1, 2, 4, 900}  # what is said is the number itself
+    for at, text in zip(shown.x["tickvals"], shown.x["ticktext"], strict=True):
+        assert at * at == pytest.approx(int(text), rel=1e-3)
+    segment = shown.marks[0]
+    assert {round(segment[end] ** 2) for end in ("x0", "x1")} == {2, 4}
 
 
 @pytest.mark.parametrize("by", ["signed", "absolute", "hinders"])
@@ -197,7 +219,7 @@ def test_heads_are_marked_in_the_order_in_which_they_were_kept_for_each_model(se
     whole = section("circuits", small.circuits(by), ("plain", "thin"))
     key = {"signed": lambda v: v, "absolute": abs, "hinders": lambda v: -v}[by]
     expected = by_value([key(value) for value in small.CIRCUIT_SCORES])
-    shown = panel(whole, "How much", "ioi")
+    shown = panel(whole, "How much", "IOI")
     assert set(shown.owners.values()) == {"plain", "thin"}
     for series, order in shown.orders.items():
         assert order == expected
@@ -206,7 +228,7 @@ def test_heads_are_marked_in_the_order_in_which_they_were_kept_for_each_model(se
 
 def test_masked_heads_are_not_called_kept(section):
     whole = section("circuits", small.circuits(action="mask"), ("plain", "thin"))
-    assert panel(whole, "How much", "ioi").x["title"] == "Number of Heads Masked"
+    assert panel(whole, "How much", "IOI").x["title"] == "Number of Heads Masked"
     assert any(s.startswith("Masked heads of plain that take away 90% of the effect") for s in said(whole))
 
 
@@ -244,12 +266,13 @@ def test_the_curves_of_masking_begin_with_every_head_and_leave_single_draws_out(
         drawn = lines(shown)
         start = small.MASKED[task, "full"][0]
         for series, word in (("top", "TopK"), ("random", "RandomK")):
+            assert points(drawn[f"{word} Accuracy"]) == {0: start, **small.MASKED[task, series]}
             # A logarithmic axis has no 0: it stands one step before the first K, and says 0.
-            assert points(drawn[f"{word} Accuracy"]) == {1: start, **small.MASKED[task, series]}
+            assert drawn[f"{word} Accuracy"]["x"] == [1, 2, 4]
             near = points(drawn[f"{word} chrF"])
             assert {k: y for k, (y, _, _) in near.items()} == {
                 k: pytest.approx(1 - y / 2)
-                for k, (y, _, _) in {1: start, **small.MASKED[task, series]}.items()
+                for k, (y, _, _) in {0: start, **small.MASKED[task, series]}.items()
             }
             assert drawn[f"{word} chrF"]["second"]
         assert shown.x["tickvals"] == [1, 2, 4]

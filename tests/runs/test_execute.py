@@ -19,6 +19,7 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.runs import Cell, CellResult, CellStore, Finished, RunFolder, execute, read_info, read_table
 from headwise.runs import store as store_module
+from headwise.runs.encoded import encoded
 
 from .toy_study import compute, make_cells, run, table_bytes
 
@@ -351,3 +352,30 @@ def test_progress_is_shown_on_the_error_stream(tmp_path: Path, capsys: pytest.Ca
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch(r"toy, 2 cells finished before: 3/3 \(100%\), done in \d+:\d\d\n", err)
+
+
+def test_thousands_of_cells_take_no_more_memory_than_hundreds(tmp_path: Path) -> None:
+    import tracemalloc
+
+    result = encoded(compute(make_cells(1)[0]))
+    held: list[int] = []
+
+    class Stub:
+        """Gives every cell the same result, and notes the memory in use along the way."""
+
+        def run(self, cells: Sequence[Cell], compute: Callable) -> Generator[Finished, None, None]:
+            for number, cell in enumerate(cells):
+                if number in (300, len(cells) - 1):
+                    held.append(tracemalloc.get_traced_memory()[0])
+                    if len(held) == 2:
+                        tracemalloc.stop()  # the tables are written without its eyes, which make it slow
+                yield Finished(cell, result, 0.1)
+
+    cells = make_cells(1_500)
+    [cell.key for cell in cells]  # made when first asked for, and kept
+    with RunFolder(tmp_path, study="toy") as folder:
+        folder.store.sync(False)  # 1,500 cells are to be stored, not to survive a power cut
+        tracemalloc.start()
+        execute(folder, cells, compute, executor=Stub())
+    assert held[1] - held[0] < 50_000
+    assert len(read_table(tmp_path, "scores")) == 4_500

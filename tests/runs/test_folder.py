@@ -172,6 +172,35 @@ def test_a_damaged_run_json_costs_no_cells(place: Path) -> None:
     assert read_info(place)["status"] == "done"
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tables": ["../../victim"]},
+        {"tables": 3},
+        {"timings": {"seconds": -1}},
+        {"timings": {"seconds": "long"}},
+        {"settings": []},
+        {"format": "one"},
+        {"cells": "many"},
+        {"notices": [1]},
+        {"fingerprints": {"model": 3}},
+    ],
+)
+def test_a_run_json_that_says_impossible_things_is_set_aside_and_nothing_outside_is_touched(
+    place: Path, changed: dict[str, Any]
+) -> None:
+    run(place, 2)
+    victim = place.parent / "victim.parquet"
+    victim.write_text("precious")
+    (place / "run.json").write_text(json.dumps({**read_info(place), **changed}))
+    with pytest.raises(HeadwiseError, match=r"run\.json cannot be read"):
+        read_info(place)
+    folder = run(place, 2, lambda cell: pytest.fail("nothing needs computing"))
+    assert "run-damaged.json" in folder.notices[0]
+    assert read_info(place)["status"] == "done"
+    assert victim.read_text() == "precious"
+
+
 def test_a_damaged_store_is_salvaged_and_the_user_told(place: Path) -> None:
     run(place, 40)
     store = place / "cells.sqlite"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -112,7 +114,7 @@ def test_an_error_in_a_worker_is_the_same_sentence_and_the_run_resumes(tmp_path,
     with pytest.raises(HeadwiseError, match=r"^part 6 was given, and cannot be; give another$"):
         carried_out(tmp_path / "ray", 12, failing, executor)
     with CellStore(tmp_path / "ray/cells.sqlite") as store:
-        finished = {store.cell(key).part for key in store.keys()}
+        finished = {store.cell(key).part for key in store.keys()}  # noqa: SIM118
     assert len(finished) >= 5
     again = Noting(tmp_path / "again")
     carried_out(tmp_path / "ray", 12, again, executor)
@@ -141,9 +143,10 @@ def test_an_interrupted_run_calls_off_what_is_under_way(tmp_path, executor, monk
         if len(stored) == 3:
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(CellStore, "put_encoded", interrupted)
+    monkeypatch.setattr(CellStore, "put_encoded", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         carried_out(tmp_path / "ray", 30, toy_study.compute, executor)
+    monkeypatch.undo()
     assert read_info(tmp_path / "ray")["status"] == "interrupted"
     carried_out(tmp_path / "local", 30, toy_study.compute)
     carried_out(tmp_path / "ray", 30, toy_study.compute, executor)
@@ -167,6 +170,31 @@ def test_without_ray_the_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(HeadwiseError, match=r"pip install 'headwise\[ray\]'"):
         RayExecutor()
+
+
+def test_a_cluster_of_our_own_is_closed_to_others_and_another_is_shown_the_token_there_is(tmp_path):
+    """In a process of its own, because Ray reads this once, when it is imported."""
+    program = (
+        "import os; from headwise.runs.ray_executor import RayExecutor as R; R(%r); print(dict(os.environ))"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    clean["HOME"] = str(tmp_path)
+    own, other, known = (
+        ast.literal_eval(
+            subprocess.run(
+                [sys.executable, "-c", program % address],
+                env=clean,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+        for address in (None, "somewhere:6379")
+    )
+    assert own["RAY_AUTH_MODE"] == "token"
+    assert len(own["RAY_AUTH_TOKEN"]) == 64
+    assert "RAY_AUTH_MODE" not in other
+    assert (known["RAY_AUTH_MODE"], known["RAY_AUTH_TOKEN"]) == ("token", "a" * 64)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])

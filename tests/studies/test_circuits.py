@@ -332,3 +332,13 @@ def test_the_bundled_model_explains_ioi_with_a_part_of_its_heads(smollm2, tmp_pa
     shares = swept.explained().set_index("k")["value"]
     assert shares[120] > 0.8
     assert shares[120] > np.interp(120, swept.controls[0].k, swept.controls[0].explained()["value"]) + 0.2
+
+
+def test_cells_computed_again_are_the_same_to_the_bit(models, finished, undrawn):
+    from headwise.studies.verify import verify
+
+    bench = Workbench(progress=False)
+    for model in models.values():
+        bench.add(model)
+    found = verify(finished.path, cells=4, workbench=bench)
+    assert [one.said for one in found] == ["identical"] * 4

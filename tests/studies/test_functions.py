@@ -219,3 +219,13 @@ def test_agreement_compares_sizes_and_where_both_are_signed_the_numbers_too():
     assert np.isnan(rows.loc[("attribution", "probe"), "signed_correlation"])
     assert rows.loc[("attribution", "ablation"), "rank_correlation"] == pytest.approx(1)
     assert rows.loc[("attribution", "ablation"), "signed_correlation"] == pytest.approx(-1)
+
+
+def test_cells_computed_again_are_the_same_to_the_bit(tiny, finished, monkeypatch):
+    from headwise.studies.verify import verify
+
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    bench = Workbench(progress=False)
+    bench.add(tiny)
+    found = verify(finished.path, cells=4, workbench=bench)
+    assert [one.said for one in found] == ["identical"] * 4

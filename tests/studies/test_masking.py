@@ -403,3 +403,13 @@ def test_a_text_that_equals_the_full_one_is_wholly_similar_even_if_empty():
     assert values["chrf"][0] == 1
     assert 0 < values["chrf"][1] < 1
     assert values["accuracy"].tolist() == [0, 0]
+
+
+def test_cells_computed_again_are_the_same_to_the_bit(model, finished, monkeypatch):
+    from headwise.studies.verify import verify
+
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    bench = Workbench(progress=False)
+    bench.add(model)
+    found = verify(finished.path, cells=4, workbench=bench)
+    assert [one.said for one in found] == ["identical"] * 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -42,7 +43,8 @@ def data(tmp_path_factory):
         label = list(ANSWERS)[i % 2]
         prompt = " ".join(WORDS[(i * 7 + j * 3) % 20] for j in range(5))
         target = f" {ANSWERS[label][(i // 2) % 3]}"
-        lines.append(json.dumps({"prompt": prompt, "target": target, "foils": [" the"], "label": label}))
+        row = {"prompt": prompt, "target": target, "foils": [" the"], "label": label}
+        lines.append(json.dumps(row))
     path = tmp_path_factory.mktemp("data") / "kinds.jsonl"
     path.write_text("\n".join(lines))
     return str(path)
@@ -64,8 +66,17 @@ def undrawn(monkeypatch):
     monkeypatch.setattr("headwise.studies.registry.write_report", lambda *given: None)
 
 
+def half(data: str, name: str, side: str) -> str:
+    """Every other example, as it is or with a word more: a side of a pair."""
+    path = Path(data).with_name(f"{name}-{side}.jsonl")
+    rows = [json.loads(line) for line in Path(data).read_text().splitlines()[name == "odd" :: 2]]
+    more = " then" if side == "lose" else ""
+    path.write_text("\n".join(json.dumps(row | {"prompt": row["prompt"] + more}) for row in rows))
+    return str(path)
+
+
 def settings_of(name: str, folders: list[str], data: str) -> dict[str, object]:
-    pair = {"keep": data, "lose": data, "lose_options": {"shots": 1}}
+    pairs = {name: {side: half(data, name, side) for side in ("keep", "lose")} for name in ("even", "odd")}
     return {
         "score": {"tasks": [data], "methods": ["ablation", "attribution"], "n": 4},
         "functions": {"tasks": [data], "n": 6},
@@ -75,7 +86,7 @@ def settings_of(name: str, folders: list[str], data: str) -> dict[str, object]:
         | {"metric": "contains"},
         "roles": {"tasks": [data], "n": 8, "seeds": 2, "ks": [0, 1], "fit": FIT, "random_sets": 2},
         "circuits": {"models": folders, "tasks": [data], "n": 8, "points": 4, "draws": 1},
-        "contrast": {"pairs": {"a": pair, "b": pair}, "n": 4, "seeds": 2, "fit": FIT},
+        "contrast": {"pairs": pairs, "n": 4, "seeds": 2, "fit": FIT},
     }[name] | ({} if name == "circuits" else {"models": folders[:1]})
 
 
@@ -84,7 +95,7 @@ def test_a_study_gives_the_same_bytes(name, folders, data, executor, tmp_path, m
     settings = settings_of(name, folders, data)
     hw.run(name, tmp_path / "local", progress=False, device="cpu", **settings)
     # The cluster of all these tests instead of one for each.
-    monkeypatch.setattr("headwise.studies.registry.chosen_executor", lambda *given: shared(executor))
+    monkeypatch.setattr("headwise.studies.registry.chosen_executor", lambda *given: Shared(executor))
     hw.run(name, tmp_path / "ray", progress=False, device="cpu", **settings)
     tables = sorted(path.name for path in (tmp_path / "local/tables").iterdir())
     assert tables == sorted(path.name for path in (tmp_path / "ray/tables").iterdir())
@@ -93,7 +104,7 @@ def test_a_study_gives_the_same_bytes(name, folders, data, executor, tmp_path, m
         assert there.read_bytes() == here.read_bytes(), table
 
 
-class shared:
+class Shared:
     """An executor that outlives the run."""
 
     def __init__(self, executor):
@@ -111,7 +122,7 @@ def test_a_live_model_is_refused_before_a_cluster_is_started(tiny, data, tmp_pat
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("a cluster was started"))
     bench = Workbench(progress=False)
     bench.add(tiny)
-    with pytest.raises(HeadwiseError, match="tiny is a live model .* save_pretrained and give the folder"):
+    with pytest.raises(HeadwiseError, match=r"tiny is a live model .* save_pretrained and give the folder"):
         hw.run("score", tmp_path / "run", workbench=bench, models=["tiny"], tasks=[data], n=4, engine="ray")
 
 

@@ -286,3 +286,13 @@ def test_quick_takes_more_short_examples_than_long_ones(model):
 def test_a_mistake_ends_the_run_before_it_begins(model, data, tmp_path, settings, said):
     with pytest.raises(HeadwiseError, match=said):
         carried_out(model, tmp_path / "run", data, **settings)
+
+
+def test_cells_computed_again_are_the_same_to_the_bit(model, finished, monkeypatch):
+    from headwise.studies.verify import verify
+
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    bench = Workbench(progress=False)
+    bench.add(model)
+    found = verify(finished.path, cells=3, workbench=bench)
+    assert [one.said for one in found] == ["identical"] * 3

@@ -9,7 +9,7 @@ import pytest
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.tiny import tiny_model
-from headwise.runs import CellResult, CellStore
+from headwise.runs import CellResult, CellStore, read_info
 from headwise.studies.verify import summary, verify
 from headwise.studies.workbench import Workbench
 
@@ -88,3 +88,22 @@ def test_another_model_or_an_unfinished_run_is_refused(run, word_tokenizer):
     (run / "run.json").write_text(info)
     with pytest.raises(HeadwiseError, match="finish it first"):
         verify(run, workbench=other)
+
+
+@pytest.mark.parametrize("batch_tokens", [16, 64, 100_000])
+def test_other_batch_sizes_stay_within_the_tolerance_of_verify(bench, finished, tmp_path, batch_tokens):
+    model = bench.model("tiny")
+    usual = model.batch_tokens
+    model.batch_tokens = batch_tokens
+    try:
+        results = verify(finished, cells=3, workbench=bench)
+    finally:
+        model.batch_tokens = usual
+    assert all(one.same for one in results), [one.said for one in results]
+
+
+def test_the_same_run_in_two_folders_gives_the_same_bytes(bench, finished, tmp_path):
+    settings = read_info(finished)["settings"]
+    again = hw.run("score", tmp_path / "again", workbench=bench, progress=False, **settings)
+    for table in (finished / "tables").iterdir():
+        assert (again.path / "tables" / table.name).read_bytes() == table.read_bytes(), table.name

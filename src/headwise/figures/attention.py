@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.figures.style import house_style, task_title
+from headwise.figures.style import house_style
+from headwise.figures.words import task_title
 
 _MOST_LABELS = 48
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.figures.style import house_style, task_title
+from headwise.figures.style import house_style
+from headwise.figures.words import shortened, task_title
 
 COLUMNS = 4
 EXPLAINED = "explained_effect"
@@ -48,7 +49,7 @@ def explained_panels(
     table = curves[curves["metric"] == EXPLAINED]
     shown = _members(table) if members is None else members[members["model"].isin(table["model"])]
     tasks = list(dict.fromkeys(shown["task"]))
-    few = _few_heads(table, threshold)
+    few = few_heads(table, threshold)
     columns = min(COLUMNS, len(tasks))
     rows = math.ceil(len(tasks) / columns)
     size = (4.6, 3.2) if len(tasks) == 1 else (2.75 * columns + 0.4, 2.55 * rows + 0.2)
@@ -95,7 +96,7 @@ def _draw_curves(panel: Any, table: pd.DataFrame, members: pd.DataFrame) -> None
     for row in members.to_dict("records"):
         own = curves[curves["model"] == row["model"]].sort_values("k")
         colour = COLOURS[row["pair"] % len(COLOURS)][row["role"]]
-        name = _short(row["model"])
+        name = shortened(Path(row["model"]).name, _LONGEST_NAME)
         if own["value"].isna().all():
             panel.plot([], [], color=colour, label=f"{name}: no effect to explain")
             continue
@@ -121,27 +122,36 @@ def _draw_controls(panel: Any, table: pd.DataFrame) -> None:
             )
 
 
-def _few_heads(table: pd.DataFrame, threshold: float) -> bool:
+def few_heads(table: pd.DataFrame, threshold: float) -> bool:
     """Whether every curve is over the threshold so early that a plain axis would hide how it got there."""
     own = table[~table["series"].isin(CONTROLS)]
     reached = own[own["value"] >= threshold].groupby(["model", "task"])["k"].min()
     return len(reached) > 0 and bool(reached.max() < FEW * own["k"].max())
 
 
-def _limits(panel: Any, table: pd.DataFrame, few: bool) -> None:
-    """The explained effect from 0 to 1, and as much beyond as the curves need; all heads, wider where few are."""
+def effect_range(table: pd.DataFrame) -> tuple[float, float]:
+    """The explained effect from 0 to 1, and as much beyond as the curves need."""
     own = table[~table["series"].isin(CONTROLS)][["value", "lo", "hi"]].to_numpy(dtype=float)
     chance = table["value"].to_numpy(dtype=float)
     own, chance = own[np.isfinite(own)], chance[np.isfinite(chance)]
     low = min(0.0, max(own.min(initial=0.0), -0.5), max(chance.min(initial=0.0), -0.25))
-    panel.set_ylim(low - 0.06, min(max(1.0, own.max(initial=1.0)), 2.5) + 0.08)
+    return float(low) - 0.06, float(min(max(1.0, own.max(initial=1.0)), 2.5)) + 0.08
+
+
+def root_ticks(most: int) -> list[int]:
+    """Numbers on a square-root axis: as far apart as a number is wide, none so near the last that they touch."""
+    ticks = [tick for tick in (0, 1, 5, 20, 50, 100, 200, 500, 1000, 2000) if tick < 0.75 * most]
+    return [*ticks, most]
+
+
+def _limits(panel: Any, table: pd.DataFrame, few: bool) -> None:
+    """All heads, wider where few are."""
+    panel.set_ylim(*effect_range(table))
     panel.set_yticks([0, 0.5, 1])
     most = max(int(table["k"].max()), 1)
     if few:
         panel.set_xscale("function", functions=(lambda k: np.sqrt(np.maximum(k, 0)), np.square))
-        # Ticks as far apart as a number is wide, and none so near the last that they run into one another.
-        ticks = [tick for tick in (0, 1, 5, 20, 50, 100, 200, 500, 1000, 2000) if tick < 0.75 * most]
-        panel.set_xticks([*ticks, most])
+        panel.set_xticks(root_ticks(most))
     panel.set_xlim(0, most)
 
 
@@ -171,9 +181,3 @@ def _draw_ratios(panel: Any, ratios: pd.DataFrame, threshold: float) -> None:
             zorder=5,
             bbox={"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 0.5},
         )
-
-
-def _short(name: str) -> str:
-    """The end of a long name or path says most."""
-    name = Path(name).name or name
-    return name if len(name) <= _LONGEST_NAME else f"…{name[-_LONGEST_NAME + 1 :]}"

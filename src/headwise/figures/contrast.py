@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.figures.style import house_style
+from headwise.figures.words import shortened
 
 _COLOURS = {"keep": "#2a9d4e", "lose": "#d1352b"}
 
@@ -38,7 +39,7 @@ def contrast_bars(table: pd.DataFrame) -> Any:
             panel.axhline(0, color="0.4", lw=0.6)
         panels[0].set_ylabel("Log probability\nper target token")
         panels[1].set(ylabel="Accuracy", ylim=(0, 1.02))
-        panels[1].set_xticks(range(len(pairs)), [_short(pair) for pair in pairs])
+        panels[1].set_xticks(range(len(pairs)), [shortened(pair, 22) for pair in pairs])
         panels[1].tick_params(axis="x", length=0)
         shown = [
             Patch(color=colour, alpha=alpha, label=f"{name}, {state}")
@@ -46,9 +47,5 @@ def contrast_bars(table: pd.DataFrame) -> Any:
             for state, alpha in (("all heads", 0.35), ("gated", 1.0))
         ]
         figure.legend(handles=shown, loc="outside right center", frameon=False)
-        figure.suptitle(f"Held-out pairs, {_short(str(table['model'].iloc[0]))}", fontsize=10)
+        figure.suptitle(f"Held-out pairs, {shortened(str(table['model'].iloc[0]))}", fontsize=10)
     return figure
-
-
-def _short(name: str, most: int = 22) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"

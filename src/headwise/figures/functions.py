@@ -10,6 +10,7 @@ import pandas as pd
 
 from headwise.figures.heatmap import grid
 from headwise.figures.style import house_style
+from headwise.figures.words import span
 
 COLUMNS = 4
 SATURATION = 99.0
@@ -54,7 +55,7 @@ def ability_maps(table: pd.DataFrame) -> Any:
         _bar(figure, panels, image, table, top, step, signed)
         first = table.iloc[0]
         note = f"\n{READABLE}" if first["method"] == "probe" else ""
-        n = _span(table["n"])
+        n = span(table["n"])
         figure.suptitle(
             f"{str(first['method']).capitalize()}, {first['model']}, n = {n} per ability{note}", fontsize=10
         )
@@ -111,11 +112,6 @@ def overlap_matrix(table: pd.DataFrame) -> Any:
             f"Heads that abilities share, {table['model'].iloc[0]} (in brackets: heads)", fontsize=10
         )
     return figure
-
-
-def _span(numbers: pd.Series) -> str:
-    low, high = numbers.min(), numbers.max()
-    return str(low) if low == high else f"{low}–{high}"
 
 
 def _short(value: float) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.figures.style import house_style
+from headwise.figures.words import span
 
 
 def grid(table: pd.DataFrame, column: str = "score") -> np.ndarray:
@@ -31,10 +32,9 @@ def score_map(table: pd.DataFrame, *, signed: bool = True, title: str | None = N
         _draw_map(figure, left, table, signed)
         _draw_bars(right, table, signed, bars)
         first = table.iloc[0]
-        fewest, most = table["n"].min(), table["n"].max()
-        n = f"{fewest}" if fewest == most else f"{fewest}–{most}"
         figure.suptitle(
-            title or f"{first['method'].capitalize()} on {first['task']}, {first['model']}, n = {n}"
+            title
+            or f"{first['method'].capitalize()} on {first['task']}, {first['model']}, n = {span(table['n'])}"
         )
     return figure
 

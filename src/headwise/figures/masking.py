@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.figures.style import house_style
+from headwise.figures.words import span
 
 COLUMNS = 4
 BLUE, RED, GREY = "#1f5fbf", "#d62728", "0.45"
@@ -64,7 +65,7 @@ def masking_curves(table: pd.DataFrame) -> Any:
             panel.set_visible(False)
         _legend(figure, table, metrics)
         first = table.iloc[0]
-        figure.supxlabel(f"{first['model']}, n = {_span(table['n'])} per ability, 95 % bands", fontsize=8)
+        figure.supxlabel(f"{first['model']}, n = {span(table['n'])} per ability, 95 % bands", fontsize=8)
     return figure
 
 
@@ -203,7 +204,7 @@ def cross_table(table: pd.DataFrame, metric: str = "accuracy") -> Any:
         figure.colorbar(image, ax=axes, label=f"Change of {_name(metric)}", shrink=0.85)
         first = own.iloc[0]
         figure.suptitle(
-            f"{first['k']} heads masked, {first['model']}, n = {_span(own['n'])}; bold: interval without 0"
+            f"{first['k']} heads masked, {first['model']}, n = {span(own['n'])}; bold: interval without 0"
         )
     return figure
 
@@ -258,7 +259,7 @@ def intervention_curves(table: pd.DataFrame) -> Any:
         figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False, fontsize=8)
         first = table.iloc[0]
         figure.supxlabel(
-            f"K = {first['k']}, {first['model']}, n = {_span(table['n'])} per ability", fontsize=8
+            f"K = {first['k']}, {first['model']}, n = {span(table['n'])} per ability", fontsize=8
         )
     return figure
 
@@ -272,8 +273,3 @@ def _wrapped(name: str, width: int = 26) -> str:
     import textwrap
 
     return "\n".join(textwrap.wrap(str(name), width, max_lines=2, placeholder="…")) or str(name)
-
-
-def _span(numbers: pd.Series) -> str:
-    low, high = numbers.min(), numbers.max()
-    return str(low) if low == high else f"{low}–{high}"

@@ -10,6 +10,7 @@ import pandas as pd
 
 from headwise.figures.condition_style import BARS, FULL, LINES, bar_label, colours, short
 from headwise.figures.style import house_style
+from headwise.figures.words import span
 
 LEVEL = 0.05
 LEAD = 24
@@ -131,9 +132,7 @@ def _bars(
     top = float(np.nanmax(100 * accuracy["hi"].fillna(accuracy["accuracy"])))
     axes.set_ylim(0, min(max(1.28 * top, 10), 130))  # room for the legend
     axes.set_yticks([tick for tick in axes.get_yticks() if tick <= 100])
-    n = accuracy["n"]
-    count = f"{n.min()}" if n.min() == n.max() else f"{n.min()}–{n.max()}"
-    axes.set_ylabel(f"Right answers, % (n = {count}, 95 % interval)")
+    axes.set_ylabel(f"Right answers, % (n = {span(accuracy['n'])}, 95 % interval)")
     axes.set_title(f"Results on {accuracy['task'].iloc[0]}{_lost(accuracy)}")
     columns = 2 if len(names) == 4 else min(len(names), 3)
     axes.legend(frameon=False, fontsize=8, ncols=columns, loc="upper center", columnspacing=1.0)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from headwise.figures.heatmap import grid
 from headwise.figures.style import house_style
+from headwise.figures.words import shortened, span, task_title
 
 ROLES = ("facilitation", "irrelevance", "interference")
 COLOURS = {"facilitation": "#2a9d4e", "irrelevance": "#2f6fc4", "interference": "#d1352b"}
@@ -20,8 +21,6 @@ _LABELS = {
     "undecided": "0.75",
     "anomalous": "#8a5fb0",
 }
-_LONGEST = 28
-"""Characters of a model's or task's name on a figure."""
 
 
 def role_curves(table: pd.DataFrame) -> Any:
@@ -51,12 +50,12 @@ def role_curves(table: pd.DataFrame) -> Any:
                 panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
                 panel.yaxis.set_major_locator(MaxNLocator(4))
                 if row == 0:
-                    panel.set_title(_short(model))
+                    panel.set_title(shortened(model))
                 if column == len(models) - 1:
                     panel.text(
                         1.04,
                         0.5,
-                        _short(_title(task), 22),
+                        shortened(task_title(task), 22),
                         transform=panel.transAxes,
                         rotation=-90,
                         va="center",
@@ -119,7 +118,7 @@ def role_maps(table: pd.DataFrame) -> Any:
                 if row == 0:
                     panel.set_title(role.capitalize())
                 if column == 0:
-                    panel.set_ylabel(f"{_short(_title(task), 22)}\nLayer")
+                    panel.set_ylabel(f"{shortened(task_title(task), 22)}\nLayer")
                 if row == len(tasks) - 1:
                     panel.set_xlabel("Head")
             bar = figure.colorbar(
@@ -129,7 +128,9 @@ def role_maps(table: pd.DataFrame) -> Any:
             bar.outline.set_visible(False)
         seeds = table["n"].max()
         note = "dot: every seed" if seeds > 1 else "one seed"
-        figure.suptitle(f"Roles of heads, {_short(table['model'].iloc[0])}, mean of {seeds} seeds ({note})")
+        figure.suptitle(
+            f"Roles of heads, {shortened(table['model'].iloc[0])}, mean of {seeds} seeds ({note})"
+        )
     return figure
 
 
@@ -142,7 +143,10 @@ def role_shares(table: pd.DataFrame) -> Any:
 
     pairs = list(dict.fromkeys(zip(table["model"], table["task"], strict=True)))
     several = table["model"].nunique() > 1
-    names = [f"{_short(_title(t), 20)}\n{_short(m, 20)}" if several else _short(_title(t)) for m, t in pairs]
+    names = [
+        f"{shortened(task_title(t), 20)}\n{shortened(m, 20)}" if several else shortened(task_title(t))
+        for m, t in pairs
+    ]
     shares = table.pivot_table(index=["model", "task"], columns="label", values="share", sort=False)
     counts = table.set_index(["model", "task", "label"])
     label_width = 0.075 * max(len(line) for name in names for line in name.split("\n"))
@@ -199,31 +203,8 @@ def _always_and_ever(axes: Any, counts: pd.DataFrame, pairs: list[tuple[str, str
     axes.text(
         len(_LABELS) / 2,
         len(pairs) - 0.4,
-        f"always / ever: heads in all / in any of {first['seeds']:.0f} seeds, of {_span(counts['heads'])}",
+        f"always / ever: heads in all / in any of {first['seeds']:.0f} seeds, of {span(counts['heads'])}",
         ha="center",
         va="top",
         fontsize=8,
     )
-
-
-def _span(numbers: pd.Series) -> str:
-    low, high = numbers.min(), numbers.max()
-    return str(low) if low == high else f"{low}–{high}"
-
-
-def _title(task: str) -> str:
-    """A task as a title: its own name, a file without its folders and ending.
-
-    >>> _title("syntax"), _title("data/gsm8k/test.jsonl")
-    ('Syntax', 'Gsm8k/test')
-    """
-    parts = [part for part in task.removeprefix("hub:").split("/") if part][-2:]
-    name = "/".join(parts)
-    if "/" in task and "." in parts[-1]:
-        name = name.rsplit(".", 1)[0]
-    return name[:1].upper() + name[1:].replace("_", " ")
-
-
-def _short(name: str, most: int = _LONGEST) -> str:
-    name = name.replace("$", r"\$")
-    return name if len(name) <= most else "…" + name[1 - most :]

@@ -59,16 +59,6 @@ def file_name(name: object) -> str:
     return f"{kept.rstrip('-.') or 'x'}-{hashlib.sha256(repr(str(name)).encode()).hexdigest()[:6]}"
 
 
-def task_title(task: str) -> str:
-    """A task's name as a title.
-
-    >>> task_title("greater_than"), task_title("ioi_long"), task_title("data/my_facts.jsonl")
-    ('Greater Than', 'IOI Long', 'My Facts')
-    """
-    words = Path(task).stem.replace("_", " ").replace("-", " ").split()
-    return " ".join("IOI" if word == "ioi" else word[:1].upper() + word[1:] for word in words)
-
-
 def png(figure: Any) -> bytes:
     """A figure as the bytes of a PNG, for notebooks."""
     from io import BytesIO

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.model.devices import entry_device
 from headwise.model.reach import probe_input
 from headwise.model.unembed import logits_at, narrowed
 
@@ -42,7 +43,7 @@ class Batch:
         self, hf: nn.Module, prompts: Sequence[Sequence[int]], pad: int, cached: bool, shared: int = 0
     ) -> None:
         """`shared`: how many first tokens of all prompts are the same and are to be read once."""
-        device = next(hf.parameters()).device
+        device = entry_device(hf)
         self.width = max(len(prompt) for prompt in prompts)
         gaps = [self.width - len(prompt) for prompt in prompts]
         self.hf = hf
@@ -147,7 +148,7 @@ def _holds(hf: nn.Module, pad: int, able: Abilities) -> bool:
     grown = [[*row, tokens[1]] for row in rows]
 
     def alone(row: list[int]) -> Tensor:
-        ids = torch.tensor([row], device=next(hf.parameters()).device)
+        ids = torch.tensor([row], device=entry_device(hf))
         return logits_at(hf, ids, torch.full_like(ids[:, :1], len(row) - 1))[0, 0]
 
     with torch.no_grad():

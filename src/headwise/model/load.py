@@ -20,6 +20,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model import adapter, bundled, checkpoint, gguf, hub
 from headwise.model.companions import companion_folder, companions
+from headwise.model.devices import entry_device, stored
 from headwise.model.origin import Origin, origin, reduced
 from headwise.model.proof import Proof, prove
 from headwise.model.reach import Reach, Visitor
@@ -93,7 +94,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return next(self.hf.parameters()).device
+        return entry_device(self.hf)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -126,7 +127,8 @@ class Model:
             yield
         finally:
             for parameter in asking:
-                parameter.requires_grad_(True)
+                if not parameter.is_inference():  # offloaded weights are made anew for each pass
+                    parameter.requires_grad_(True)
 
     def outputs(self, ids: Tensor) -> dict[int, Tensor]:
         """Head outputs of a plain run: layer -> `[B, T, H, D]`."""
@@ -159,8 +161,8 @@ class Model:
         digest.update(repr(sorted(config.items(), key=lambda item: item[0])).encode())
         for name, parameter in self.hf.state_dict().items():
             digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
-            flat = parameter.detach().flatten()
-            if parameter.is_meta or not len(flat):
+            flat = stored(self.hf, name, parameter).detach().flatten()
+            if flat.is_meta or not len(flat):
                 continue
             sample = flat[:: max(1, len(flat) // 256)].double().cpu().numpy()
             # Sums of whole numbers are exact, so every device and number of threads gives the same one.
@@ -226,7 +228,7 @@ def load(
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
     reach, proof = prove(hf, every_layer=check_every_layer)
     text = Text(tokenizer, wants_bos) if tokenizer is not None else None
-    where = next(hf.parameters()).device.type
+    where = entry_device(hf).type
     model = Model(hf, text, label, reach, proof, batch_tokens or (8192 if where == "cpu" else 65536))
     model.edge_gates, model.origin = gates, where_from
     return model

@@ -29,6 +29,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from headwise.errors import HeadwiseError
+from headwise.model.devices import entry_device
 
 Visitor = Callable[[int, Tensor], Tensor]
 
@@ -264,7 +265,7 @@ def _visit_projection_input(site: Site, _: nn.Module, args: tuple[Any, ...]) -> 
 
 def probe_input(model: nn.Module) -> Tensor:
     """A few tokens that any vocabulary has: enough to make every layer run."""
-    device = next(model.parameters()).device
+    device = entry_device(model)
     return torch.arange(3, 9, device=device).repeat(2, 1)
 
 

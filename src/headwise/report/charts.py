@@ -55,6 +55,24 @@ def head_map(
     )
 
 
+def matrix(
+    square: pd.DataFrame, *, unit: str, hover: str, low: float, signed: bool = False, bar: bool = True
+) -> dict[str, Any]:
+    """A map with named rows and columns, from `low` to 1; `hover` is what pointing at a cell says."""
+    return {
+        "type": "heatmap",
+        "z": rounded(square.to_numpy(), 3),
+        "x": list(square.columns),
+        "y": list(square.index),
+        "colorscale": BLUE_HELPS if signed else "Viridis",
+        "zmin": low,
+        "zmax": 1,
+        "showscale": bar,
+        "colorbar": colour_bar(unit),
+        "hovertemplate": f"{hover}<extra></extra>",
+    }
+
+
 def colour_bar(unit: str) -> dict[str, Any]:
     """The bar of a map, its unit above it: beside it, Plotly writes it over the numbers."""
     return {"title": {"text": unit, "side": "top", "font": {"size": 11}}, "thickness": 12, "outlinewidth": 0}
@@ -66,14 +84,18 @@ def curve(
     name: str,
     colour: str,
     x: str = "k",
+    said: str | None = None,
     dash: str = "solid",
     first: bool = True,
     markers: bool = False,
     second: bool = False,
 ) -> list[dict[str, Any]]:
-    """A line with its band, from columns `x`, `value`, `lo`, `hi`; `first`: the one that the legend shows."""
+    """A line with its band, from columns `x`, `value`, `lo`, `hi`.
+
+    said: the column that hovering shows instead of the place on the axis. first: the line that the legend shows.
+    """
     rows = rows.sort_values(x)
-    xs = [_plain(value) for value in rows[x]]
+    xs = rounded(rows[x])
     line: dict[str, Any] = {
         "type": "scatter",
         "mode": "lines+markers" if markers else "lines",
@@ -83,8 +105,11 @@ def curve(
         "legendgroup": name,
         "showlegend": first,
         "line": {"color": colour, "dash": dash, "width": 2},
-        "customdata": [[lo, hi] for lo, hi in zip(rounded(rows["lo"]), rounded(rows["hi"]), strict=True)],
-        "hovertemplate": "%{fullData.name}: %{y:.4~g} [%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]<extra></extra>",
+        "customdata": [
+            list(row) for row in zip(*(rounded(rows[name]) for name in ("lo", "hi", said or x)), strict=True)
+        ],
+        "hovertemplate": "%{fullData.name}, %{customdata[2]}: %{y:.4~g} [%{customdata[0]:.4~g}, "
+        "%{customdata[1]:.4~g}]<extra></extra>",
     }
     band: dict[str, Any] = {
         "type": "scatter",

@@ -47,3 +47,8 @@ class Run:
     def table(self, name: str) -> pd.DataFrame:
         """A table of the run; an empty one where it has none of this name."""
         return read_table(self.path, name) if self.has(name) else pd.DataFrame()
+
+
+def by_model(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Each model with its rows; nothing of a table that the run does not have."""
+    return [(str(model), rows) for model, rows in table.groupby("model", sort=False)] if len(table) else []

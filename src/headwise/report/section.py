@@ -34,6 +34,8 @@ class Panel:
     """For curves over an order: series -> its heads, so that the chosen one is marked where it enters."""
     owners: dict[str, str] = field(default_factory=dict)
     """Where a panel shows several models: series -> the model whose heads the order is of."""
+    root: bool = False
+    """Whether x is the square root of a number of heads, which gives the first few of many room."""
     attention: str = ""
     """The head whose attention the panel shows, if it does."""
     marks: list[dict[str, Any]] = field(default_factory=list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import platform
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -18,6 +19,8 @@ from headwise.runs.cells import plain
 from headwise.runs.disk import replacing, told
 
 FORMAT = 1
+TABLE_NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""What a table may be called: no name can lead out of the run."""
 _PACKAGES = ("torch", "transformers", "numpy")
 _MISSING = object()
 _USUAL: dict[str, Any] = {
@@ -69,6 +72,9 @@ def understood(text: str) -> dict[str, Any]:
     for name in ("notices", "tables"):
         if not all(isinstance(item, str) for item in info[name]):
             raise ValueError(f"{name} lists {shown(info[name])}, expected text")
+    # Tables that no longer belong to a run are moved aside by these names.
+    if not all(TABLE_NAME.fullmatch(name) for name in info["tables"]):
+        raise ValueError(f"tables lists {shown(info['tables'])}, expected lower-case words")
     for name in ("fingerprints", "versions"):
         if not all(isinstance(item, str) for item in info[name].values()):
             raise ValueError(f"{name} holds {shown(info[name])}, expected text")

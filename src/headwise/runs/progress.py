@@ -42,6 +42,9 @@ class Pace:
 
     def advance(self, steps: int, now: float) -> None:
         self.done += steps
+        # A thousand points are enough to tell a pace from; one for each of very many steps would fill the memory.
+        if len(self._history) > 1 and self._history[-1][1] - self._history[-2][1] < (self.total or 0) / 1000:
+            self._history.pop()
         self._history.append((now, self.done))
         while len(self._history) > 2 and self._history[1][1] <= self.done / 2:
             self._history.popleft()

@@ -10,12 +10,14 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import secrets
 import socket
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
@@ -90,6 +92,7 @@ class RayExecutor:
             if value is not None and value < 1:
                 raise HeadwiseError(f"{name} is {value}; expected at least 1")
         self._address = address or os.environ.get("RAY_ADDRESS") or None
+        _authenticate(own=self._address in (None, "local"))
         self._asked: dict[str, Any] = {
             "workers": workers,
             "cores_per_worker": cores_per_worker,
@@ -294,8 +297,24 @@ class RayExecutor:
         except (ImportError, OSError, ValueError, RuntimeError) as error:
             raise HeadwiseError(
                 f"the Ray cluster at {self._address} could not be joined: {_cause(error)}; start one with 'ray start "
-                "--head', or leave the address out for one of our own"
+                "--head' (the same RAY_AUTH_TOKEN on both sides), or leave the address out for one of our own"
             ) from error
+
+
+def _authenticate(own: bool) -> None:
+    """Let only this process and its workers talk to a cluster of our own, and show our token to any other.
+
+    Ray listens on every network of the machine and runs what it is sent; with a token, only from those who know it (Ray
+    2.52 and later). It reads these variables once, so after it has been imported it is too late, and a change would
+    lock us out.
+    """
+    if "ray" in sys.modules or "RAY_AUTH_MODE" in os.environ:
+        return
+    there = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if own and not there:
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    if own or there or (Path.home() / ".ray" / "auth_token").exists():
+        os.environ["RAY_AUTH_MODE"] = "token"
 
 
 def _knock(address: str) -> None:
@@ -312,7 +331,7 @@ def _cores() -> int:
 
 def _said(plan: Plan, machines: int) -> str:
     return (
-        f"{plan.workers} worker{'s' * (plan.workers != 1)} with {_each(plan)} each, "
+        f"{plan.workers} worker{'s' * (plan.workers != 1)} with {_each(plan)}{' each' * (plan.workers != 1)}, "
         f"{machines} machine{'s' * (machines != 1)}"
     )
 

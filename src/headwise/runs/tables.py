@@ -4,7 +4,6 @@ The same rows give the same bytes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.errors import HeadwiseError
 from headwise.runs.columns import leading_fields, to_arrow, to_pandas
 from headwise.runs.disk import replacing, told
+from headwise.runs.info import TABLE_NAME
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _ROWS = 131_072
 """Rows of one row group: what is held in memory while a table is written."""
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def write_table(folder: RunFolder | Path | str, name: str, frames: Iterable[pd.DataFrame | pa.Table]) -> Path:
@@ -69,7 +68,7 @@ def read_table(folder: RunFolder | Path | str, name: str, columns: list[str] | N
 
 def table_path(folder: RunFolder | Path | str, name: str) -> Path:
     """Where a table lives. Names are lower-case words, so none can lead out of the run."""
-    if not _NAME.fullmatch(name):
+    if not TABLE_NAME.fullmatch(name):
         raise HeadwiseError(f"{name!r} is no name for a table; use lower-case letters, digits and _")
     if isinstance(folder, str | Path):
         return Path(folder) / "tables" / f"{name}.parquet"

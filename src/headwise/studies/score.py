@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.errors import unknown
+from headwise.errors import HeadwiseError, unknown
 from headwise.figures.heatmap import score_map
 from headwise.figures.style import file_name, save
 from headwise.heads import Scores
@@ -30,6 +30,7 @@ class ScoreSettings(StudySettings):
     tasks: tuple[str, ...] = ("ioi",)
     """Built-in names, files, or hub:owner/name."""
     methods: tuple[str, ...] = ("ablation",)
+    """Score methods (headwise list methods)."""
     n: int = 64
     """Examples per task."""
     metric: str | None = None
@@ -54,10 +55,17 @@ def carry_out(settings: ScoreSettings, bench: Workbench, folder: RunFolder) -> N
         if not any(option in known for known in options):
             raise unknown("option of the methods", option, {name for known in options for name in known})
     cells = []
+    called: dict[tuple[str, str], tuple[str, str]] = {}
     for model_name in settings.models:
         model = bench.model(model_name)
         for task_name in settings.tasks:
             examples = bench.task(task_name, model, n, settings.seed, settings.task_options)
+            other = called.setdefault((model.name, examples.name), (model_name, task_name))
+            if other != (model_name, task_name):  # their rows could not be told apart in the tables
+                raise HeadwiseError(
+                    f"{other} and {(model_name, task_name)} would both be called {examples.name!r} with {model.name!r} "
+                    "in the tables; rename the file or the folder of one of them"
+                )
             for name in settings.methods:
                 about = {
                     "n": n,

@@ -18,6 +18,7 @@ from headwise.errors import HeadwiseError, shown, unknown
 from headwise.plain_yaml import LARGEST_NUMBER, parse
 
 Settings = TypeVar("Settings")
+Own = TypeVar("Own", bound="StudySettings")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,13 +26,25 @@ class StudySettings:
     """What every study can be told; a study adds fields of its own, and may give these other defaults."""
 
     models: tuple[str, ...] = ("smollm2",)
+    """Bundled aliases, hub ids, folders or GGUF files; several are shown side by side."""
     seed: int = 0
+    """Of everything random."""
     quick: bool = False
     """Smaller numbers everywhere: at most three minutes on two cores with the bundled model."""
     device: str | None = None
+    """cpu, cuda, cuda:1, mps; by default an accelerator if there is one."""
     dtype: str | None = None
+    """float32, bfloat16, float16, float64; by default float32 on a CPU, else bfloat16."""
     batch_tokens: int | None = None
     """Most tokens in one forward pass."""
+
+    def at_most(self: Own, **most: int) -> Own:
+        """The same with none of these numbers larger than said; one that was not given becomes it. For `quick`."""
+        smaller: dict[str, Any] = {}
+        for name, limit in most.items():
+            given = getattr(self, name)
+            smaller[name] = limit if given is None else min(given, limit)
+        return dataclasses.replace(self, **smaller)
 
 
 LARGEST_FILE = 200_000

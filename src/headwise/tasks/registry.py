@@ -28,7 +28,6 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.plugins import discover
 from headwise.tasks.examples import Example, Task
 
-
 MOST = 1_000_000
 """Examples of one task: more would only show that a number was mistyped."""
 

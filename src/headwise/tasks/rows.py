@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from headwise import errors
 from headwise.errors import HeadwiseError
 
 
@@ -114,8 +115,7 @@ def kind(value: Any) -> str:
 
 def shown(value: Any, longest: int = 60) -> str:
     """A value as an error message may quote it: one line, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    return errors.shown(value, longest)
 
 
 def named(names: Iterable[str], most: int = 12) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.figures.circuits import COLOURS, EXPLAINED
+from headwise.figures.circuits import COLOURS, CONTROLS, EXPLAINED, effect_range, few_heads, root_ticks
+from headwise.figures.words import task_title
 from headwise.report.charts import colour_bar, curve, joined, rounded
-from headwise.report.gather import Run
+from headwise.report.gather import Run, by_model
 from headwise.report.section import Chart, Finding, Panel, Section, head_names, head_rows, register
 
 MOST_MAPS = 8
@@ -23,74 +25,95 @@ _MASKED = "0 is no head masked, 1 what is lost when all are; a masked head is"
 @register("circuits")
 def section(run: Run) -> Section:
     curves, scores = run.table("curves"), run.table("scores")
-    charts = [_curves(curves, scores, run.table("members"), run.table("ratios"))]
-    attention = run.table("attention")
-    if len(attention):
-        charts += [_maps(str(model), part) for model, part in attention.groupby("model", sort=False)]
-    findings = [*_ratios(run.table("ratios")), *_sizes(run.table("circuits"))]
+    sizes = run.table("circuits")
+    threshold = float(sizes["threshold"].iloc[0])
+    charts = [_curves(curves, scores, run.table("members"), run.table("ratios"), threshold)]
+    charts += [_maps(model, part) for model, part in by_model(run.table("attention"))]
+    findings = [*_ratios(run.table("ratios")), *_sizes(sizes)]
     return Section(findings=findings, charts=charts, heads=head_rows(scores))
 
 
-def _curves(curves: pd.DataFrame, scores: pd.DataFrame, members: pd.DataFrame, ratios: pd.DataFrame) -> Chart:
-    curves = curves[curves["metric"] == EXPLAINED]
+def _curves(
+    curves: pd.DataFrame,
+    scores: pd.DataFrame,
+    members: pd.DataFrame,
+    ratios: pd.DataFrame,
+    threshold: float,
+) -> Chart:
     kept = curves["action"].iloc[0] == "keep"
+    curves = curves[curves["metric"] == EXPLAINED]
     curves = curves.groupby(["model", "task", "order", "by", "series", "k"], sort=False, as_index=False).agg(
         {"value": "mean", "lo": "mean", "hi": "mean", "n": "first"}
     )  # a control's draws are shown as their mean
+    few = few_heads(curves, threshold)
+    place = np.sqrt if few else np.asarray
+    curves = curves.assign(place=place(curves["k"].to_numpy(dtype=float)))
     models = list(dict.fromkeys(curves["model"]))
     colour = {
         str(row["model"]): COLOURS[row["pair"] % len(COLOURS)].get(row["role"], "#444444")
         for row in members.to_dict("records")
     }
+    what = f"Number of Heads {'Kept' if kept else 'Masked'}{' (√ axis)' if few else ''}"
     panels: list[Panel] = []
     seen: set[str] = set()
     for task, part in curves.groupby("task", sort=False):
         traces: list[dict[str, Any]] = []
         orders: dict[str, list[str]] = {}
         owners: dict[str, str] = {}
-        for (model, order, by, series), rows in part.groupby(["model", "order", "by", "series"], sort=False):
-            control = str(series).startswith("random")
-            name = f"{model}, {series} of {order}" if series == "random_layer" else f"{model}, {series}"
-            made = curve(
-                rows,
-                name=name,
-                colour=colour.get(str(model), "#444444"),
-                dash="dot" if control else "solid",
-                first=name not in seen,
-            )
-            if control:  # one thin line each: the bands of controls would hide the curves
-                made = [
-                    trace | {"line": {**trace["line"], "width": 1}, "opacity": 0.55} for trace in made[-1:]
-                ]
+        for (model, _order, by, series), rows in part.groupby(["model", "order", "by", "series"], sort=False):
+            if series in CONTROLS:
+                traces.append(_control(rows, str(model), str(series), first=str(series) not in seen))
+                seen.add(str(series))
+                continue
+            name = f"{model}, {series}"
+            shade = colour.get(str(model), "#444444")
+            traces += curve(rows, name=name, colour=shade, x="place", said="k", first=name not in seen)
             seen.add(name)
-            traces += made
-            if not control:
-                own = scores[(scores["task"] == task) & (scores["model"] == model)]
-                own = own[own["method"] == str(series).removesuffix(f" {by}")]
-                orders[name], owners[name] = _ranked(own, str(by)), str(model)
+            own = scores[(scores["task"] == task) & (scores["model"] == model)]
+            own = own[own["method"] == str(series).removesuffix(f" {by}")]
+            orders[name], owners[name] = _ranked(own, str(by)), str(model)
+        low, high = effect_range(part)
         panels.append(
             Panel(
-                title=str(task),
+                title=task_title(str(task)),
                 traces=traces,
-                x={"title": f"Number of Heads {'Kept' if kept else 'Masked'}"},
-                y={"title": "Explained Effect", "tickvals": [0, 0.5, 1]},
+                x={"title": what, **(_root_axis(int(part["k"].max())) if few else {})},
+                y={"title": "Explained Effect", "tickvals": [0, 0.5, 1], "range": [low, high]},
                 orders=orders,
                 owners=owners,
+                root=few,
                 model=str(models[0]) if len(models) == 1 else "",
-                marks=_segments(ratios, str(task)),
+                marks=_segments(ratios, str(task), place),
             )
         )
     return Chart(
         title="How much of the behaviour the first k heads explain",
         panels=panels,
         caption=("0 is no head kept, 1 the whole model; every other head is" if kept else _MASKED)
-        + " replaced by its reference. Bands are 95 % over examples; dotted lines are random orders. The dashed "
+        + " replaced by its reference. Bands are 95 % over examples; grey lines are random orders. The dashed "
         "segment joins two models where they first reach the threshold and carries the ratio of their heads.",
         columns=2,
         least=400,
         height=300,
         table=curves[["model", "task", "series", "k", "value", "lo", "hi", "n"]],
     )
+
+
+def _control(rows: pd.DataFrame, model: str, series: str, first: bool) -> dict[str, Any]:
+    """A thin grey line without its band, which would hide the curves; one entry of the legend for all models."""
+    name, _ = CONTROLS[series]
+    dash = "solid" if series == "random" else "dash"
+    line = curve(rows, name=name, colour="#9aa0a6", x="place", said="k", dash=dash, first=first)[-1]
+    line["line"]["width"] = 1
+    line["text"] = [model] * len(rows)
+    line["hovertemplate"] = "%{text}, " + line["hovertemplate"]
+    return line
+
+
+def _root_axis(most: int) -> dict[str, Any]:
+    """Plotly has no such axis: what is drawn are the roots, what is written the numbers."""
+    ticks = root_ticks(most)
+    return {"tickvals": rounded(np.sqrt(ticks)), "ticktext": [str(tick) for tick in ticks]}
 
 
 def _ranked(scores: pd.DataFrame, by: str) -> list[str]:
@@ -100,38 +123,31 @@ def _ranked(scores: pd.DataFrame, by: str) -> list[str]:
     return head_names(ranked.sort_values("key", kind="stable"))
 
 
-def _segments(ratios: pd.DataFrame, task: str) -> list[dict[str, Any]]:
-    """The black dashed line between two models at the threshold, with the ratio on it."""
+def _segments(ratios: pd.DataFrame, task: str, place: Callable[[Any], Any]) -> list[dict[str, Any]]:
+    """The dashed line between the dense and the sparse model at the threshold, its ratio right below."""
     if ratios.empty:
         return []
     marks: list[dict[str, Any]] = []
-    for row in ratios[ratios["task"] == task].to_dict("records"):
+    for row in ratios[(ratios["task"] == task) & (ratios["compared"] == "dense/sparse")].to_dict("records"):
         if not all(map(math.isfinite, (row["k"], row["other_k"], row["ratio"]))):
             continue
-        if "sparse" not in str(row["compared"]):
-            continue
-        at = row["threshold"]
+        at, ends = row["threshold"], [float(place(row[name])) for name in ("other_k", "k")]
+        line = {"color": "ink", "width": 1.5, "dash": "dash"}
         marks.append(
-            {
-                "kind": "shape",
-                "type": "line",
-                "x0": row["other_k"],
-                "x1": row["k"],
-                "y0": at,
-                "y1": at,
-                "line": {"color": "#888888", "width": 2, "dash": "dash"},
-            }
+            {"kind": "shape", "type": "line", "x0": ends[0], "x1": ends[1], "y0": at, "y1": at, "line": line}
         )
+        between = f"<br>[{row['lo']:.1f}, {row['hi']:.1f}]" if math.isfinite(row["lo"]) else ""
         marks.append(
             {
                 "kind": "text",
-                "text": f"{row['ratio']:.1f}x",
-                "x": (row["k"] + row["other_k"]) / 2,
+                "text": f"{row['ratio']:.1f}x{between}",
+                "x": max(ends),
                 "y": at,
                 "showarrow": False,
+                "align": "left",
                 "xanchor": "left",
-                "xshift": 16,
-                "yshift": -6,
+                "yanchor": "top",
+                "xshift": 6,
             }
         )
     return marks

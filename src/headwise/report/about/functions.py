@@ -6,8 +6,8 @@ import pandas as pd
 
 from headwise.figures.functions import READABLE
 from headwise.report.about.score import maps
-from headwise.report.charts import colour_bar, rounded
-from headwise.report.gather import Run
+from headwise.report.charts import matrix
+from headwise.report.gather import Run, by_model
 from headwise.report.section import Chart, Finding, Panel, Section, head_rows, register
 
 
@@ -22,8 +22,7 @@ def section(run: Run) -> Section:
         )
         for (model, method), part in scores.groupby(["model", "method"], sort=False)
     ]
-    if len(overlap):
-        charts += [_shared(str(model), part) for model, part in overlap.groupby("model", sort=False)]
+    charts += [_shared(model, part) for model, part in by_model(overlap)]
     findings = [*_abilities(scores, run.table("elbows"), overlap), *_probe(run.table("probe"))]
     return Section(findings=findings, charts=charts, heads=head_rows(scores))
 
@@ -78,18 +77,9 @@ def _shared(model: str, overlap: pd.DataFrame) -> Chart:
             Panel(
                 title=str(method),
                 traces=[
-                    {
-                        "type": "heatmap",
-                        "z": rounded(square.to_numpy(), 3),
-                        "x": names,
-                        "y": names,
-                        "colorscale": "Viridis",
-                        "zmin": 0,
-                        "zmax": 1,
-                        "showscale": not panels,
-                        "colorbar": colour_bar("Jaccard index"),
-                        "hovertemplate": "%{y} and %{x}: %{z:.2f}<extra></extra>",
-                    }
+                    matrix(
+                        square, unit="Jaccard index", hover="%{y} and %{x}: %{z:.2f}", low=0, bar=not panels
+                    )
                 ],
                 x={"tickangle": -40},
                 y={"autorange": "reversed"},

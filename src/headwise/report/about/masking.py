@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from headwise.figures.masking import BLUE, NAMES, RED
-from headwise.report.charts import BLUE_HELPS, colour_bar, curve, rounded
-from headwise.report.gather import Run
+from headwise.report.charts import curve, matrix
+from headwise.report.gather import Run, by_model
 from headwise.report.section import Chart, Finding, Panel, Section, head_names, head_rows, register
 
 LINES = {"top": ("TopK", "solid"), "random": ("RandomK", "dash"), "random_layer": ("Layer-matched", "dot")}
@@ -24,12 +24,8 @@ def section(run: Run) -> Section:
     curves, orders, cross = run.table("curves"), run.table("orders"), run.table("cross")
     if "draw" in curves:
         curves = curves[curves["draw"].isna()]
-    charts = [
-        _curves(str(model), part, _first_heads(orders, str(model)))
-        for model, part in curves.groupby("model", sort=False)
-    ]
-    if len(cross):
-        charts += [_cross(str(model), part) for model, part in cross.groupby("model", sort=False)]
+    charts = [_curves(model, part, _first_heads(orders, model)) for model, part in by_model(curves)]
+    charts += [_cross(model, part) for model, part in by_model(cross)]
     charts += _interventions(run.table("interventions"))
     samples = run.table("samples")
     return Section(
@@ -63,9 +59,11 @@ def _curves(model: str, curves: pd.DataFrame, first: dict[str, list[str]]) -> Ch
                 if series != "random_layer":
                     rows = pd.concat([start[start["metric"] == metric], rows])
                 # A logarithmic axis has no zero: it stands where a half would.
-                rows = rows.assign(k=rows["k"].where(rows["k"] > 0, _zero(part)))
+                rows = rows.assign(place=rows["k"].where(rows["k"] > 0, _zero(part)))
                 made = curve(
                     rows,
+                    x="place",
+                    said="k",
                     name=f"{word} {NAMES.get(str(metric), str(metric))}",
                     colour=colour,
                     dash=dash,
@@ -147,18 +145,13 @@ def _cross(model: str, cross: pd.DataFrame) -> Chart:
     rows = cross[cross["metric"] == "accuracy"]
     owners, measured = list(dict.fromkeys(rows["heads_of"])), list(dict.fromkeys(rows["task"]))
     square = rows.pivot(index="heads_of", columns="task", values="change").loc[owners, measured]
-    trace = {
-        "type": "heatmap",
-        "z": rounded(square.to_numpy(), 3),
-        "x": measured,
-        "y": owners,
-        "colorscale": BLUE_HELPS,
-        "zmin": -1,
-        "zmax": 1,
-        "colorbar": colour_bar("change of accuracy"),
-        "showscale": True,
-        "hovertemplate": "heads of %{y} masked, %{x} measured: %{z:+.2f}<extra></extra>",
-    }
+    trace = matrix(
+        square,
+        unit="change of accuracy",
+        hover="heads of %{y} masked, %{x} measured: %{z:+.2f}",
+        low=-1,
+        signed=True,
+    )
     panel = Panel(
         title=f"K = {rows['k'].iloc[0]}",
         traces=[trace],
@@ -179,9 +172,7 @@ def _cross(model: str, cross: pd.DataFrame) -> Chart:
 
 def _interventions(table: pd.DataFrame) -> list[Chart]:
     charts = []
-    if table.empty:
-        return []
-    for model, part in table.groupby("model", sort=False):
+    for model, part in by_model(table):
         panels: list[Panel] = []
         for (task, kind), rows in part.groupby(["task", "kind"], sort=False):
             traces: list[dict[str, Any]] = []

@@ -10,7 +10,7 @@ from headwise.figures.condition_style import BARS, FULL, LINES, bar_label, colou
 from headwise.figures.functions import saturation
 from headwise.figures.prompts import first_shown, headline, significance, spans
 from headwise.report.charts import bars, head_map, rounded, translucent
-from headwise.report.gather import Run
+from headwise.report.gather import Run, by_model
 from headwise.report.section import Chart, Finding, Panel, Section, register
 
 _ANSWERS = ["model", "condition", "problem", "text", "gold", "parsed", "right", "truncated"]
@@ -21,11 +21,11 @@ def section(run: Run) -> Section:
     accuracy, comparisons = run.table("accuracy"), run.table("comparisons")
     profiles, moved, answers = run.table("profiles"), run.table("moved"), run.table("answers")
     charts = [_bars(accuracy)]
-    if len(profiles):
-        for (_model, _task), part in profiles.groupby(["model", "task"], sort=False):
-            charts.append(_profiles(part))
-    if len(moved):
-        charts += [_moved(str(model), part) for model, part in moved.groupby("model", sort=False)]
+    for model, own in by_model(profiles):
+        several = own["task"].nunique() > 1
+        for task, part in own.groupby("task", sort=False):
+            charts.append(_profiles(part, f"{model} on {task}" if several else model))
+    charts += [_moved(model, part) for model, part in by_model(moved)]
     findings = [Finding(sentence=f"{headline(comparisons)}.", weight=0.45)] if len(comparisons) else []
     findings += [
         Finding(sentence=f"{significance(row)}.", weight=0.2) for row in comparisons.to_dict("records")
@@ -93,7 +93,7 @@ def _bars(accuracy: pd.DataFrame) -> Chart:
     )
 
 
-def _profiles(profiles: pd.DataFrame) -> Chart:
+def _profiles(profiles: pd.DataFrame, where: str) -> Chart:
     panels: list[Panel] = []
     model = str(profiles["model"].iloc[0])
     for (layer, head), part in profiles.groupby(["layer", "head"], sort=False):
@@ -126,7 +126,7 @@ def _profiles(profiles: pd.DataFrame) -> Chart:
                 )
             )
     return Chart(
-        title=f"Where {model} attends, by condition",
+        title=f"Where {where} attends, by condition",
         panels=panels,
         caption="For each token, the mean attention of all later ones to it; the first and last tokens are left out. "
         "Over the full sequence blue is Mless and red Mful.",

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from headwise.figures.roles import COLOURS
-from headwise.figures.style import task_title
+from headwise.figures.words import task_title
 from headwise.report.charts import curve, head_map, plus, rounded
-from headwise.report.gather import Run
+from headwise.report.gather import Run, by_model
 from headwise.report.section import Chart, Finding, Panel, Section, head_names, head_rows, register
 
 ROLES = tuple(COLOURS)
@@ -21,7 +21,7 @@ LABELS = {"facilitating": "facilitation", "irrelevant": "irrelevance", "interfer
 def section(run: Run) -> Section:
     curves, scores, shares = run.table("curves"), run.table("scores"), run.table("shares")
     charts = [_curves(curves, scores)]
-    charts += [_maps(str(model), part) for model, part in scores.groupby("model", sort=False)]
+    charts += [_maps(model, part) for model, part in by_model(scores)]
     if len(shares):
         charts.append(_shares(shares))
     findings = [*_order(run.table("order"), shares), *_joint(run.table("joint"))]
@@ -104,7 +104,7 @@ def _maps(model: str, scores: pd.DataFrame) -> Chart:
 def _shares(shares: pd.DataFrame) -> Chart:
     panels: list[Panel] = []
     grey = {"undecided": "#9aa0a6", "anomalous": "#8a5fb0"}
-    for model, part in shares.groupby("model", sort=False):
+    for model, part in by_model(shares):
         traces = []
         for label, rows in part.groupby("label", sort=False):
             colour = COLOURS[LABELS[str(label)]] if label in LABELS else grey.get(str(label), "#9aa0a6")
@@ -125,7 +125,7 @@ def _shares(shares: pd.DataFrame) -> Chart:
             )
         panels.append(
             Panel(
-                title=str(model),
+                title=model,
                 traces=traces,
                 x={"title": "Share of heads", "tickformat": ".0%", "range": [0, 1]},
                 y={"autorange": "reversed"},

@@ -66,6 +66,7 @@
       });
       for (const mark of panel.marks) {
         const { kind, ...rest } = mark;
+        if (rest.line && rest.line.color === "ink") rest.line = { ...rest.line, color: colour("--ink") };
         (kind === "shape" ? layout.shapes : layout.annotations).push({ ...rest, xref: "x" + n, yref: mark.yref === "domain" ? "y" + n + " domain" : "y" + n });
       }
       for (const trace of panel.traces) {
@@ -93,9 +94,10 @@
       for (const [series, order] of Object.entries(panel.orders)) {
         if ((panel.owners[series] || panel.model) !== chosen.model) continue;
         const place = order.indexOf(name);
+        const enters = panel.root ? Math.sqrt(place + 1) : place + 1;
         if (place >= 0) {
           shapes.push({
-            type: "line", xref, yref: yref + " domain", x0: place + 1, x1: place + 1, y0: 0, y1: 1,
+            type: "line", xref, yref: yref + " domain", x0: enters, x1: enters, y0: 0, y1: 1,
             line: { color: ink, width: 1.5, dash: "dot" }, name: "chosen",
           });
         }

@@ -64,6 +64,7 @@ class CircuitsSettings(StudySettings):
     k: tuple[int, ...] = ()
     """Numbers of heads to measure; by default at most `points`, chosen near the threshold."""
     points: int = 21
+    """Most numbers of heads that are measured along a curve."""
     controls: tuple[str, ...] = CONTROLS
     """Orders to compare with: `random`, and `random_layer`, which visits the layers as the order does."""
     draws: int = 1

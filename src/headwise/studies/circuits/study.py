@@ -40,8 +40,7 @@ QUICK = {"n": 12, "points": 11, "draws": 1}
 def carry_out(settings: CircuitsSettings, bench: Workbench, folder: RunFolder) -> None:
     check(settings)
     if settings.quick:
-        small = {name: min(getattr(settings, name), most) for name, most in QUICK.items()}
-        settings = replace(settings, **small, controls=settings.controls[:1])
+        settings = replace(settings.at_most(**QUICK), controls=settings.controls[:1])
     work = Work(settings, bench)
     log.info(work.cost())
     execute(folder, work.order_cells(), work.rank, progress=bench.progress)

@@ -53,6 +53,7 @@ class FunctionsSettings(StudySettings):
     abilities: tuple[str, ...] = ()
     """Only these labels; all by default."""
     methods: tuple[str, ...] = ("attribution", "probe")
+    """Score methods (headwise list methods); each gives every ability a map."""
     n: int | None = None
     """Most examples per ability; by default 40 of a built-in task, and all of a file."""
     metric: str | None = None
@@ -68,7 +69,7 @@ def carry_out(settings: FunctionsSettings, bench: Workbench, folder: RunFolder) 
     for name in settings.methods:
         method(name)  # an unknown one should end the run before it begins
     if settings.quick:
-        settings = replace(settings, n=min(settings.n or QUICK, QUICK))
+        settings = settings.at_most(n=QUICK)
     by_model = {}
     for name in settings.models:
         by_model[name] = abilities_of(settings, bench, bench.model(name))

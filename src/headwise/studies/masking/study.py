@@ -32,8 +32,8 @@ from headwise.studies.score import example_table
 from headwise.studies.settings import StudySettings
 from headwise.studies.workbench import Workbench
 
-QUICK, QUICK_TOKENS = 10, 8
-"""With `quick`: most examples per ability, and most new tokens."""
+QUICK = {"n": 10, "new_tokens": 8}
+"""Most of each with `quick`, which also takes fewer K."""
 BAR = 0.5
 """Below this share of right answers with no head masked there is little that masking could take away."""
 
@@ -118,9 +118,7 @@ def _check(settings: MaskingSettings) -> None:
 def carry_out(settings: MaskingSettings, bench: Workbench, folder: RunFolder) -> None:
     _check_method(settings)
     if settings.quick:
-        settings = replace(
-            settings, n=min(settings.n, QUICK), new_tokens=min(settings.new_tokens, QUICK_TOKENS)
-        )
+        settings = settings.at_most(**QUICK)
     plans = [Plan(settings, bench, name) for name in settings.models]
     for plan in plans:
         for judge in plan.judges.values():

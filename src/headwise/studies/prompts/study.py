@@ -8,7 +8,7 @@ model `profiles`, `moved`, `affine`, `activations`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -38,10 +38,13 @@ class ArmSettings:
     """Of the condition `arm`; the paper tunes c and p1 for each model and task."""
 
     c: float = 0.13
+    """How far from 0 an activation counts as small, in units of the spread."""
     p1: float = 99.5
+    """Percentile of the activations up to which new values are drawn."""
     mode: str = "replace"
     """`replace` (the authors' code) or `add` (their paper)."""
     seed: int = 0
+    """Of the new values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +90,7 @@ class PromptsSettings(StudySettings):
     temperature: float = 0.0
     """0 is greedy."""
     top_p: float = 1.0
+    """Tokens are drawn from the likeliest ones that have this probability together."""
     samples: int = 1
     """Answers to each problem, each with a seed of its own; needs a temperature above 0."""
     metric: str = "math"
@@ -126,9 +130,7 @@ def carry_out(settings: PromptsSettings, bench: Workbench, folder: RunFolder) ->
 def _checked(settings: PromptsSettings) -> PromptsSettings:
     """The settings as they are meant, or an error before anything is loaded."""
     if settings.quick:
-        settings = replace(
-            settings, **{name: min(getattr(settings, name), most) for name, most in QUICK.items()}
-        )
+        settings = settings.at_most(**QUICK)
     if settings.place not in PLACES:
         raise unknown("place", settings.place, PLACES)
     if (

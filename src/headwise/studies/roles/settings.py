@@ -57,9 +57,7 @@ def quickened(settings: RolesSettings) -> RolesSettings:
     if "math" in settings.tasks and not options:
         options = {"math": {"length": "short"}}
     return replace(
-        settings,
-        n=min(settings.n, QUICK_EXAMPLES),
-        seeds=min(settings.seeds, 2),
+        settings.at_most(n=QUICK_EXAMPLES, seeds=2),
         fit=settings.fit if settings.fit != FitSettings() else QUICK_FIT,
         ks=settings.ks or QUICK_KS,
         random_sets=0,

@@ -1,0 +1,47 @@
+"""What things are called on a figure, at the length there is room for."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import pandas as pd
+
+_SPLITS = ("train", "test", "dev", "valid", "validation")
+"""Files named after a part of a data set, which say nothing without their folder."""
+
+
+def task_title(task: str) -> str:
+    """A task's name as a title; a file by its own name, one named after a split by its folder as well.
+
+    >>> task_title("greater_than"), task_title("ioi_long"), task_title("data/my_facts.jsonl")
+    ('Greater Than', 'IOI Long', 'My Facts')
+    >>> task_title("data/gsm8k/test.jsonl"), task_title("hub:owner/facts")
+    ('Gsm8k Test', 'Facts')
+    """
+    path = PurePosixPath(task.removeprefix("hub:"))
+    name = path.stem if path.suffix in (".jsonl", ".json", ".csv", ".parquet", ".txt", ".tsv") else path.name
+    if name in _SPLITS and path.parent.name:
+        name = f"{path.parent.name} {name}"
+    words = name.replace("_", " ").replace("-", " ").split()
+    return " ".join("IOI" if word == "ioi" else word[:1].upper() + word[1:] for word in words)
+
+
+def shortened(name: str, most: int = 28) -> str:
+    """A model or a task in at most so many characters: the end of a long name or path says most.
+
+    >>> shortened("smollm2"), shortened("owner/a-model-with-a-rather-long-name", 20)
+    ('smollm2', '…-a-rather-long-name')
+    """
+    # matplotlib takes what stands between two dollars for mathematics.
+    name = name.replace("$", r"\$")
+    return name if len(name) <= most else "…" + name[1 - most :]
+
+
+def span(numbers: pd.Series) -> str:
+    """One number where all are the same, else from the least to the most.
+
+    >>> span(pd.Series([40, 40])), span(pd.Series([12, 40]))
+    ('40', '12–40')
+    """
+    low, high = numbers.min(), numbers.max()
+    return str(low) if low == high else f"{low}–{high}"

@@ -1,0 +1,22 @@
+"""Models whose layers are on several devices, or partly in main memory or on disk until they are needed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def entry_device(hf: nn.Module) -> torch.device:
+    """Where a model takes its tokens: what is not there now (offloaded weights are `meta`) does not count."""
+    found = (parameter.device for parameter in hf.parameters() if not parameter.is_meta)
+    return next(found, torch.device("cpu"))
+
+
+def stored(hf: nn.Module, name: str, weight: Tensor) -> Tensor:
+    """The values of a weight of the state, also where accelerate keeps them elsewhere until they are needed."""
+    if not weight.is_meta:
+        return weight
+    module, _, leaf = name.rpartition(".")
+    kept = getattr(getattr(hf.get_submodule(module), "_hf_hook", None), "weights_map", None)
+    value = None if kept is None else kept[leaf]
+    return value if isinstance(value, Tensor) else weight

@@ -1,0 +1,80 @@
+"""A metric that is NaN or infinite for some example: the example is named, the run goes on, the cell says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import headwise as hw
+from headwise.heads import Head, Scores
+from headwise.model.tiny import tiny_model
+from headwise.runs import CellStore, read_table
+from headwise.studies.workbench import Workbench
+from helpers import WORDS
+
+
+@pytest.fixture
+def bench(word_tokenizer):
+    """A model for which one word is poison: its embedding is not a number."""
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer))
+    model = hw.load(hf, tokenizer=word_tokenizer, name="tiny")
+    with torch.no_grad():
+        hf.model.embed_tokens.weight[word_tokenizer.convert_tokens_to_ids("bird")] = float("nan")
+    made = Workbench(progress=False)
+    made.add(model)
+    return made
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "words.jsonl"
+    prompts = ["the cat saw", "the bird saw", "a dog met", "she liked it"]
+    path.write_text(
+        "".join(f'{{"prompt": "{p}", "target": " {WORDS[i + 2]}"}}\n' for i, p in enumerate(prompts))
+    )
+    return path
+
+
+@pytest.mark.parametrize("method", ["ablation", "attribution"])
+def test_the_example_is_named_the_run_goes_on_and_the_cell_says_so(bench, data, tmp_path, method):
+    folder = hw.run(
+        "score",
+        tmp_path / "run",
+        workbench=bench,
+        models=["tiny"],
+        tasks=[str(data)],
+        methods=[method, "random"],
+    )
+    assert folder.status == "done"
+    (notice,) = [notice for notice in folder.notices if "not finite" in notice]
+    assert f"{method} on" in notice
+    assert "(example 1)" in notice
+    scores = read_table(folder.path, "scores")
+    assert len(scores) == 2 * 16  # every head keeps its row
+    assert scores[scores["method"] == method]["score"].isna().all()
+    assert scores[scores["method"] == "random"]["score"].notna().all()
+    examples = read_table(folder.path, "examples")
+    mine = examples[examples["method"] == method]
+    assert set(mine[mine["value"].isna()]["example"]) == {1}
+    assert mine[mine["example"] != 1]["value"].notna().all()
+    with CellStore(folder.path / "cells.sqlite") as store:
+        flagged = [store.cell(key).part for key in store.flagged()]
+    assert flagged == [method]
+    assert (folder.path / "report.html").is_file()
+
+
+def test_a_head_whose_score_went_wrong_stays_in_the_table_and_comes_last_in_the_order(tmp_path):
+    examples = np.ones((3, 2, 2))
+    examples[1, 0, 1] = np.nan
+    examples[:, 1, 1] = np.nan
+    scores = Scores.from_examples(
+        examples, model="m", task="t", method="x", exists=np.array([[True, True], [True, False]])
+    )
+    assert scores.heads() == [Head(0, 0), Head(0, 1), Head(1, 0)]
+    assert scores.order() == [Head(0, 0), Head(1, 0), Head(0, 1)]
+    table = scores.table()
+    assert len(table) == 3
+    assert table["score"].isna().tolist() == [False, True, False]
+    scores.save(tmp_path / "s.npz")
+    assert Scores.load(tmp_path / "s.npz").heads() == scores.heads()

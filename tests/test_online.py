@@ -1,0 +1,85 @@
+"""A hub that accepts connections and says nothing: the cached copy is used, else a sentence comes, and soon."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from headwise.model.tiny import tiny_model
+from helpers import make_word_tokenizer
+
+
+@pytest.fixture
+def silent_hub():
+    """A server that takes connections and never answers."""
+    server = socket.create_server(("127.0.0.1", 0))
+    kept = []
+
+    def take() -> None:
+        while True:
+            try:
+                kept.append(server.accept()[0])
+            except OSError:
+                return
+
+    threading.Thread(target=take, daemon=True).start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    server.close()
+    for connection in kept:
+        connection.close()
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """The hub's cache with one model in it, as a download leaves it."""
+    commit = "0123456789012345678901234567890123456789"
+    repository = tmp_path / "hub" / "models--owner--kept"
+    snapshot = repository / "snapshots" / commit
+    tokenizer = make_word_tokenizer()
+    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(snapshot)
+    tokenizer.save_pretrained(snapshot)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    return tmp_path / "hub"
+
+
+def load(name, hub, cache):
+    program = (
+        "import sys, time, headwise as hw, torch, transformers\n"
+        "from headwise.errors import HeadwiseError\n"
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        "began = time.monotonic()\n"
+        "try:\n    print('shape', hw.load(sys.argv[1], device='cpu').shape)\n"
+        "except HeadwiseError as error:\n    print('sentence', error)\n"
+        "print('seconds', time.monotonic() - began)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "HF_TOKEN")}
+    environment |= {"HF_ENDPOINT": hub, "HF_HUB_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program, name],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    seconds = float(done.stdout.split("seconds")[1])
+    assert seconds < 60, f"{seconds} of {time.monotonic() - began} s"
+    return done
+
+
+def test_a_cached_copy_is_used_when_the_hub_is_silent_and_else_a_sentence_comes(silent_hub, cache):
+    kept = load("owner/kept", silent_hub, cache)
+    assert "shape (4, 4)" in kept.stdout
+    assert "does not answer" in kept.stderr
+    missing = load("owner/missing", silent_hub, cache)
+    assert "sentence unknown model 'owner/missing'" in missing.stdout
+    assert "the hub could not be reached and has no cached copy" in missing.stdout
