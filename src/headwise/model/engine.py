@@ -355,12 +355,13 @@ class Engine:
             if index < entry:
                 continue
             first = [group.index(number) for number in range(len(known))]
-            found[index] = tuple(
+            chosen, equals = (
                 torch.from_numpy((np.array(variants)[:, None] * block.size + row).reshape(-1)).to(
                     self.model.device
                 )
                 for variants in (first, group)
             )
+            found[index] = chosen, equals
         return found
 
     def _gate_visitor(
