@@ -74,9 +74,9 @@ def word_tokenizer() -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    backend = Tokenizer(models.WordLevel({f"w{i:02}": i for i in range(50)}, unk_token="w00"))  # noqa: S106 - a word, no secret
+    backend = Tokenizer(models.WordLevel({f"w{i:02}": i for i in range(50)}, unk_token="w00"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="w00", eos_token="w01")  # noqa: S106
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="w00", eos_token="w01")
 
 
 def word_task(examples: int, tokens: int) -> Task:
