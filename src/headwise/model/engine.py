@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from headwise.tasks.examples import Task
 
 LOGIT_BUDGET = 2**26
-"""Most logits held at once, in numbers: 256 MB in float32."""
+"""Most logits held at once, in numbers: 256 MB in float32; four times as many on an accelerator, which is idle with
+few rows."""
 
 
 @dataclass(frozen=True)
@@ -172,13 +173,16 @@ class Engine:
         """Fill the columns `numbers` of `values` and `full`; out of memory, in two halves."""
         try:
             entries = self._entries(gates, base)
-            block = self._prepared(numbers, base, streams=bool(entries.any()))
+            block = self._prepared(numbers, base, streams=False)
+            if self._streams_pay(block, entries):
+                self._record_streams(block)
             columns = np.array(numbers)
             for pending in self._queues(gates, entries):
                 while pending:
                     chunk = np.array(pending[: self._variants_at_once(block)])
                     try:
-                        result, paired = self._chunk(block, gates[chunk], int(entries[chunk[0]]))
+                        entry = 0 if block.streams is None else int(entries[chunk[0]])
+                        result, paired = self._chunk(block, gates[chunk], entry)
                     except (torch.OutOfMemoryError, RuntimeError) as error:
                         if not out_of_memory(error) or len(chunk) == 1:
                             raise
@@ -340,15 +344,24 @@ class Engine:
             return {}  # a tensor with as many rows as tokens could not be told apart
         found = {}
         row = np.arange(block.size)
-        for index in range(entry, last):
-            layers = [site.layer for site in self.model.reach.sites if site.block <= index]
-            flat = gates[:, layers].reshape(len(gates), -1)
-            _, first, like = np.unique(flat, axis=0, return_index=True, return_inverse=True)
-            if len(first) == len(gates):
+        group = [0] * len(gates)  # of each variant: those of one group have been alike so far
+        for index in range(last):
+            layers = [site.layer for site in self.model.reach.sites if site.block == index]
+            known: dict[tuple[int, bytes], int] = {}
+            group = [
+                known.setdefault((old, here.tobytes()), len(known))
+                for old, here in zip(group, gates[:, layers], strict=True)
+            ]
+            if len(known) == len(gates):
                 break  # they differ, and go on differing
+            if index < entry:
+                continue
+            first = [group.index(number) for number in range(len(known))]
             chosen, equals = (
-                torch.from_numpy((variants[:, None] * block.size + row).reshape(-1)).to(self.model.device)
-                for variants in (first, like.reshape(-1))
+                torch.from_numpy((np.array(variants)[:, None] * block.size + row).reshape(-1)).to(
+                    self.model.device
+                )
+                for variants in (first, group)
             )
             found[index] = chosen, equals
         return found
@@ -419,14 +432,30 @@ class Engine:
                 block.references = {k: m[:length] if m.dim() == 3 else m for k, m in self._means.items()}
             block.acts = None if bool(acts.all()) else acts.to(self.model.device)
             if streams and self.model.proof.reuse:
-                block.streams = {}
-                gates = torch.from_numpy(base).expand(len(rows), -1, -1)
-                visitor = self._gate_visitor(block, gates, set(np.flatnonzero((base != 1).any(axis=1))))
-                with self.model.visiting(visitor), recorded_streams(self.model.reach.blocks, block.streams):
-                    self.model.logits(tensors["ids"], tensors["positions"][:, :1])
+                self._record_streams(block)
             if self.metric.compares and (base != 1).any():
                 block.plain_logits = self.model.logits(tensors["ids"], tensors["positions"])
         return block
+
+    def _record_streams(self, block: _Block) -> None:
+        """One run at the baseline, whose residual streams are kept."""
+        base = block.baseline
+        block.streams = {}
+        gates = torch.from_numpy(base).expand(block.size, -1, -1)
+        visitor = self._gate_visitor(block, gates, set(np.flatnonzero((base != 1).any(axis=1))))
+        with self.model.visiting(visitor), recorded_streams(self.model.reach.blocks, block.streams):
+            self.model.logits(block.tensors["ids"], block.tensors["positions"][:, :1])
+
+    def _streams_pay(self, block: _Block, entries: np.ndarray) -> bool:
+        """Whether a run at the baseline costs less than what entering at its streams saves.
+
+        Where rows that are alike are computed once, each batch computes the blocks before its entry for one row per
+        example, so that many batches must enter late to be worth a run through all blocks.
+        """
+        if not self.model.proof.reuse or not entries.any():
+            return False
+        firsts = np.sort(entries)[:: self._variants_at_once(block)]
+        return not self.model.proof.shares or int(firsts.sum()) > len(self.model.reach.blocks)
 
     def _partition(self, variants: int, examples: set[int] | None = None) -> Iterator[list[int]]:
         """Row numbers in blocks of about equal length, small enough that `variants` copies fit the budget.
@@ -455,7 +484,8 @@ class Engine:
     def _variants_at_once(self, block: Block) -> int:
         vocabulary = self.model.vocabulary
         by_tokens = self.batch_tokens // (block.size * block.length)
-        by_logits = LOGIT_BUDGET // (block.size * block.tensors["positions"].shape[1] * vocabulary)
+        budget = LOGIT_BUDGET if self.model.device.type == "cpu" else 4 * LOGIT_BUDGET
+        by_logits = budget // (block.size * block.tensors["positions"].shape[1] * vocabulary)
         return max(1, min(by_tokens, by_logits) - 1)
 
     def _entries(self, gates: np.ndarray, baseline: np.ndarray | float = 1.0) -> np.ndarray:
