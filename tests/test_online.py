@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -29,7 +28,7 @@ def silent_hub():
                 return
 
     threading.Thread(target=take, daemon=True).start()
-    yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    yield f"http://127.0.0.1:{server.getsockname()[1]}", kept
     server.close()
     for connection in kept:
         connection.close()
@@ -51,35 +50,27 @@ def cache(tmp_path):
 
 def load(name, hub, cache):
     program = (
-        "import sys, time, headwise as hw, torch, transformers\n"
+        "import sys, headwise as hw\n"
         "from headwise.errors import HeadwiseError\n"
-        "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
-        "began = time.monotonic()\n"
         "try:\n    print('shape', hw.load(sys.argv[1], device='cpu').shape)\n"
         "except HeadwiseError as error:\n    print('sentence', error)\n"
-        "print('seconds', time.monotonic() - began)\n"
     )
     environment = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "HF_TOKEN")}
     environment |= {"HF_ENDPOINT": hub, "HF_HUB_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
-    began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-c", program, name],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=300,
-        check=False,
+        [sys.executable, "-c", program, name], capture_output=True, text=True, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    seconds = float(done.stdout.split("seconds")[1])
-    assert seconds < 60, f"{seconds} of {time.monotonic() - began} s"
     return done
 
 
 def test_a_cached_copy_is_used_when_the_hub_is_silent_and_else_a_sentence_comes(silent_hub, cache):
-    kept = load("owner/kept", silent_hub, cache)
-    assert "shape (4, 4)" in kept.stdout
+    hub, connections = silent_hub
+    kept = load("owner/kept", hub, cache)
+    assert "shape (4, 4)" in kept.stdout, kept.stdout
     assert "does not answer" in kept.stderr
-    missing = load("owner/missing", silent_hub, cache)
-    assert "sentence unknown model 'owner/missing'" in missing.stdout
+    missing = load("owner/missing", hub, cache)
+    assert "sentence unknown model 'owner/missing'" in missing.stdout, missing.stdout
     assert "the hub could not be reached and has no cached copy" in missing.stdout
+    # Each connection is five seconds of waiting or more: one question for each program, and not one for each file.
+    assert len(connections) <= 4

@@ -67,7 +67,7 @@ def _from_run(path: Path, task: str | None, method: str | None) -> Scores:
 
 
 def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
-    """The table, if every row is one head with its number; a negative layer would count from the end, unsaid."""
+    """The table, if every row is one head with its number: a negative layer would count from the end in silence."""
     for name in ("layer", "head"):
         numbers = pd.to_numeric(table[name], errors="coerce")
         if numbers.isna().any() or (numbers % 1 != 0).any() or not numbers.between(0, 99_999).all():

@@ -33,6 +33,7 @@ from headwise.model.references import (
     first_differences,
     mean_outputs,
 )
+from headwise.model.remembered import remembering_less
 
 if TYPE_CHECKING:
     from headwise.metrics.registry import Metric
@@ -58,7 +59,7 @@ class Measured:
 
 
 @dataclass
-class _Block:
+class Block:
     """Some rows of about equal length, with what is computed once for them."""
 
     rows: list[Row]
@@ -187,8 +188,9 @@ class Engine:
                             raise
                         self._shrink()
                         continue
-                    values[np.ix_(chunk, columns)] = result
-                    full[np.ix_(chunk, columns)] = paired
+                    places = np.ix_(np.array(chunk), columns)
+                    values[places] = result
+                    full[places] = paired
                     pending = pending[len(chunk) :]
                     self._advance(len(chunk) * len(numbers))
         except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -211,7 +213,7 @@ class Engine:
             return [sorted(range(len(gates)), key=lambda v: (entries[v], gates[v].tobytes()))]
         return [np.flatnonzero(entries == entry).tolist() for entry in np.unique(entries)]
 
-    def _chunk(self, block: _Block, gates: np.ndarray, entry: int) -> tuple[np.ndarray, np.ndarray]:
+    def _chunk(self, block: Block, gates: np.ndarray, entry: int) -> tuple[np.ndarray, np.ndarray]:
         """Values `[v, S]` of some variants that enter at the same block, and their partners at the baseline `[S]`."""
         with_base = np.concatenate([block.baseline[None], gates])  # v + 1, L, H: the first is the baseline
         times = len(with_base)
@@ -301,9 +303,9 @@ class Engine:
         assert gates.grad is not None
         return metric.detach().double().cpu().numpy(), gates.grad.double().cpu().numpy()
 
-    def differentiable(self, block: _Block, gates: Tensor) -> Tensor:
+    def differentiable(self, block: Block, gates: Tensor) -> Tensor:
         """The metric of a block's rows `[S]` as a function of their gates `[S, L, H]`, for autograd."""
-        with self.model.visiting(self._gate_visitor(block, gates, None)):
+        with self.model.visiting(self._gate_visitor(block, gates, None)), remembering_less():
             logits = self.model.logits(block.tensors["ids"], block.tensors["positions"])
         self.rows_spent += block.size
         compare = None
@@ -314,7 +316,7 @@ class Engine:
 
     # ---- one forward pass ------------------------------------------------------------------------------
 
-    def _logits(self, block: _Block, gates: Tensor, entry: int) -> Tensor:
+    def _logits(self, block: Block, gates: Tensor, entry: int) -> Tensor:
         """Scored logits `[v·S, P, vocabulary]` of a block's rows under each of `gates[v, L, H]`, variant by variant."""
         times = len(gates)
         changed = {int(layer) for layer in torch.nonzero((gates != 1).any(2).any(0))}
@@ -334,7 +336,7 @@ class Engine:
                 stack.enter_context(entered_at(blocks, entry, stream, tuples))
             return self.model.logits(ids, block.tensors["positions"].repeat(times, 1))
 
-    def _shared(self, gates: np.ndarray, block: _Block, entry: int) -> dict[int, tuple[Tensor, Tensor]]:
+    def _shared(self, gates: np.ndarray, block: Block, entry: int) -> dict[int, tuple[Tensor, Tensor]]:
         """For each block from the entry on where some of `gates[v, L, H]` have been alike so far: which rows to compute
         `[r]`, and which of these every row equals `[v·S]`. The last block computes all: it is read row by row."""
         last = len(self.model.reach.blocks) - 1
@@ -366,7 +368,7 @@ class Engine:
 
     def _gate_visitor(
         self,
-        block: _Block,
+        block: Block,
         gates: Tensor,
         changed: set[int] | None,
         rows: Mapping[int, Tensor] | None = None,
@@ -399,23 +401,23 @@ class Engine:
 
     # ---- blocks of rows --------------------------------------------------------------------------------
 
-    def blocks(self) -> Iterator[tuple[list[int], _Block]]:
+    def blocks(self) -> Iterator[tuple[list[int], Block]]:
         """Every row once, in blocks that fit the budget (numbers of the rows, block), for methods that read z."""
         for numbers in self._partition(2):
             yield numbers, self._prepared(numbers, streams=False)
 
-    def block(self, numbers: Sequence[int]) -> _Block:
+    def block(self, numbers: Sequence[int]) -> Block:
         """The rows of these numbers, any of them several times, ready for `differentiable`."""
         return self._prepared(numbers, streams=False)
 
     def _prepared(
         self, numbers: Sequence[int], baseline: np.ndarray | None = None, streams: bool = True
-    ) -> _Block:
+    ) -> Block:
         """The rows as tensors, with one run at the baseline for the residual streams and one for the donors."""
         rows = [self.rows[n] for n in numbers]
         tensors = {name: t.to(self.model.device) for name, t in batch_of(rows).items()}
         base = np.ones(self.model.shape) if baseline is None else baseline
-        block = _Block(rows, tensors, base)
+        block = Block(rows, tensors, base)
         length = block.length
         acts = torch.ones(len(rows), length, dtype=torch.bool)
         if self.positions == "last":
@@ -479,7 +481,7 @@ class Engine:
             yield order[:size]
             order = order[size:]
 
-    def _variants_at_once(self, block: _Block) -> int:
+    def _variants_at_once(self, block: Block) -> int:
         vocabulary = self.model.vocabulary
         by_tokens = self.batch_tokens // (block.size * block.length)
         budget = LOGIT_BUDGET if self.model.device.type == "cpu" else 4 * LOGIT_BUDGET
