@@ -35,7 +35,7 @@ BENCH_STAMP := $(BENCH)/.ready-$(shell cat pyproject.toml constraints.txt benchm
 
 bench: $(BENCH_STAMP)
 	HF_HUB_OFFLINE=1 $(BENCH)/bin/python benchmarks/peers.py
-	$(BENCH)/bin/python benchmarks/growth.py
+	KINETO_LOG_LEVEL=99 $(BENCH)/bin/python benchmarks/growth.py
 	$(BENCH)/bin/python benchmarks/figure.py
 	$(BENCH)/bin/python benchmarks/table.py
 
