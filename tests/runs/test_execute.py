@@ -337,7 +337,7 @@ def test_an_executor_is_closed_when_the_run_ends_early(
         raise KeyboardInterrupt
 
     with RunFolder(tmp_path, study="toy") as folder:
-        monkeypatch.setattr(folder.store, "put", interrupted)
+        monkeypatch.setattr(folder.store, "put_encoded", interrupted)
         with pytest.raises(KeyboardInterrupt):
             execute(folder, make_cells(3), compute, progress=False, executor=executor)
     assert executor.closed
