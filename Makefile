@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types unit browser bench fuzz survive families test-comet clean
+.PHONY: demo test lint types unit browser bench fuzz survive scale families test-comet clean
 
 demo: $(STAMP)
 	$(BIN)/headwise demo
@@ -44,6 +44,12 @@ $(BENCH_STAMP):
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . --requirement benchmarks/requirements.txt
 	rm -f $(BENCH)/.ready-*
 	touch $@
+
+# A study on Ray workers and one of 100,000 cells: half an hour, on a machine that has nothing else to do.
+scale: $(STAMP)
+	$(BIN)/python benchmarks/ray_overhead.py
+	$(BIN)/python benchmarks/many_cells.py
+	$(BIN)/python benchmarks/scale_page.py
 
 # 10,000 bad inputs: task files, study files, heads, gates, model folders, run folders, command lines. Each must work or
 # be refused in a sentence; HEADWISE_FUZZ_SEED=1 makes others.

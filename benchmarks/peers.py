@@ -60,7 +60,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "examples": {"cpu": 16, "cuda": 16, "help": "prompts of a, b, d, e"},
     "layers": {"cpu": 15, "cuda": 30, "help": "layers whose heads ours ablates in a"},
     "peer_layers": {"cpu": 3, "cuda": 6, "help": "the same for a peer"},
-    "memory_tokens": {"cpu": 2048, "cuda": 65536, "help": "budget of the memory part of a"},
+    "memory_tokens": {"cpu": 2048, "cuda": 4096, "help": "budget of the memory part of a"},
     "steps": {"cpu": 5, "cuda": 5, "help": "of integrated gradients"},
     "peer_every": {"cpu": 8, "cuda": 4, "help": "a peer runs each so-manieth set of d and e"},
     "masks": {"cpu": 40, "cuda": 40, "help": "of g"},

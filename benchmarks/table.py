@@ -65,7 +65,8 @@ def readme(cpu: Results, cuda: Results) -> str:
     for case in _job(cuda, "shapes").get("cases", []):
         rate = f"{case['tflops']:.0f} TFLOP/s ({case['share_of_matrix_rate']:.0%} of the chip's)"
         done = f"{_times(case['ratio'])}, {rate}"
-        lines.append(f"| ablation, {case['shape']} shape, {case['tokens']} tokens | – | {done} |")
+        work = f"ablation on {case['shape']}'s shape in bfloat16, {case['tokens']} tokens, against hooks"
+        lines.append(f"| {work} | – | {done} |")
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import sys
 
 import numpy as np
@@ -118,3 +119,14 @@ def test_peak_memory_is_what_was_alive_at_once():
         return a + b
 
     assert common.peak_mb(work) == pytest.approx(12, rel=0.05)
+
+
+def test_the_page_on_many_machines_says_what_was_measured():
+    scale_page = importlib.import_module("scale_page")
+    page = scale_page.PAGE.read_text(encoding="utf-8")
+    found = [
+        json.loads(path.read_text()) if path.exists() else None
+        for path in (scale_page.RESULTS / name for name in ("ray.json", "many-cells.json"))
+    ]
+    assert scale_page.replaced(page, scale_page.said(*found)) == page
+    assert scale_page.BEGIN in page

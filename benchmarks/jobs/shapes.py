@@ -140,7 +140,7 @@ def _case(
     # For us a late head is cheaper than an early one, so operations are counted, not heads.
     per_head["headwise"] = seconds["headwise"] * everything / needed / len(model.heads())
     fastest = min(per_head["all logits"], per_head["last logits"])
-    # The values are compared by their order of size: random weights in bfloat16 have no meaning beyond it.
+    # Kept beside the spread of the values and not asserted: in bfloat16 two kernels round differently.
     mine = dict(zip(ours, results["headwise"][0], strict=True))
     gap = max(
         float(np.abs(mine[h] - r).max()) for h, r in zip(theirs, results["last logits"][0], strict=True)
@@ -159,6 +159,7 @@ def _case(
         "tflops": achieved / 1e12,
         "share_of_matrix_rate": achieved / rate,
         "largest_difference": gap,
+        "spread": float(results["headwise"][0].std()),
         "peak_mb": peak_mb(scored, device) if device.startswith("cuda") else None,
     }
     print(

@@ -183,13 +183,13 @@ def test_a_cluster_of_our_own_is_closed_to_others_and_another_is_shown_the_token
         ast.literal_eval(
             subprocess.run(
                 [sys.executable, "-c", program % address],
-                env=clean,
+                env=clean | more,
                 capture_output=True,
                 text=True,
                 check=True,
             ).stdout
         )
-        for address in (None, "somewhere:6379")
+        for address, more in ((None, {}), ("somewhere:1", {}), ("somewhere:1", {"RAY_AUTH_TOKEN": "a" * 64}))
     )
     assert own["RAY_AUTH_MODE"] == "token"
     assert len(own["RAY_AUTH_TOKEN"]) == 64

@@ -62,7 +62,7 @@ def executor():
 @pytest.fixture
 def undrawn(monkeypatch):
     """Tables are compared here; drawing would be most of the work."""
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *given, **named: None)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: Path(path).touch())
     monkeypatch.setattr("headwise.studies.registry.write_report", lambda *given: None)
 
 

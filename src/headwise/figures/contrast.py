@@ -20,6 +20,7 @@ def contrast_bars(table: pd.DataFrame) -> Any:
     matplotlib figure.
     """
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     pairs = list(dict.fromkeys(table["pair"]))
@@ -35,17 +36,21 @@ def contrast_bars(table: pd.DataFrame) -> Any:
                     x = place + 0.42 * number - 0.31
                     panel.bar(x, before, 0.18, color=_COLOURS[side], alpha=0.35)
                     panel.bar(x + 0.2, after.mean(), 0.18, color=_COLOURS[side])
-                    panel.plot(np.full(len(after), x + 0.2), after, ".", color="black", ms=3)
+                    # A seed at 0 or 1 lies on the panel's edge, and is drawn whole.
+                    panel.plot(np.full(len(after), x + 0.2), after, ".", color="black", ms=4, clip_on=False)
             panel.axhline(0, color="0.4", lw=0.6)
-        panels[0].set_ylabel("Log probability\nper target token")
+            panel.tick_params(axis="x", length=0)
+        panels[0].set_ylabel("Log Probability\nper Target Token (nats)")
         panels[1].set(ylabel="Accuracy", ylim=(0, 1.02))
         panels[1].set_xticks(range(len(pairs)), [shortened(pair, 22) for pair in pairs])
-        panels[1].tick_params(axis="x", length=0)
-        shown = [
-            Patch(color=colour, alpha=alpha, label=f"{name}, {state}")
+        shown: list[Any] = [
+            Patch(color=colour, alpha=alpha, lw=0, label=f"{name}, {state}")
             for name, colour in (("kept", _COLOURS["keep"]), ("lost", _COLOURS["lose"]))
             for state, alpha in (("all heads", 0.35), ("gated", 1.0))
         ]
+        shown.append(Line2D([], [], ls="", marker=".", ms=4, color="black", label="one seed"))
         figure.legend(handles=shown, loc="outside right center", frameon=False)
-        figure.suptitle(f"Held-out pairs, {shortened(str(table['model'].iloc[0]))}", fontsize=10)
+        figure.suptitle(
+            f"Kept and lost on held-out pairs: {shortened(str(table['model'].iloc[0]), 22)}", fontsize=10
+        )
     return figure

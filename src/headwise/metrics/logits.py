@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from headwise.metrics.registry import register
+from headwise.metrics.token_logprobs import token_logprobs
 from headwise.model.encode import Scored
 
 
 def _token_logprobs(scored: Scored) -> Tensor:
-    """log p of each target token `[B, P]`, 0 at padding. The vocabulary is reduced without a second copy."""
-    picked = scored.logits.gather(2, scored.tokens[:, :, None])[:, :, 0]
-    return (picked - scored.logits.logsumexp(-1)) * scored.mask
+    """log p of each target token `[B, P]`, 0 at padding."""
+    return token_logprobs(scored.logits, scored.tokens) * scored.mask
 
 
 @register("logprob", needs="target", about="Σ log p of the target's tokens (nats)")

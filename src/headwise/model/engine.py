@@ -33,6 +33,7 @@ from headwise.model.references import (
     first_differences,
     mean_outputs,
 )
+from headwise.model.remembered import remembering_less
 
 if TYPE_CHECKING:
     from headwise.metrics.registry import Metric
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from headwise.tasks.examples import Task
 
 LOGIT_BUDGET = 2**26
-"""Most logits held at once, in numbers: 256 MB in float32."""
+"""Most logits held at once, in numbers: 256 MB in float32; four times as many on an accelerator, which is idle with
+few rows."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Measured:
 
 
 @dataclass
-class _Block:
+class Block:
     """Some rows of about equal length, with what is computed once for them."""
 
     rows: list[Row]
@@ -171,13 +173,16 @@ class Engine:
         """Fill the columns `numbers` of `values` and `full`; out of memory, in two halves."""
         try:
             entries = self._entries(gates, base)
-            block = self._prepared(numbers, base, streams=bool(entries.any()))
+            block = self._prepared(numbers, base, streams=False)
+            if self._streams_pay(block, entries):
+                self._record_streams(block)
             columns = np.array(numbers)
             for pending in self._queues(gates, entries):
                 while pending:
                     chunk = np.array(pending[: self._variants_at_once(block)])
                     try:
-                        result, paired = self._chunk(block, gates[chunk], int(entries[chunk[0]]))
+                        entry = 0 if block.streams is None else int(entries[chunk[0]])
+                        result, paired = self._chunk(block, gates[chunk], entry)
                     except (torch.OutOfMemoryError, RuntimeError) as error:
                         if not out_of_memory(error) or len(chunk) == 1:
                             raise
@@ -208,7 +213,7 @@ class Engine:
             return [sorted(range(len(gates)), key=lambda v: (entries[v], gates[v].tobytes()))]
         return [np.flatnonzero(entries == entry).tolist() for entry in np.unique(entries)]
 
-    def _chunk(self, block: _Block, gates: np.ndarray, entry: int) -> tuple[np.ndarray, np.ndarray]:
+    def _chunk(self, block: Block, gates: np.ndarray, entry: int) -> tuple[np.ndarray, np.ndarray]:
         """Values `[v, S]` of some variants that enter at the same block, and their partners at the baseline `[S]`."""
         with_base = np.concatenate([block.baseline[None], gates])  # v + 1, L, H: the first is the baseline
         times = len(with_base)
@@ -298,9 +303,9 @@ class Engine:
         assert gates.grad is not None
         return metric.detach().double().cpu().numpy(), gates.grad.double().cpu().numpy()
 
-    def differentiable(self, block: _Block, gates: Tensor) -> Tensor:
+    def differentiable(self, block: Block, gates: Tensor) -> Tensor:
         """The metric of a block's rows `[S]` as a function of their gates `[S, L, H]`, for autograd."""
-        with self.model.visiting(self._gate_visitor(block, gates, None)):
+        with self.model.visiting(self._gate_visitor(block, gates, None)), remembering_less():
             logits = self.model.logits(block.tensors["ids"], block.tensors["positions"])
         self.rows_spent += block.size
         compare = None
@@ -311,7 +316,7 @@ class Engine:
 
     # ---- one forward pass ------------------------------------------------------------------------------
 
-    def _logits(self, block: _Block, gates: Tensor, entry: int) -> Tensor:
+    def _logits(self, block: Block, gates: Tensor, entry: int) -> Tensor:
         """Scored logits `[v·S, P, vocabulary]` of a block's rows under each of `gates[v, L, H]`, variant by variant."""
         times = len(gates)
         changed = {int(layer) for layer in torch.nonzero((gates != 1).any(2).any(0))}
@@ -331,7 +336,7 @@ class Engine:
                 stack.enter_context(entered_at(blocks, entry, stream, tuples))
             return self.model.logits(ids, block.tensors["positions"].repeat(times, 1))
 
-    def _shared(self, gates: np.ndarray, block: _Block, entry: int) -> dict[int, tuple[Tensor, Tensor]]:
+    def _shared(self, gates: np.ndarray, block: Block, entry: int) -> dict[int, tuple[Tensor, Tensor]]:
         """For each block from the entry on where some of `gates[v, L, H]` have been alike so far: which rows to compute
         `[r]`, and which of these every row equals `[v·S]`. The last block computes all: it is read row by row."""
         last = len(self.model.reach.blocks) - 1
@@ -339,22 +344,31 @@ class Engine:
             return {}  # a tensor with as many rows as tokens could not be told apart
         found = {}
         row = np.arange(block.size)
-        for index in range(entry, last):
-            layers = [site.layer for site in self.model.reach.sites if site.block <= index]
-            flat = gates[:, layers].reshape(len(gates), -1)
-            _, first, like = np.unique(flat, axis=0, return_index=True, return_inverse=True)
-            if len(first) == len(gates):
+        group = [0] * len(gates)  # of each variant: those of one group have been alike so far
+        for index in range(last):
+            layers = [site.layer for site in self.model.reach.sites if site.block == index]
+            known: dict[tuple[int, bytes], int] = {}
+            group = [
+                known.setdefault((old, here.tobytes()), len(known))
+                for old, here in zip(group, gates[:, layers], strict=True)
+            ]
+            if len(known) == len(gates):
                 break  # they differ, and go on differing
+            if index < entry:
+                continue
+            first = [group.index(number) for number in range(len(known))]
             chosen, equals = (
-                torch.from_numpy((variants[:, None] * block.size + row).reshape(-1)).to(self.model.device)
-                for variants in (first, like.reshape(-1))
+                torch.from_numpy((np.array(variants)[:, None] * block.size + row).reshape(-1)).to(
+                    self.model.device
+                )
+                for variants in (first, group)
             )
             found[index] = chosen, equals
         return found
 
     def _gate_visitor(
         self,
-        block: _Block,
+        block: Block,
         gates: Tensor,
         changed: set[int] | None,
         rows: Mapping[int, Tensor] | None = None,
@@ -387,23 +401,23 @@ class Engine:
 
     # ---- blocks of rows --------------------------------------------------------------------------------
 
-    def blocks(self) -> Iterator[tuple[list[int], _Block]]:
+    def blocks(self) -> Iterator[tuple[list[int], Block]]:
         """Every row once, in blocks that fit the budget (numbers of the rows, block), for methods that read z."""
         for numbers in self._partition(2):
             yield numbers, self._prepared(numbers, streams=False)
 
-    def block(self, numbers: Sequence[int]) -> _Block:
+    def block(self, numbers: Sequence[int]) -> Block:
         """The rows of these numbers, any of them several times, ready for `differentiable`."""
         return self._prepared(numbers, streams=False)
 
     def _prepared(
         self, numbers: Sequence[int], baseline: np.ndarray | None = None, streams: bool = True
-    ) -> _Block:
+    ) -> Block:
         """The rows as tensors, with one run at the baseline for the residual streams and one for the donors."""
         rows = [self.rows[n] for n in numbers]
         tensors = {name: t.to(self.model.device) for name, t in batch_of(rows).items()}
         base = np.ones(self.model.shape) if baseline is None else baseline
-        block = _Block(rows, tensors, base)
+        block = Block(rows, tensors, base)
         length = block.length
         acts = torch.ones(len(rows), length, dtype=torch.bool)
         if self.positions == "last":
@@ -418,14 +432,30 @@ class Engine:
                 block.references = {k: m[:length] if m.dim() == 3 else m for k, m in self._means.items()}
             block.acts = None if bool(acts.all()) else acts.to(self.model.device)
             if streams and self.model.proof.reuse:
-                block.streams = {}
-                gates = torch.from_numpy(base).expand(len(rows), -1, -1)
-                visitor = self._gate_visitor(block, gates, set(np.flatnonzero((base != 1).any(axis=1))))
-                with self.model.visiting(visitor), recorded_streams(self.model.reach.blocks, block.streams):
-                    self.model.logits(tensors["ids"], tensors["positions"][:, :1])
+                self._record_streams(block)
             if self.metric.compares and (base != 1).any():
                 block.plain_logits = self.model.logits(tensors["ids"], tensors["positions"])
         return block
+
+    def _record_streams(self, block: _Block) -> None:
+        """One run at the baseline, whose residual streams are kept."""
+        base = block.baseline
+        block.streams = {}
+        gates = torch.from_numpy(base).expand(block.size, -1, -1)
+        visitor = self._gate_visitor(block, gates, set(np.flatnonzero((base != 1).any(axis=1))))
+        with self.model.visiting(visitor), recorded_streams(self.model.reach.blocks, block.streams):
+            self.model.logits(block.tensors["ids"], block.tensors["positions"][:, :1])
+
+    def _streams_pay(self, block: _Block, entries: np.ndarray) -> bool:
+        """Whether a run at the baseline costs less than what entering at its streams saves.
+
+        Where rows that are alike are computed once, each batch computes the blocks before its entry for one row per
+        example, so that many batches must enter late to be worth a run through all blocks.
+        """
+        if not self.model.proof.reuse or not entries.any():
+            return False
+        firsts = np.sort(entries)[:: self._variants_at_once(block)]
+        return not self.model.proof.shares or int(firsts.sum()) > len(self.model.reach.blocks)
 
     def _partition(self, variants: int, examples: set[int] | None = None) -> Iterator[list[int]]:
         """Row numbers in blocks of about equal length, small enough that `variants` copies fit the budget.
@@ -451,10 +481,11 @@ class Engine:
             yield order[:size]
             order = order[size:]
 
-    def _variants_at_once(self, block: _Block) -> int:
+    def _variants_at_once(self, block: Block) -> int:
         vocabulary = self.model.vocabulary
         by_tokens = self.batch_tokens // (block.size * block.length)
-        by_logits = LOGIT_BUDGET // (block.size * block.tensors["positions"].shape[1] * vocabulary)
+        budget = LOGIT_BUDGET if self.model.device.type == "cpu" else 4 * LOGIT_BUDGET
+        by_logits = budget // (block.size * block.tensors["positions"].shape[1] * vocabulary)
         return max(1, min(by_tokens, by_logits) - 1)
 
     def _entries(self, gates: np.ndarray, baseline: np.ndarray | float = 1.0) -> np.ndarray:

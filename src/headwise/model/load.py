@@ -22,8 +22,11 @@ from headwise.model import adapter, bundled, checkpoint, gguf, hub
 from headwise.model.companions import companion_folder, companions
 from headwise.model.devices import entry_device, stored
 from headwise.model.origin import Origin, origin, reduced
+from headwise.model.packing import packing_works
+from headwise.model.products import faster_products
 from headwise.model.proof import Proof, prove
 from headwise.model.reach import Reach, Visitor
+from headwise.model.target_logprobs import plain_unembedding
 from headwise.model.text import Text
 from headwise.model.unembed import logits_at
 
@@ -119,12 +122,14 @@ class Model:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """While this holds, no weight asks for a gradient; afterwards those do that did."""
+        """While this holds, no weight asks for a gradient, and products are taken accordingly; afterwards those
+        weights ask that did."""
         asking = [parameter for parameter in self.hf.parameters() if parameter.requires_grad]
         for parameter in asking:
             parameter.requires_grad_(False)
         try:
-            yield
+            with faster_products(self.hf):
+                yield
         finally:
             for parameter in asking:
                 if not parameter.is_inference():  # offloaded weights are made anew for each pass
@@ -147,9 +152,22 @@ class Model:
             self.logits(ids.to(self.device), torch.zeros(len(ids), 1, dtype=torch.long))
         return seen
 
-    def logits(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32."""
-        return logits_at(self.hf, ids, positions, self.proof.tail)
+    def logits(self, ids: Tensor, positions: Tensor, places: Tensor | None = None) -> Tensor:
+        """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32.
+
+        places `[B, T]`: numbers of the tokens, where they are not simply counted.
+        """
+        return logits_at(self.hf, ids, positions, self.proof.tail, places)
+
+    @cached_property
+    def plain_unembedding(self) -> nn.Linear | None:
+        """The last layer, where the logits are what it gives, so that they need not all be held at once."""
+        return plain_unembedding(self.hf)
+
+    @cached_property
+    def packs(self) -> bool:
+        """Whether rows may stand one behind the other in one sequence without seeing one another."""
+        return packing_works(self.hf)
 
     @cached_property
     def fingerprint(self) -> str:

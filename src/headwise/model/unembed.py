@@ -14,17 +14,25 @@ import torch
 from torch import Tensor, nn
 
 
-def logits_at(model: nn.Module, ids: Tensor, positions: Tensor, tail: nn.Module | None = None) -> Tensor:
+def logits_at(
+    model: nn.Module,
+    ids: Tensor,
+    positions: Tensor,
+    tail: nn.Module | None = None,
+    places: Tensor | None = None,
+) -> Tensor:
     """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`; half precision is widened.
 
     `tail` is the part of the last block that may be narrowed. Where a family has no output embedding to narrow,
-    all logits are computed and the positions picked after.
+    all logits are computed and the positions picked after. `places[B, T]` number the tokens otherwise than by
+    counting.
     """
+    numbered = {} if places is None else {"position_ids": places}
     with ExitStack() as stack:
         done = stack.enter_context(narrowed(model, positions))
         if tail is not None and positions.shape[1] < ids.shape[1]:
             stack.enter_context(_narrowed_tail(tail, positions))
-        logits: Tensor = model(input_ids=ids, use_cache=False).logits
+        logits: Tensor = model(input_ids=ids, use_cache=False, **numbered).logits
     if not done:
         logits = _pick(logits, positions)
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

@@ -182,7 +182,7 @@ class RayExecutor:
             member.actor.stage.remote(stage)
             member.stage = self._stages
         show = self._progress and self._plan.workers <= ROWS
-        member.row.enter_context(progress(f"  {member.name}: {cell.label}", show=show))
+        member.row.enter_context(progress(f"  {member.name}: {cell.label}", 1, show=show))
         return member.actor.compute.remote(cell.text)
 
     def _ended(self, under_way: list[Any]) -> list[Any]:

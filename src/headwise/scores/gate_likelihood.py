@@ -1,34 +1,38 @@
 """The likelihood of targets under gates, and its slope by every gate, at a small part of the usual memory.
 
-Several fits share one pass: each row of a batch carries the gates of its own fit. Rows are sorted by length and
-run in pieces whose gradients add up, so neither padding nor the whole batch's activations are ever held; logits
-exist at scored positions only; no weight asks for a gradient, and nothing below the first gate is differentiated.
+Several fits share one pass: each row of a batch carries the gates of its own fit. Rows are run in pieces whose
+gradients add up, so the whole batch's activations are never held. On a CPU the rows of a piece stand one behind the
+other, elsewhere they are of similar length, so little or no padding is computed. Logits exist at scored positions
+only; no weight asks for a gradient, and nothing below the first gate is differentiated.
 
 S fits, B examples of one update, L layers, H heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from headwise.metrics import metric
-from headwise.model.engine import Engine
+from headwise.metrics.token_logprobs import token_logprobs
+from headwise.model.engine import Block, Engine
 from headwise.model.load import Model
 from headwise.model.memory import out_of_memory, release
+from headwise.model.packing import Packed
+from headwise.model.remembered import remembering_less
+from headwise.model.target_logprobs import target_logprobs
+from headwise.scores.gate_pieces import packed_pieces, padded_pieces
 from headwise.scores.gate_replay import ShapedSlopes
 from headwise.tasks.examples import Task
 
-CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.3, 36, 192
-"""Tokens of one piece on a CPU: this share of an update's rows × longest row, within these bounds. A piece remembers
-about 1 MB per token of the bundled model for its backward pass; fewer tokens no longer fill two cores."""
+CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.42, 40, 168
+"""Tokens of one piece on a CPU: this share of an update's rows × the task's longest row, within these bounds. A piece
+of the bundled model remembers .7 MB per token for its backward pass and .4 MB per scored position."""
 DEVICE_SHARE = 4
 """Elsewhere: this part of the tokens of a plain forward pass."""
-CPU_OVERHEAD, DEVICE_OVERHEAD = 20, 4096
-"""What starting one more piece costs, in tokens."""
+CPU_OVERHEAD, DEVICE_OVERHEAD = 30, 4096
+"""What one more piece costs, in tokens: on a CPU reading the weights twice more."""
 
 
 class GateLikelihood:
@@ -58,7 +62,8 @@ class GateLikelihood:
         self.model, self.task = model, task
         self.tokens = batch_tokens
         """Most tokens of a piece; None where it depends on the update."""
-        self.overhead = CPU_OVERHEAD if model.device.type == "cpu" else DEVICE_OVERHEAD
+        # One sequence of everything has a table of all pairs of tokens: no matter for the few of a CPU's piece.
+        self.packed = model.device.type == "cpu" and model.packs
         self._lengths = np.array([len(row.ids) for row in self.engine.rows])
         self._shaped: ShapedSlopes | None = None
         if model.device.type == "cuda" and ShapedSlopes.suits(self.engine):
@@ -97,7 +102,7 @@ class GateLikelihood:
         total = torch.zeros(S, dtype=torch.float64, device=model.device)
         fit_of, numbers = np.repeat(np.arange(S), B), examples.ravel()
         with model.frozen():
-            waiting = pieces(self._lengths[numbers], self._budget(numbers), self.overhead)
+            waiting = self._pieces(numbers)
             while waiting:
                 piece = waiting.pop()
                 try:
@@ -116,64 +121,43 @@ class GateLikelihood:
         assert leaf.grad is not None
         return (total / B).cpu().numpy(), leaf.grad.double().cpu().numpy()
 
+    def _pieces(self, numbers: np.ndarray) -> list[np.ndarray]:
+        lengths, budget = self._lengths[numbers], self._budget(numbers)
+        if self.packed:
+            return packed_pieces(lengths, budget)
+        overhead = CPU_OVERHEAD if self.model.device.type == "cpu" else DEVICE_OVERHEAD
+        return padded_pieces(lengths, budget, overhead)
+
     def _budget(self, numbers: np.ndarray) -> int:
         """Most tokens of one piece of an update over these examples."""
         if self.tokens is not None:
             return self.tokens
         if self.model.device.type != "cpu":
             return self.model.batch_tokens // DEVICE_SHARE
-        padded = len(numbers) * self._lengths[numbers].max()
+        padded = len(numbers) * self._lengths.max()
         return int(np.clip(CPU_SHARE * padded, CPU_FEWEST, CPU_MOST))
 
     def _backward(self, leaf: Tensor, fits: np.ndarray, numbers: np.ndarray, weight: float) -> Tensor:
         block = self.engine.block(numbers.tolist())
         per_row = leaf[torch.from_numpy(fits).to(leaf.device)]  # rows, L, H
-        values = self.engine.differentiable(block, per_row)
+        values = self._packed(block, per_row) if self.packed else self.engine.differentiable(block, per_row)
         (weight * values.sum()).backward()
         return values.detach()
+
+    def _packed(self, block: Block, gates: Tensor) -> Tensor:
+        """What `Engine.differentiable` gives, of rows that stand one behind the other."""
+        packed = Packed.of(block.rows, self.model.device)
+        visitor = packed.visitor(gates, block.acts, block.references)
+        model, asked, places = self.model, (packed.ids, packed.positions), packed.place[None]
+        last = model.plain_unembedding
+        with model.visiting(visitor), remembering_less():
+            if last is None:
+                each = token_logprobs(model.logits(*asked, places), packed.tokens)
+            else:
+                each = target_logprobs(model.hf, last, *asked, packed.tokens, model.proof.tail, places)
+        sums = each.new_zeros(block.size).index_add(0, packed.scored_row, each[0])
+        return sums / torch.bincount(packed.scored_row, minlength=block.size)
 
     def values(self, gates: np.ndarray) -> np.ndarray:
         """The same quantity without slopes, for every example of the task: `[S, E]`."""
         return self.engine.measure(gates).values
-
-
-def pieces(lengths: np.ndarray, budget: int, overhead: int) -> list[np.ndarray]:
-    """Row numbers in pieces of similar length: least tokens, padding included, plus `overhead` per piece.
-
-    No piece has more than `budget` tokens, unless a single row has.
-
-    >>> [piece.tolist() for piece in pieces(np.array([5, 40, 5, 41]), 1000, 10)]
-    [[0, 2], [1, 3]]
-    """
-    order = np.argsort(lengths, kind="stable")
-    ordered = lengths[order]
-    cost, cut = np.zeros(len(order) + 1), np.zeros(len(order) + 1, dtype=int)
-    for end in range(1, len(order) + 1):
-        longest = int(ordered[end - 1])
-        first = max(0, end - max(1, budget // longest))
-        # From each place where the piece that ends here could begin.
-        options = cost[first:end] + longest * np.arange(end - first, 0, -1) + overhead
-        cut[end] = first + int(options.argmin())
-        cost[end] = options.min()
-    found, end = [], len(order)
-    while end:
-        found.append(order[cut[end] : end])
-        end = cut[end]
-    return found[::-1]
-
-
-class Batches:
-    """Examples for one update after the other: every example once per round, in an order of the seed's own."""
-
-    def __init__(self, n: int, size: int, seed: Sequence[int]) -> None:
-        self.n, self.size = n, min(n, size)
-        self._draw = np.random.default_rng(list(seed))
-        self._left = np.empty(0, dtype=int)
-
-    def next(self) -> np.ndarray:
-        if self.size == self.n:
-            return np.arange(self.n)
-        while len(self._left) < self.size:
-            self._left = np.concatenate([self._left, self._draw.permutation(self.n)])
-        taken, self._left = self._left[: self.size], self._left[self.size :]
-        return taken

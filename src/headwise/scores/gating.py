@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import HeadwiseError
+from headwise.scores.gate_batches import Batches
 from headwise.scores.gate_fit import Fit, FitSettings, Slopes, fit_gates, random_logits
-from headwise.scores.gate_likelihood import Batches, GateLikelihood
+from headwise.scores.gate_likelihood import GateLikelihood
 from headwise.scores.registry import Setup, register
 from headwise.scores.roles import majority, role_labels, role_scores
 

@@ -1,0 +1,60 @@
+"""Writes what `ray_overhead.py` and `many_cells.py` measured into docs/machines.md, between its markers.
+
+python benchmarks/scale_page.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parent.parent / "docs/machines.md"
+BEGIN, END = "<!-- scale -->", "<!-- /scale -->"
+
+
+def said(ray: dict[str, Any] | None, many: dict[str, Any] | None) -> str:
+    """The measurements as a list; what has not been measured is left out."""
+    lines = []
+    if ray:
+        paper, moved = ray["on_paper"], ray["bytes_per_cell"]
+        minutes = next(iter(ray["seconds"].values())) / 60
+        lines += [
+            f"- A study of {minutes:.1f} minutes ({ray['machine']}): one worker costs {ray['overhead']:+.0%} "
+            f"against one process with as many threads; two workers of one core are "
+            f"{ray['growth_from_1_to_2_workers']:.2f} times as fast as one; all tables "
+            f"{'equal' if ray['tables_equal'] else 'NOT equal'}.",
+            f"- A cell sends {moved['to_worker'] / 1e3:.1f} KB to a worker and gets "
+            f"{moved['from_worker'] / 1e3:.0f} KB back; the process that writes spends "
+            f"{ray['driver']['driver_cpu_seconds_per_cell'] * 1e3:.1f} ms on it.",
+            f"- On paper, for {paper['workers']:,} workers and cells of {paper['seconds_per_cell']:.0f} s: "
+            f"{paper['cells_per_second']:.0f} cells and {paper['megabytes_per_second']:.1f} MB a second, "
+            f"{paper['driver_cores_busy']:.2f} of a core; the process that writes could feed at least "
+            f"{paper['workers_the_driver_can_feed']:,.0f}. This is arithmetic, not a measurement.",
+        ]
+    if many:
+        lines.append(
+            f"- {many['cells']:,} stub cells, each synced to disk: {many['cells_per_second']:.0f} a second; memory "
+            f"grows by {max(many['memory_growth'].values()):.1%} from the first tenth of a session to its end; a "
+            f"run that is half done resumes after {many['resume_seconds_half_done']:.1f} s."
+        )
+    return "\n".join(lines)
+
+
+def replaced(page: str, text: str) -> str:
+    """The page with what is between the markers replaced."""
+    return re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}\n{text}\n{END}", page, flags=re.DOTALL)
+
+
+def main() -> None:
+    found = [
+        json.loads((RESULTS / name).read_text()) if (RESULTS / name).exists() else None
+        for name in ("ray.json", "many-cells.json")
+    ]
+    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), said(*found)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""log p of given tokens without ever holding all their logits, for models whose logits are a plain product.
+
+The slope of log p by the last hidden state, the token's row of the unembedding less the expected row, is computed
+along with the value, a few positions at a time, while their logits are there.
+B rows, P positions, W width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.model.products import product
+from headwise.model.reach import probe_input
+from headwise.model.unembed import logits_at
+
+POSITIONS = 32
+"""Logits of so many positions are held at a time."""
+
+
+def plain_unembedding(model: nn.Module) -> nn.Linear | None:
+    """The last layer of `model`, where its results are the logits: not scaled, capped or cut afterwards."""
+    layer = model.get_output_embeddings()  # type: ignore[operator]
+    if type(layer) is not nn.Linear or layer.weight.dtype not in (torch.float32, torch.float64):
+        return None
+    results: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda _, __, result: results.append(result))
+    try:
+        with torch.no_grad():
+            logits = model(input_ids=probe_input(model), use_cache=False).logits
+    finally:
+        handle.remove()
+    same = (
+        len(results) == 1 and results[0].data_ptr() == logits.data_ptr() and results[0].shape == logits.shape
+    )
+    return layer if same else None
+
+
+def target_logprobs(
+    model: nn.Module,
+    unembedding: nn.Linear,
+    ids: Tensor,
+    positions: Tensor,
+    tokens: Tensor,
+    tail: nn.Module | None = None,
+    places: Tensor | None = None,
+) -> Tensor:
+    """log p of `tokens[B, P]` after the tokens at `positions[B, P]`; the other arguments are those of `logits_at`."""
+    hidden: list[Tensor] = []
+
+    def keep(last: Tensor) -> Tensor:
+        hidden.append(last)
+        return last
+
+    had = vars(unembedding).get("forward")
+    unembedding.forward = keep  # type: ignore[method-assign, assignment]
+    try:
+        logits_at(model, ids, positions, tail, places)
+    finally:
+        if had is None:
+            del unembedding.forward
+        else:
+            unembedding.forward = had  # type: ignore[method-assign]
+    logprobs: Tensor = _Logprobs.apply(hidden[0], unembedding.weight, unembedding.bias, tokens)
+    return logprobs
+
+
+class _Logprobs(torch.autograd.Function):
+    """Of a frozen unembedding: no slope by its weight is wanted."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor) -> Tensor:
+        rows, right = hidden.flatten(0, 1), tokens.flatten()
+        values, slopes = rows.new_empty(len(rows)), torch.empty_like(rows)
+        for first in range(0, len(rows), POSITIONS):
+            part = slice(first, first + POSITIONS)
+            table = product(rows[part], weight, bias)
+            table -= table.max(-1, keepdim=True).values
+            picked = table.gather(1, right[part, None])[:, 0]
+            total = table.exp_().sum(-1)
+            values[part] = picked - total.log()
+            table /= total[:, None]
+            slopes[part] = weight[right[part]] - product(table, weight.t())
+        ctx.save_for_backward(slopes)
+        ctx.shape = hidden.shape
+        return values.unflatten(0, tokens.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *slope: Tensor) -> tuple[Tensor, None, None, None]:
+        (slopes,) = ctx.saved_tensors
+        return (slopes * slope[0].flatten()[:, None]).reshape(ctx.shape), None, None, None
