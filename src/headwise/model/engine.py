@@ -437,7 +437,7 @@ class Engine:
                 block.plain_logits = self.model.logits(tensors["ids"], tensors["positions"])
         return block
 
-    def _record_streams(self, block: _Block) -> None:
+    def _record_streams(self, block: Block) -> None:
         """One run at the baseline, whose residual streams are kept."""
         base = block.baseline
         block.streams = {}
@@ -446,7 +446,7 @@ class Engine:
         with self.model.visiting(visitor), recorded_streams(self.model.reach.blocks, block.streams):
             self.model.logits(block.tensors["ids"], block.tensors["positions"][:, :1])
 
-    def _streams_pay(self, block: _Block, entries: np.ndarray) -> bool:
+    def _streams_pay(self, block: Block, entries: np.ndarray) -> bool:
         """Whether a run at the baseline costs less than what entering at its streams saves.
 
         Where rows that are alike are computed once, each batch computes the blocks before its entry for one row per
