@@ -32,4 +32,6 @@ def hub_is_silent() -> bool:
             constants.ENDPOINT,
             type(error).__name__,
         )
+        # Not every call inside transformers hands on "local files only"; with this none asks, for this process's life.
+        constants.HF_HUB_OFFLINE = True
         return True

@@ -66,7 +66,7 @@ def test_a_tokenizer_that_cuts_names_differently_still_gets_equal_lengths():
     ("arguments", "said"),
     [
         ({"source": "io"}, "did you mean 'ioi'"),
-        ({"source": "ioi", "n": 0}, "at least one example, not 0"),
+        ({"source": "ioi", "n": 0}, "from 1 to 1,000,000 examples, not 0"),
         ({"source": "ioi", "patern": "ABB"}, "did you mean 'pattern'"),
         ({"source": "ioi", "pattern": "ABBA"}, "Valid: ABB, BAB, mixed"),
         ({"source": "ioi", "n": 10**6}, "distinct examples that fit this tokenizer"),

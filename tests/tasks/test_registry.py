@@ -95,7 +95,7 @@ def test_errors_name_what_was_probably_meant():
         task("recall", relations="capital")
     with pytest.raises(HeadwiseError, match="did you mean 'capital'"):
         task("recall", relation="capitals")
-    with pytest.raises(HeadwiseError, match="at least one example, not 0"):
+    with pytest.raises(HeadwiseError, match="from 1 to 1,000,000 examples, not 0"):
         task("recall", 0)
 
 
