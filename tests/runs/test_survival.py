@@ -114,11 +114,23 @@ def test_ctrl_c_and_a_polite_kill_end_in_order_and_say_how_to_go_on(tmp_path, na
 def test_a_second_signal_does_not_cut_the_closing_short_and_handlers_are_put_back():
     from headwise.runs.stopping import Stopped, stoppable
 
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever another test's library made of it
+    try:
+        with stoppable():
+            with pytest.raises(Stopped):
+                signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)  # while the run is closed: nothing happens
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_library_that_takes_a_signal_for_itself_gives_it_back():
+    from headwise.runs.stopping import handlers_kept
+
     before = signal.getsignal(signal.SIGTERM)
-    with stoppable():
-        with pytest.raises(Stopped):
-            signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)  # while the run is closed: nothing happens
+    with handlers_kept():
+        signal.signal(signal.SIGTERM, lambda *_: None)
     assert signal.getsignal(signal.SIGTERM) == before
 
 

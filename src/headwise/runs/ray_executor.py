@@ -28,6 +28,7 @@ from headwise.runs.info import versions
 from headwise.runs.progress import progress
 from headwise.runs.ray_plan import Plan, plan
 from headwise.runs.ray_worker import Here, Worker
+from headwise.runs.stopping import handlers_kept
 
 log = logging.getLogger("headwise")
 
@@ -269,26 +270,31 @@ class RayExecutor:
             return
         import ray
 
-        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         if not ray.is_initialized():
-            if self._address in (None, "local"):
-                for name, value in _OWN_CLUSTER.items():
-                    os.environ.setdefault(name, value)
-                wanted = (self._asked["workers"] or 0) * (self._asked["cores_per_worker"] or 1)
-                ray.init(
-                    address="local",
-                    num_cpus=max(wanted, _cores()),
-                    include_dashboard=False,
-                    object_store_memory=STORE_BYTES,
-                    **quiet,
-                )
-            else:
-                self._join(ray, quiet)
+            with handlers_kept():
+                self._begin(ray)
             self._own = True
         self._ray = ray
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self._plan = plan(nodes, **self._asked, replica_bytes=self._replica_bytes())
         log.info("ray: %s", _said(self._plan, len(nodes)))
+
+    def _begin(self, ray: Any) -> None:
+        """A cluster of our own, or a connection to the one at the address."""
+        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        if self._address in (None, "local"):
+            for name, value in _OWN_CLUSTER.items():
+                os.environ.setdefault(name, value)
+            wanted = (self._asked["workers"] or 0) * (self._asked["cores_per_worker"] or 1)
+            ray.init(
+                address="local",
+                num_cpus=max(wanted, _cores()),
+                include_dashboard=False,
+                object_store_memory=STORE_BYTES,
+                **quiet,
+            )
+        else:
+            self._join(ray, quiet)
 
     def _join(self, ray: Any, quiet: dict[str, Any]) -> None:
         try:

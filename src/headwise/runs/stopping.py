@@ -43,3 +43,16 @@ def stoppable() -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, before[number])
+
+
+@contextmanager
+def handlers_kept() -> Iterator[None]:
+    """What a library does to these signals while this holds is undone: Ray takes SIGTERM for itself, for good."""
+    there = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in there}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
