@@ -99,7 +99,7 @@ class Bench:
         self.missing: dict[str, str] = {}
         """Peers that could not be used here, and why."""
         self._ways: dict[str, Way] = {}
-        self._batches: dict[tuple[str, bool], int] = {}
+        self._batches: dict[tuple[str, bool, int], int] = {}
 
     @cached_property
     def folder(self) -> str:
@@ -135,10 +135,10 @@ class Bench:
     def engine(self, inputs: Inputs, **options: Any) -> Engine:
         return Engine(self.model, inputs.task, metric("logit_diff"), **options)
 
-    def peers(self, inputs: Inputs, slopes: bool = False) -> list[Peer]:
+    def peers(self, inputs: Inputs, slopes: bool = False, only: str | None = None) -> list[Peer]:
         """Every way that is here, with all logits and with the last token's alone, at its best batch size."""
         found = []
-        for name in self.arguments.peers:
+        for name in self.arguments.peers if only is None else [only]:
             way = self._way(name)
             if way is None or (slopes and not way.slopes):
                 continue
@@ -159,7 +159,7 @@ class Bench:
     def _best_batch(self, name: str, way: Way, narrow: bool, inputs: Inputs) -> int:
         """The number of rows per pass with the least time per row, from one measured pass of each."""
         whole = len(inputs.ids)
-        known = self._batches.get((name, narrow))
+        known = self._batches.get((name, narrow, whole))
         if known is None:
             times = {}
             for size in sorted({whole, -(-whole // 2), -(-whole // 4)}):
@@ -168,8 +168,8 @@ class Bench:
                 work.values(part, [Head(0, 0)])  # warm
                 times[size] = timed(lambda w=work, p=part: w.values(p, [Head(0, 0)]), self.device)[0] / size
             known = min(times, key=times.__getitem__)
-            self._batches[name, narrow] = known
-        return min(known, whole)
+            self._batches[name, narrow, whole] = known
+        return known
 
 
 def summary(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 LOGIT_BUDGET = 2**26
 """Most logits held at once, in numbers: 256 MB in float32; four times as many on an accelerator, which is idle with
 few rows."""
+
+
+CPU_FILLED = 1024
+"""Tokens that keep two cores as busy as more would."""
 
 
 @dataclass(frozen=True)
@@ -174,10 +179,13 @@ class Engine:
         try:
             entries = self._entries(gates, base)
             block = self._prepared(numbers, base, streams=False)
-            if self._streams_pay(block, entries):
+            queues = self._queues(gates, entries, block)
+            if self._streams_pay(block, entries, queues):
                 self._record_streams(block)
+            elif self.model.proof.shares:
+                queues = [list(chain(*queues))]
             columns = np.array(numbers)
-            for pending in self._queues(gates, entries):
+            for pending in queues:
                 while pending:
                     chunk = np.array(pending[: self._variants_at_once(block)])
                     try:
@@ -203,15 +211,24 @@ class Engine:
             self._measure_rows(gates, base, numbers[:middle], values, full)
             self._measure_rows(gates, base, numbers[middle:], values, full)
 
-    def _queues(self, gates: np.ndarray, entries: np.ndarray) -> list[list[int]]:
+    def _queues(self, gates: np.ndarray, entries: np.ndarray, block: Block) -> list[list[int]]:
         """Variants in the order in which they are run; those of one queue may share a batch.
 
-        Where rows that are alike are computed once, that is all of them, the like ones side by side: a variant
-        that enters late costs no more in a batch that enters early.
+        Where rows that are alike are computed once, the like ones stand side by side, and a variant that enters late
+        costs no more operations in a batch that enters early. It costs copies of rows in every block, though: variants
+        that enter together and fill the device have a queue of their own.
         """
-        if self.model.proof.shares:
-            return [sorted(range(len(gates)), key=lambda v: (entries[v], gates[v].tobytes()))]
-        return [np.flatnonzero(entries == entry).tolist() for entry in np.unique(entries)]
+        if not self.model.proof.shares:
+            return [np.flatnonzero(entries == entry).tolist() for entry in np.unique(entries)]
+        enough = CPU_FILLED if self.model.device.type == "cpu" else self.batch_tokens
+        queues: list[list[int]] = []
+        for v in sorted(range(len(gates)), key=lambda v: (entries[v], gates[v].tobytes())):
+            last = queues[-1] if queues else []
+            full = len(last) * block.size * block.length >= enough
+            if not last or (full and entries[v] != entries[last[-1]]):
+                queues.append([])
+            queues[-1].append(v)
+        return queues
 
     def _chunk(self, block: Block, gates: np.ndarray, entry: int) -> tuple[np.ndarray, np.ndarray]:
         """Values `[v, S]` of some variants that enter at the same block, and their partners at the baseline `[S]`."""
@@ -446,7 +463,7 @@ class Engine:
         with self.model.visiting(visitor), recorded_streams(self.model.reach.blocks, block.streams):
             self.model.logits(block.tensors["ids"], block.tensors["positions"][:, :1])
 
-    def _streams_pay(self, block: Block, entries: np.ndarray) -> bool:
+    def _streams_pay(self, block: Block, entries: np.ndarray, queues: list[list[int]]) -> bool:
         """Whether a run at the baseline costs less than what entering at its streams saves.
 
         Where rows that are alike are computed once, each batch computes the blocks before its entry for one row per
@@ -454,8 +471,9 @@ class Engine:
         """
         if not self.model.proof.reuse or not entries.any():
             return False
-        firsts = np.sort(entries)[:: self._variants_at_once(block)]
-        return not self.model.proof.shares or int(firsts.sum()) > len(self.model.reach.blocks)
+        at_once = self._variants_at_once(block)
+        firsts = [entries[v] for queue in queues for v in queue[::at_once]]
+        return not self.model.proof.shares or int(sum(firsts)) > len(self.model.reach.blocks)
 
     def _partition(self, variants: int, examples: set[int] | None = None) -> Iterator[list[int]]:
         """Row numbers in blocks of about equal length, small enough that `variants` copies fit the budget.
