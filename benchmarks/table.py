@@ -29,8 +29,8 @@ SHORT = {
 
 
 ALSO = {
-    "ratio_one_prompt_at_a_time": "one prompt at a time",
-    "ratio_to_own_exhaustive": "running every example with headwise",
+    "ratio_one_prompt_at_a_time": "text under 40 masks, against one prompt at a time",
+    "ratio_to_own_exhaustive": "every head to ± 0.1 logit, against running every example with headwise",
 }
 
 
@@ -65,10 +65,10 @@ def readme(cpu: Results, cuda: Results) -> str:
         cells = [_ratio(letter, results) for results in (cpu, cuda)]
         if any(cell != "–" for cell in cells):
             lines.append(f"| {title} | {' | '.join(cells)} |")
-        for name, against in ALSO.items():
+        for name, row in ALSO.items():
             cells = [_times(_job(r, letter).get(name)) for r in (cpu, cuda)]
             if any(cell != "–" for cell in cells):
-                lines.append(f"| the same, against {against} | {' | '.join(cells)} |")
+                lines.append(f"| {row} | {' | '.join(cells)} |")
     for case in _job(cuda, "shapes").get("cases", []):
         rate = f"{case['tflops']:.0f} TFLOP/s ({case['share_of_matrix_rate']:.0%} of the chip's)"
         done = f"{_times(case['ratio'])}, {rate}"
