@@ -35,6 +35,7 @@ from headwise.model.references import (
     mean_outputs,
 )
 from headwise.model.remembered import remembering_less
+from headwise.model.schedule import alike, blocks_of_rows, queues
 
 if TYPE_CHECKING:
     from headwise.metrics.registry import Metric
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 LOGIT_BUDGET = 2**26
 """Most logits held at once, in numbers: 256 MB in float32; four times as many on an accelerator, which is idle with
 few rows."""
-
-
 CPU_FILLED = 1024
 """Tokens that keep two cores as busy as more would."""
 
@@ -179,13 +178,13 @@ class Engine:
         try:
             entries = self._entries(gates, base)
             block = self._prepared(numbers, base, streams=False)
-            queues = self._queues(gates, entries, block)
-            if self._streams_pay(block, entries, queues):
+            waiting = self._queues(gates, entries, block)
+            if self._streams_pay(block, entries, waiting):
                 self._record_streams(block)
             elif self.model.proof.shares:
-                queues = [list(chain(*queues))]
+                waiting = [list(chain(*waiting))]
             columns = np.array(numbers)
-            for pending in queues:
+            for pending in waiting:
                 while pending:
                     chunk = np.array(pending[: self._variants_at_once(block)])
                     try:
@@ -212,23 +211,11 @@ class Engine:
             self._measure_rows(gates, base, numbers[middle:], values, full)
 
     def _queues(self, gates: np.ndarray, entries: np.ndarray, block: Block) -> list[list[int]]:
-        """Variants in the order in which they are run; those of one queue may share a batch.
-
-        Where rows that are alike are computed once, the like ones stand side by side, and a variant that enters late
-        costs no more operations in a batch that enters early. It costs copies of rows in every block, though: variants
-        that enter together and fill the device have a queue of their own.
-        """
+        """Variants in the order in which they are run; those of one queue may share a batch."""
         if not self.model.proof.shares:
             return [np.flatnonzero(entries == entry).tolist() for entry in np.unique(entries)]
-        enough = CPU_FILLED if self.model.device.type == "cpu" else self.batch_tokens
-        queues: list[list[int]] = []
-        for v in sorted(range(len(gates)), key=lambda v: (entries[v], gates[v].tobytes())):
-            last = queues[-1] if queues else []
-            full = len(last) * block.size * block.length >= enough
-            if not last or (full and entries[v] != entries[last[-1]]):
-                queues.append([])
-            queues[-1].append(v)
-        return queues
+        filled = CPU_FILLED if self.model.device.type == "cpu" else self.batch_tokens
+        return queues(gates, entries, -(-filled // (block.size * block.length)))
 
     def _chunk(self, block: Block, gates: np.ndarray, entry: int) -> tuple[np.ndarray, np.ndarray]:
         """Values `[v, S]` of some variants that enter at the same block, and their partners at the baseline `[S]`."""
@@ -356,32 +343,20 @@ class Engine:
     def _shared(self, gates: np.ndarray, block: Block, entry: int) -> dict[int, tuple[Tensor, Tensor]]:
         """For each block from the entry on where some of `gates[v, L, H]` have been alike so far: which rows to compute
         `[r]`, and which of these every row equals `[v·S]`. The last block computes all: it is read row by row."""
-        last = len(self.model.reach.blocks) - 1
         if not self.model.proof.shares or len(gates) * block.size == block.length:
             return {}  # a tensor with as many rows as tokens could not be told apart
-        found = {}
-        row = np.arange(block.size)
-        group = [0] * len(gates)  # of each variant: those of one group have been alike so far
-        for index in range(last):
-            layers = [site.layer for site in self.model.reach.sites if site.block == index]
-            known: dict[tuple[int, bytes], int] = {}
-            group = [
-                known.setdefault((old, here.tobytes()), len(known))
-                for old, here in zip(group, gates[:, layers], strict=True)
-            ]
-            if len(known) == len(gates):
-                break  # they differ, and go on differing
-            if index < entry:
-                continue
-            first = [group.index(number) for number in range(len(known))]
-            chosen, equals = (
-                torch.from_numpy((np.array(variants)[:, None] * block.size + row).reshape(-1)).to(
-                    self.model.device
-                )
-                for variants in (first, group)
-            )
-            found[index] = chosen, equals
-        return found
+        layers: list[list[int]] = [[] for _ in self.model.reach.blocks]
+        for site in self.model.reach.sites:
+            layers[site.block].append(site.layer)
+
+        def rows_of(variants: list[int]) -> Tensor:
+            rows = np.array(variants)[:, None] * block.size + np.arange(block.size)
+            return torch.from_numpy(rows.reshape(-1)).to(self.model.device)
+
+        return {
+            index: (rows_of(found.first), rows_of(found.group))
+            for index, found in alike(gates, layers, entry).items()
+        }
 
     def _gate_visitor(
         self,
@@ -463,7 +438,7 @@ class Engine:
         with self.model.visiting(visitor), recorded_streams(self.model.reach.blocks, block.streams):
             self.model.logits(block.tensors["ids"], block.tensors["positions"][:, :1])
 
-    def _streams_pay(self, block: Block, entries: np.ndarray, queues: list[list[int]]) -> bool:
+    def _streams_pay(self, block: Block, entries: np.ndarray, waiting: list[list[int]]) -> bool:
         """Whether a run at the baseline costs less than what entering at its streams saves.
 
         Where rows that are alike are computed once, each batch computes the blocks before its entry for one row per
@@ -472,7 +447,7 @@ class Engine:
         if not self.model.proof.reuse or not entries.any():
             return False
         at_once = self._variants_at_once(block)
-        firsts = [entries[v] for queue in queues for v in queue[::at_once]]
+        firsts = [entries[v] for queue in waiting for v in queue[::at_once]]
         return not self.model.proof.shares or int(sum(firsts)) > len(self.model.reach.blocks)
 
     def _partition(self, variants: int, examples: set[int] | None = None) -> Iterator[list[int]]:
@@ -480,24 +455,9 @@ class Engine:
 
         examples: only the rows of these.
         """
-        rows = (n for n, row in enumerate(self.rows) if examples is None or row.example in examples)
-        order = sorted(rows, key=lambda n: len(self.rows[n].ids))
-        while order:
-            shortest = len(self.rows[order[0]].ids)
-            size = 1
-            while size < len(order):
-                length = len(self.rows[order[size]].ids)
-                copies = (
-                    variants if size >= 8 else 2
-                )  # below eight rows only what must fit: one variant and its partner
-                if (size + 1) * length * copies > self.batch_tokens:
-                    break
-                # Padding is work for nothing: a longer row begins a new block, once this one fills the device.
-                if length > 1.02 * shortest and size * shortest * variants >= self.batch_tokens // 8:
-                    break
-                size += 1
-            yield order[:size]
-            order = order[size:]
+        rows = [n for n, row in enumerate(self.rows) if examples is None or row.example in examples]
+        lengths = np.array([len(row.ids) for row in self.rows])
+        return blocks_of_rows(lengths, rows, variants, self.batch_tokens)
 
     def _variants_at_once(self, block: Block) -> int:
         vocabulary = self.model.vocabulary
