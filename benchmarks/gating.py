@@ -371,9 +371,9 @@ def clip(model: Model, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def planted(model: Model, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Ten heads whose output projection is zeroed, ten whose is replaced by noise, at several strengths."""
+    """Ten heads whose output projection is zeroed, some whose is replaced by noise, at several strengths."""
     draw = np.random.default_rng(7)
-    heads = [model.heads()[i] for i in draw.permutation(len(model.heads()))[:20]]
+    heads = [model.heads()[i] for i in draw.permutation(len(model.heads()))[: 10 + arguments.noisy]]
     silent, noisy = heads[:10], heads[10:]
     found: dict[str, Any] = {"silent": list(map(str, silent)), "noisy": list(map(str, noisy))}
     for strength in arguments.noise:
@@ -399,7 +399,8 @@ def planted(model: Model, arguments: argparse.Namespace) -> dict[str, Any]:
             at = tuple(np.array(part) for part in zip(*silent, strict=True))
             among = tuple(np.array(part) for part in zip(*noisy, strict=True))
             labels = role_labels(plus, minus)
-            found[f"{name}, noise {strength:g}"] = {
+            key = f"{name}, {len(noisy)} heads, noise {strength:g}"
+            found[key] = {
                 "gain_without_all_noisy": float(-without.effects[0].mean()),
                 "gain_without_each_noisy": (-without.effects[1:].mean(axis=1)).round(3).tolist(),
                 "silent_largest_facilitation": float(minus[:, at[0], at[1]].max()),
@@ -411,7 +412,7 @@ def planted(model: Model, arguments: argparse.Namespace) -> dict[str, Any]:
                 "held_out": {fit: end.tolist() for fit, end in held_out.items()},
                 "seconds": seconds,
             }
-            print(f"{name}, noise {strength:g}: {json.dumps(found[f'{name}, noise {strength:g}'])}")
+            print(f"{key}: {json.dumps(found[key])}")
     return found
 
 
@@ -497,6 +498,7 @@ def main() -> None:
     parser.add_argument(
         "--noise", type=float, nargs="+", default=[20.0], help="in spreads of the real weights"
     )
+    parser.add_argument("--noisy", type=int, default=4, help="heads made noisy in the part planted")
     parser.add_argument("--run", default="runs/benchmark-roles", help="run folder of the part agreement")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)

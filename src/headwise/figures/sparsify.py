@@ -35,16 +35,16 @@ def training_curve(
         shares.legend(frameon=False, fontsize=8)
         losses.plot(curve["step"], smooth["excess"], color="#1f77b4")
         losses.plot(checks["step"], checks["excess"], "o", ms=4, color="#ff7f0e")
-        losses.axhline(bound, color="0.3", linestyle="--", linewidth=1)
-        losses.annotate(f"bound {bound:g}", (1, bound), (-2, -10), xycoords=("axes fraction", "data"),
-                        textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
-        top = float(np.nanquantile(smooth["excess"][len(curve) // 10 :], 0.99)) if len(curve) else bound
+        losses.axhline(bound, color="0.3", linestyle="--", linewidth=1, label=f"bound {bound:g}")
+        losses.legend(frameon=False, fontsize=8, loc="lower right")
+        usual = smooth["excess"][len(curve) // 10 :].quantile(0.99)
+        top = np.nanmax([usual, checks["excess"][checks["step"] > 0].max(), bound])
         losses.set(
             ylabel="Nats per token above dense",
-            ylim=(min(0.0, smooth["excess"].min()), 1.3 * max(top, bound)),
+            ylim=(min(0.0, smooth["excess"].min(), checks["excess"].min()), 1.15 * top),
         )
         prices.plot(curve["step"], smooth["multiplier"], color="#1f77b4")
-        prices.set(ylabel="Multiplier λ", yscale="log")
+        prices.set(ylabel="Multiplier λ", ylim=(0, None))
         for axes in (shares, losses, prices):
             axes.set_xlabel("Update")
         if title:

@@ -46,9 +46,11 @@ class FitSettings:
     likelihood moves it; `one_sided`: no pull only beyond the bound that it pulls towards."""
     gradient_norm: float | None = None
     """Longest gradient of one seed; the authors' code uses 1."""
-    stop: float | None = 0.01
-    """Stop when a window of updates brings less than this share of what the fit has brought so far, and fewer
-    than this share of heads crossed .5 in it; null never stops early."""
+    stop: float | None = 0.002
+    """A window of updates is calm when it brings less than this share of what the fit has brought so far, and no
+    larger share of heads crossed .5 in it; null never stops early."""
+    calm: int = 4
+    """Calm windows in a row after which a fit stops."""
     window: int = 25
     """Updates in a window, and in the cooling down to the last learning rate before an early stop."""
     keep: int = 25
@@ -59,7 +61,7 @@ class FitSettings:
             raise HeadwiseError(f"first_updates of a fit must be at least 1, not {self.first_updates}")
         if self.clip not in CLIPS:
             raise unknown("clip", self.clip, CLIPS)
-        for name in ("updates", "batch", "window", "keep"):
+        for name in ("updates", "batch", "calm", "window", "keep"):
             if getattr(self, name) < 1:
                 raise HeadwiseError(f"{name} of a fit must be at least 1, not {getattr(self, name)}")
         for name in ("first_rate", "rate"):
@@ -184,6 +186,7 @@ class _Seed:
         self.optimiser = torch.optim.Adam([self.logits], lr=float(schedule[0]))
         self.schedule = schedule
         self.taken = 0
+        self._calm = 0
         self._open_before = logits > 0
 
     @property
@@ -205,15 +208,17 @@ class _Seed:
         return self.logits.detach().numpy().copy()
 
     def watch(self, objective: np.ndarray, exists: np.ndarray, settings: FitSettings) -> None:
-        """At the end of a window: where nothing moves any more, cool down to the last rate, then stop."""
+        """At the end of a window: where nothing has moved for some, cool down to the last rate, then stop."""
         window, share = settings.window, settings.stop
         if share is None or self.taken % window or self.done:
             return
         is_open = self.logits.detach().numpy() > 0
         crossed = float((is_open != self._open_before)[exists].mean())
         self._open_before = is_open
+        calm = flattened(objective, window, share) and crossed <= share
+        self._calm = self._calm + 1 if calm else 0
         remaining = len(self.schedule) - self.taken
-        if remaining <= window or not flattened(objective, window, share) or crossed > share:
+        if remaining <= window or self._calm < settings.calm:
             return
         cooling = np.linspace(self.rate, self.schedule[-1], window)
         self.schedule = np.concatenate([self.schedule[: self.taken], cooling])

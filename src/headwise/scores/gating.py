@@ -71,6 +71,7 @@ def gating(
     clip: str = FitSettings.clip,
     gradient_norm: float | None = FitSettings.gradient_norm,
     stop: float | None = FitSettings.stop,
+    calm: int = FitSettings.calm,
     window: int = FitSettings.window,
     keep: int = FitSettings.keep,
 ) -> np.ndarray:
@@ -96,6 +97,7 @@ def gating(
         clip=clip,
         gradient_norm=gradient_norm,
         stop=stop,
+        calm=calm,
         window=window,
         keep=keep,
     )

@@ -2,6 +2,8 @@
 
 The goal for every next token is q = (1 − w)·dense model + w·the text's own token. C is the excess over the dense
 model, Σ q·(log p_dense − log p): the divergence from it at w = 0, the difference of two cross-entropies at w = 1.
+Text that the model itself sampled has w = 0: its own tokens are draws from the dense model's distribution, which
+say less than the distribution and can be learnt by heart.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from torch import Tensor
 _AT_ONCE = 2**27
 """Logits widened at once, in numbers: 512 MB in float32."""
 
-Block = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+Block = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def excess_block(student: Tensor, dense: Tensor, tokens: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-    """Σ over rows of C, and its derivative by the student's logits, softmax − q; logits `[N, V]`, tokens `[N]`."""
+def excess_block(student: Tensor, dense: Tensor, tokens: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ over rows of C, and its derivative by the student's logits, softmax − q; logits `[N, V]`, the rest `[N]`."""
     ours, theirs = (logits.float().log_softmax(-1) for logits in (student, dense))
-    goal = (1 - weight) * theirs.exp()
-    goal = goal.scatter_add(-1, tokens[:, None], torch.full_like(goal[:, :1], weight))
+    goal = (1 - weight[:, None]) * theirs.exp()
+    goal = goal.scatter_add(-1, tokens[:, None], weight[:, None])
     return (goal * (theirs - ours)).sum(), (ours.exp() - goal).to(student.dtype)
 
 
@@ -31,13 +33,13 @@ class _Excess(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, student: Tensor, dense: Tensor, tokens: Tensor, weight: float, block: Block, rows: int
+        ctx: Any, student: Tensor, dense: Tensor, tokens: Tensor, weight: Tensor, block: Block, rows: int
     ) -> Tensor:
         slope = torch.empty_like(student)
         total = torch.zeros((), dtype=torch.float32, device=student.device)
         for start in range(0, len(student), rows):
             part = slice(start, start + rows)
-            value, slope[part] = block(student[part], dense[part], tokens[part], weight)
+            value, slope[part] = block(student[part], dense[part], tokens[part], weight[part])
             total += value
         ctx.save_for_backward(slope)
         return total / len(student)
@@ -48,16 +50,16 @@ class _Excess(torch.autograd.Function):
         return slope * (grads[0] / len(slope)), None, None, None, None, None
 
 
-def excess(student: Tensor, dense: Tensor, ids: Tensor, weight: float, block: Block | None = None) -> Tensor:
+def excess(student: Tensor, dense: Tensor, ids: Tensor, weight: Tensor, block: Block | None = None) -> Tensor:
     """C in nats per token, from the logits `[B, T, V]` after each token of `ids[B, T]`.
 
+    weight: w of every sequence `[B]`.
     block: a compiled `excess_block`, which widens nothing and may have all rows at once.
     """
     ours, theirs = student[:, :-1].flatten(0, 1), dense[:, :-1].flatten(0, 1)
     rows = len(ours) if block is not None else max(1, _AT_ONCE // ours.shape[1])
-    value: Tensor = _Excess.apply(
-        ours, theirs, ids[:, 1:].flatten().long(), weight, block or excess_block, rows
-    )
+    tokens, weights = ids[:, 1:].flatten().long(), weight.repeat_interleave(ids.shape[1] - 1)
+    value: Tensor = _Excess.apply(ours, theirs, tokens, weights, block or excess_block, rows)
     return value
 
 

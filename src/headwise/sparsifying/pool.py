@@ -22,9 +22,12 @@ class Pool:
         held = [part[:: max(_HELD_BACK, -(-len(part) // _MOST_HELD_BACK))] for part in both]
         kept = [_without(part, max(_HELD_BACK, -(-len(part) // _MOST_HELD_BACK))) for part in both]
         self.held_back = torch.cat(held)
+        self.held_back_given = _firsts(len(held[0]) if len(texts) else 0, len(self.held_back))
         self._parts = [part if len(part) else own for part, own in zip(kept, both, strict=True)]
         from_text = min(batch - 1, max(1, round(batch * text_share))) if len(both) == 2 else batch
         self._counts = [from_text, batch - from_text][: len(both)]
+        self.given = _firsts(self._counts[0] if len(texts) else 0, batch)
+        """Which sequences of every batch are of the given texts, 1 or 0 `[B]`."""
         self._seed = seed
         self._orders: dict[tuple[int, int], Tensor] = {}
 
@@ -44,6 +47,10 @@ class Pool:
             generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch * 2 + part)
             self._orders[part, epoch] = torch.randperm(len(self._parts[part]), generator=generator)
         return self._orders[part, epoch]
+
+
+def _firsts(count: int, size: int) -> Tensor:
+    return (torch.arange(size) < count).float()
 
 
 def _without(part: Tensor, every: int) -> Tensor:

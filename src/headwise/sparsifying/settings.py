@@ -26,15 +26,17 @@ class SparsifySettings:
     bound: float = 0.02
     """τ: nats per token by which the model may be worse than the dense one."""
     text_weight: float = 0.1
-    """How far the goal leans from the dense model's next-token distribution (0) to the text's own token (1)."""
+    """How far the goal leans from the dense model's next-token distribution (0) to the given text's own token (1)."""
     bias: float = 4.0
     """b of every head: an edge is open where its score is above −b. At 4 most edges start open."""
     multiplier: float = 10.0
     """λ at the start: how many e-foldings of the share of open edges one nat is worth."""
     multiplier_rate: float = 0.01
     """η: λ grows by this factor's exponential per update while the bound is broken by its own size."""
+    temperature: float = 1.0
+    """Scale of the noise at first; lower when an annealed training is continued with --start."""
     anneal: float = 0.5
-    """The last part of the updates, over which the noise shrinks from 1 to `final_temperature`."""
+    """The last part of the updates, over which the noise shrinks from `temperature` to `final_temperature`."""
     final_temperature: float = 0.2
     """Scale of the noise at the end; without noise gates are the hard thresholds of the finished model."""
     text_share: float = 0.3
@@ -56,7 +58,7 @@ class SparsifySettings:
                 raise HeadwiseError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.length < 8:
             raise HeadwiseError(f"length is {self.length}; a sequence needs at least 8 tokens")
-        for name in ("rate", "bound", "multiplier", "final_temperature"):
+        for name in ("rate", "bound", "multiplier", "temperature", "final_temperature"):
             if not getattr(self, name) > 0:
                 raise HeadwiseError(f"{name} is {getattr(self, name)}; it must be above 0")
         for name in ("text_weight", "anneal", "text_share"):
