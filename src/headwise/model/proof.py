@@ -14,9 +14,9 @@ at scored positions only. A model that breaks an identity or is not causal is re
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -63,13 +63,12 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof]
     with torch.no_grad():
         plain, noise = _plain(model)
         _check_causal(model, plain, noise)
-        reach, gap, checked = _reach_exactly(model, plain, noise, every_layer)
-        as_tuples, reuse = _entry_works(reach, plain, noise)
-        shares = reuse and _sharing_works(reach, plain, noise)
+        reach, entry, gap, checked = _reach_exactly(model, plain, noise, every_layer)
+        shares = entry.works and _sharing_works(reach, plain, noise)
         tail = _narrowable_tail(reach, plain, noise)
     seconds = time.perf_counter() - started
-    proof = Proof(reach.mechanism, checked, noise, gap, reuse, as_tuples, shares, tail, seconds)
-    if not reuse:
+    proof = Proof(reach.mechanism, checked, noise, gap, entry.works, entry.as_tuples, shares, tail, seconds)
+    if not entry.works:
         proof.notes.append("blocks exchange more than the residual stream: every variant runs in full")
     return reach, proof
 
@@ -117,7 +116,7 @@ def _check_causal(model: nn.Module, plain: Tensor, noise: float) -> None:
 
 def _reach_exactly(
     model: nn.Module, plain: Tensor, noise: float, every_layer: bool
-) -> tuple[Reach, float, int]:
+) -> tuple[Reach, _Entry, float, int]:
     """The first mechanism for which all three identities hold."""
     broken: list[str] = []
     for mechanism in ("attention function", "projection hook"):
@@ -127,8 +126,9 @@ def _reach_exactly(
             if mechanism == "projection hook":
                 _check_split(reach)
             _check_ones(reach, plain, noise)
-            gap, checked = _check_zeros(reach, plain, noise, every_layer)
-            return reach, gap, checked
+            entry = _entry(reach, plain, noise)
+            gap, checked = _check_zeros(reach, entry, plain, noise, every_layer)
+            return reach, entry, gap, checked
         except HeadwiseError as error:
             broken.append(f"by {mechanism}: {error}")
     raise HeadwiseError("; ".join(broken))
@@ -200,17 +200,20 @@ def _check_ones(reach: Reach, plain: Tensor, noise: float) -> None:
         )
 
 
-def _check_zeros(reach: Reach, plain: Tensor, noise: float, every_layer: bool) -> tuple[float, int]:
+def _check_zeros(
+    reach: Reach, entry: _Entry, plain: Tensor, noise: float, every_layer: bool
+) -> tuple[float, int]:
     sites = reach.sites
     chosen = sites if every_layer else [sites[i] for i in sorted({0, len(sites) // 2, len(sites) - 1})]
     limit = _tolerance(plain, noise, _dtype(reach.model))
     worst, effect = 0.0, 0.0
     for site in chosen:
         head = site.heads - 1
-        gated = _with_head_off(reach, site.layer, head)
+        with entry.at(site.block):  # what both runs have in common is not computed again
+            gated = _with_head_off(reach, site.layer, head)
         gaps = []
         for projection in site.projections:
-            with zeroed_columns(projection, head, site.head_dim):
+            with entry.at(site.block), zeroed_columns(projection, head, site.head_dim):
                 gaps.append(float((_run(reach.model) - gated).abs().max()))
             if gaps[-1] <= limit:
                 site.projections = (projection,)
@@ -272,28 +275,49 @@ def zeroed_columns(projection: nn.Module, head: int, head_dim: int) -> Iterator[
         part.copy_(saved)
 
 
-def _entry_works(reach: Reach, plain: Tensor, noise: float) -> tuple[bool, bool]:
-    """(blocks return tuples, entering in the middle gives the plain logits)."""
+@dataclass(frozen=True)
+class _Entry:
+    """How the decoder may be entered in the middle."""
+
+    blocks: Sequence[nn.Module]
+    as_tuples: bool
+    streams: Mapping[int, Tensor]
+    """What each block reads in the plain run; empty where entering does not give the plain logits."""
+
+    @property
+    def works(self) -> bool:
+        return bool(self.streams)
+
+    def at(self, block: int) -> AbstractContextManager[None]:
+        """While this holds, a run begins at this block if it may."""
+        if block not in self.streams:
+            return nullcontext()
+        return entered_at(self.blocks, block, self.streams[block], self.as_tuples)
+
+
+def _entry(reach: Reach, plain: Tensor, noise: float) -> _Entry:
+    """What blocks return, and whether entering in the middle gives the plain logits."""
     model, blocks = reach.model, reach.blocks
     kinds: list[type] = []
     streams: dict[int, Tensor] = {}
     with observed_outputs(blocks, kinds), recorded_streams(blocks, streams):
         _run(model)
-    as_tuples = bool(kinds) and kinds[0] in (tuple, list)
+    entry = _Entry(blocks, bool(kinds) and kinds[0] in (tuple, list), streams)
+    refused = replace(entry, streams={})
     ids = probe_input(model)
     last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
     limit = _tolerance(plain, noise, _dtype(model))
-    for entry in {len(blocks) // 2, len(blocks) - 1} - {0}:
-        if len(kinds) != len(blocks) or len(set(kinds)) != 1 or entry not in streams:
-            return as_tuples, False
+    for block in {len(blocks) // 2, len(blocks) - 1} - {0}:
+        if len(kinds) != len(blocks) or len(set(kinds)) != 1 or block not in streams:
+            return refused
         try:
-            with entered_at(blocks, entry, streams[entry], as_tuples):
+            with entry.at(block):
                 entered = logits_at(model, ids, last)
         except Exception:  # a side channel between blocks was missing: this family is run in full
-            return as_tuples, False
+            return refused
         if entered.shape[0] != len(ids) or float((entered[:, 0] - plain[:, -1]).abs().max()) > limit:
-            return as_tuples, False
-    return as_tuples, True
+            return refused
+    return entry
 
 
 def _sharing_works(reach: Reach, plain: Tensor, noise: float) -> bool:

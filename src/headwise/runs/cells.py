@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ class Cell:
     @cached_property
     def text(self) -> str:
         """The cell as canonical JSON: equal cells give equal text."""
-        return canonical(asdict(self))
+        return canonical({name: getattr(self, name) for name in _PARTS})
 
     @cached_property
     def key(self) -> str:
@@ -66,6 +66,9 @@ class Cell:
         return hash(self.key)
 
 
+_PARTS = tuple(part.name for part in fields(Cell))
+
+
 @dataclass(frozen=True)
 class CellResult:
     """What computing a cell gave."""
@@ -76,9 +79,12 @@ class CellResult:
     """What else there is to say, as plain JSON: rows spent, gaps, values that were not finite."""
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
 def canonical(value: Any) -> str:
     """JSON with one spelling for each value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def plain(value: Any, where: str) -> Any:
