@@ -169,6 +169,12 @@ def test_the_same_command_again_computes_nothing_and_other_settings_are_noticed(
         (["score", "MODEL", "induction", "--set", "n=many"], "expected a whole number"),
         (["score", "MODEL", "induction", "--out", "MODEL/config.json"], "config.json"),
         (["run", "rolls"], "unknown study 'rolls'"),
+        (["sparsify", "MODEL", "--evaluate"], "give --held-out FILE"),
+        (
+            ["sparsify", "MODEL", "--evaluate", "--held-out", "a.txt", "--dense"],
+            "a control has no edge gates",
+        ),
+        (["sparsify", "MODEL", "--set", "bias=big"], "bias"),
         (["run", "score", "absent.yaml"], "there is no study file absent.yaml"),
     ],
 )
@@ -191,6 +197,7 @@ def test_a_mistake_is_exit_2_and_one_sentence(arguments, said, folder, tmp_path)
         ("- ioi\n", "holds a list"),
         ("task: ioi\n", "did you mean 'tasks'"),
         ("n: true\n", "expected a whole number"),
+        ("trust_remote_code: true\n", "a file may not"),
     ],
 )
 def test_a_bad_study_file_is_exit_2_with_the_place(text, said, tmp_path):

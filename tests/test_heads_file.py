@@ -67,3 +67,17 @@ def test_the_command_writes_a_checkpoint_and_says_what_it_did(tiny, tmp_path, mo
     assert "tiny with 2 heads at 0, float32" in done.output
     assert json.loads((tmp_path / "out/headwise.json").read_text())["heads"] == ["L1H2", "L0H0"]
     assert (tmp_path / "out/model.safetensors").is_file()
+
+
+def test_of_several_models_the_one_at_hand_is_meant(tmp_path):
+    import pandas as pd
+
+    path = tmp_path / "scores.parquet"
+    pd.concat([scores().table(), scores(-VALUES, model="other").table()]).to_parquet(path)
+    assert read_heads(path, 1, model="other") == [Head(0, 1)]
+    assert read_heads(path, 1, model="m") == [Head(1, 0)]
+    scores().table().to_parquet(path)
+    assert read_heads(path, 1, model="a copy of m") == [Head(1, 0)]  # a single map fits whoever asks
+    save_order([Head(0, 1)], tmp_path / "heads.json")
+    with pytest.raises(HeadwiseError, match="holds one list of heads"):
+        read_heads(tmp_path / "heads.json", task="t")

@@ -215,12 +215,11 @@ def export(
 ) -> None:
     """Bake a mask into the weights: a plain checkpoint any server can run."""
     from headwise.heads_file import read_heads
-
-    chosen = read_heads(heads, top, task=task, method=method, by=by)
     from headwise.model.export import export as bake
     from headwise.model.load import load
 
     loaded = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    chosen = read_heads(heads, top, task=task, method=method, model=loaded.name, by=by)
     folder = bake(loaded, chosen, out, gate)
     typer.echo(
         f"{folder}: {loaded.name} with {len(chosen)} head{'s' * (len(chosen) != 1)} at {gate:g}, "
@@ -304,6 +303,12 @@ def sparsify(
     from headwise.studies.settings import assignments
 
     finished = evaluate and is_sparse(model)
+    if evaluate and not held_out:
+        raise HeadwiseError("--evaluate needs text that was not trained on: give --held-out FILE")
+    if evaluate and dense:
+        raise HeadwiseError(
+            "a control has no edge gates to evaluate; give it as --control of its sparse model"
+        )
     if not finished:
         settings: dict[str, Any] = {"sample": sample, "steps": steps, "bound": bound, "batch": batch}
         settings |= {"length": length, "rank": rank, "rate": rate, "seed": seed, "dense": dense}

@@ -16,14 +16,19 @@ def read_heads(
     *,
     task: str | None = None,
     method: str | None = None,
+    model: str | None = None,
     by: str = "signed",
 ) -> Order:
     """The heads that a file names: all of a list or its first `top`, the first `top` of a scores table.
 
-    A table is what `Scores.save` writes (.npz) or a run's `scores.parquet`; where that holds several maps, `task`
-    and `method` say which. `by`: `signed` (helps most first), `absolute`, `hinders`.
+    A table is what `Scores.save` writes (.npz) or a run's `scores.parquet`; where that holds several maps, `task`,
+    `method` and `model` say which. `by`: `signed` (helps most first), `absolute`, `hinders`.
     """
     path = Path(path)
+    if path.suffix != ".parquet" and not (task is None and method is None):
+        raise HeadwiseError(
+            f"{path} holds one list of heads; --task and --method choose a map of a scores.parquet"
+        )
     if top is not None and top < 1:
         raise HeadwiseError(f"--top is {top}; expected at least 1")
     if path.suffix not in (".npz", ".parquet"):
@@ -35,13 +40,13 @@ def read_heads(
         raise HeadwiseError(
             f"{path} holds scores of every head; say how many of the first are meant: --top 16"
         )
-    order = (Scores.load(path) if path.suffix == ".npz" else _from_run(path, task, method)).order(by)
+    order = (Scores.load(path) if path.suffix == ".npz" else _from_run(path, task, method, model)).order(by)
     if top > len(order):
         raise HeadwiseError(f"{path} has {len(order)} heads, fewer than the {top} asked for")
     return order[:top]
 
 
-def _from_run(path: Path, task: str | None, method: str | None) -> Scores:
+def _from_run(path: Path, task: str | None, method: str | None, model: str | None) -> Scores:
     from headwise.figures.heatmap import grid
 
     try:
@@ -55,6 +60,8 @@ def _from_run(path: Path, task: str | None, method: str | None) -> Scores:
         raise HeadwiseError(f"{path} has no column {', '.join(sorted(missing))}; give a run's scores.parquet")
     for name, wanted in (("task", task), ("method", method)):
         table = table if wanted is None else table[table[name] == wanted]
+    if model is not None and table["model"].nunique() > 1:
+        table = table[table["model"] == model]
     maps = table[["model", "task", "method"]].drop_duplicates()
     if len(maps) != 1:
         raise HeadwiseError(
@@ -62,8 +69,8 @@ def _from_run(path: Path, task: str | None, method: str | None) -> Scores:
             + "; ".join(f"{row.task} by {row.method} ({row.model})" for row in maps.itertuples())
         )
     values = grid(_checked(path, table))
-    model, by_task, by_method = (str(maps[name].iloc[0]) for name in ("model", "task", "method"))
-    return Scores(values, values, values[None], model, by_task, by_method)
+    of, by_task, by_method = (str(maps[name].iloc[0]) for name in ("model", "task", "method"))
+    return Scores(values, values, values[None], of, by_task, by_method)
 
 
 def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:

@@ -28,6 +28,7 @@ from headwise.sparsifying.settings import SparsifySettings
 from headwise.sparsifying.student import Student
 from headwise.sparsifying.texts import sequences
 from headwise.sparsifying.trainer import Trainer
+from headwise.studies.settings import build
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,13 +64,7 @@ def sparsify(
         where they work).
     settings: fields of `SparsifySettings`.
     """
-    known = {field.name for field in dataclasses.fields(SparsifySettings)}
-    for name in settings:
-        if name not in known:
-            from headwise.errors import unknown
-
-            raise unknown("setting", name, known)
-    chosen = SparsifySettings(**settings)
+    chosen = build(SparsifySettings, settings)
     if is_sparse(model):
         raise HeadwiseError(
             f"{model} was trained by headwise sparsify already; give the dense model it is based on"

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from headwise.model.schedule import alike, blocks_of_rows, queues
+from headwise.model.schedule import alike, batches, blocks_of_rows, queues
 
 
 def draws(seed, variants=9, layers=6, heads=2):
@@ -61,3 +61,12 @@ def test_blocks_hold_every_row_once_within_the_budget(seed):
     for block in found:
         copies = 4 if len(block) > 8 else 2
         assert len(block) == 1 or len(block) * lengths[block].max() * copies <= 600
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_batches_hold_every_row_once_within_the_budget(seed):
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(1, 40, 60).tolist()
+    found = list(batches(lengths, 100))
+    assert sorted(itertools.chain(*found)) == list(range(60))
+    assert all(len(one) * max(lengths[n] for n in one) <= 100 for one in found)

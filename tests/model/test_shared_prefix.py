@@ -117,3 +117,19 @@ def test_a_model_that_gets_positions_or_its_cache_wrong_is_found_out(broken):
     able = abilities(hf, 0)
     assert not (able.padding if broken == "positions" else able.cache)
     assert not able.prefix
+
+
+@pytest.mark.parametrize("positions", ["all", "last"])
+def test_shifts_meet_prompts_that_begin_alike(positions, passes_seen):
+    model = loaded("llama")
+    shifts = np.zeros((2, *model.shape, 8))
+    shifts[0, 1, 2], shifts[1, 3, 0] = DRAW.normal(size=(2, 8)) * 3
+    abilities(model.hf, 0)
+    passes_seen.clear()
+    together = hw.generate(model, PROMPTS, shifts=shifts, positions=positions, max_new_tokens=4)
+    assert passes_seen[0] == (10, 32)
+    for number, prompt in enumerate(PROMPTS):
+        alone = hw.generate(
+            model, [prompt], shifts=shifts, positions=positions, max_new_tokens=4, batch_tokens=1
+        )
+        assert [texts[number] for texts in together.tokens] == [texts[0] for texts in alone.tokens]

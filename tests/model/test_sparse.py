@@ -271,3 +271,12 @@ def test_an_alias_loads_the_folder_of_its_name_and_is_listed(sparse_folder, monk
     assert model.edge_gates.bias.shape == model.shape
     listing.show("models")
     assert "smollm2-sparse\tSmolLM2-135M-Instruct with sparse attention" in capsys.readouterr().out
+
+
+def test_a_sparse_model_is_not_exported_as_a_dense_one(sparse_folder, tmp_path):
+    from headwise.model.export import export
+
+    model = hw.load(sparse_folder, device="cpu")
+    with pytest.raises(HeadwiseError, match="edge gates, which no plain checkpoint can hold"):
+        export(model, model.heads()[:2], tmp_path / "baked")
+    assert not (tmp_path / "baked").exists()

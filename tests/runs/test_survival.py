@@ -379,9 +379,9 @@ def test_whatever_a_model_or_task_is_called_its_figure_lies_in_the_run(tmp_path,
 def test_names_that_differ_give_files_that_differ():
     from headwise.figures.style import file_name
 
-    different = [name for name in HOSTILE_NAMES if name != "/etc/x"]  # of a path the last part counts
+    different = [*HOSTILE_NAMES, "a/llama", "b/llama", "llama"]
     assert len({file_name(name) for name in different}) == len(different)
-    assert file_name("models/tiny") == "tiny"
+    assert file_name("models/tiny") == "models--tiny"
     assert file_name("Logical Reasoning") == "Logical-Reasoning"
 
 

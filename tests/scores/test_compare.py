@@ -133,3 +133,14 @@ def test_the_figure_shows_the_numbers_of_the_tables():
         numbers = table.to_numpy().ravel()
         assert written == [f"{value:.2f}" for value in numbers[np.isfinite(numbers)]]
     assert "Jaccard" in agreement._repr_html_()
+
+
+def test_a_score_whose_heads_saw_different_examples_has_no_stability_over_examples():
+    """Among the few heads that saw all of them, stability would be that of another, smaller question."""
+    full = made(A, noise=0.1)
+    examples = full.examples.copy()
+    examples[4:, 2:] = np.nan
+    partly = hw.Scores(A, full.stderr, examples, "m", "t", "b")
+    found = hw.compare([full, partly], k=3).stability
+    assert np.isfinite(found.loc["a", "resamples"])
+    assert np.isnan(found.loc["b", "resamples"])

@@ -138,3 +138,10 @@ def test_progress_of_many_passes_ends_where_it_was_promised(tiny):
         steps = []
         hw.score(tiny, word_task(3), name, advance=steps.append, **options)
         assert sum(steps) == hw.scores.method(name).steps(tiny, word_task(3)), name
+
+
+@pytest.mark.parametrize("method", ["attribution", "integrated"])
+def test_a_metric_without_slopes_is_refused(tiny64, method):
+    """Slopes of 0 would rank heads by chance."""
+    with pytest.raises(HeadwiseError, match="metric 'accuracy' has no"):
+        hw.score(tiny64, word_task(2), method, metric="accuracy")

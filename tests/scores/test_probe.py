@@ -10,7 +10,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores
 from headwise.scores.classifier import HeadClassifier, fit, hits, importance, split
-from headwise.scores.probe import head_features, probe
+from headwise.scores.probe import UNIT, head_features, probe
 from headwise.tasks import Example, Task
 from helpers import WORDS
 
@@ -143,6 +143,7 @@ def test_one_label_by_the_registered_method_is_its_map_and_survives_a_file(tiny,
     scores = hw.score(tiny, label_task(), "probe", label="colours")
     assert np.array_equal(scores.examples, probe(tiny, label_task())["colours"].examples)
     assert scores.order() == scores.order("absolute")
+    assert scores.metric == UNIT == probe(tiny, label_task())["colours"].metric
     scores.save(tmp_path / "scores.npz")
     assert Scores.load(tmp_path / "scores.npz").details["accuracy"] == scores.details["accuracy"]
 

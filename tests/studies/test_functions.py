@@ -154,6 +154,7 @@ def test_abilities_examples_and_methods_can_be_chosen(tiny, data, tmp_path, monk
         ({"methods": ["prob"]}, "did you mean 'probe'"),
         ({"task_options": {"columns": {"label": "labels"}}}, "unknown column"),
         ({"data": None, "limit": 3}, "limit cuts a file"),
+        ({"task_options": {"seed": 1}}, "'seed' is no option of a task"),
     ],
 )
 def test_a_mistake_ends_the_run_before_it_begins(tiny, data, tmp_path, settings, said):

@@ -285,6 +285,13 @@ def test_another_scale_or_place_of_the_gates_gives_other_cells(model, data, tmp_
         ({"abilities": ["animal"]}, "did you mean 'animals'"),
         ({"method": "ablate"}, "did you mean 'ablation'"),
         ({"k": [9]}, "16 heads: a random control needs as many heads again, so mask 1 to 8"),
+        ({"cross": True, "cross_k": 9}, "mask 1 to 8"),
+        ({"intervene": ["amplify"], "intervene_k": -1}, "mask 1 to 8"),
+        ({"layer_matched": [12]}, "mask 1 to 8"),
+        (
+            {"method": "probe", "method_options": {"answer_tokens": 3, "label": "x"}},
+            "unknown option of .* 'label'",
+        ),
         ({"similarity": "chr"}, "did you mean 'chrf'"),
         ({"accuracy": "contain"}, "did you mean 'contains'"),
         ({"positions": "first"}, "unknown positions"),

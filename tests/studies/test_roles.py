@@ -277,7 +277,9 @@ def test_quick_takes_more_short_examples_than_long_ones(model):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"seeds": 0}, "at least one seed"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"random_sets": -1}, "random_sets -1"),
+        ({"ks": [0]}, "at least one above 0"),
         ({"fit": {"update": 3}}, "did you mean 'updates'"),
         ({"fit": {"clip": "both"}}, "clip"),
         ({"random_set": 3}, "did you mean 'random_sets'"),

@@ -165,7 +165,7 @@ def test_gsm8k_is_the_worked_solution_without_marks_or_the_number(tmp_path):
         Example(prompt, " She has 1200*3=3600 eggs.\nThat is all.\n#### 3,600"),
     )
     assert load_task(path, answers="final").examples == (Example(prompt, " 3600", also=(" 3,600",)),)
-    assert load_task(path, template="{question}").examples[0].prompt == EGGS["question"]
+    assert load_task(path, wording="{question}").examples[0].prompt == EGGS["question"]
     assert load_task(path).metric == "logprob"
 
 
@@ -283,7 +283,7 @@ def test_word_tasks_say_where_there_are_too_few_other_outputs(tmp_path):
 
 def test_word_tasks_take_several_right_outputs_and_numbers(tmp_path):
     rows = [{"input": 1, "output": [2, "two"]}, {"input": 5, "output": 6}]
-    task = load_task(save(tmp_path / "next.json", rows), foils=1, template="{input} then")
+    task = load_task(save(tmp_path / "next.json", rows), foils=1, wording="{input} then")
     assert task.examples[0] == Example("1 then", " 2", (" 6",), also=(" two",))
     assert task.examples[1].foils[0] in (" 2", " two")
 
@@ -397,7 +397,7 @@ def test_options_of_a_mapping_are_checked(tmp_path):
         ({"foils": "3"}, r"foils of mapping 'words' is text \('3'\), expected a number such as 4"),
         ({"foils": True}, "foils of mapping 'words' is true or false"),
         ({"foils": -1}, "foils of mapping 'words' is -1, expected 0 or more"),
-        ({"template": "Q: {word}"}, r"template 'Q: {word}' of mapping 'words' must have {input} in it once"),
+        ({"wording": "Q: {word}"}, r"wording 'Q: {word}' of mapping 'words' must have {input} in it once"),
     ):
         with pytest.raises(HeadwiseError, match=said):
             load_task(path, **options)

@@ -256,3 +256,10 @@ def test_a_loaded_file_takes_shots_like_any_task(tmp_path):
     assert made.examples[0].prompt.count("\nA: ") == 3
     assert made.examples[0].prompt.endswith("\nA:")
     assert len(made) == len(WORDS) - 3
+
+
+def test_the_template_is_used_without_shots_too():
+    plain = built_in("ioi", 2, seed=3)
+    asked = built_in("ioi", 2, seed=3, template="Q: {prompt}\nA:{target}")
+    assert [e.prompt for e in asked] == [f"Q: {e.prompt}\nA:" for e in plain]
+    assert built_in("ioi", 2, seed=3, template="{prompt}{target}").examples == plain.examples

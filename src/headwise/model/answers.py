@@ -5,7 +5,7 @@ B rows of a batch, T tokens, E examples, L layers, H heads, D head size (the lar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.model.encode import Row, encode_rows, pad_right
+from headwise.model.memory import in_halves
+from headwise.model.schedule import batches
 from headwise.model.unembed import logits_at
 
 if TYPE_CHECKING:
@@ -46,44 +48,20 @@ def answer_outputs(
     found = np.zeros((len(rows), layers, heads, size), dtype=np.float32)
 
     def fill(numbers: list[int]) -> None:
-        """The rows at `numbers`; out of memory, in two halves."""
-        try:
-            means = _means(model, [rows[n] for n in numbers], tokens)
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            short = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-            if not short or len(numbers) == 1:
-                raise
-            fill(numbers[: len(numbers) // 2])
-            fill(numbers[len(numbers) // 2 :])
-            return
-        for layer, mean in means.items():
+        for layer, mean in _means(model, [rows[n] for n in numbers], tokens).items():
             found[numbers, layer, : mean.shape[1], : mean.shape[2]] = mean.float().cpu().numpy()
         if advance:
             advance(len(numbers))
 
     with torch.inference_mode():
-        for numbers in _batches([len(_read(row)) for row in rows], budget):
-            fill(numbers)
+        for numbers in batches([len(_read(row)) for row in rows], budget):
+            in_halves(numbers, fill)
     return found
 
 
 def _read(row: Row) -> list[int]:
     """The whole text: scoring stops before the last token, which is predicted; here it is read."""
     return [*row.ids, row.tokens[-1]]
-
-
-def _batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Row numbers, rows of about equal length together, each batch within the budget of tokens."""
-    order = sorted(range(len(lengths)), key=lambda n: lengths[n])
-    while order:
-        size = 1
-        while size < len(order) and (size + 1) * lengths[order[size]] <= budget:
-            # Padding is work for nothing: a longer row begins a new batch, once this one is worth a pass.
-            if lengths[order[size]] > 1.1 * lengths[order[0]] and size >= 8:
-                break
-            size += 1
-        yield order[:size]
-        order = order[size:]
 
 
 def _means(model: Model, rows: list[Row], tokens: int | None) -> dict[int, Tensor]:

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.attention_blocks import attention_blocks, batches
+from headwise.model.attention_blocks import attention_blocks
 from headwise.model.encode import pad_right
 from headwise.model.reported import watchable
+from headwise.model.schedule import batches
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ B rows of a batch, h heads of one layer, t queries of a block, s keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -70,14 +70,3 @@ def attention_blocks(
         if proof.reuse:
             stack.enter_context(left_after(watched.blocks, last, proof.blocks_return_tuples))
         logits_at(model.hf, ids.to(model.device), torch.zeros(len(ids), 1, dtype=torch.long))
-
-
-def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Numbers of prompts of about equal length, the shortest first, so that little is padded."""
-    order = sorted(range(len(lengths)), key=lambda n: lengths[n])
-    while order:
-        size = 1
-        while size < len(order) and (size + 1) * lengths[order[size]] <= batch_tokens:
-            size += 1
-        yield order[:size]
-        order = order[size:]

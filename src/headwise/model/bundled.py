@@ -27,15 +27,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.model import gguf
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,8 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.encode import pad_right
+from headwise.model.memory import in_halves
+from headwise.model.schedule import batches
 
 if TYPE_CHECKING:
     from headwise.model.load import Model
@@ -63,13 +65,14 @@ def last_outputs(model: Model, texts: Sequence[str]) -> np.ndarray:
     encoded = [ids or model.text.start() for ids in model.text.encode_many(list(texts))]
     size = max(site.head_dim for site in model.reach.sites)
     found = np.zeros((len(encoded), *model.shape, size))
-    by_length = sorted(range(len(encoded)), key=lambda number: len(encoded[number]))
-    while by_length:
-        count = max(1, model.batch_tokens // len(encoded[by_length[min(len(by_length), 64) - 1]]))
-        chosen, by_length = by_length[: min(count, 64)], by_length[min(count, 64) :]
-        ids = pad_right([encoded[number] for number in chosen])
-        last = torch.tensor([len(encoded[number]) - 1 for number in chosen])
-        for layer, z in model.outputs(ids).items():
-            at_last = z[torch.arange(len(chosen), device=z.device), last.to(z.device)]  # rows, H, D
-            found[chosen, layer, : z.shape[2], : z.shape[3]] = at_last.double().cpu().numpy()
+
+    def fill(numbers: list[int]) -> None:
+        ids = pad_right([encoded[n] for n in numbers])
+        last = torch.tensor([len(encoded[n]) - 1 for n in numbers])
+        each = torch.arange(len(numbers))
+        for layer, z in model.outputs(ids, lambda z: z[each.to(z.device), last.to(z.device)]).items():
+            found[numbers, layer, : z.shape[1], : z.shape[2]] = z.double().cpu().numpy()
+
+    for numbers in batches([len(ids) for ids in encoded], model.batch_tokens):
+        in_halves(numbers, fill)
     return found

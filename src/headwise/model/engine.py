@@ -238,10 +238,7 @@ class Engine:
 
         `gates` are shared `[L, H]` or per example `[E, L, H]`; all 1 by default. Weights ask for no gradient.
         """
-        if not self.metric.differentiable:
-            raise HeadwiseError(
-                f"the metric {self.metric.name!r} has no gradient; use one such as logit_diff or logprob"
-            )
+        self._check_slopes()
         shape = (len(self.task), *self.model.shape)
         given = gate_numbers(ones(self.model.shape) if gates is None else gates, "gates")
         if given.shape not in (shape, shape[1:]):
@@ -265,6 +262,7 @@ class Engine:
 
         Several levels share a batch where the budget has room for them.
         """
+        self._check_slopes()
         total = np.zeros((len(self.task), *self.model.shape))
         with self.model.frozen():
             for numbers in self._partition(2):
@@ -281,6 +279,12 @@ class Engine:
                     total[examples] += slopes.reshape(len(some), len(numbers), *self.model.shape).sum(axis=0)
                     self._advance(len(some) * len(numbers))
         return total / len(levels)
+
+    def _check_slopes(self) -> None:
+        if not self.metric.differentiable:
+            raise HeadwiseError(
+                f"the metric {self.metric.name!r} has no gradient; use one such as logit_diff or logprob"
+            )
 
     def _slopes(self, numbers: list[int], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Values `[S]` and slopes `[S, L, H]` of the rows of these numbers at gates of their own; out of memory, in

@@ -38,6 +38,11 @@ def export(model: Model, heads: Sequence[Head], out: str | Path, gate: float = 0
     0 removes a head, above 1 amplifies it. `AutoModelForCausalLM.from_pretrained(out)` loads the result; the
     model itself is left as it was.
     """
+    if model.edge_gates is not None and model.edge_gates.bias is not None:
+        raise HeadwiseError(
+            f"{model.name} has edge gates, which no plain checkpoint can hold: its weights alone are another, dense "
+            "model. Load it with headwise and give the heads as gates"
+        )
     folder = _empty_folder(out)
     gates = _gates(model, heads, gate)
     # Which of several linear maps after an attention is its output projection is only known where it was tried.

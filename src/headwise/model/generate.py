@@ -269,8 +269,8 @@ class _Writer:
         return list(zip(written, ended, strict=True))
 
     def _shared(self, prompts: Sequence[Sequence[int]]) -> int:
-        """How many first tokens all rows have in common; 0 where gates make them differ, or for a few tokens."""
-        if not self.able.prefix or self.changed or len(prompts) < 2:
+        """How many first tokens all rows have in common; 0 where gates or shifts make them differ, or for a few."""
+        if not self.able.prefix or self.changed or self.shifts or len(prompts) < 2:
             return 0
         same = 0
         for column in zip(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -135,8 +135,8 @@ class Model:
                 if not parameter.is_inference():  # offloaded weights are made anew for each pass
                     parameter.requires_grad_(True)
 
-    def outputs(self, ids: Tensor) -> dict[int, Tensor]:
-        """Head outputs of a plain run: layer -> `[B, T, H, D]`."""
+    def outputs(self, ids: Tensor, keep: Callable[[Tensor], Tensor] | None = None) -> dict[int, Tensor]:
+        """Head outputs of a plain run: layer -> `[B, T, H, D]`, or what `keep` makes of them, layer by layer."""
         seen: dict[int, Tensor] = {}
 
         def note(layer: int, z: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ class Model:
                     f"layer {layer} of {self.name} runs several times per pass (shared weights), so its output has no "
                     "single reference; use the reference 'zero'"
                 )
-            seen[layer] = z.detach()
+            seen[layer] = z.detach() if keep is None else keep(z.detach())
             return z
 
         with torch.no_grad(), self.visiting(note):

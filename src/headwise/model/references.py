@@ -9,7 +9,7 @@ row's own continuation.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.model.encode import Row, pad_right
+from headwise.model.memory import in_halves
+from headwise.model.schedule import batches
 from headwise.model.text import Text
 
 if TYPE_CHECKING:
@@ -107,23 +109,20 @@ def mean_outputs(
             f"{max(lengths)} tokens (use 'mean', or a task of equal length)"
         )
     sums: dict[int, Tensor] = {}
-    count = 0
-    for batch in _batches(rows, batch_tokens):
-        ids = pad_right([row.ids for row in batch])
-        real = torch.tensor(
-            [[t < len(row.ids) for t in range(ids.shape[1])] for row in batch], device=model.device
-        )
-        for layer, z in model.outputs(ids).items():
+
+    def add(numbers: list[int]) -> None:
+        ids = pad_right([rows[n].ids for n in numbers])
+        lengths = torch.tensor([len(rows[n].ids) for n in numbers])
+        real = torch.arange(ids.shape[1])[None, :] < lengths[:, None]
+
+        def total(z: Tensor) -> Tensor:
             kept = z.double() * real.to(z.device)[:, :, None, None]
-            total = kept.sum(0) if by_position else kept.sum((0, 1))
-            sums[layer] = sums[layer] + total if layer in sums else total
-        count += len(batch) if by_position else int(real.sum())
+            return kept.sum(0) if by_position else kept.sum((0, 1))
+
+        for layer, found in model.outputs(ids, total).items():
+            sums[layer] = sums[layer] + found if layer in sums else found
+
+    for numbers in batches([len(row.ids) for row in rows], batch_tokens):
+        in_halves(numbers, add)
+    count = len(rows) if by_position else sum(len(row.ids) for row in rows)
     return {layer: (total / count).to(model.dtype) for layer, total in sums.items()}
-
-
-def _batches(rows: Sequence[Row], batch_tokens: int) -> Iterable[Sequence[Row]]:
-    ordered = sorted(rows, key=lambda row: len(row.ids))
-    while ordered:
-        size = max(1, batch_tokens // len(ordered[min(len(ordered), 64) - 1].ids))
-        yield ordered[:size]
-        ordered = ordered[size:]

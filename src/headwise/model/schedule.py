@@ -11,6 +11,24 @@ from typing import NamedTuple
 import numpy as np
 
 
+def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Row numbers, rows of about equal length together, each batch within the budget of tokens.
+
+    >>> list(batches([9, 4, 9, 4], 18))
+    [[1, 3], [0, 2]]
+    """
+    order = sorted(range(len(lengths)), key=lambda n: lengths[n])
+    while order:
+        size = 1
+        while size < len(order) and (size + 1) * lengths[order[size]] <= budget:
+            # Padding is work for nothing: a longer row begins a new batch, once this one is worth a pass.
+            if lengths[order[size]] > 1.1 * lengths[order[0]] and size >= 8:
+                break
+            size += 1
+        yield order[:size]
+        order = order[size:]
+
+
 def blocks_of_rows(
     lengths: np.ndarray, rows: Sequence[int], variants: int, budget: int
 ) -> Iterator[list[int]]:

@@ -81,13 +81,20 @@ def compare(scores: Sequence[Scores], *, k: int | None = None, seed: int = 0) ->
         pd.DataFrame(
             {
                 "n": [s.n for s in scores],
-                "resamples": [stats.stability(s.examples, k, seed=seed, absolute=True) for s in scores],
+                "resamples": [_over_resamples(s, k, seed) for s in scores],
                 "seeds": _over_seeds(scores, tops),
             },
             index=names,
         ),
         k,
     )
+
+
+def _over_resamples(scores: Scores, k: int, seed: int) -> float:
+    """NaN where heads were run on different examples: there is no resample of examples that all of them have."""
+    if np.isnan(scores.examples[:, np.isfinite(scores.values)]).any():
+        return float("nan")
+    return stats.stability(scores.examples, k, seed=seed, absolute=True)
 
 
 def _over_seeds(scores: Sequence[Scores], tops: Sequence[Any]) -> list[float]:

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.model.attention_blocks import attention_blocks, batches
+from headwise.model.attention_blocks import attention_blocks
 from headwise.model.encode import Row, encode_rows, pad_right
 from headwise.model.reported import watchable
+from headwise.model.schedule import batches
 from headwise.scores.registry import Setup, register
 
 

@@ -64,6 +64,7 @@ def probe_one(setup: Setup, label: str | None = None, answer_tokens: int | None 
         advance=setup.advance,
     )
     setup.details |= every[wanted].details
+    setup.unit = UNIT
     return every[wanted].examples
 
 

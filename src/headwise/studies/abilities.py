@@ -11,6 +11,7 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.model.load import Model
 from headwise.tasks import Task, families, task
 from headwise.tasks.mappings.cogqa import ABILITIES
+from headwise.tasks.opening import check_options
 from headwise.tasks.registry import TaskFamily, available
 
 if TYPE_CHECKING:
@@ -58,10 +59,11 @@ def _sources(settings: Any, bench: Workbench, model: Model) -> list[Task]:
         raise HeadwiseError(
             "limit cuts a file, and none is given; for built-in tasks give n, examples per ability"
         )
+    check_options(settings.task_options)
     return [
         _built_in(settings, bench, model, built_in[name])
         if name in built_in
-        else _file(settings, model, name)
+        else _file(settings, model, name, alone=len(names) == 1)
         for name in names
     ]
 
@@ -76,9 +78,9 @@ def _built_in(settings: Any, bench: Workbench, model: Model, family: TaskFamily)
     return bench.task(family.name, model, min(wanted, most), settings.seed, options)
 
 
-def _file(settings: Any, model: Model, source: str) -> Task:
+def _file(settings: Any, model: Model, source: str, alone: bool) -> Task:
     found = task(source, settings.limit, model=model, seed=settings.seed, **settings.task_options)
-    if all(example.label is None for example in found) and len(settings.tasks) < 2:
+    if all(example.label is None for example in found) and alone:
         raise HeadwiseError(
             f"no example in {source} has a label, and the label is the ability; name the column that holds it, such "
             "as task_options: {columns: {label: skill}}"

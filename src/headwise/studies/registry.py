@@ -113,6 +113,7 @@ def run(
             question=chosen.question,
             settings=given,
             fingerprints=fingerprints,
+            seeds={key: given[key] for key in ("seed", "seeds") if key in given},
             fresh=fresh,
             command=command,
         ) as folder,

@@ -37,6 +37,10 @@ class StudySettings:
     """float32, bfloat16, float16, float64; by default float32 on a CPU, else bfloat16."""
     batch_tokens: int | None = None
     """Most tokens in one forward pass."""
+    revision: str | None = None
+    """Of models from the hub: a branch, a tag or a commit."""
+    trust_remote_code: bool = False
+    """Run code from the models' repositories."""
 
     def at_most(self: Own, **most: int) -> Own:
         """The same with none of these numbers larger than said; one that was not given becomes it. For `quick`."""
@@ -54,6 +58,11 @@ LARGEST_FILE = 200_000
 def resolve(kind: type[Settings], file: str | Path | None, *overrides: Mapping[str, Any]) -> Settings:
     """The settings of a study: its defaults, then the file, then each of `overrides` in turn."""
     values = read_yaml(file) if file is not None else {}
+    if values.get("trust_remote_code"):
+        raise HeadwiseError(
+            f"{file} asks to run code from a model's repository; a file may not. If you trust it, take the line out "
+            "and say --set trust_remote_code=true"
+        )
     for layer in overrides:
         for given, gone in getattr(kind, "REPLACES", {}).items():
             if given in layer:

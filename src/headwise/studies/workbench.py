@@ -18,6 +18,7 @@ class Workbench:
     def __init__(self, progress: bool = True) -> None:
         self.progress = progress
         self._models: dict[str, Model] = {}
+        self._added: set[str] = set()
         self._tasks: dict[tuple[Any, ...], Task] = {}
         self._load_options: dict[str, Any] = {}
         self._elsewhere = False
@@ -25,7 +26,11 @@ class Workbench:
     def configure(self, settings: Any) -> None:
         """Take over how models are to be loaded: device, dtype, batch_tokens."""
         names = ("device", "dtype", "batch_tokens", "revision", "trust_remote_code")
-        self._load_options = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+        options = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+        if options != self._load_options:
+            self._models = {name: model for name, model in self._models.items() if name in self._added}
+            self._tasks = {}
+        self._load_options = options
         self._elsewhere = False
 
     def spare_devices(self) -> None:
@@ -38,6 +43,7 @@ class Workbench:
     def add(self, model: Model) -> None:
         """A model that is loaded already, under its own name."""
         self._models[model.name] = model
+        self._added.add(model.name)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process has no terminal to draw on; its models are loaded there (`Model.__reduce__`)."""

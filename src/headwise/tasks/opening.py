@@ -11,7 +11,7 @@ from headwise.tasks import registry
 from headwise.tasks.examples import Task
 from headwise.tasks.files import load_task
 from headwise.tasks.hub import PREFIX
-from headwise.tasks.shots import few_shot
+from headwise.tasks.shots import AS_IS, few_shot
 
 DEFAULT_SIZE = 64
 
@@ -29,7 +29,7 @@ def task(
     model: HasTokens | None = None,
     seed: int = 0,
     shots: int = 0,
-    template: str = "{prompt}{target}",
+    template: str = AS_IS,
     separator: str = "\n\n",
     tokens: registry.Lengths | None = None,
     **options: Any,
@@ -59,7 +59,7 @@ def task(
         made = registry.task(
             str(source), (DEFAULT_SIZE if n is None else n) + shots, seed=seed, tokens=encode, **options
         )
-    if not shots:
+    if not shots and template == AS_IS:
         return made
     return few_shot(made, shots, template=template, separator=separator, seed=seed)
 

@@ -14,12 +14,15 @@ from headwise.tasks.templates import Template
 _LINE_START = re.compile(r"^\s*", re.MULTILINE)
 _COMPARED = 400  # characters of a line kept for sorting; a match is compared in full
 
+AS_IS = "{prompt}{target}"
+"""The template that changes nothing."""
+
 
 def few_shot(
     task: Task,
     k: int,
     *,
-    template: str = "{prompt}{target}",
+    template: str = AS_IS,
     separator: str = "\n\n",
     seed: int = 0,
     pool: Task | None = None,

@@ -39,6 +39,8 @@ class Plan:
         self.ks = checked_ks(settings.k, len(self.model.heads()), self.shown)
         if settings.quick and not settings.k:
             self.ks = self.ks[1 : 1 + QUICK_KS] or self.ks
+        others = (settings.cross_k, settings.intervene_k, *(settings.layer_matched or ()))
+        checked_ks([*self.ks, *(k for k in others if k is not None)], len(self.model.heads()), self.shown)
         tasks = _chosen(settings, bench, self.model)
         self.find: dict[str, Task] = {}
         self.test: dict[str, Task] = {}

@@ -12,6 +12,7 @@ from headwise.model.load import Model
 from headwise.model.spans import Located, locate
 from headwise.tasks import Example, Task, families, load_task, task
 from headwise.tasks.conditions import Asked, Condition, filled_marks, marked_messages, plain_pieces
+from headwise.tasks.opening import check_options
 from headwise.tasks.shots import chosen_shots
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def _takes_system(model: Model) -> bool:
 def _examples(settings: PromptsSettings, source: str, model: Model) -> tuple[Task, list[Example], str]:
     """The scored problems, the solved examples before each, and the system prompt that suits them."""
     n, seed, options = settings.n, settings.seed, dict(settings.task_options)
+    check_options(options)
     if source in families():
         count = (8 if source == "word_problems" else 4) if settings.shots is None else settings.shots
         if source == "word_problems":
@@ -124,7 +126,7 @@ def _examples(settings: PromptsSettings, source: str, model: Model) -> tuple[Tas
     count = (0 if in_chat else 4) if settings.shots is None else settings.shots
     kind = str(load_task(source, limit=1, seed=seed, **options).settings["mapping"])
     if kind in MAPPED:
-        plain = {"template": MAPPED[kind], **options}
+        plain = {"wording": MAPPED[kind], **options}
         scored = load_task(source, limit=n, seed=seed, **{**plain, "answers": "final"})
         if not count:
             return scored, [], STEP_BY_STEP

@@ -133,6 +133,11 @@ def _checked(settings: PromptsSettings) -> PromptsSettings:
         settings = settings.at_most(**QUICK)
     if settings.place not in PLACES:
         raise unknown("place", settings.place, PLACES)
+    if settings.place == "end" and settings.profile_prompts > 1:
+        raise HeadwiseError(
+            "with place=end every problem has its inserted tokens elsewhere, so profiles cannot be averaged by "
+            "position; use profile_prompts=1"
+        )
     if (
         settings.samples < 1
         or settings.n < 1
@@ -286,7 +291,7 @@ def _draw(folder: RunFolder) -> None:
                 profiles = profiles[profiles["model"] == model]
             for head, part in _heads(profiles):
                 figure = prompt_figure(own["accuracy"], own.get("comparisons"), part)
-                save(figure, where, f"prompts-{label}-{file_name(str(model).replace('/', '-'))}-{head}")
+                save(figure, where, f"prompts-{label}-{file_name(model)}-{head}")
         if "profiles" not in own:
             save(prompt_figure(own["accuracy"], own.get("comparisons"), None), where, f"prompts-{label}")
         for name, draw in (

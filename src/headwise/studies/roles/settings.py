@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from headwise.errors import HeadwiseError
 from headwise.model.load import Model
 from headwise.scores.gate_fit import FitSettings
 from headwise.studies.settings import StudySettings
@@ -37,6 +38,14 @@ class RolesSettings(StudySettings):
     task_options: dict[str, Any] = field(default_factory=dict)
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns), for all tasks
     or by task: `{math: {length: short}}`."""
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1 or self.random_sets < 0:
+            raise HeadwiseError(
+                f"seeds is {self.seeds} and random_sets {self.random_sets}; expected at least 1 and at least 0"
+            )
+        if (self.ks and max(self.ks) < 1) or min(self.ks, default=0) < 0:
+            raise HeadwiseError(f"ks is {list(self.ks)}; expected numbers of heads, and at least one above 0")
 
 
 QUICK_FIT = FitSettings(

@@ -19,7 +19,6 @@ import pandas as pd
 
 from headwise import stats
 from headwise.controls import random_order
-from headwise.errors import HeadwiseError
 from headwise.figures.roles import role_curves, role_maps, role_shares
 from headwise.figures.style import file_name, save
 from headwise.heads import Scores, mask_gates
@@ -69,8 +68,6 @@ class _Place:
 def carry_out(settings: RolesSettings, bench: Workbench, folder: RunFolder) -> None:
     if settings.quick:
         settings = quickened(settings)
-    if settings.seeds < 1:
-        raise HeadwiseError(f"the study 'roles' needs at least one seed, not {settings.seeds}")
     places = _places(settings, bench)
     compute = partial(_compute, settings, bench, places)
     execute(folder, [_cell(p, "free fit") for p in places.values()], compute, progress=bench.progress)

@@ -35,7 +35,7 @@ def _recognises(row: Row) -> bool:
     recognises=_recognises,
     letters=(False, True),
     listed=(False, True),
-    template="Q: {question}\nA:",
+    wording="Q: {question}\nA:",
 )
 def commonsense_qa(
     table: Table,
@@ -43,10 +43,10 @@ def commonsense_qa(
     draw: random.Random,
     letters: bool = False,
     listed: bool = False,
-    template: str = "Q: {question}\nA:",
+    wording: str = "Q: {question}\nA:",
 ) -> Pairs:
     pairs: Pairs = []
-    asked = Template.parse(template)
+    asked = Template.parse(wording)
     twins = 0
     for row in table.rows:
         with log.at(row):

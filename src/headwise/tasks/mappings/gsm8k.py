@@ -25,17 +25,17 @@ def _recognises(row: Row) -> bool:
     fields=("question", "answer"),
     recognises=_recognises,
     answers=("worked", "final"),
-    template="Question: {question}\nAnswer:",
+    wording="Question: {question}\nAnswer:",
 )
 def gsm8k(
     table: Table,
     log: Log,
     draw: random.Random,
     answers: str = "worked",
-    template: str = "Question: {question}\nAnswer:",
+    wording: str = "Question: {question}\nAnswer:",
 ) -> Pairs:
     pairs: Pairs = []
-    asked = Template.parse(template)
+    asked = Template.parse(wording)
     for row in table.rows:
         with log.at(row):
             answer = row.text("answer")

@@ -16,17 +16,17 @@ from headwise.tasks.templates import Template
     fields=("problem", "solution", "answer", "subject"),
     recognises=lambda row: {"problem", "solution", "answer"} <= set(row.values),
     answers=("worked", "final"),
-    template="Problem: {problem}\nSolution:",
+    wording="Problem: {problem}\nSolution:",
 )
 def math500(
     table: Table,
     log: Log,
     draw: random.Random,
     answers: str = "worked",
-    template: str = "Problem: {problem}\nSolution:",
+    wording: str = "Problem: {problem}\nSolution:",
 ) -> Pairs:
     pairs: Pairs = []
-    asked = Template.parse(template)
+    asked = Template.parse(wording)
     for row in table.rows:
         with log.at(row):
             target = row.filled("solution" if answers == "worked" else "answer")

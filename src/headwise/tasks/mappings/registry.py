@@ -98,17 +98,17 @@ def resolve(mapping: ReadyMapping, options: Mapping[str, Any]) -> dict[str, Any]
         elif isinstance(valid, int) and value < 0:
             raise HeadwiseError(f"{name} of mapping {mapping.name!r} is {value}, expected 0 or more")
         chosen[name] = value
-    if "template" in chosen:
-        _check_template(mapping, chosen["template"])
+    if "wording" in chosen:
+        _check_wording(mapping, chosen["wording"])
     return chosen
 
 
-def _check_template(mapping: ReadyMapping, template: str) -> None:
-    (gap,) = Template.parse(mapping.options["template"]).names
-    if Template.parse(template).names != (gap,):
+def _check_wording(mapping: ReadyMapping, wording: str) -> None:
+    (gap,) = Template.parse(mapping.options["wording"]).names
+    if Template.parse(wording).names != (gap,):
         raise HeadwiseError(
-            f"template {template!r} of mapping {mapping.name!r} must have {{{gap}}} in it once and no other "
-            f"gap, as in {mapping.options['template']!r}"
+            f"wording {wording!r} of mapping {mapping.name!r} must have {{{gap}}} in it once and no other "
+            f"gap, as in {mapping.options['wording']!r}"
         )
 
 

@@ -16,10 +16,10 @@ from headwise.tasks.templates import Template
     fields=("input", "output"),
     recognises=lambda row: {"input", "output"} <= set(row.values),
     foils=4,
-    template="Q: {input}\nA:",
+    wording="Q: {input}\nA:",
 )
 def words(
-    table: Table, log: Log, draw: random.Random, foils: int = 4, template: str = "Q: {input}\nA:"
+    table: Table, log: Log, draw: random.Random, foils: int = 4, wording: str = "Q: {input}\nA:"
 ) -> Pairs:
     read: list[tuple[Row, str, tuple[str, ...]]] = []
     right: dict[str, set[str]] = {}  # every answer that some row gives for this input
@@ -32,7 +32,7 @@ def words(
             read.append((row, given, answers))
             right.setdefault(given.casefold(), set()).update(answer.casefold() for answer in answers)
     outputs = sorted({answer for _, _, answers in read for answer in answers})
-    asked = Template.parse(template)
+    asked = Template.parse(wording)
     pairs: Pairs = []
     short = 0
     for row, given, (target, *also) in read:
