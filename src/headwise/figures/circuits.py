@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,18 +73,48 @@ def explained_panels(
                 panel.set_xlabel(f"{what} (√ axis)" if few else what)
             if number % columns == 0:
                 panel.set_ylabel("Explained Effect")
-            panel.legend(
-                loc="lower right",
-                fontsize=7,
-                handlelength=1.6,
-                borderaxespad=0.2,
-                labelspacing=0.3,
-                framealpha=0.75,
-                edgecolor="none",
-            )
+            _legend(panel)
         for panel in panels.flat[len(tasks) :]:
             panel.set_visible(False)
+        _legend_of_chance(figure, list(panels.flat[: len(tasks)]))
     return figure
+
+
+_CHANCE = {label for label, _ in CONTROLS.values()}
+
+
+def _entries(panel: Any, chance: bool) -> tuple[list[Any], list[str]]:
+    handles, labels = panel.get_legend_handles_labels()
+    found = [(h, label) for h, label in zip(handles, labels, strict=True) if (label in _CHANCE) == chance]
+    return [h for h, _ in found], [label for _, label in found]
+
+
+def _legend(panel: Any) -> None:
+    """The models, in the corner that their curves leave free."""
+    panel.legend(
+        *_entries(panel, chance=False),
+        loc="lower right",
+        fontsize=7,
+        handlelength=1.6,
+        borderaxespad=0.2,
+        labelspacing=0.3,
+        framealpha=0.75,
+        edgecolor="none",
+    )
+
+
+def _legend_of_chance(figure: Any, panels: Sequence[Any]) -> None:
+    """The grey lines mean the same in every panel: said once, below all of them."""
+    entries = {label: h for panel in panels for h, label in zip(*_entries(panel, chance=True), strict=True)}
+    if entries:
+        figure.legend(
+            list(entries.values()),
+            list(entries),
+            loc="outside lower center",
+            ncols=2,
+            fontsize=7,
+            frameon=False,
+        )
 
 
 def _members(table: pd.DataFrame) -> pd.DataFrame:
