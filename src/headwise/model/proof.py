@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.model.prefix import entered_at, observed_outputs, recorded_streams, shared_rows
-from headwise.model.reach import Reach, is_transposed, probe_input
+from headwise.model.reach import Reach, Site, is_transposed, probe_input
 from headwise.model.unembed import logits_at
 
 
@@ -38,7 +38,7 @@ class Proof:
     noise: float
     """Largest difference between two plain runs: 0 on a deterministic device."""
     largest_gap: float
-    """Largest difference met in identity 2, in logits."""
+    """Largest difference met in identity 2: in what the head's block gives out, or in logits where `reuse` is not."""
     reuse: bool
     """Whether the decoder may be entered in the middle (prefix reuse)."""
     blocks_return_tuples: bool
@@ -203,18 +203,19 @@ def _check_ones(reach: Reach, plain: Tensor, noise: float) -> None:
 def _check_zeros(
     reach: Reach, entry: _Entry, plain: Tensor, noise: float, every_layer: bool
 ) -> tuple[float, int]:
+    """Compared where the two ways could first differ: at the end of the head's own block, or else in the logits."""
     sites = reach.sites
     chosen = sites if every_layer else [sites[i] for i in sorted({0, len(sites) // 2, len(sites) - 1})]
-    limit = _tolerance(plain, noise, _dtype(reach.model))
-    worst, effect = 0.0, 0.0
+    worst, moved = 0.0, False
     for site in chosen:
         head = site.heads - 1
-        with entry.at(site.block):  # what both runs have in common is not computed again
-            gated = _with_head_off(reach, site.layer, head)
+        untouched = entry.after(reach.model, site.block) if entry.works else plain
+        limit = _tolerance(untouched, noise, _dtype(reach.model))
+        gated = _with_head_off(reach, entry, site, head)
         gaps = []
         for projection in site.projections:
-            with entry.at(site.block), zeroed_columns(projection, head, site.head_dim):
-                gaps.append(float((_run(reach.model) - gated).abs().max()))
+            with zeroed_columns(projection, head, site.head_dim):
+                gaps.append(float((entry.after(reach.model, site.block) - gated).abs().max()))
             if gaps[-1] <= limit:
                 site.projections = (projection,)
                 break
@@ -222,24 +223,24 @@ def _check_zeros(
         if gap > limit:
             raise HeadwiseError(
                 f"identity 2 broke: turning off L{site.layer}H{head} by its gate and by zeroing its columns of "
-                f"the output projection differ by {gap:.2g} in the logits"
+                f"the output projection differ by {gap:.2g} in {'its block' if entry.works else 'the logits'}"
             )
-        worst, effect = max(worst, gap), max(effect, float((gated - plain).abs().max()))
-    if effect <= 4 * noise:
-        raise HeadwiseError("identity 2 is empty: turning heads off changed no logit at all")
+        worst, moved = max(worst, gap), moved or float((gated - untouched).abs().max()) > 4 * noise
+    if not moved:
+        raise HeadwiseError("identity 2 is empty: turning heads off changed nothing at all")
     return worst, len(chosen)
 
 
-def _with_head_off(reach: Reach, layer: int, head: int) -> Tensor:
+def _with_head_off(reach: Reach, entry: _Entry, site: Site, head: int) -> Tensor:
     def remove(at: int, z: Tensor) -> Tensor:
-        if at != layer:
+        if at != site.layer:
             return z
         gate = torch.ones(z.shape[2], 1, dtype=z.dtype, device=z.device)
         gate[head] = 0
         return gate * z
 
     with reach.visiting(remove):
-        return _run(reach.model)
+        return entry.after(reach.model, site.block)
 
 
 @contextmanager
@@ -275,6 +276,14 @@ def zeroed_columns(projection: nn.Module, head: int, head_dim: int) -> Iterator[
         part.copy_(saved)
 
 
+class _Left(Exception):  # noqa: N818 - nothing went wrong
+    """Carries a block's output out of a run whose rest is not needed."""
+
+    def __init__(self, stream: Tensor) -> None:
+        super().__init__("left after a block")
+        self.stream = stream if stream.dtype == torch.float64 else stream.float()
+
+
 @dataclass(frozen=True)
 class _Entry:
     """How the decoder may be entered in the middle."""
@@ -289,10 +298,26 @@ class _Entry:
         return bool(self.streams)
 
     def at(self, block: int) -> AbstractContextManager[None]:
-        """While this holds, a run begins at this block if it may."""
-        if block not in self.streams:
-            return nullcontext()
+        """While this holds, a run begins at this block."""
         return entered_at(self.blocks, block, self.streams[block], self.as_tuples)
+
+    def after(self, model: nn.Module, block: int) -> Tensor:
+        """What a block makes of the plain run's stream, nothing else being run; else the logits of a whole run."""
+        if not self.works:
+            return _run(model)
+
+        def leave(_: nn.Module, __: Any, output: Any) -> None:
+            raise _Left(output[0] if self.as_tuples else output)
+
+        handle = self.blocks[block].register_forward_hook(leave)
+        try:
+            with self.at(block):
+                _run(model)
+        except _Left as left:
+            return left.stream
+        finally:
+            handle.remove()
+        raise HeadwiseError(f"block {block} of {type(model).__name__} was not run")
 
 
 def _entry(reach: Reach, plain: Tensor, noise: float) -> _Entry:
