@@ -116,6 +116,11 @@ def test_the_title_says_when_no_gain_is_significant_and_what_could_have_been_fou
     assert "nothing is compared" in headline(None)
 
 
+def test_of_several_models_the_title_says_which_one_differs():
+    plain, worse = comparison_table(["a"], [0.05, 0], [0.3, 1]), comparison_table(["b"], [0, -0.2], [1, 0.01])
+    assert "significantly worse: b, Mful −20.0 points" in headline(pd.concat([plain, worse]))
+
+
 def test_a_star_marks_the_bars_that_differ():
     figure = prompt_figure(accuracy_table(["m"]), comparison_table(["m"], [0.25, 0], [0.01, 1]), None)
     (bars,) = drawn(figure)

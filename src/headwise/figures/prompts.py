@@ -53,6 +53,7 @@ def headline(comparisons: pd.DataFrame | None) -> str:
         return "One condition: nothing is compared"
     rows = [{str(key): value for key, value in row.items()} for row in comparisons.to_dict("records")]
     found = [row for row in rows if row["p_holm"] < LEVEL]
+    several = len({row["model"] for row in rows}) > 1
     if not any(row["difference"] > 0 for row in found):
         smallest = [row["detectable"] for row in rows if not np.isnan(row["detectable"])]
         could = (
@@ -60,9 +61,9 @@ def headline(comparisons: pd.DataFrame | None) -> str:
             if smallest
             else ""
         )
-        worse = f"; significantly worse: {_listed(found)}" if found else ""
+        worse = f"; significantly worse: {_listed(found, several)}" if found else ""
         return f"No gain is significant (Holm p ≥ {LEVEL}){worse}{could}"
-    return f"Significant after Holm's correction: {_listed(found)}"
+    return f"Significant after Holm's correction: {_listed(found, several)}"
 
 
 def _folded(sentence: str, most: float) -> str:
@@ -75,8 +76,7 @@ def _folded(sentence: str, most: float) -> str:
     return ";\n".join(lines)
 
 
-def _listed(rows: list[dict[str, Any]]) -> str:
-    several = len({row["model"] for row in rows}) > 1
+def _listed(rows: list[dict[str, Any]], several: bool) -> str:
     return "; ".join(
         f"{row['model'] + ', ' if several else ''}{short(row['condition'])} {_points(row['difference'])} points "
         f"[{_points(row['lo'])}, {_points(row['hi'])}]"
