@@ -9,6 +9,7 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
+from headwise.figures.style import file_name
 from headwise.runs import CellStore, read_table
 from headwise.studies.circuits import cells as circuit_cells
 from headwise.studies.circuits import study
@@ -66,7 +67,7 @@ def test_every_table_and_figure_is_there(finished, data):
     assert list(tables["circuits"]["model"]) == ["dense", "sparse"]
     assert list(tables["members"]["role"]) == ["dense", "sparse"]
     assert list(tables["ratios"]["compared"]) == ["dense/sparse"]
-    for name in ("circuits-integrated-absolute", "heads-apart.jsonl-integrated-absolute"):
+    for name in ("circuits-integrated-absolute", f"heads-{file_name(data)}-integrated-absolute"):
         for kind in ("png", "svg", "pdf"):
             assert (finished.path / f"figures/{name}.{kind}").stat().st_size > 5_000
     assert any("dense needs" in notice for notice in finished.notices)

@@ -307,7 +307,6 @@ def test_lengths_arm_places_and_heads_can_be_chosen(model, data, tmp_path):
         "lengths": [3, 9],
         "place": "end",
         "heads": ["L1H2", "L0H0"],
-        "profile_prompts": 2,
         "attention_prompts": 2,
         "n": 4,
     }
@@ -334,6 +333,7 @@ def test_lengths_arm_places_and_heads_can_be_chosen(model, data, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        ({"place": "end", "profile_prompts": 2}, "use profile_prompts=1"),
         ({"conditions": ["meaningles"]}, "did you mean 'meaningless'"),
         ({"place": "after"}, "unknown place"),
         ({"samples": 3}, "greedy decoding gives the same answer"),

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from headwise.errors import HeadwiseError
@@ -48,13 +48,13 @@ def file_name(name: object) -> str:
 
     What is cut off or cannot stand in a file's name is replaced by a short hash, so that two names stay two.
 
-    >>> file_name("models/tiny"), file_name("Logical Reasoning"), file_name("../..")
-    ('models--tiny', 'Logical-Reasoning', 'x-ce178f')
+    >>> file_name("tiny"), file_name("models/tiny"), file_name("Logical Reasoning"), file_name("../..")
+    ('tiny', 'tiny-83188a', 'Logical-Reasoning', 'x-ce178f')
     """
-    plain = str(name).replace("/", "--").replace(" ", "-")
-    kept = re.sub(r"[^\w.+=@-]", "-", plain).lstrip(".")
-    kept = kept.encode("utf-8", "replace")[-_LONGEST:].decode("utf-8", "ignore").lstrip("-.")
-    if kept and kept == plain:
+    last = PurePath(str(name)).name.replace(" ", "-")
+    kept = re.sub(r"[^\w.+=@-]", "-", last).lstrip(".")
+    kept = kept.encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
+    if kept and kept == str(name).replace(" ", "-"):
         return kept
     return f"{kept.rstrip('-.') or 'x'}-{hashlib.sha256(repr(str(name)).encode()).hexdigest()[:6]}"
 
