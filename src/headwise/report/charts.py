@@ -145,8 +145,9 @@ def bars(
             "symmetric": False,
             "array": rounded(hi - value),
             "arrayminus": rounded(value - lo),
-            "thickness": 1.2,
-            "width": 3,
+            "color": "#868b94",  # seen on a light page, on a dark one, and on the bars
+            "thickness": 1.8,
+            "width": 4,
         },
         "customdata": [[low, high] for low, high in zip(rounded(lo), rounded(hi), strict=True)],
         "hovertemplate": "%{fullData.name}, %{x}: %{y:.3~g} [%{customdata[0]:.3~g}, %{customdata[1]:.3~g}]"
