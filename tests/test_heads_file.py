@@ -76,6 +76,8 @@ def test_of_several_models_the_one_at_hand_is_meant(tmp_path):
     pd.concat([scores().table(), scores(-VALUES, model="other").table()]).to_parquet(path)
     assert read_heads(path, 1, model="other") == [Head(0, 1)]
     assert read_heads(path, 1, model="m") == [Head(1, 0)]
+    with pytest.raises(HeadwiseError, match=r"has 2 maps that fit.*\(m\).*\(other\)"):
+        read_heads(path, 1, model="a third")
     scores().table().to_parquet(path)
     assert read_heads(path, 1, model="a copy of m") == [Head(1, 0)]  # a single map fits whoever asks
     save_order([Head(0, 1)], tmp_path / "heads.json")

@@ -60,7 +60,7 @@ def _from_run(path: Path, task: str | None, method: str | None, model: str | Non
         raise HeadwiseError(f"{path} has no column {', '.join(sorted(missing))}; give a run's scores.parquet")
     for name, wanted in (("task", task), ("method", method)):
         table = table if wanted is None else table[table[name] == wanted]
-    if model is not None and table["model"].nunique() > 1:
+    if model in set(table["model"]):
         table = table[table["model"] == model]
     maps = table[["model", "task", "method"]].drop_duplicates()
     if len(maps) != 1:
