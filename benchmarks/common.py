@@ -133,34 +133,40 @@ class Cost:
         width = config.hidden_size
         size = getattr(config, "head_dim", None) or width // config.num_attention_heads
         queries, keys = config.num_attention_heads * size, config.num_key_value_heads * size
-        self.before = 2 * width * (queries + 2 * keys)
-        """Per token and layer: queries, keys and values. `mixing` is per token and token it sees."""
+        self.hold = 4 * width * keys
+        """Per token and layer: keys and values. `ask`: its query. `mixing` is per token and token it sees."""
+        self.ask = 2 * width * queries
         self.mixing = 4 * queries
         self.after = 2 * queries * width + 6 * width * config.intermediate_size
         """Per token and layer, after the gates: output projection and feed-forward part."""
         self.unembedding = 2 * width * config.vocab_size
         self.layers = config.num_hidden_layers
 
-    def layer(self, tokens: int) -> float:
-        """One row of so many tokens through one layer."""
-        return tokens * (self.before + self.after + self.mixing * (tokens + 1) / 2)
-
     def row(self, tokens: int, read: int = 1) -> float:
-        """One row through the whole model, with logits at `read` positions."""
-        return self.layers * self.layer(tokens) + read * self.unembedding
+        """One row through the whole model, with logits at the last `read` positions."""
+        layer = tokens * (self.hold + self.ask + self.after + self.mixing * (tokens + 1) / 2)
+        return (self.layers - 1) * layer + self._last(tokens, read) + read * self.unembedding
 
     def variants(self, gates: np.ndarray, tokens: int) -> float:
         """One example under each of `gates[V, L, H]`: what two variants have alike is computed once.
 
         A layer's attention is the same for variants with equal gates in all layers before it; what follows its
-        gates is the same for those with equal gates up to and including it.
+        gates is the same for those with equal gates up to and including it. Of the last layer the output reads one
+        position.
         """
-        total = float(len(gates) * self.unembedding)
-        mixing = tokens * (self.before + self.mixing * (tokens + 1) / 2)
-        for layer in range(gates.shape[1]):
+        last = gates.shape[1] - 1
+        mixing = tokens * (self.hold + self.ask + self.mixing * (tokens + 1) / 2)
+        total = float(len(gates) * self.unembedding + _distinct(gates) * self.after)
+        total += _distinct(gates[:, :last]) * (self._last(tokens) - self.after)
+        for layer in range(last):
             total += _distinct(gates[:, :layer]) * mixing
             total += _distinct(gates[:, : layer + 1]) * tokens * self.after
         return total
+
+    def _last(self, tokens: int, read: int = 1) -> float:
+        """The last layer: keys and values of all tokens, the rest for those that are read."""
+        seen = tokens - (read - 1) / 2
+        return tokens * self.hold + read * (self.ask + self.mixing * seen + self.after)
 
 
 def _distinct(gates: np.ndarray) -> int:

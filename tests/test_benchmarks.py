@@ -59,9 +59,9 @@ def test_the_floor_counts_what_variants_share_once(tiny):
     assert same == pytest.approx(one + 2 * cost.unembedding)
     # A head of the last layer: all but what follows its gates is there already.
     late = cost.variants(np.stack([np.ones(shape), mask_gates([Head(shape[0] - 1, 0)], shape)]), tokens)
-    assert late == pytest.approx(one + tokens * cost.after + cost.unembedding)
+    assert late == pytest.approx(one + cost.after + cost.unembedding)
     early = cost.variants(np.stack([np.ones(shape), mask_gates([Head(0, 0)], shape)]), tokens)
-    assert early == pytest.approx(2 * one - tokens * (cost.before + cost.mixing * (tokens + 1) / 2))
+    assert early == pytest.approx(2 * one - tokens * (cost.hold + cost.ask + cost.mixing * (tokens + 1) / 2))
 
 
 def test_operations_of_a_row_are_two_per_weight_and_token(tiny):
@@ -69,7 +69,12 @@ def test_operations_of_a_row_are_two_per_weight_and_token(tiny):
     weights = sum(p.numel() for name, p in tiny.hf.named_parameters() if "layers" in name and p.dim() == 2)
     tokens = 7
     attention = cost.layers * cost.mixing * tokens * (tokens + 1) / 2
-    assert cost.row(tokens, 0) == pytest.approx(2 * weights * tokens + attention)
+    everywhere = cost.row(tokens, tokens) - tokens * cost.unembedding
+    assert everywhere == pytest.approx(2 * weights * tokens + attention)
+    # Where one position is read, the last layer is needed for keys and values there, and nothing else.
+    assert everywhere - (cost.row(tokens) - cost.unembedding) == pytest.approx(
+        (tokens - 1) * (cost.ask + cost.after) + cost.mixing * tokens * (tokens - 1) / 2
+    )
 
 
 def test_the_loop_of_hooks_and_the_engine_do_the_same(tiny):

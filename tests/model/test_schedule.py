@@ -35,20 +35,22 @@ def test_rows_are_alike_exactly_where_no_gate_so_far_differs(seed):
 
 
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("enough", [1, 3, 100])
-def test_every_variant_waits_once_and_a_full_queue_is_left_to_those_that_enter_with_it(seed, enough):
+@pytest.mark.parametrize(("enough", "at_once"), [(1, 4), (3, 4), (3, 100), (100, 100), (8, 7)])
+def test_every_variant_waits_once_and_a_full_queue_is_left_to_those_that_enter_with_it(seed, enough, at_once):
     gates, draw = draws(seed, variants=20)
     entries = draw.integers(0, 4, 20)
-    found = queues(gates, entries, enough)
+    found = queues(gates, entries, enough, at_once)
     assert sorted(v for queue in found for v in queue) == list(range(20))
     flat = [entries[v] for queue in found for v in queue]
     assert flat == sorted(flat)
     for queue, after in itertools.pairwise(found):
-        assert len(queue) >= enough
+        # No small batch is left behind, which would cost a pass of its own.
+        assert len(queue[::at_once]) * at_once - len(queue) <= at_once - min(enough, at_once)
         assert entries[queue[-1]] < entries[after[0]]
     for queue in found:
-        # Without its last entry's variants a queue was not full yet: nobody enters early without need.
-        assert sum(entries[v] != entries[queue[-1]] for v in queue) < enough
+        # Without its last entry's variants the last batch was not full yet: nobody enters early without need.
+        others = sum(entries[v] != entries[queue[-1]] for v in queue)
+        assert 0 <= others % at_once < min(enough, at_once)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
@@ -174,6 +174,7 @@ def test_the_characters_of_byte_tokens_are_those_of_their_bytes(kind, before, fi
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=80, deadline=None)
+@example(before="1", filler="e", after="1")
 @given(before=texts, filler=fillers, after=texts)
 def test_shared_tokens_are_the_same_text_in_every_prompt(kind, before, filler, after):
     tokenizer = tokenizer_of(kind)

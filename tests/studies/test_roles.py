@@ -25,7 +25,7 @@ from headwise.studies.roles.settings import (
     few_tokens,
     quickened,
 )
-from headwise.studies.roles.tables import curve_rows, expected_order, joint_rows, order_sentence
+from headwise.studies.roles.tables import curve_rows, expected_order, joint_rows, order_sentence, overfitted
 from headwise.studies.workbench import Workbench
 from helpers import HeadsByHook, plain_logits, word_task
 
@@ -206,6 +206,38 @@ def test_other_points_are_measured_without_fitting_again(model, data, finished, 
     assert set(read_table(folder.path, "curves")["k"]) == {0, 2}
 
 
+def test_of_the_other_half_only_so_many_examples_are_held_out(model, data, finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    folder = carried_out(model, tmp_path / "run", data[:1], held_out=2)
+    fewer, all_of_them = (read_table(path, "examples") for path in (folder.path, finished.path))
+    assert sorted(fewer["example"].unique()) == [1, 3]
+    assert set(read_table(folder.path, "joint")["n"]) == {2}
+    both = fewer.merge(all_of_them, on=["task", "series", "k", "draw", "example"])
+    assert len(both) == len(fewer)
+    np.testing.assert_allclose(both["value_x"], both["value_y"], atol=1e-5)
+
+
+def test_gates_that_suit_only_their_own_examples_are_called_overfitted():
+    def ends(task, own, held_out, fit="plus"):
+        columns = {"likelihood": own, "held_out_likelihood": held_out, "ungated_likelihood": [-4.0, -4.0]}
+        return pd.DataFrame({"model": "m", "task": task, "fit": fit, **columns})
+
+    said = overfitted(
+        pd.concat(
+            [
+                ends("by heart", [-2.0, -3.0], [-5.0, -6.0]),
+                ends("learnt", [-2.0, -3.0], [-3.0, -3.5]),
+                ends("not learnt", [-9.0, -9.0], [-5.0, -5.0]),
+                ends("learnt", [-2.0, -3.0], [-5.0, -6.0], fit="free"),
+            ]
+        )
+    )
+    assert len(said) == 1
+    assert said[0].startswith("by heart, m: OVERFITTED")
+    assert "(-2.50 nats per token)" in said[0]
+    assert "(-5.50; -4.00 without gates)" in said[0]
+
+
 # ---- the order of the curves -----------------------------------------------------------------------
 
 
@@ -279,6 +311,7 @@ def test_quick_takes_more_short_examples_than_long_ones(model):
     [
         ({"seeds": 0}, "seeds is 0"),
         ({"random_sets": -1}, "random_sets -1"),
+        ({"held_out": 0}, "held_out 0"),
         ({"ks": [0]}, "at least one above 0"),
         ({"fit": {"update": 3}}, "did you mean 'updates'"),
         ({"fit": {"clip": "both"}}, "clip"),

@@ -12,7 +12,7 @@ V variants, E examples, S rows of a block (one or more per example), T tokens, L
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -162,8 +162,7 @@ class Engine:
         values = np.full((len(gates), len(self.rows)), np.nan)
         full = np.full_like(values, np.nan)
         most = max(np.bincount(self._entries(gates, base), minlength=1))
-        on_cpu = self.model.device.type == "cpu"  # where frozen weights are multiplied faster
-        with torch.inference_mode(), self.model.frozen() if on_cpu else nullcontext():
+        with torch.inference_mode(), self.model.running():
             for numbers in self._partition(most + 1, wanted):
                 self._measure_rows(gates, base, numbers, values, full)
         combine = self.metric.combine
@@ -216,7 +215,8 @@ class Engine:
         if not self.model.proof.shares:
             return [np.flatnonzero(entries == entry).tolist() for entry in np.unique(entries)]
         filled = CPU_FILLED if self.model.device.type == "cpu" else self.batch_tokens
-        return queues(gates, entries, -(-filled // (block.size * block.length)))
+        enough = -(-filled // (block.size * block.length))
+        return queues(gates, entries, enough, self._variants_at_once(block))
 
     def _chunk(self, block: Block, gates: np.ndarray, entry: int) -> tuple[np.ndarray, np.ndarray]:
         """Values `[v, S]` of some variants that enter at the same block, and their partners at the baseline `[S]`."""

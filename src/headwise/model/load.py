@@ -6,7 +6,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from headwise.heads import Head
 from headwise.model import adapter, bundled, checkpoint, gguf, hub
 from headwise.model.companions import companion_folder, companions
 from headwise.model.devices import entry_device, stored
+from headwise.model.fused import Fused
 from headwise.model.origin import Origin, origin, reduced
 from headwise.model.packing import packing_works
 from headwise.model.products import faster_products
@@ -47,13 +48,21 @@ class Model:
     """A causal language model whose every head is within reach, with the proof of it."""
 
     def __init__(
-        self, hf: nn.Module, text: Text | None, name: str, reach: Reach, proof: Proof, batch_tokens: int
+        self,
+        hf: nn.Module,
+        text: Text | None,
+        name: str,
+        reach: Reach,
+        proof: Proof,
+        batch_tokens: int,
+        compile: bool = False,
     ) -> None:
         self.hf = hf
         self.name = name
         self.reach = reach
         self.proof = proof
         self.batch_tokens = batch_tokens
+        self.compile = compile
         self.edge_gates: adapter.EdgeGates | None = None
         """Where the model was loaded from what `headwise sparsify` makes: its gates and how they were trained."""
         self.origin: Origin | None = None
@@ -135,6 +144,17 @@ class Model:
                 if not parameter.is_inference():  # offloaded weights are made anew for each pass
                     parameter.requires_grad_(True)
 
+    def running(self) -> AbstractContextManager[None]:
+        """While this holds, forward passes that nobody differentiates are as fast as this device does them."""
+        if self.device.type == "cpu":
+            return self.frozen()  # frozen weights are multiplied faster
+        return self.fused.acting() if self.compile and self.fused.works else nullcontext()
+
+    @cached_property
+    def fused(self) -> Fused:
+        """Its norms, feed-forward parts and rotary embeddings in compiled form."""
+        return Fused(self.reach)
+
     def outputs(self, ids: Tensor, keep: Callable[[Tensor], Tensor] | None = None) -> dict[int, Tensor]:
         """Head outputs of a plain run: layer -> `[B, T, H, D]`, or what `keep` makes of them, layer by layer."""
         seen: dict[int, Tensor] = {}
@@ -201,6 +221,7 @@ def load(
     trust_remote_code: bool = False,
     bos: bool | None = None,
     batch_tokens: int | None = None,
+    compile: bool = False,
     check_every_layer: bool = False,
 ) -> Model:
     """Load a model and prove that its heads are reached.
@@ -213,6 +234,8 @@ def load(
     dtype: "float32", "bfloat16", "float16", "float64"; by default float32 on a CPU, else bfloat16.
     bos: whether texts begin with the beginning-of-sequence token; by default as the model was trained.
     batch_tokens: most tokens in one forward pass; by default what suits the device.
+    compile: on an accelerator, fuse what lies between matrix products with torch.compile: some seconds once, then
+        large models take a fifth less time. Sums may be rounded otherwise in the last bit.
 
     >>> model = load("smollm2")      # doctest: +SKIP
     >>> model.shape                  # doctest: +SKIP
@@ -230,7 +253,7 @@ def load(
             log.debug("using the given tokenizer instead of the model's own")
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
         if tokenizer is None:
-            further = {"device_map": device_map, "bos": bos, "batch_tokens": batch_tokens}
+            further = {"device_map": device_map, "bos": bos, "batch_tokens": batch_tokens, "compile": compile}
             where_from = origin(source, device, options | further)
         folder = _adapter_folder(source)
         gates = None
@@ -247,7 +270,8 @@ def load(
     reach, proof = prove(hf, every_layer=check_every_layer)
     text = Text(tokenizer, wants_bos) if tokenizer is not None else None
     where = entry_device(hf).type
-    model = Model(hf, text, label, reach, proof, batch_tokens or (8192 if where == "cpu" else 65536))
+    budget = batch_tokens or (8192 if where == "cpu" else 65536)
+    model = Model(hf, text, label, reach, proof, budget, compile)
     model.edge_gates, model.origin = gates, where_from
     return model
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
+from headwise.model.devices import steady_attention
 from headwise.model.prefix import entered_at, observed_outputs, recorded_streams, shared_rows
 from headwise.model.reach import Reach, Site, is_transposed, probe_input
 from headwise.model.unembed import logits_at
@@ -60,7 +61,7 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof]
         raise HeadwiseError(
             "the model is in training mode, so dropout would blur every number; call model.eval()"
         )
-    with torch.no_grad():
+    with torch.no_grad(), steady_attention():
         plain, noise = _plain(model)
         _check_causal(model, plain, noise)
         reach, entry, gap, checked = _reach_exactly(model, plain, noise, every_layer)

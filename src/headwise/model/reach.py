@@ -29,7 +29,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from headwise.errors import HeadwiseError
-from headwise.model.devices import entry_device
+from headwise.model.devices import entry_device, steady_attention
 
 Visitor = Callable[[int, Tensor], Tensor]
 
@@ -149,6 +149,7 @@ class Reach:
         self._in_place -= 1
 
     def _put_in_place(self, undo: ExitStack) -> None:
+        undo.enter_context(steady_attention())
         if self.mechanism == "attention function":
             undo.enter_context(_our_attention(self.model))
             for site in self.sites:

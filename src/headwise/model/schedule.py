@@ -54,18 +54,19 @@ def blocks_of_rows(
         order = order[size:]
 
 
-def queues(gates: np.ndarray, entries: np.ndarray, enough: int) -> list[list[int]]:
+def queues(gates: np.ndarray, entries: np.ndarray, enough: int, at_once: int) -> list[list[int]]:
     """Variants `gates[V, L, H]` in the order in which they are run; those of one queue may share a batch.
 
     entries `[V]`: the decoder block in which each may be entered. Those with like gates stand side by side, so that
     what they have in common is computed once, and a variant that enters late costs no more operations in a batch that
-    enters early. It costs copies of rows in every block, though: once a queue has `enough` variants to fill the device,
-    those that enter later have one of their own.
+    enters early. It costs copies of rows in every block, though: once the last batch of a queue, of `at_once` variants
+    each, has `enough` of them to fill the device, those that enter later have a queue of their own.
     """
     found: list[list[int]] = []
     for v in sorted(range(len(gates)), key=lambda v: (entries[v], gates[v].tobytes())):
         last = found[-1] if found else []
-        if not last or (len(last) >= enough and entries[v] != entries[last[-1]]):
+        in_batch = len(last) % at_once or at_once
+        if not last or (in_batch >= min(enough, at_once) and entries[v] != entries[last[-1]]):
             found.append([])
         found[-1].append(v)
     return found

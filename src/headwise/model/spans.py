@@ -74,8 +74,14 @@ def locate(text: Text, pieces: Sequence[_Piece], *, begin: bool) -> Located:
 def _held(
     place: np.ndarray, mine: np.ndarray, solid: np.ndarray, first: int, own: np.ndarray
 ) -> tuple[int, int]:
-    """The problem's characters in a token: the solid ones if any, so that " Q" and "Q" hold the same."""
-    held = place[mine & solid] if (mine & solid).any() else place[mine]
+    """The problem's characters in a token: the solid ones if any, so that " Q" and "Q" hold the same.
+
+    A token around a filler ("1e1" for "11") holds what no token without it does.
+    """
+    among = np.flatnonzero(mine & solid)
+    if among.size and (~mine & solid)[among[0] : among[-1]].any():
+        return -2, int(place[among[0]])
+    held = place[among] if among.size else place[mine]
     if not held.size:
         at = int(own[:first].sum())
         return at, at

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.model.devices import steady_attention
+
 
 def logits_at(
     model: nn.Module,
@@ -32,6 +34,7 @@ def logits_at(
         done = stack.enter_context(narrowed(model, positions))
         if tail is not None and positions.shape[1] < ids.shape[1]:
             stack.enter_context(_narrowed_tail(tail, positions))
+        stack.enter_context(steady_attention())
         logits: Tensor = model(input_ids=ids, use_cache=False, **numbered).logits
     if not done:
         logits = _pick(logits, positions)

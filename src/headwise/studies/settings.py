@@ -37,6 +37,8 @@ class StudySettings:
     """float32, bfloat16, float16, float64; by default float32 on a CPU, else bfloat16."""
     batch_tokens: int | None = None
     """Most tokens in one forward pass."""
+    compile: bool = False
+    """On an accelerator: fuse small operations with torch.compile, which pays for large models and long runs."""
     revision: str | None = None
     """Of models from the hub: a branch, a tag or a commit."""
     trust_remote_code: bool = False

@@ -20,8 +20,11 @@ class RolesSettings(StudySettings):
 
     tasks: tuple[str, ...] = ("syntax", "commonsense", "math")
     """Built-in names, files, or hub:owner/name."""
-    n: int = 128
-    """Examples per task, at most: one half to fit gates, one to draw curves."""
+    n: int = 4000
+    """Examples per task, at most: one half to fit gates, one to test them. With few, gates learn the examples by
+    heart; an update costs the same with many."""
+    held_out: int = 64
+    """Of the half to test them, how many are used for curves, random sets and exact ablation, at most."""
     seeds: int = 5
     """Fits that begin from other random gates and see the examples in another order."""
     fit: FitSettings = field(default_factory=FitSettings)
@@ -40,9 +43,10 @@ class RolesSettings(StudySettings):
     or by task: `{math: {length: short}}`."""
 
     def __post_init__(self) -> None:
-        if self.seeds < 1 or self.random_sets < 0:
+        if min(self.seeds, self.held_out) < 1 or self.random_sets < 0:
             raise HeadwiseError(
-                f"seeds is {self.seeds} and random_sets {self.random_sets}; expected at least 1 and at least 0"
+                f"seeds is {self.seeds}, held_out {self.held_out} and random_sets {self.random_sets}; expected at "
+                "least 1, 1 and 0"
             )
         if (self.ks and max(self.ks) < 1) or min(self.ks, default=0) < 0:
             raise HeadwiseError(f"ks is {list(self.ks)}; expected numbers of heads, and at least one above 0")

@@ -1,8 +1,8 @@
 """The study `roles`: does a head help, hinder, or do nothing?
 
 Gates are fitted on one half of each task's examples, in three fits of several seeds (`scores/gating.py`); the
-curves are measured on the other half. Tables beside the contract's: `gates` and `objective` (how each fit went),
-`fits` (where it ended, held-out examples included), `roles` (every seed's label of every head), `shares` (how many
+curves are measured on some of the other half. Tables beside the contract's: `gates` and `objective` (how each fit
+went), `fits` (where it ended, held-out examples included), `roles` (every seed's label of every head), `shares` (how many
 heads have a label always, ever, on average), `order` (whether the curves came out as the roles promise), `joint`
 (the most facilitating heads removed together, beside random sets; rank correlation with exact ablation).
 """
@@ -47,11 +47,12 @@ class _Place:
     """One model on one task: what the cells of both need."""
 
     model: Model
-    task: Task
     about: dict[str, Any]
     """Columns of every table: the names shown."""
     cell: dict[str, Any]
     """What every cell of this place is keyed by: model, task, settings, fingerprints."""
+    fitted_on: Task
+    tested_on: Task
     logits: dict[str, np.ndarray] = field(default_factory=dict)
     """Where each fit ended `[S, L, H]`, as it is known."""
 
@@ -109,6 +110,7 @@ def _places(settings: RolesSettings, bench: Workbench) -> dict[tuple[str, str], 
             called = task.name if names.count(task.name) == 1 else source
             chosen = {
                 "n": len(task),
+                "held_out": settings.held_out,
                 "seed": settings.seed,
                 "seeds": settings.seeds,
                 "fit": plain(settings.fit),
@@ -118,7 +120,10 @@ def _places(settings: RolesSettings, bench: Workbench) -> dict[tuple[str, str], 
             }
             prints = {"model": model.fingerprint, "task": task.fingerprint}
             key = {"model": name, "task": source, "settings": chosen, "fingerprints": prints}
-            places[name, source] = _Place(model, task, {"model": shown[name], "task": called}, key)
+            fitted_on, rest = task.halves()
+            tested_on = rest.take(range(min(settings.held_out, len(rest))))
+            about = {"model": shown[name], "task": called}
+            places[name, source] = _Place(model, about, key, fitted_on, tested_on)
     return places
 
 
@@ -175,19 +180,18 @@ def _likelihood(settings: RolesSettings, place: _Place, task: Task) -> GateLikel
         task,
         reference=settings.reference,
         positions=settings.positions,
-        reference_task=place.task.halves()[0],
+        reference_task=place.fitted_on,
         seed=settings.seed,
         batch_tokens=settings.batch_tokens or (QUICK_PIECE if settings.quick else None),
     )
 
 
 def _fit(settings: RolesSettings, bench: Workbench, place: _Place, name: str) -> CellResult:
-    fitted_on, tested_on = place.task.halves()
     seeds = _seeds(settings)
     label = f"{name} fit on {place.about['task']}"
     with progress(label, settings.fit.most(FITS[name]), show=bench.progress) as advance:
         fit = one_fit(
-            _likelihood(settings, place, fitted_on),
+            _likelihood(settings, place, place.fitted_on),
             name,
             seeds,
             settings.fit,
@@ -195,7 +199,8 @@ def _fit(settings: RolesSettings, bench: Workbench, place: _Place, name: str) ->
             advance,
         )
     ones = np.ones((1, *place.model.shape))
-    held_out = _likelihood(settings, place, tested_on).values(np.concatenate([ones, fit.gates])).mean(axis=1)
+    test = _likelihood(settings, place, place.tested_on)
+    held_out = test.values(np.concatenate([ones, fit.gates])).mean(axis=1)
     sign = FITS[name]
     pull, _ = regulariser(fit.logits, place.model.exists, sign, settings.fit)
     about = {**place.about, "fit": name}
@@ -243,7 +248,7 @@ def _roles(settings: RolesSettings, place: _Place) -> CellResult:
 def _curves(settings: RolesSettings, bench: Workbench, place: _Place) -> CellResult:
     """All points of all curves of all seeds as one batch of gates."""
     model, seeds, heads = place.model, _seeds(settings), place.model.heads()
-    _, tested_on = place.task.halves()
+    tested_on = place.tested_on
     ks = sorted({k for k in settings.ks or range(51) if 0 <= k <= len(heads)} | {0})
     later = ks[1:]
     gates = np.stack(
@@ -261,7 +266,7 @@ def _curves(settings: RolesSettings, bench: Workbench, place: _Place) -> CellRes
             metric("logprob"),
             reference=settings.reference,
             positions=settings.positions,
-            reference_task=place.task.halves()[0],
+            reference_task=place.fitted_on,
             seed=settings.seed,
             batch_tokens=settings.batch_tokens,
             advance=advance,
@@ -286,7 +291,7 @@ def _curves(settings: RolesSettings, bench: Workbench, place: _Place) -> CellRes
 def _joint(settings: RolesSettings, bench: Workbench, place: _Place) -> CellResult:
     """The ten most facilitating heads removed together, beside random sets of ten; ablation one by one."""
     model, heads = place.model, place.model.heads()
-    _, tested_on = place.task.halves()
+    tested_on = place.tested_on
     facilitation = place.minus.mean(axis=0)
     order = [heads[i] for i in np.argsort([-facilitation[h] for h in heads], kind="stable")]
     top = order[: min(TOP, len(heads) // 2)]
@@ -295,7 +300,7 @@ def _joint(settings: RolesSettings, bench: Workbench, place: _Place) -> CellResu
     how: dict[str, Any] = {
         "reference": settings.reference,
         "positions": settings.positions,
-        "reference_task": place.task.halves()[0],
+        "reference_task": place.fitted_on,
         "seed": settings.seed,
         "batch_tokens": settings.batch_tokens,
     }
@@ -336,6 +341,8 @@ def _tell(folder: RunFolder) -> None:
         )
         seeds, heads = own["seeds"].iloc[0], own["heads"].iloc[0]
         folder.notice(f"{row['task']}, {row['model']}: of {heads} heads over {seeds} seeds {counted}")
+    for sentence in tables.overfitted(read_table(folder, "fits")):
+        folder.notice(sentence)
     if "joint" in folder.written:
         for row in read_table(folder, "joint").to_dict("records"):
             folder.notice(

@@ -1,0 +1,115 @@
+"""Fewer and larger kernels on an accelerator.
+
+A norm in bfloat16 goes over its numbers in memory eight times where once would do, and beside such passes the matrix
+products of a large model wait. `Fused` has torch.compile join them. Norms, feed-forward parts and rotary embeddings
+are compiled each by themselves; attention, gates and hooks stay outside, so that nothing of ours is traced and no
+family needs to be known.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwise.model.reach import Reach, probe_input
+
+log = logging.getLogger("headwise")
+
+_ROTARY = "apply_rotary_pos_emb"
+_ROUNDING = 64
+"""How many steps of the dtype the logits of a probe may move: sums are taken in another order."""
+
+
+class Fused:
+    """The parts of one model that are compiled, and whether that works here."""
+
+    def __init__(self, reach: Reach) -> None:
+        self.reach = reach
+        self.parts = [part for block in reach.blocks for part in _parts(block)]
+        self.families = _families(reach)
+        self.works = self._proven()
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """While this holds, the parts run in their compiled form."""
+        with ExitStack() as undo:
+            for part in self.parts:
+                part.forward = MethodType(_compiled(type(part).forward), part)
+                undo.callback(delattr, part, "forward")
+            for family in self.families:
+                own = getattr(family, _ROTARY)
+                setattr(family, _ROTARY, _compiled(own))
+                undo.callback(setattr, family, _ROTARY, own)
+            yield
+
+    def _proven(self) -> bool:
+        """Compile, and compare with the plain model; where there is no compiler, or it errs, say so and do without."""
+        model = self.reach.model
+        ids = probe_input(model)
+        with torch.inference_mode():
+            plain = model(input_ids=ids, use_cache=False).logits
+            try:
+                with self.acting():
+                    compiled = model(input_ids=ids, use_cache=False).logits
+            except Exception as error:  # compilers fail in many ways, and none of them may end a run
+                log.warning("torch.compile does not work here (%s); going on without it", _first_line(error))
+                return False
+        gap, size = float((compiled - plain).abs().max()), float(plain.abs().max())
+        if not gap <= _ROUNDING * torch.finfo(plain.dtype).eps * max(1.0, size):
+            log.warning("compiled parts move the logits by %.2g; going on without torch.compile", gap)
+            return False
+        return True
+
+
+@cache
+def _compiled(work: Callable[..., Any]) -> Callable[..., Any]:
+    # As eager code rounds after every operation, so does the fused one.
+    compiled: Callable[..., Any] = torch.compile(
+        work, dynamic=True, options={"emulate_precision_casts": True}
+    )
+    return compiled
+
+
+def _parts(block: nn.Module) -> Iterator[nn.Module]:
+    """Norms, and plain feed-forward parts: linear maps and activations, which no router chooses among."""
+    for part in block.modules():
+        if "forward" in vars(part):  # somebody else's, accelerate's for one
+            continue
+        if _is_norm(part) or _is_feed_forward(part):
+            yield part
+
+
+def _is_norm(part: nn.Module) -> bool:
+    alone = not list(part.children())
+    return alone and "norm" in type(part).__name__.lower() and all(p.dim() == 1 for p in part.parameters())
+
+
+def _is_feed_forward(part: nn.Module) -> bool:
+    children = list(part.children())
+    linear = [child for child in children if type(child) is nn.Linear]
+    activations = [child for child in children if not list(child.parameters())]
+    return (
+        type(part) not in (nn.Sequential, nn.ModuleList)
+        and "attention" not in type(part).__name__.lower()
+        and len(linear) >= 2
+        and len(activations) >= 1
+        and len(linear) + len(activations) == len(children)
+    )
+
+
+def _families(reach: Reach) -> list[Any]:
+    """The modules of Python in which the attention layers find the function that turns queries and keys."""
+    found = {sys.modules[type(site.module).__module__] for site in reach.sites}
+    return [family for family in found if callable(getattr(family, _ROTARY, None))]
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
