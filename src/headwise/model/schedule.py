@@ -93,13 +93,12 @@ def alike(gates: np.ndarray, layers: Sequence[Sequence[int]], entry: int) -> dic
     found = {}
     group = [0] * len(gates)
     for index, here in enumerate(layers[:-1]):
-        known: dict[tuple[int, bytes], int] = {}
-        group = [
-            known.setdefault((old, part.tobytes()), len(known))
-            for old, part in zip(group, gates[:, list(here)], strict=True)
-        ]
-        if len(known) == len(gates):
+        keys = [(old, part.tobytes()) for old, part in zip(group, gates[:, list(here)], strict=True)]
+        first = {key: v for v, key in reversed(list(enumerate(keys)))}
+        number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        group = [number[key] for key in keys]
+        if len(number) == len(gates):
             break  # they differ, and go on differing
         if index >= entry:
-            found[index] = Alike([group.index(number) for number in range(len(known))], group)
+            found[index] = Alike([first[key] for key in number], group)
     return found

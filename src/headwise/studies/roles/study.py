@@ -2,8 +2,8 @@
 
 Gates are fitted on one half of each task's examples, in three fits of several seeds (`scores/gating.py`); the
 curves are measured on some of the other half. Tables beside the contract's: `gates` and `objective` (how each fit
-went), `fits` (where it ended, held-out examples included), `roles` (every seed's label of every head), `shares` (how many
-heads have a label always, ever, on average), `order` (whether the curves came out as the roles promise), `joint`
+went), `fits` (where it ended, held-out examples included), `roles` (every seed's label of every head), `shares` (how
+many heads have a label always, ever, on average), `order` (whether the curves came out as the roles promise), `joint`
 (the most facilitating heads removed together, beside random sets; rank correlation with exact ablation).
 """
 
