@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -98,6 +98,8 @@ class Bench:
         self.dtype = torch.float32
         self.missing: dict[str, str] = {}
         """Peers that could not be used here, and why."""
+        self.keep: Callable[[dict[str, Any]], None] = lambda found: None
+        """Saves what a job has found so far; at its end everybody's is saved."""
         self._ways: dict[str, Way] = {}
         self._batches: dict[tuple[str, bool, int], int] = {}
 

@@ -124,6 +124,19 @@ def main() -> None:
         title, job = JOBS[letter]
         print(f"({letter}) {title}", flush=True)
         began = time.perf_counter()
+
+        def keep(
+            found: dict[str, Any], letter: str = letter, title: str = title, began: float = began
+        ) -> None:
+            result.update(about(bench.device, bench.dtype))
+            result["model"] = arguments.model
+            result["matrix_rate"] = bench.rate
+            result["left_out"] = bench.missing
+            told = {"title": title, "date": result["date"], "wall_s": time.perf_counter() - began}
+            result.setdefault("jobs", {})[letter] = told | found
+            write(path, result)
+
+        bench.keep = keep
         try:
             found = job(bench)
         except Exception as error:  # the other jobs' numbers must not be lost
@@ -133,18 +146,7 @@ def main() -> None:
         report(letter, found)
         if "ratio" in found:
             print(f"  ratio to the fastest peer: {found['ratio']:.2f}", flush=True)
-        result |= about(bench.device, bench.dtype)
-        result["model"] = arguments.model
-        result["matrix_rate"] = bench.rate
-        result["left_out"] = bench.missing
-        jobs = result.setdefault("jobs", {})
-        jobs[letter] = {
-            "title": title,
-            "date": result["date"],
-            "wall_s": time.perf_counter() - began,
-            **found,
-        }
-        write(path, result)
+        keep(found)
     if failed:
         raise SystemExit("failed: " + "; ".join(failed))
 

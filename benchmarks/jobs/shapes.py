@@ -104,6 +104,7 @@ def shapes(bench: Bench) -> dict[str, Any]:
         for tokens in sizes.lengths:
             case = _case(bench, model, hooks, cost, name, tokens, rate, compiles)
             cases.append(case | {"compile_s": compile_s if compiles else None})
+            bench.keep({"matrix_rate": rate, "cases": cases})
         del hf, model, hooks
         if device.startswith("cuda"):
             torch.cuda.empty_cache()
