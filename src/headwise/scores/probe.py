@@ -120,7 +120,7 @@ def probe(
         "seed": seed,
     }
     return {
-        name: _scores(model, task, name, report, fitted, features, labels, right, parts.held_out, number)
+        name: _scores(model, name, report, fitted, features, labels, right, parts.held_out, number)
         for number, name in enumerate(classes)
         if name != REST or REST in {e.label for e in task}
     }
@@ -176,7 +176,6 @@ def _number(value: np.ndarray) -> float | None:
 
 def _scores(
     model: Model,
-    task: Task,
     name: str,
     report: dict[str, Any],
     fitted: Fitted,

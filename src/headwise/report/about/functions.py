@@ -23,11 +23,11 @@ def section(run: Run) -> Section:
         for (model, method), part in scores.groupby(["model", "method"], sort=False)
     ]
     charts += [_shared(model, part) for model, part in by_model(overlap)]
-    findings = [*_abilities(scores, run.table("elbows"), overlap), *_probe(run.table("probe"))]
+    findings = [*_abilities(run.table("elbows"), overlap), *_probe(run.table("probe"))]
     return Section(findings=findings, charts=charts, heads=head_rows(scores))
 
 
-def _abilities(scores: pd.DataFrame, elbows: pd.DataFrame, overlap: pd.DataFrame) -> list[Finding]:
+def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame) -> list[Finding]:
     """How many heads each ability takes, and how far abilities share them, by each causal method."""
     found = []
     for (model, method), rows in elbows.groupby(["model", "method"], sort=False):
