@@ -34,8 +34,8 @@ def headwise(*arguments, cwd=None, **options):
 
 
 @pytest.fixture
-def here(monkeypatch, capsys, tmp_path):
-    """The same within this process, which need not load torch anew: for what ends before any work is begun."""
+def here(monkeypatch, capsys, caplog, tmp_path):
+    """The same within this process, which need not load torch anew."""
     logger = logging.getLogger("headwise")
     monkeypatch.setattr(logger, "level", logger.level)
     for name, value in {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}.items():
@@ -46,8 +46,9 @@ def here(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(sys, "argv", ["headwise", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
-        said = capsys.readouterr()
-        return SimpleNamespace(returncode=ended.value.code or 0, stdout=said.out, stderr=said.err)
+        said, logged = capsys.readouterr(), caplog.text
+        caplog.clear()
+        return SimpleNamespace(returncode=ended.value.code or 0, stdout=said.out, stderr=logged + said.err)
 
     return run
 
@@ -91,9 +92,9 @@ def test_lists_are_tab_separated_in_a_pipe(what, here):
     assert {len(row) for row in rows} == {len(header)}
 
 
-def test_a_precision_says_what_was_spent_and_a_bad_one_is_one_sentence(folder, tmp_path):
+def test_a_precision_says_what_was_spent_and_a_bad_one_is_one_sentence(folder, tmp_path, here):
     command = ["score", folder, "induction", "-n", 20, "--device", "cpu", "--out", tmp_path / "run"]
-    done = headwise(*command, "--precision", 0.05, "--set", "method_options.population=true")
+    done = here(*command, "--precision", 0.05, "--set", "method_options.population=true")
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "forward rows" in line]
     table = pd.read_parquet(tmp_path / "run" / "tables" / "scores.parquet")
@@ -102,7 +103,7 @@ def test_a_precision_says_what_was_spent_and_a_bad_one_is_one_sentence(folder, t
         in line
     )
     assert table[["lo", "hi", "p"]].notna().all().all()
-    done = headwise(*command, "--fresh", "--precision", 0.05, "--top", 3)
+    done = here(*command, "--fresh", "--precision", 0.05, "--top", 3)
     assert done.returncode == 2
     assert (
         done.stderr.strip()
@@ -142,8 +143,8 @@ def test_score_writes_the_contracts_files_and_a_figure(folder, tmp_path):
     assert "[" in done.stdout
 
 
-def test_the_chunk_size_is_stored_in_the_run(folder, tmp_path):
-    headwise(
+def test_the_chunk_size_is_stored_in_the_run(folder, tmp_path, here):
+    here(
         "score",
         folder,
         "induction",
@@ -163,15 +164,15 @@ def test_the_chunk_size_is_stored_in_the_run(folder, tmp_path):
     assert store.notes(key)["batch_tokens"] == 333
 
 
-def test_the_same_command_again_computes_nothing_and_other_settings_are_noticed(folder, tmp_path):
+def test_the_same_command_again_computes_nothing_and_other_settings_are_noticed(folder, tmp_path, here):
     first = ["score", folder, "induction", "-n", 4, "--out", tmp_path / "run", "--device", "cpu"]
-    assert headwise(*first).returncode == 0
+    assert here(*first).returncode == 0
     table = (tmp_path / "run/tables/scores.parquet").read_bytes()
-    again = headwise(*first)
+    again = here(*first)
     assert again.returncode == 0
     assert "ablation on" not in again.stderr  # no cell was computed
     assert (tmp_path / "run/tables/scores.parquet").read_bytes() == table
-    other = headwise(*first, "--seed", 1)
+    other = here(*first, "--seed", 1)
     assert other.returncode == 0
     assert "note: this run was begun otherwise" in other.stderr
 
@@ -235,13 +236,13 @@ def test_a_bad_study_file_is_exit_2_with_the_place(text, said, tmp_path, here):
     assert said in done.stderr
 
 
-def test_a_study_file_and_flags_give_the_same_run(folder, tmp_path):
+def test_a_study_file_and_flags_give_the_same_run(folder, tmp_path, here):
     (tmp_path / "study.yaml").write_text(
         f"models: {folder}\ntasks: [induction]\nmethods: [attribution, random]\nn: 4\n"
     )
-    by_file = headwise("run", "score", "study.yaml", "--out", "a", "--device", "cpu", cwd=tmp_path)
+    by_file = here("run", "score", "study.yaml", "--out", "a", "--device", "cpu")
     flags = ["--method", "attribution", "--method", "random", "-n", 4, "--out", "b", "--device", "cpu"]
-    by_flags = headwise("score", folder, "induction", *flags, cwd=tmp_path)
+    by_flags = here("score", folder, "induction", *flags)
     assert (by_file.returncode, by_flags.returncode) == (0, 0), by_file.stderr + by_flags.stderr
     tables = [(tmp_path / run / "tables/scores.parquet").read_bytes() for run in "ab"]
     assert tables[0] == tables[1]
