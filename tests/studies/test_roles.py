@@ -227,7 +227,7 @@ def test_gates_that_suit_only_their_own_examples_are_called_overfitted():
             [
                 ends("by heart", [-2.0, -3.0], [-5.0, -6.0]),
                 ends("learnt", [-2.0, -3.0], [-3.0, -3.5]),
-                ends("not learnt", [-9.0, -9.0], [-5.0, -5.0]),
+                ends("not learnt", [-9.0, -9.0], [-10.0, -10.0]),
                 ends("learnt", [-2.0, -3.0], [-5.0, -6.0], fit="free"),
             ]
         )
@@ -292,7 +292,7 @@ def test_the_joint_effect_is_ranked_among_the_random_sets():
 
 def test_quick_means_two_seeds_few_updates_and_short_targets_unless_told_otherwise():
     quick = quickened(RolesSettings(quick=True))
-    assert (quick.seeds, quick.n, quick.fit, quick.ks, quick.random_sets) == (2, 24, QUICK_FIT, QUICK_KS, 0)
+    assert (quick.seeds, quick.n, quick.fit, quick.ks, quick.random_sets) == (2, 800, QUICK_FIT, QUICK_KS, 0)
     assert quick.task_options == {"math": {"length": "short"}}
     own = quickened(RolesSettings(quick=True, fit=FitSettings(updates=7), ks=(0, 1), tasks=("ioi",)))
     assert (own.fit.updates, own.ks, own.task_options) == (7, (0, 1), {})
@@ -301,9 +301,25 @@ def test_quick_means_two_seeds_few_updates_and_short_targets_unless_told_otherwi
 def test_quick_takes_more_short_examples_than_long_ones(model):
     short = hw.Task("s", tuple(hw.Example("the cat", " sat") for _ in range(60)))
     long = hw.Task("l", tuple(hw.Example("the cat " * 20, " sat") for _ in range(60)))
-    assert len(few_tokens(short, model)) == 140 // 3
-    assert len(few_tokens(long, model)) == QUICK_FEWEST
-    assert len(few_tokens(long.take([0, 1]), model)) == 2
+    assert few_tokens(short, model) == 70 // 3
+    assert few_tokens(long, model) == QUICK_FEWEST
+
+
+def test_a_quick_run_takes_small_batches_and_few_held_out_examples(model, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    seen = []
+    real = study.one_fit
+    monkeypatch.setattr(
+        study, "one_fit", lambda likelihood, *rest: seen.append(rest[2].batch) or real(likelihood, *rest)
+    )
+    monkeypatch.setattr("headwise.studies.roles.settings.QUICK_FEWEST", 1)
+    monkeypatch.setattr("headwise.studies.roles.settings.QUICK_TOKENS", 20)
+    folder = carried_out(model, tmp_path / "run", data[:1], quick=True, fit={}, ks=[])
+    lengths = [len(model.tokens(e.prompt + e.target)) for e in hw.task(data[0], model=model)]
+    few = int(20 / np.mean(lengths))
+    assert 1 <= few < 4
+    assert seen == [few] * 3
+    assert read_table(folder.path, "examples")["example"].nunique() == min(2 * few, len(lengths) // 2)
 
 
 @pytest.mark.parametrize(

@@ -53,12 +53,13 @@ class RolesSettings(StudySettings):
 
 
 QUICK_FIT = FitSettings(
-    updates=14, first_updates=8, batch=64, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None, keep=4
+    updates=14, first_updates=8, batch=12, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None, keep=4
 )
-"""With `quick` every update sees all examples, so few large steps are enough to tell the plainest heads."""
+"""With `quick` few large steps, each on examples that no step before has seen, tell the plainest heads."""
 QUICK_KS = (0, 5, 10, 20, 35, 50)
-QUICK_EXAMPLES, QUICK_FEWEST, QUICK_TOKENS = 24, 8, 140
-"""With `quick`: at most so many examples of a task, and no more than 8 once they have so many tokens."""
+QUICK_EXAMPLES, QUICK_FEWEST, QUICK_TOKENS = 800, 4, 70
+"""With `quick`: at most so many examples of a task; in an update 4, or more if they have no more tokens than this
+together, and twice as many in the curves."""
 
 QUICK_PIECE = 192
 """Tokens of one backward pass with `quick`: more memory than needed, and less time."""
@@ -70,7 +71,7 @@ def quickened(settings: RolesSettings) -> RolesSettings:
     if "math" in settings.tasks and not options:
         options = {"math": {"length": "short"}}
     return replace(
-        settings.at_most(n=QUICK_EXAMPLES, seeds=2),
+        settings.at_most(n=QUICK_EXAMPLES, held_out=2 * QUICK_FIT.batch, seeds=2),
         fit=settings.fit if settings.fit != FitSettings() else QUICK_FIT,
         ks=settings.ks or QUICK_KS,
         random_sets=0,
@@ -78,8 +79,7 @@ def quickened(settings: RolesSettings) -> RolesSettings:
     )
 
 
-def few_tokens(task: Task, model: Model) -> Task:
-    """The first examples that have `QUICK_TOKENS` together, so that long and short ones cost about the same."""
-    lengths = [len(model.tokens(e.prompt + e.target)) for e in task]
-    count = int(np.searchsorted(np.cumsum(lengths), QUICK_TOKENS, side="right"))
-    return task.take(range(min(len(task), max(QUICK_FEWEST, count))))
+def few_tokens(task: Task, model: Model) -> int:
+    """How many examples have about `QUICK_TOKENS` together, so that tasks of long and of short ones cost the same."""
+    length = np.mean([len(model.tokens(e.prompt + e.target)) for e in task.examples[:50]])
+    return max(QUICK_FEWEST, int(QUICK_TOKENS / length))

@@ -10,7 +10,7 @@ many heads have a label always, ever, on average), `order` (whether the curves c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from headwise.model.engine import Engine
 from headwise.model.load import Model
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.scores import score
-from headwise.scores.gate_fit import regulariser, sigmoid
+from headwise.scores.gate_fit import FitSettings, regulariser, sigmoid
 from headwise.scores.gate_likelihood import GateLikelihood
 from headwise.scores.gating import FITS, UNIT, one_fit
 from headwise.scores.roles import ROLES, majority, role_labels, role_scores
@@ -51,6 +51,7 @@ class _Place:
     """Columns of every table: the names shown."""
     cell: dict[str, Any]
     """What every cell of this place is keyed by: model, task, settings, fingerprints."""
+    fit: FitSettings
     fitted_on: Task
     tested_on: Task
     logits: dict[str, np.ndarray] = field(default_factory=dict)
@@ -103,17 +104,19 @@ def _places(settings: RolesSettings, bench: Workbench) -> dict[tuple[str, str], 
             source: bench.task(source, model, settings.n, settings.seed, _options(settings, source))
             for source in settings.tasks
         }
-        if settings.quick:
-            made = {source: few_tokens(task, model) for source, task in made.items()}
         names = [task.name for task in made.values()]
         for source, task in made.items():
             called = task.name if names.count(task.name) == 1 else source
+            fit, held_out = settings.fit, settings.held_out
+            if settings.quick:
+                few = few_tokens(task, model)
+                fit, held_out = replace(fit, batch=min(fit.batch, few)), min(held_out, 2 * few)
             chosen = {
                 "n": len(task),
-                "held_out": settings.held_out,
+                "held_out": held_out,
                 "seed": settings.seed,
                 "seeds": settings.seeds,
-                "fit": plain(settings.fit),
+                "fit": plain(fit),
                 "reference": settings.reference,
                 "positions": settings.positions,
                 "dtype": str(model.dtype).removeprefix("torch."),
@@ -121,9 +124,9 @@ def _places(settings: RolesSettings, bench: Workbench) -> dict[tuple[str, str], 
             prints = {"model": model.fingerprint, "task": task.fingerprint}
             key = {"model": name, "task": source, "settings": chosen, "fingerprints": prints}
             fitted_on, rest = task.halves()
-            tested_on = rest.take(range(min(settings.held_out, len(rest))))
+            tested_on = rest.take(range(min(held_out, len(rest))))
             about = {"model": shown[name], "task": called}
-            places[name, source] = _Place(model, about, key, fitted_on, tested_on)
+            places[name, source] = _Place(model, about, key, fit, fitted_on, tested_on)
     return places
 
 
@@ -189,12 +192,12 @@ def _likelihood(settings: RolesSettings, place: _Place, task: Task) -> GateLikel
 def _fit(settings: RolesSettings, bench: Workbench, place: _Place, name: str) -> CellResult:
     seeds = _seeds(settings)
     label = f"{name} fit on {place.about['task']}"
-    with progress(label, settings.fit.most(FITS[name]), show=bench.progress) as advance:
+    with progress(label, place.fit.most(FITS[name]), show=bench.progress) as advance:
         fit = one_fit(
             _likelihood(settings, place, place.fitted_on),
             name,
             seeds,
-            settings.fit,
+            place.fit,
             place.logits.get("free") if name != "free" else None,
             advance,
         )
@@ -202,7 +205,7 @@ def _fit(settings: RolesSettings, bench: Workbench, place: _Place, name: str) ->
     test = _likelihood(settings, place, place.tested_on)
     held_out = test.values(np.concatenate([ones, fit.gates])).mean(axis=1)
     sign = FITS[name]
-    pull, _ = regulariser(fit.logits, place.model.exists, sign, settings.fit)
+    pull, _ = regulariser(fit.logits, place.model.exists, sign, place.fit)
     about = {**place.about, "fit": name}
     heads = place.model.heads()
     return CellResult(
@@ -213,9 +216,9 @@ def _fit(settings: RolesSettings, bench: Workbench, place: _Place, name: str) ->
                 fit,
                 seeds,
                 held_out[1:],
-                -held_out[1:] - sign * settings.fit.strength * pull,
+                -held_out[1:] - sign * place.fit.strength * pull,
                 float(held_out[0]),
-                settings.fit,
+                place.fit,
                 about,
             ),
         },
