@@ -106,8 +106,8 @@ def overfitted(fits: pd.DataFrame) -> list[str]:
             said.append(
                 f"{task}, {model}: OVERFITTED, the gates suit the examples that they were fitted to "
                 f"({end['likelihood']:.2f} nats per token) but not held-out ones ({end['held_out_likelihood']:.2f}; "
-                f"{end['ungated_likelihood']:.2f} without gates); more examples help: a larger n, no quick, "
-                "a file of your own"
+                f"{end['ungated_likelihood']:.2f} without gates); more examples help: a larger n, or a file of your "
+                "own"
             )
     return said
 
