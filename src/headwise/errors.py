@@ -29,6 +29,16 @@ def shown(value: object, longest: int = 80) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def first_line(error: BaseException, longest: int = 300) -> str:
+    """What another library's error says first, for a sentence of ours.
+
+    >>> first_line(ValueError("\\n  no such thing\\nat line 3")), first_line(KeyError())
+    ('no such thing', 'KeyError')
+    """
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return said if len(said) <= longest else said[: longest - 1] + "…"
+
+
 def unknown(kind: str, given: str, valid: Iterable[str]) -> HeadwiseError:
     """The error for a name that is not in `valid`, with the nearest one.
 

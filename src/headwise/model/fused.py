@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from headwise.errors import first_line
 from headwise.model.reach import Reach, probe_input
 
 log = logging.getLogger("headwise")
@@ -60,7 +61,7 @@ class Fused:
                 with self.acting():
                     compiled = model(input_ids=ids, use_cache=False).logits
             except Exception as error:  # compilers fail in many ways, and none of them may end a run
-                log.warning("torch.compile does not work here (%s); going on without it", _first_line(error))
+                log.warning("torch.compile does not work here (%s); going on without it", first_line(error))
                 return False
         gap, size = float((compiled - plain).abs().max()), float(plain.abs().max())
         if not gap <= _ROUNDING * torch.finfo(plain.dtype).eps * max(1.0, size):
@@ -109,7 +110,3 @@ def _families(reach: Reach) -> list[Any]:
     """The modules of Python in which the attention layers find the function that turns queries and keys."""
     found = {sys.modules[type(site.module).__module__] for site in reach.sites}
     return [family for family in found if callable(getattr(family, _ROTARY, None))]
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

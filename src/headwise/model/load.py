@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, first_line
 from headwise.heads import Head
 from headwise.model import adapter, bundled, checkpoint, gguf, hub
 from headwise.model.companions import companion_folder, companions
@@ -459,13 +459,13 @@ def _tokenizer(found: _Place, options: dict[str, Any]) -> Any:
         return hub.reached(AutoTokenizer.from_pretrained, found.path, **options, **found.options)
     except Exception as error:
         raise HeadwiseError(
-            f"the tokenizer of {found.label} could not be loaded: {_first_line(error)}"
+            f"the tokenizer of {found.label} could not be loaded: {first_line(error)}"
         ) from error
 
 
 def _explained(error: Exception, place: str, label: str) -> HeadwiseError:
     """transformers' error as one sentence that says what to do."""
-    text = _first_line(error)
+    text = first_line(error)
     folder = Path(place)
     if not folder.is_dir() and re.search(r"no file named model\.safetensors", str(error)):
         # The hub's copy of a folder that holds pickled weights alone.
@@ -488,11 +488,6 @@ def _explained(error: Exception, place: str, label: str) -> HeadwiseError:
             "name, and the hub has none (a private one needs HF_TOKEN)"
         )
     return HeadwiseError(f"{label} could not be loaded: {text}")
-
-
-def _first_line(error: Exception) -> str:
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return said if len(said) <= 300 else said[:299] + "…"
 
 
 def _device(device: str | torch.device | None) -> torch.device:
