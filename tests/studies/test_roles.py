@@ -27,6 +27,7 @@ from headwise.studies.roles.settings import (
 )
 from headwise.studies.roles.tables import curve_rows, expected_order, joint_rows, order_sentence, overfitted
 from headwise.studies.workbench import Workbench
+from headwise.tasks.registry import available
 from helpers import HeadsByHook, plain_logits, word_task
 
 TABLES = ("scores", "examples", "curves", "gates", "objective", "fits", "roles", "shares", "order", "joint")
@@ -303,6 +304,16 @@ def test_quick_takes_more_short_examples_than_long_ones(model):
     long = hw.Task("l", tuple(hw.Example("the cat " * 20, " sat") for _ in range(60)))
     assert few_tokens(short, model) == 70 // 3
     assert few_tokens(long, model) == QUICK_FEWEST
+
+
+@pytest.mark.bundled
+def test_a_task_with_fewer_examples_than_asked_for_gives_all_it_has(smollm2):
+    settings = RolesSettings(tasks=("abilities",), n=4000)
+    bench = Workbench(progress=False)
+    there_are = available("abilities", tokens=smollm2.tokens)
+    assert 500 < there_are < 800
+    assert len(study._task(settings, bench, smollm2, "abilities")) == there_are
+    assert len(study._task(RolesSettings(n=30), bench, smollm2, "abilities")) == 30
 
 
 def test_a_quick_run_takes_small_batches_and_few_held_out_examples(model, data, tmp_path, monkeypatch):

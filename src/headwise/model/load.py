@@ -235,7 +235,7 @@ def load(
     bos: whether texts begin with the beginning-of-sequence token; by default as the model was trained.
     batch_tokens: most tokens in one forward pass; by default what suits the device.
     compile: on an accelerator, fuse what lies between matrix products with torch.compile: some seconds once, then
-        large models take a fifth less time. Sums may be rounded otherwise in the last bit.
+        large models take about a sixth less time. Sums may be rounded otherwise in the last bit.
 
     >>> model = load("smollm2")      # doctest: +SKIP
     >>> model.shape                  # doctest: +SKIP

@@ -38,6 +38,14 @@ class Lengths(Protocol):
     def __call__(self, text: str) -> list[int]: ...
 
 
+class TooFewExamples(HeadwiseError):  # noqa: N818 - named for what is wrong
+    """A task cannot give as many examples as it was asked for."""
+
+    def __init__(self, found: int, message: str) -> None:
+        super().__init__(message)
+        self.found = found
+
+
 @dataclass(frozen=True)
 class TaskFamily:
     """A registered generator or list, and what `headwise list tasks` says of it."""
@@ -127,9 +135,10 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
         assert generate is not None, "a family is a generator or a list"
         found = _drawn(lambda: generate(draw, **chosen, **extra), lambda e: _fits(e, pieces), n)
     if len(found) < n:
-        raise HeadwiseError(
+        raise TooFewExamples(
+            len(found),
             f"task {name!r} gave only {len(found)} of {n} distinct examples that fit this tokenizer; "
-            f"ask for at most {max(len(found), 1)}"
+            f"ask for at most {max(len(found), 1)}",
         )
     return Task(name, tuple(found), family.metric, {"n": n, "seed": seed, **chosen})
 

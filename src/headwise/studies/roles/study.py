@@ -37,6 +37,7 @@ from headwise.studies.roles.settings import QUICK_PIECE, RolesSettings, few_toke
 from headwise.studies.settings import plain
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
+from headwise.tasks.registry import TooFewExamples
 
 TOP = 10
 """Heads removed together in the check against random sets."""
@@ -100,10 +101,7 @@ def _places(settings: RolesSettings, bench: Workbench) -> dict[tuple[str, str], 
     places = {}
     for name in settings.models:
         model = bench.model(name)
-        made = {
-            source: bench.task(source, model, settings.n, settings.seed, _options(settings, source))
-            for source in settings.tasks
-        }
+        made = {source: _task(settings, bench, model, source) for source in settings.tasks}
         names = [task.name for task in made.values()]
         for source, task in made.items():
             called = task.name if names.count(task.name) == 1 else source
@@ -128,6 +126,17 @@ def _places(settings: RolesSettings, bench: Workbench) -> dict[tuple[str, str], 
             about = {"model": shown[name], "task": called}
             places[name, source] = _Place(model, about, key, fit, fitted_on, tested_on)
     return places
+
+
+def _task(settings: RolesSettings, bench: Workbench, model: Model, source: str) -> Task:
+    """So many examples as are asked for, or as there are."""
+    options = _options(settings, source)
+    try:
+        return bench.task(source, model, settings.n, settings.seed, options)
+    except TooFewExamples as few:
+        if not few.found:
+            raise
+        return bench.task(source, model, few.found, settings.seed, options)
 
 
 def _options(settings: RolesSettings, source: str) -> Mapping[str, Any]:
