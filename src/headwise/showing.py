@@ -42,6 +42,7 @@ def _described(example: Example) -> list[str]:
         "foils": ", ".join(map(repr, example.foils)),
         "counterfactual": repr(example.counterfactual) if example.counterfactual is not None else "",
         "label": example.label or "",
+        "group": example.group or "",
     }
     return [f"{name:<15} {value}" for name, value in fields.items() if value]
 

@@ -6,7 +6,7 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.tasks import Task, families
+from headwise.tasks import Example, Task, families
 from helpers import make_word_tokenizer
 
 
@@ -91,6 +91,32 @@ def test_halves_are_disjoint_and_whole():
     assert not set(one.examples) & set(two.examples)
     with pytest.raises(HeadwiseError, match="two halves"):
         Task("single", task.examples[:1]).halves()
+
+
+def test_without_groups_halves_are_the_even_and_the_odd_examples():
+    task = hw.task("ioi", 9)
+    one, two = task.halves()
+    assert (one.examples, two.examples) == (task.examples[::2], task.examples[1::2])
+
+
+@pytest.mark.parametrize("name", ["commonsense", "recall"])
+def test_no_fact_is_asked_in_both_halves(name):
+    task = hw.task(name, 1000)
+    one, two = ({example.group for example in half} - {None} for half in task.halves())
+    assert not one & two
+    assert len(one) + len(two) < sum(example.group is not None for example in task)  # some are asked twice
+    assert abs(len(task.halves()[0]) - 500) <= 5
+
+
+def test_examples_of_one_group_have_no_halves():
+    task = Task("one fact", (Example("a b", " c", group="x"), Example("b a", " c", group="x")))
+    with pytest.raises(HeadwiseError, match="one group only"):
+        task.halves()
+
+
+def test_a_group_is_part_of_the_fingerprint():
+    plain, grouped = (Task("t", (Example("a", " b", group=group),)) for group in (None, "x"))
+    assert plain.fingerprint != grouped.fingerprint
 
 
 def test_every_family_says_what_it_asks():

@@ -19,7 +19,7 @@ from headwise.tasks.examples import Example
 from headwise.tasks.rows import Log, Row, RowError, Table, as_text, kind, named, text_or_number
 from headwise.tasks.templates import Template
 
-FIELDS = ("prompt", "target", "foils", "counterfactual", "label", "also")
+FIELDS = ("prompt", "target", "foils", "counterfactual", "label", "also", "group")
 LISTS = ("foils", "also")
 
 Columns = Mapping[str, str | Sequence[str]]
@@ -118,6 +118,7 @@ def _example(row: Row, plan: dict[str, list[_Part]], from_text: bool) -> Example
         counterfactual=_optional(row, plan.get("counterfactual", []), "counterfactual"),
         label=_optional(row, plan.get("label", []), "label"),
         also=_several(row, plan.get("also", []), "also", from_text),
+        group=_optional(row, plan.get("group", []), "group"),
     )
 
 
@@ -132,7 +133,7 @@ def _whole(row: Row, parts: list[_Part], field: str) -> str:
     (part,) = parts
     value = _value(row, part)
     what = part.column or field
-    if field == "label":
+    if field in ("label", "group"):
         return str(value) if isinstance(value, bool) else text_or_number(value, what)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         raise RowError(

@@ -27,6 +27,8 @@ class Example:
     """The ability or phenomenon it belongs to."""
     also: tuple[str, ...] = ()
     """Further right continuations, where the target is a set (any year greater than the given one)."""
+    group: str | None = None
+    """What it has in common with others, such as the fact they ask for: `Task.halves` keeps them together."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,11 @@ class Task:
     @property
     def fingerprint(self) -> str:
         """A hash of every field of every example, in order, and of the metric."""
-        text = json.dumps(
-            [self.metric, [asdict(e) for e in self.examples]], ensure_ascii=True, sort_keys=True
-        )
+        fields = [asdict(example) for example in self.examples]
+        for each in fields:
+            if each["group"] is None:
+                del each["group"]
+        text = json.dumps([self.metric, fields], ensure_ascii=True, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def take(self, indices: Sequence[int]) -> Task:
@@ -62,7 +66,16 @@ class Task:
         return Task(self.name, tuple(self.examples[i] for i in indices), self.metric, self.settings)
 
     def halves(self) -> tuple[Task, Task]:
-        """Two disjoint halves, one to find an order and one to test it: even and odd examples."""
-        if len(self) < 2:
-            raise HeadwiseError(f"task {self.name!r} has one example; two halves need at least two")
-        return self.take(range(0, len(self), 2)), self.take(range(1, len(self), 2))
+        """Two disjoint halves, one to find an order and one to test it: even and odd examples.
+
+        Examples of one group all go where the first of them goes, so halves with groups are about equal in size.
+        """
+        sides: tuple[list[int], list[int]] = [], []
+        side_of: dict[str | int, list[int]] = {}
+        for index, example in enumerate(self.examples):
+            own = index if example.group is None else example.group
+            side_of.setdefault(own, min(sides, key=len)).append(index)
+        if not sides[1]:
+            what = "one example" if len(self) == 1 else "examples of one group only"
+            raise HeadwiseError(f"task {self.name!r} has {what}; two halves need at least two")
+        return self.take(sides[0]), self.take(sides[1])

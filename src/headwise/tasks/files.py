@@ -47,8 +47,8 @@ def load_task(
 ) -> Task:
     """The examples in a file, or in a dataset named `hub:owner/name[:configuration][:split]`.
 
-    Fields of an example are `prompt`, `target`, `foils`, `counterfactual`, `label` and `also`; `columns` maps
-    other names to them. Without `columns`, a public data set is recognised by its fields, or named with
+    Fields of an example are `prompt`, `target`, `foils`, `counterfactual`, `label`, `also` and `group`; `columns`
+    maps other names to them. Without `columns`, a public data set is recognised by its fields, or named with
     `mapping`; `options` are those of the mapping.
 
         load_task("mine.jsonl")

@@ -40,4 +40,5 @@ def recall(draw: random.Random, relation: str = "mixed") -> Example:
         counterfactual=question.format(other),
         label=name,
         also=tuple(f" {answer}" for answer in right[1:]),
+        group=f"{name}: {subject}",
     )

@@ -6,6 +6,7 @@ import random
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.examples import Example, Task
@@ -187,11 +188,8 @@ def _solved(template: Template, shot: Example) -> str:
 
 def _asked(head: Template, before: str, example: Example) -> Example:
     other = example.counterfactual
-    return Example(
+    return replace(
+        example,
         prompt=before + head.fill({"prompt": example.prompt}),
-        target=example.target,
-        foils=example.foils,
         counterfactual=None if other is None else before + head.fill({"prompt": other}),
-        label=example.label,
-        also=example.also,
     )
