@@ -27,6 +27,8 @@ log = logging.getLogger("headwise")
 _ROTARY = "apply_rotary_pos_emb"
 _ROUNDING = 64
 """How many steps of the dtype the logits of a probe may move: sums are taken in another order."""
+_FORMS = 64
+"""Most compiled forms of one function, for different sizes; beyond it, torch runs it plainly."""
 
 
 class Fused:
@@ -41,7 +43,11 @@ class Fused:
     @contextmanager
     def acting(self) -> Iterator[None]:
         """While this holds, the parts run in their compiled form."""
+        import torch._dynamo  # takes a second
+
         with ExitStack() as undo:
+            # Several models may be at work, and each has sizes of its own.
+            undo.enter_context(torch._dynamo.config.patch(recompile_limit=_FORMS))
             for part in self.parts:
                 part.forward = MethodType(_compiled(type(part).forward), part)
                 undo.callback(delattr, part, "forward")
@@ -72,10 +78,9 @@ class Fused:
 
 @cache
 def _compiled(work: Callable[..., Any]) -> Callable[..., Any]:
-    # As eager code rounds after every operation, so does the fused one.
-    compiled: Callable[..., Any] = torch.compile(
-        work, dynamic=True, options={"emulate_precision_casts": True}
-    )
+    # As eager code rounds after every operation, so does the fused one. Only sizes that are seen to change, rows and
+    # tokens, are left open: a rotary embedding that must divide by an unknown size of heads takes several times longer.
+    compiled: Callable[..., Any] = torch.compile(work, options={"emulate_precision_casts": True})
     return compiled
 
 

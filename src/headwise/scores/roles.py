@@ -6,7 +6,11 @@ pulled towards 0 (remove what is not needed).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+
+from headwise.heads import Head
 
 ROLES = ("facilitation", "irrelevance", "interference")
 """The three scores, in the order of the figures."""
@@ -52,6 +56,21 @@ def majority(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     tied = (counts == most).sum(axis=0) > 1
     winner = np.where(tied, "undecided", np.array(LABELS)[counts.argmax(axis=0)])
     return winner, most / len(labels)
+
+
+def most_facilitating(
+    heads: Sequence[Head], minus: np.ndarray, slopes: np.ndarray, bound: float
+) -> list[Head]:
+    """`heads` by their mean facilitation over seeds, `minus[S, L, H]`; among equals by `slopes`.
+
+    Beyond the bound nothing pulls a gate shut any more: how far it has gone tells how long it was pushed, not how much
+    its head does. All such gates are equal, and their heads come in the order of what closing them would cost by the
+    slope of the likelihood at these gates, `slopes[S, L, H]`.
+    """
+    open_enough = 1 / (1 + np.exp(-bound))
+    facilitation = np.minimum(minus, open_enough).mean(axis=0).round(6)
+    slope = slopes.mean(axis=0)
+    return sorted(heads, key=lambda head: (-facilitation[head], -slope[head]))
 
 
 def always_and_ever(labels: np.ndarray, exists: np.ndarray) -> list[dict[str, float | int | str]]:

@@ -30,7 +30,7 @@ from headwise.scores import score
 from headwise.scores.gate_fit import FitSettings, regulariser, sigmoid
 from headwise.scores.gate_likelihood import GateLikelihood
 from headwise.scores.gating import FITS, UNIT, one_fit
-from headwise.scores.roles import ROLES, majority, role_labels, role_scores
+from headwise.scores.roles import ROLES, majority, most_facilitating, role_labels, role_scores
 from headwise.studies.registry import register
 from headwise.studies.roles import tables
 from headwise.studies.roles.settings import QUICK_PIECE, RolesSettings, few_tokens, quickened
@@ -304,9 +304,10 @@ def _joint(settings: RolesSettings, bench: Workbench, place: _Place) -> CellResu
     """The ten most facilitating heads removed together, beside random sets of ten; ablation one by one."""
     model, heads = place.model, place.model.heads()
     tested_on = place.tested_on
-    facilitation = place.minus.mean(axis=0)
-    order = [heads[i] for i in np.argsort([-facilitation[h] for h in heads], kind="stable")]
-    top = order[: min(TOP, len(heads) // 2)]
+    some = np.arange(min(len(place.fitted_on), len(tested_on)))
+    likelihood = _likelihood(settings, place, place.fitted_on)
+    _, slopes = likelihood.slopes(place.minus, np.tile(some, (len(place.minus), 1)))
+    top = most_facilitating(heads, place.minus, slopes, place.fit.bound)[: min(TOP, len(heads) // 2)]
     sets = [random_order(heads, f"{settings.seed}/{i}")[: len(top)] for i in range(settings.random_sets)]
     gates = np.stack([mask_gates(chosen, model.shape) for chosen in [top, *sets]])
     how: dict[str, Any] = {
