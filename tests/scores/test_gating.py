@@ -10,7 +10,7 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.heads import single_gates
+from headwise.heads import Head, single_gates
 from headwise.metrics import metric
 from headwise.model.engine import Engine
 from headwise.scores.gate_batches import Batches
@@ -19,7 +19,14 @@ from headwise.scores.gate_likelihood import GateLikelihood
 from headwise.scores.gate_pieces import packed_pieces, padded_pieces
 from headwise.scores.gate_replay import ShapedSlopes
 from headwise.scores.gating import one_fit
-from headwise.scores.roles import LABELS, always_and_ever, majority, role_labels, role_scores
+from headwise.scores.roles import (
+    LABELS,
+    always_and_ever,
+    majority,
+    most_facilitating,
+    role_labels,
+    role_scores,
+)
 from helpers import HeadsByHook, word_task
 
 # ---- roles from gates ------------------------------------------------------------------------------
@@ -376,3 +383,14 @@ def test_planted_heads_of_the_bundled_model_are_told_apart(smollm2):
         assert (labels[:, layer, head] == "irrelevant").all(), (layer, head)
     found = np.concatenate([labels[:, layer, head] for layer, head in noisy])
     assert (found == "interfering").mean() >= 0.9, found
+
+
+def test_gates_beyond_the_bound_are_equal_and_come_by_their_slope():
+    heads = [Head(0, h) for h in range(4)]
+    minus = np.array(
+        [[[0.999999, 0.99, 0.97, 0.999]], [[0.999999, 0.99, 0.99, 0.999]]]
+    )  # the bound of 4 is .982
+    slopes = np.array([[[0.1, 0.3, 9.0, 0.0]], [[0.1, 0.3, 9.0, 0.4]]])
+    found = most_facilitating(heads, minus, slopes, bound=4.0)
+    assert found == [Head(0, 1), Head(0, 3), Head(0, 0), Head(0, 2)]
+    assert most_facilitating(heads, minus, slopes, bound=20.0)[0] == Head(0, 0)  # where nothing is beyond it

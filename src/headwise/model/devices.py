@@ -15,6 +15,14 @@ def entry_device(hf: nn.Module) -> torch.device:
     return next(found, torch.device("cpu"))
 
 
+def tokens_at_once(device: torch.device) -> int:
+    """Tokens of one forward pass that suit a device: enough to fill it, few enough for its memory."""
+    if device.type == "cpu":
+        return 8_192
+    roomy = device.type == "cuda" and torch.cuda.get_device_properties(device).total_memory > 64 * 2**30
+    return 131_072 if roomy else 65_536
+
+
 def stored(hf: nn.Module, name: str, weight: Tensor) -> Tensor:
     """The values of a weight of the state, also where accelerate keeps them elsewhere until they are needed."""
     if not weight.is_meta:

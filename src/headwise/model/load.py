@@ -20,7 +20,7 @@ from headwise.errors import HeadwiseError, first_line
 from headwise.heads import Head
 from headwise.model import adapter, bundled, checkpoint, gguf, hub
 from headwise.model.companions import companion_folder, companions
-from headwise.model.devices import entry_device, stored
+from headwise.model.devices import entry_device, stored, tokens_at_once
 from headwise.model.fused import Fused
 from headwise.model.origin import Origin, origin, reduced
 from headwise.model.packing import packing_works
@@ -269,8 +269,7 @@ def load(
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
     reach, proof = prove(hf, every_layer=check_every_layer)
     text = Text(tokenizer, wants_bos) if tokenizer is not None else None
-    where = entry_device(hf).type
-    budget = batch_tokens or (8192 if where == "cpu" else 65536)
+    budget = batch_tokens or tokens_at_once(entry_device(hf))
     model = Model(hf, text, label, reach, proof, budget, compile)
     model.edge_gates, model.origin = gates, where_from
     return model

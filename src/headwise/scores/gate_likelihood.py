@@ -29,8 +29,8 @@ from headwise.tasks.examples import Task
 CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.42, 40, 168
 """Tokens of one piece on a CPU: this share of an update's rows × the task's longest row, within these bounds. A piece
 of the bundled model remembers .7 MB per token for its backward pass and .4 MB per scored position."""
-DEVICE_SHARE = 4
-"""Elsewhere: this part of the tokens of a plain forward pass."""
+DEVICE_SHARE, DEVICE_MOST = 4, 16_384
+"""Elsewhere: this part of the tokens of a plain forward pass, and no more than so many."""
 CPU_OVERHEAD, DEVICE_OVERHEAD = 30, 4096
 """What one more piece costs, in tokens: on a CPU reading the weights twice more."""
 
@@ -133,7 +133,7 @@ class GateLikelihood:
         if self.tokens is not None:
             return self.tokens
         if self.model.device.type != "cpu":
-            return self.model.batch_tokens // DEVICE_SHARE
+            return min(self.model.batch_tokens // DEVICE_SHARE, DEVICE_MOST)
         padded = len(numbers) * self._lengths.max()
         return int(np.clip(CPU_SHARE * padded, CPU_FEWEST, CPU_MOST))
 

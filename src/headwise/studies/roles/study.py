@@ -41,6 +41,8 @@ from headwise.tasks.registry import TooFewExamples
 
 TOP = 10
 """Heads removed together in the check against random sets."""
+SLOPE_UPDATES = 8
+"""By the slopes over the examples of so many updates, heads are told apart whose gates are both wide open."""
 
 
 @dataclass
@@ -304,10 +306,8 @@ def _joint(settings: RolesSettings, bench: Workbench, place: _Place) -> CellResu
     """The ten most facilitating heads removed together, beside random sets of ten; ablation one by one."""
     model, heads = place.model, place.model.heads()
     tested_on = place.tested_on
-    some = np.arange(min(len(place.fitted_on), len(tested_on)))
-    likelihood = _likelihood(settings, place, place.fitted_on)
-    _, slopes = likelihood.slopes(place.minus, np.tile(some, (len(place.minus), 1)))
-    top = most_facilitating(heads, place.minus, slopes, place.fit.bound)[: min(TOP, len(heads) // 2)]
+    order = most_facilitating(heads, place.minus, _slopes(settings, place, place.minus), place.fit.bound)
+    top = order[: min(TOP, len(heads) // 2)]
     sets = [random_order(heads, f"{settings.seed}/{i}")[: len(top)] for i in range(settings.random_sets)]
     gates = np.stack([mask_gates(chosen, model.shape) for chosen in [top, *sets]])
     how: dict[str, Any] = {
@@ -329,6 +329,15 @@ def _joint(settings: RolesSettings, bench: Workbench, place: _Place) -> CellResu
     }
     about = {**place.about, "heads": " ".join(map(str, top))}
     return CellResult({"joint": tables.joint_rows(effects[0], effects[1:], correlation, about)})
+
+
+def _slopes(settings: RolesSettings, place: _Place, gates: np.ndarray) -> np.ndarray:
+    """Slopes of the likelihood at each seed's own gates `[S, L, H]`, over as many examples as a few updates see."""
+    likelihood = _likelihood(settings, place, place.fitted_on)
+    some = np.arange(min(SLOPE_UPDATES * place.fit.batch, len(place.fitted_on)))
+    parts = np.split(some, range(place.fit.batch, len(some), place.fit.batch))
+    found = [likelihood.slopes(gates, np.tile(part, (len(gates), 1)))[1] for part in parts]
+    return np.average(found, axis=0, weights=[len(part) for part in parts])
 
 
 # ---- what the user sees ----------------------------------------------------------------------------
