@@ -89,11 +89,11 @@ def _parts(block: nn.Module) -> Iterator[nn.Module]:
     for part in block.modules():
         if "forward" in vars(part):  # somebody else's, accelerate's for one
             continue
-        if _is_norm(part) or _is_feed_forward(part):
+        if is_norm(part) or _is_feed_forward(part):
             yield part
 
 
-def _is_norm(part: nn.Module) -> bool:
+def is_norm(part: nn.Module) -> bool:
     alone = not list(part.children())
     return alone and "norm" in type(part).__name__.lower() and all(p.dim() == 1 for p in part.parameters())
 

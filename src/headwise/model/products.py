@@ -17,22 +17,64 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-ROWS = 16
-"""oneDNN writes a program of half a megabyte for every number of rows that it meets: multiples of this are few."""
+STEPS = {128: 8}
+MOST_STEP = 16
+"""Rows of a product are a multiple of the first, up to so many, and of the second beyond: oneDNN writes a program of
+half a megabyte for every number of rows that it meets, so these had better be few."""
+
+
+def whole_rows(count: int) -> int:
+    """The number of rows at which `count` rows are multiplied."""
+    step = next((step for most, step in STEPS.items() if count <= most), MOST_STEP)
+    return -(-count // step) * step
+
+
+SOURCE = "_headwise_source"
+"""Name under which a tensor carries its `Source`."""
 
 
 class _Product(torch.autograd.Function):
     """input · weightᵀ + bias, for a weight that asks for no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(weight)
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, source: Source | None
+    ) -> Tensor:
+        ctx.save_for_backward(weight, bias)
+        # A result that is larger than what it is made of need not be kept.
+        ctx.source = source if len(weight) > weight.shape[1] else None
+        ctx.result = None
         return _by_onednn(hidden, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None]:
-        (weight,) = ctx.saved_tensors
-        return _by_onednn(slopes[0], weight.t(), None), None, None
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None, None]:
+        ctx.source = ctx.result = None  # the steps that wanted the result came before
+        return _by_onednn(slopes[0], ctx.saved_tensors[0].t(), None), None, None, None
+
+
+class Source:
+    """The result of a norm, which can be had again from what the norm has kept."""
+
+    def __init__(self, norm: nn.Module, read: Tensor) -> None:
+        self.norm, self.read = norm, read.detach()
+
+    @functools.cached_property
+    def value(self) -> Tensor:
+        value: Tensor = self.norm.forward(self.read)
+        return value
+
+
+def can_come_again(step: Any) -> bool:
+    """Whether the result of an autograd step is a product that `come_again` gives."""
+    return step.name() == "_ProductBackward" and step.source is not None
+
+
+def come_again(step: Any) -> Tensor:
+    """The result of a product, multiplied anew; kept until the product's own turn."""
+    if step.result is None:
+        step.result = _by_onednn(step.source.value, *step.saved_tensors)
+    result: Tensor = step.result
+    return result
 
 
 def product(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -45,9 +87,9 @@ def product(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 def _by_onednn(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = hidden.reshape(-1, hidden.shape[-1])
     count = len(rows)
-    if count % ROWS:
-        whole = rows.new_zeros(-(-count // ROWS) * ROWS, rows.shape[1])
-        whole[:count] = rows
+    if count != whole_rows(count):
+        whole = rows.new_empty(whole_rows(count), rows.shape[1])
+        whole[:count], whole[count:] = rows, 0
         rows = whole
     product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     return product[:count].unflatten(0, hidden.shape[:-1])
@@ -106,7 +148,7 @@ def _forward(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
     def forward(hidden: Tensor) -> Tensor:
         if hidden.dtype != torch.float32 or not hidden.numel():
             return functional.linear(hidden, weight, bias)
-        product: Tensor = _Product.apply(hidden, weight, bias)
+        product: Tensor = _Product.apply(hidden, weight, bias, getattr(hidden, SOURCE, None))
         return product
 
     return forward

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -52,6 +53,8 @@ class Call:
 
 
 Watcher = Callable[[int, Call], None]
+Attention = Callable[[Tensor, Tensor, Tensor, Any, dict[str, Any]], Tensor | None]
+"""From query, key, value, mask and further arguments to z; None where it leaves the call to the family."""
 
 _PREFIX = "headwise_"
 _SITE = "_headwise_site"
@@ -85,6 +88,7 @@ class Reach:
         self.model = model
         self._visitor: Visitor | None = None
         self._watcher: Watcher | None = None
+        self._attention: Attention | None = None
         self._in_place = 0
         names = ["attention function", "projection hook"] if mechanism is None else [mechanism]
         for self.mechanism in names:
@@ -134,6 +138,15 @@ class Reach:
                 yield
             finally:
                 self._watcher = None
+
+    @contextmanager
+    def attending(self, attention: Attention) -> Iterator[None]:
+        """While this holds and the model is visited, `attention` is asked before transformers' own "sdpa" function."""
+        self._attention = attention
+        try:
+            yield
+        finally:
+            self._attention = None
 
     @contextmanager
     def _ours_in_place(self) -> Iterator[None]:
@@ -223,9 +236,14 @@ def _attend(
     own: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The family's own attention, then the watcher's and the visitor's view of it."""
-    z, weights = own_attention(own, module)(module, query, key, value, *args, **kwargs)
     site: Site | None = getattr(module, _SITE, None)
     reach = site.reach if site is not None else None
+    function = own_attention(own, module)
+    z = weights = None
+    if reach is not None and reach._attention is not None and function is sdpa_attention_forward and len(args) == 1:
+        z = reach._attention(query, key, value, args[0], kwargs)
+    if z is None:
+        z, weights = function(module, query, key, value, *args, **kwargs)
     if site is None or reach is None:
         return z, weights
     if reach._watcher is not None:

@@ -20,15 +20,18 @@ from headwise.model.engine import Block, Engine
 from headwise.model.load import Model
 from headwise.model.memory import out_of_memory, release
 from headwise.model.packing import Packed
+from headwise.model.products import whole_rows
 from headwise.model.remembered import remembering_less
+from headwise.model.row_attention import RowAttention
 from headwise.model.target_logprobs import target_logprobs
 from headwise.scores.gate_pieces import packed_pieces, padded_pieces
 from headwise.scores.gate_replay import ShapedSlopes
 from headwise.tasks.examples import Task
 
-CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.42, 40, 168
+CPU_SHARE, CPU_FEWEST, CPU_MOST = 1.0, 40, 512
 """Tokens of one piece on a CPU: this share of an update's rows × the task's longest row, within these bounds. A piece
 of the bundled model remembers .7 MB per token for its backward pass and .4 MB per scored position."""
+SPARED = 0.75
 DEVICE_SHARE, DEVICE_MOST = 4, 16_384
 """Elsewhere: this part of the tokens of a plain forward pass, and no more than so many."""
 CPU_OVERHEAD, DEVICE_OVERHEAD = 30, 4096
@@ -146,11 +149,15 @@ class GateLikelihood:
 
     def _packed(self, block: Block, gates: Tensor) -> Tensor:
         """What `Engine.differentiable` gives, of rows that stand one behind the other."""
-        packed = Packed.of(block.rows, self.model.device)
+        tokens = sum(len(row.ids) for row in block.rows)
+        packed = Packed.of(block.rows, self.model.device, whole_rows(tokens))
         visitor = packed.visitor(gates, block.acts, block.references)
         model, asked, places = self.model, (packed.ids, packed.positions), packed.place[None]
         last = model.plain_unembedding
-        with model.visiting(visitor), remembering_less():
+        blocks = model.reach.blocks
+        spared = blocks[: round(SPARED * len(blocks))]
+        attention = RowAttention(packed.place)
+        with model.visiting(visitor), model.reach.attending(attention), remembering_less(spared):
             if last is None:
                 each = token_logprobs(model.logits(*asked, places), packed.tokens)
             else:
