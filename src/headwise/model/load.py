@@ -27,6 +27,7 @@ from headwise.model.packing import packing_works
 from headwise.model.products import faster_products
 from headwise.model.proof import Proof, prove
 from headwise.model.reach import Reach, Visitor
+from headwise.model.sparing import sparing_works
 from headwise.model.target_logprobs import plain_unembedding
 from headwise.model.text import Text
 from headwise.model.unembed import logits_at
@@ -188,6 +189,12 @@ class Model:
     def packs(self) -> bool:
         """Whether rows may stand one behind the other in one sequence without seeing one another."""
         return packing_works(self.hf)
+
+    @cached_property
+    def spares(self) -> bool:
+        """Whether slopes of packed rows can be had at half the memory."""
+        with self.frozen():
+            return sparing_works(self.reach)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -240,7 +240,12 @@ def _attend(
     reach = site.reach if site is not None else None
     function = own_attention(own, module)
     z = weights = None
-    if reach is not None and reach._attention is not None and function is sdpa_attention_forward and len(args) == 1:
+    if (
+        reach is not None
+        and reach._attention is not None
+        and function is sdpa_attention_forward
+        and len(args) == 1
+    ):
         z = reach._attention(query, key, value, args[0], kwargs)
     if z is None:
         z, weights = function(module, query, key, value, *args, **kwargs)

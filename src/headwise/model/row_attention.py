@@ -17,6 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend
 
+_attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_slopes = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
 CALL = 1200
 """What one more call costs, in pairs of tokens."""
 _SAID = {"scaling", "dropout", "is_causal"}
@@ -27,27 +30,34 @@ _OF_NO_EFFECT = {"position_ids", "cache_position", "past_key_values", "use_cache
 class RowAttention:
     """The attention function of one packed sequence whose tokens are numbered `place[N]`, from 0 in each row."""
 
-    def __init__(self, place: Tensor) -> None:
-        starts = torch.nonzero(place == 0).flatten().tolist()
-        self.rows = [slice(a, b) for a, b in zip(starts, [*starts[1:], len(place)], strict=True)]
+    def __init__(self, place: Tensor, by_row: bool | None = None) -> None:
+        """by_row: whether each row gets a call of its own; by default where that is faster."""
         row = (place == 0).cumsum(0)
-        self.seen = (row[:, None] == row) & (torch.arange(len(row))[:, None] >= torch.arange(len(row)))
+        order = torch.arange(len(row), device=row.device)
+        self.seen = (row[:, None] == row) & (order[:, None] >= order)
         """`[N, N]`: which token sees which."""
-        self.by_row = len(row) ** 2 - int(sum((r.stop - r.start) ** 2 for r in self.rows)) > CALL * len(self.rows)
+        lengths = torch.bincount(row)[1:]
+        self.lengths: list[int] = lengths.tolist()
+        spared = len(row) ** 2 - int(lengths.square().sum())
+        self.by_row = spared > CALL * len(lengths) if by_row is None else by_row
         self._added: Tensor | None = None
         self._same: dict[int, tuple[Tensor, bool]] = {}
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Any, options: dict[str, Any]) -> Tensor | None:
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, options: dict[str, Any]
+    ) -> Tensor | None:
         """z `[1, N, H, D]`, or None where this is not the attention that was asked for."""
         if not self._is_ours(query, key, value, mask, options):
             return None
         scale = options.get("scaling")
         if self.by_row:
-            z: Tensor = _ByRow.apply(query, key, value, self.rows, scale)
+            z: Tensor = _ByRow.apply(query, key, value, self.lengths, scale)
             return z
         if self._added is None:  # as numbers, which is what the library makes of it in every layer
             self._added = query.new_zeros(self.seen.shape).masked_fill_(~self.seen, -torch.inf)[None, None]
-        z = functional.scaled_dot_product_attention(query, key, value, self._added, scale=scale, enable_gqa=True)
+        z = functional.scaled_dot_product_attention(
+            query, key, value, self._added, scale=scale, enable_gqa=True
+        )
         return z.transpose(1, 2).contiguous()
 
     def _is_ours(self, query: Tensor, key: Tensor, value: Tensor, mask: Any, options: dict[str, Any]) -> bool:
@@ -87,28 +97,21 @@ class _ByRow(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: list[slice], scale: float | None
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, lengths: list[int], scale: float | None
     ) -> Tensor:
-        z = query.new_empty(query.transpose(1, 2).shape)
-        sizes = []
-        for row in rows:
-            parts = (t[:, :, row] for t in (query, key, value))
-            one, size = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*parts, 0.0, True, scale=scale)
-            z[:, row] = one.transpose(1, 2)
-            sizes.append(size)
-        ctx.save_for_backward(query, key, value, z, *sizes)
-        ctx.rows, ctx.scale = rows, scale
+        rows = zip(*(tensor.split(lengths, 2) for tensor in (query, key, value)), strict=True)
+        pairs = [_attend(*row, 0.0, True, scale=scale) for row in rows]
+        z = torch.cat([one.transpose(1, 2) for one, _ in pairs], 1)
+        ctx.save_for_backward(query, key, value, z, *(size for _, size in pairs))
+        ctx.lengths, ctx.scale = lengths, scale
         return z
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, z, *sizes = ctx.saved_tensors
-        found = tuple(t.new_empty(t.transpose(1, 2).shape).transpose(1, 2) for t in (query, key, value))
-        for row, size in zip(ctx.rows, sizes, strict=True):
-            parts = [t[:, :, row] for t in (slopes[0].transpose(1, 2), query, key, value, z.transpose(1, 2))]
-            of_row = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                *parts, size, 0.0, True, scale=ctx.scale
-            )
-            for whole, part in zip(found, of_row, strict=True):
-                whole[:, :, row] = part
-        return (*found, None, None)
+        whole = (slopes[0].transpose(1, 2), query, key, value, z.transpose(1, 2))
+        rows = zip(*(tensor.split(ctx.lengths, 2) for tensor in whole), sizes, strict=True)
+        found = zip(*(_slopes(*row, 0.0, True, scale=ctx.scale) for row in rows), strict=True)
+        # Token by token in memory, as the products that come next read it.
+        joined = (torch.cat([one.transpose(1, 2) for one in parts], 1).transpose(1, 2) for parts in found)
+        return (*joined, None, None)

@@ -16,7 +16,7 @@ from headwise.model.products import product
 from headwise.model.reach import probe_input
 from headwise.model.unembed import logits_at
 
-POSITIONS = 32
+POSITIONS = 64
 """Logits of so many positions are held at a time."""
 
 
@@ -83,6 +83,7 @@ class _Logprobs(torch.autograd.Function):
             values[part] = picked - total.log()
             table /= total[:, None]
             slopes[part] = weight[right[part]] - product(table, weight.t())
+            del table  # before the next is made
         ctx.save_for_backward(slopes)
         ctx.shape = hidden.shape
         return values.unflatten(0, tokens.shape)

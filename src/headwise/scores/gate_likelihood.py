@@ -22,16 +22,17 @@ from headwise.model.memory import out_of_memory, release
 from headwise.model.packing import Packed
 from headwise.model.products import whole_rows
 from headwise.model.remembered import remembering_less
-from headwise.model.row_attention import RowAttention
+from headwise.model.sparing import sparing
 from headwise.model.target_logprobs import target_logprobs
 from headwise.scores.gate_pieces import packed_pieces, padded_pieces
 from headwise.scores.gate_replay import ShapedSlopes
 from headwise.tasks.examples import Task
 
-CPU_SHARE, CPU_FEWEST, CPU_MOST = 1.0, 40, 512
-"""Tokens of one piece on a CPU: this share of an update's rows × the task's longest row, within these bounds. A piece
-of the bundled model remembers .7 MB per token for its backward pass and .4 MB per scored position."""
-SPARED = 0.75
+CPU_TOKENS = 448
+"""Tokens of one piece on a CPU: of the bundled model, each remembers .5 MB for the backward pass, and .4 MB are held
+per scored position, a few at a time."""
+CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.42, 40, 168
+"""Where no memory is spared: this share of an update's rows × the task's longest row, within these bounds."""
 DEVICE_SHARE, DEVICE_MOST = 4, 16_384
 """Elsewhere: this part of the tokens of a plain forward pass, and no more than so many."""
 CPU_OVERHEAD, DEVICE_OVERHEAD = 30, 4096
@@ -67,6 +68,7 @@ class GateLikelihood:
         """Most tokens of a piece; None where it depends on the update."""
         # One sequence of everything has a table of all pairs of tokens: no matter for the few of a CPU's piece.
         self.packed = model.device.type == "cpu" and model.packs
+        self.spared = self.packed and model.spares
         self._lengths = np.array([len(row.ids) for row in self.engine.rows])
         self._shaped: ShapedSlopes | None = None
         if model.device.type == "cuda" and ShapedSlopes.suits(self.engine):
@@ -137,6 +139,8 @@ class GateLikelihood:
             return self.tokens
         if self.model.device.type != "cpu":
             return min(self.model.batch_tokens // DEVICE_SHARE, DEVICE_MOST)
+        if self.spared:
+            return CPU_TOKENS
         padded = len(numbers) * self._lengths.max()
         return int(np.clip(CPU_SHARE * padded, CPU_FEWEST, CPU_MOST))
 
@@ -154,10 +158,8 @@ class GateLikelihood:
         visitor = packed.visitor(gates, block.acts, block.references)
         model, asked, places = self.model, (packed.ids, packed.positions), packed.place[None]
         last = model.plain_unembedding
-        blocks = model.reach.blocks
-        spared = blocks[: round(SPARED * len(blocks))]
-        attention = RowAttention(packed.place)
-        with model.visiting(visitor), model.reach.attending(attention), remembering_less(spared):
+        less = sparing(model.reach, packed.place) if self.spared else remembering_less()
+        with model.visiting(visitor), less:
             if last is None:
                 each = token_logprobs(model.logits(*asked, places), packed.tokens)
             else:
