@@ -76,9 +76,10 @@ def test_an_unembedding_is_plain_only_where_its_result_is_the_logits(family, pla
     assert (plain_unembedding(tiny_model(family).eval()) is not None) is plain
 
 
-@pytest.mark.parametrize("held", [1, 3, 100])
-def test_log_p_and_its_slopes_do_not_depend_on_how_many_logits_are_held(tiny, monkeypatch, held):
+@pytest.mark.parametrize(("held", "words"), [(1, 10_000), (3, 7), (100, 1), (100, 16)])
+def test_log_p_and_its_slopes_do_not_depend_on_how_many_logits_are_held(tiny, monkeypatch, held, words):
     monkeypatch.setattr("headwise.model.target_logprobs.POSITIONS", held)
+    monkeypatch.setattr("headwise.model.target_logprobs.WORDS", words)
     ids = torch.arange(3, 13).reshape(2, 5)
     positions, tokens = torch.tensor([[1, 2, 4], [0, 3, 4]]), torch.tensor([[7, 1, 2], [9, 9, 4]])
     bias = torch.zeros(1, requires_grad=True)

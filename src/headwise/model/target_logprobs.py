@@ -1,7 +1,7 @@
 """log p of given tokens without ever holding all their logits, for models whose logits are a plain product.
 
 The slope of log p by the last hidden state, the token's row of the unembedding less the expected row, is computed
-along with the value, a few positions at a time, while their logits are there.
+along with the value, a few words of the vocabulary at a time, while their logits are there.
 B rows, P positions, W width.
 """
 
@@ -16,8 +16,9 @@ from headwise.model.products import product
 from headwise.model.reach import probe_input
 from headwise.model.unembed import logits_at
 
-POSITIONS = 64
-"""Logits of so many positions are held at a time."""
+POSITIONS, WORDS = 256, 4096
+"""Logits of so many positions for so many words are held at a time: few words, so that their part of the unembedding
+is still at hand when it is read for the second time."""
 
 
 def plain_unembedding(model: nn.Module) -> nn.Linear | None:
@@ -73,17 +74,14 @@ class _Logprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor) -> Tensor:
         rows, right = hidden.flatten(0, 1), tokens.flatten()
-        values, slopes = rows.new_empty(len(rows)), torch.empty_like(rows)
-        for first in range(0, len(rows), POSITIONS):
-            part = slice(first, first + POSITIONS)
-            table = product(rows[part], weight, bias)
-            table -= table.max(-1, keepdim=True).values
-            picked = table.gather(1, right[part, None])[:, 0]
-            total = table.exp_().sum(-1)
-            values[part] = picked - total.log()
-            table /= total[:, None]
-            slopes[part] = weight[right[part]] - product(table, weight.t())
-            del table  # before the next is made
+        slopes = weight[right]
+        values = (rows * slopes).sum(-1)
+        if bias is not None:
+            values += bias[right]
+        for part in (slice(first, first + POSITIONS) for first in range(0, len(rows), POSITIONS)):
+            log_total, expected = _expected(rows[part], weight, bias)
+            values[part] -= log_total
+            slopes[part] -= expected
         ctx.save_for_backward(slopes)
         ctx.shape = hidden.shape
         return values.unflatten(0, tokens.shape)
@@ -92,3 +90,20 @@ class _Logprobs(torch.autograd.Function):
     def backward(ctx: Any, *slope: Tensor) -> tuple[Tensor, None, None, None]:
         (slopes,) = ctx.saved_tensors
         return (slopes * slope[0].flatten()[:, None]).reshape(ctx.shape), None, None, None
+
+
+def _expected(rows: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """log Σ exp of each row's logits `[P]`, and the mean row of the unembedding under their softmax `[P, W]`."""
+    peak = rows.new_full((len(rows), 1), torch.finfo(rows.dtype).min)
+    total, mean = torch.zeros_like(peak), torch.zeros_like(rows)
+    for first in range(0, len(weight), WORDS):
+        words = slice(first, first + WORDS)
+        table = product(rows, weight[words], None if bias is None else bias[words])
+        higher = torch.maximum(peak, table.amax(-1, keepdim=True))
+        table.sub_(higher).exp_()
+        shrink = (peak - higher).exp_()
+        total.mul_(shrink).add_(table.sum(-1, keepdim=True))
+        mean.mul_(shrink).add_(product(table, weight[words].t()))
+        peak = higher
+        del table  # before the next is made
+    return (peak + total.log())[:, 0], mean / total
