@@ -61,7 +61,7 @@ QUICK_EXAMPLES, QUICK_FEWEST, QUICK_TOKENS = 800, 4, 70
 """With `quick`: at most so many examples of a task; in an update 4, or more if they have no more tokens than this
 together, and twice as many in the curves."""
 
-QUICK_PIECE = 192
+QUICK_PIECE = 448
 """Tokens of one backward pass with `quick`: more memory than needed, and less time."""
 
 
