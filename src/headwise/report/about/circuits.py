@@ -118,8 +118,9 @@ def _root_axis(most: int) -> dict[str, Any]:
 
 
 def _ranked(scores: pd.DataFrame, by: str) -> list[str]:
-    """The heads as the study ranked them."""
-    return [str(head) for head in ranked(heads_of(scores), scores["score"].to_numpy(), by)]
+    """The heads as the study ranked them; a score without a sign has one ranking."""
+    order = ranked(heads_of(scores), scores["score"].to_numpy(), "signed" if by == "unsigned" else by)
+    return [str(head) for head in order]
 
 
 def _segments(ratios: pd.DataFrame, task: str, place: Callable[[Any], Any]) -> list[dict[str, Any]]:
