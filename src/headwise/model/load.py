@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,6 +103,17 @@ class Model:
     def heads(self) -> list[Head]:
         """Every head, layer by layer."""
         return [Head(int(layer), int(head)) for layer, head in np.argwhere(self.exists)]
+
+    def check_heads(self, heads: Iterable[Head]) -> None:
+        """Refuse what is not a head of this model."""
+        own = set(self.heads())
+        for head in heads:
+            if head not in own:
+                layers, most = self.shape
+                raise HeadwiseError(
+                    f"{self.name} has no head {Head(*head)}; it has {len(own)} heads in {layers} layers of "
+                    f"up to {most}, both counted from 0"
+                )
 
     @property
     def device(self) -> torch.device:
