@@ -29,7 +29,7 @@ from headwise.model.schedule import batches
 if TYPE_CHECKING:
     import pandas as pd
 
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 Prompt = str | Sequence[int]
 """A text, or its token numbers."""

@@ -24,7 +24,7 @@ from headwise.model.proof import prove
 from headwise.model.reach import Reach, Site, is_transposed, probe_input
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 LIMIT = 1e-4
 """Largest difference in logits between the gated model and the edited one, relative to logits above 1; float32."""

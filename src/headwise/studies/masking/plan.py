@@ -10,7 +10,7 @@ import pandas as pd
 
 from headwise.heads import Order, Scores, heads_of, ranked
 from headwise.model.generate import generate
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.runs import Cell, progress
 from headwise.scores.probe import check_labels, probe
 from headwise.studies.abilities import abilities_of, together

@@ -22,8 +22,8 @@ from headwise import stats
 from headwise.heads import Head
 from headwise.model.arm import arm
 from headwise.model.attention import attention
-from headwise.model.load import Model
 from headwise.model.mlp_gates import mlp_gates, watching_gates
+from headwise.model.model import Model
 from headwise.model.spans import Located, aligned
 from headwise.model.unembed import logits_at
 from headwise.studies.prompts.measures import (
