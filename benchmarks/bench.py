@@ -24,7 +24,7 @@ from headwise.metrics import metric
 from headwise.model import bundled
 from headwise.model.encode import batch_of, encode_rows
 from headwise.model.engine import Engine
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.tasks import Task
 from ways import FILES, PACKAGES, Way, load_way
 

@@ -39,7 +39,7 @@ from headwise.heads import mask_gates, single_gates
 from headwise.metrics import metric
 from headwise.model.encode import batch_of, encode_rows
 from headwise.model.engine import Engine
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.scores.gate_batches import Batches
 from headwise.scores.gate_fit import Fit, FitSettings, fit_gates, random_logits, regulariser
 from headwise.scores.gate_likelihood import GateLikelihood

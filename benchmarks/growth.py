@@ -22,7 +22,7 @@ from common import RESULTS, about, peak_mb, timed, write
 from headwise.heads import mask_gates, single_gates
 from headwise.metrics import metric
 from headwise.model.engine import Engine
-from headwise.model.load import Model
+from headwise.model.model import Model
 from jobs.ablation import spread
 from jobs.shapes import SHAPES, random_model, word_task, word_tokenizer
 

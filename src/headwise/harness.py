@@ -18,7 +18,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import gate_numbers
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 
 def lm_eval(

@@ -67,6 +67,26 @@ def head_list(given: Any) -> Order:
     return [Head.parse(one) if isinstance(one, str) else _pair(one) for one in given]
 
 
+def ranked(heads: Sequence[Head], scores: Sequence[float] | np.ndarray, by: str = "signed") -> Order:
+    """`heads` by their scores, most important first; equal ones keep their order, and NaN comes last.
+
+    `by`: `signed` (helps most first), `absolute`, `hinders`.
+
+    >>> [str(head) for head in ranked([Head(0, 0), Head(0, 1), Head(1, 0)], [1.0, -3.0, 2.0], "absolute")]
+    ['L0H1', 'L1H0', 'L0H0']
+    """
+    values = np.asarray(scores, dtype=float)
+    keys = {"signed": -values, "absolute": -np.abs(values), "hinders": values}
+    if by not in keys:
+        raise HeadwiseError(f"an order is by 'signed', 'absolute' or 'hinders', not by {by!r}")
+    return [heads[i] for i in np.argsort(keys[by], kind="stable")]
+
+
+def heads_of(table: pd.DataFrame) -> list[Head]:
+    """The heads of a table's rows."""
+    return [Head(int(layer), int(head)) for layer, head in zip(table["layer"], table["head"], strict=True)]
+
+
 def _pair(given: Any) -> Head:
     try:
         layer, head = given
@@ -220,11 +240,8 @@ class Scores:
         Equal scores keep the order of layer and head, so an order is the same on every machine; heads whose score
         is NaN come last.
         """
-        keys = {"signed": self.values, "absolute": np.abs(self.values), "hinders": -self.values}
-        if by not in keys:
-            raise HeadwiseError(f"an order is by 'signed', 'absolute' or 'hinders', not by {by!r}")
         heads = self.heads()
-        return [heads[i] for i in np.argsort([-keys[by][h] for h in heads], kind="stable")]
+        return ranked(heads, [self.values[head] for head in heads], by)
 
     def top(self, k: int, by: str = "signed") -> Order:
         """The first k heads of the order."""

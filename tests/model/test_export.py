@@ -70,8 +70,8 @@ def test_the_tokenizer_and_a_record_of_the_heads_come_along(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("heads", "gate", "said"),
     [
-        ([Head(9, 0)], 0.0, "L9H0 is not a head of tiny, which has 4 layers × 4 heads"),
-        ([Head(-1, 0)], 0.0, "is not a head"),
+        ([Head(9, 0)], 0.0, "tiny has no head L9H0; it has 16 heads in 4 layers of up to 4"),
+        ([Head(-1, 0)], 0.0, "has no head L-1H0"),
         ([], 0.0, "no heads are given"),
         ([Head(0, 0)], float("nan"), "expected a finite number"),
     ],

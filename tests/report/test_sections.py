@@ -214,10 +214,10 @@ def test_few_of_many_heads_get_room_on_a_root_axis(section):
     assert {round(segment[end] ** 2) for end in ("x0", "x1")} == {2, 4}
 
 
-@pytest.mark.parametrize("by", ["signed", "absolute", "hinders"])
+@pytest.mark.parametrize("by", ["signed", "absolute", "hinders", "unsigned"])
 def test_heads_are_marked_in_the_order_in_which_they_were_kept_for_each_model(section, by):
     whole = section("circuits", small.circuits(by), ("plain", "thin"))
-    key = {"signed": lambda v: v, "absolute": abs, "hinders": lambda v: -v}[by]
+    key = {"absolute": abs, "hinders": lambda v: -v}.get(by, lambda v: v)
     expected = by_value([key(value) for value in small.CIRCUIT_SCORES])
     shown = panel(whole, "How much", "IOI")
     assert set(shown.owners.values()) == {"plain", "thin"}

@@ -19,7 +19,7 @@ from headwise.model.schedule import batches
 from headwise.model.unembed import logits_at
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
     from headwise.tasks.examples import Example
 
 _LOGITS = 2**26

@@ -25,7 +25,7 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.model.mlp_gates import first_gate
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 MODES = ("replace", "add")
 LEAST, MOST = 0.02, 0.25

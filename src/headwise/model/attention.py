@@ -29,7 +29,7 @@ from headwise.model.schedule import batches
 if TYPE_CHECKING:
     import pandas as pd
 
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 Prompt = str | Sequence[int]
 """A text, or its token numbers."""
@@ -170,13 +170,7 @@ def _chosen(model: Model, heads: Head | str | Iterable[Head | str] | None) -> li
     if isinstance(heads, str | Head):
         heads = [heads]
     chosen = [Head.parse(h) if isinstance(h, str) else Head(*h) for h in heads]
-    layers, width = model.shape
-    for h in chosen:
-        if not (0 <= h.layer < layers and 0 <= h.head < width and model.exists[h]):
-            raise HeadwiseError(
-                f"{model.name} has no head {h}; it has {int(model.exists.sum())} heads in {layers} layers of up to "
-                f"{width}, both counted from 0"
-            )
+    model.check_heads(chosen)
     if not chosen:
         raise HeadwiseError(
             "no heads were given; name at least one, such as 'L0H0', or leave heads out for all"

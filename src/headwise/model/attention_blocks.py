@@ -24,7 +24,7 @@ from headwise.model.unembed import logits_at
 from headwise.model.weights import weight_blocks
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 Take = Callable[[list[int], int, Tensor], None]
 """Gets the places of a layer's heads among the chosen ones, the number of the first query, and the weights

@@ -19,7 +19,7 @@ from headwise.errors import HeadwiseError
 from headwise.model.reach import probe_input
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 _LARGER = 2.0**20
 _LARGEST_HALF = 2.0**14

@@ -22,7 +22,7 @@ from headwise.model.memory import in_halves
 from headwise.model.schedule import batches
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 
 @dataclass(frozen=True)

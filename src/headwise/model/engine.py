@@ -39,7 +39,7 @@ from headwise.model.schedule import alike, blocks_of_rows, queues
 
 if TYPE_CHECKING:
     from headwise.metrics.registry import Metric
-    from headwise.model.load import Model
+    from headwise.model.model import Model
     from headwise.tasks.examples import Task
 
 LOGIT_BUDGET = 2**26

@@ -24,7 +24,7 @@ from headwise.model.proof import prove
 from headwise.model.reach import Reach, Site, is_transposed, probe_input
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 LIMIT = 1e-4
 """Largest difference in logits between the gated model and the edited one, relative to logits above 1; float32."""
@@ -89,14 +89,9 @@ def _gates(model: Model, heads: Sequence[Head], gate: float) -> np.ndarray:
         )
     if not heads:
         raise HeadwiseError('no heads are given; a heads file lists at least one, such as ["L12H3"]')
-    for layer, head in heads:
-        inside = 0 <= layer < model.shape[0] and 0 <= head < model.shape[1]
-        if not inside or not model.exists[layer, head]:
-            raise HeadwiseError(
-                f"{Head(layer, head)} is not a head of {model.name}, which has {model.shape[0]} layers × "
-                f"{model.shape[1]} heads"
-            )
-        gates[layer, head] = gate
+    model.check_heads(heads)
+    for head in heads:
+        gates[head] = gate
     return gates
 
 

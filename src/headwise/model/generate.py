@@ -28,7 +28,7 @@ from headwise.model.references import POSITIONS, REFERENCES, mean_outputs
 from headwise.model.sampling import choose, uniforms
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 LOGIT_BUDGET = 2**26
 """Most logits held at once, in numbers: 256 MB in float32."""

@@ -20,7 +20,7 @@ from headwise.errors import HeadwiseError
 from headwise.model.reach import probe_input
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 _ACTIVATION = re.compile(r"gelu|silu|swish|relu|mish|tanh|sigmoid|laplace|activation", re.IGNORECASE)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 _replicas: dict[str, Model] = {}
 """The models of this process that came as copies, by what was asked for."""

@@ -28,7 +28,7 @@ from headwise.model.reach import Site, probe_input
 from headwise.model.unembed import logits_at
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 
 @dataclass

@@ -22,7 +22,7 @@ from headwise.model.schedule import batches
 from headwise.model.text import Text
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
     from headwise.tasks.examples import Example
 
 REFERENCES = ("zero", "mean", "position_mean", "resample", "patch")

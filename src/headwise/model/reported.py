@@ -18,7 +18,7 @@ from headwise.errors import HeadwiseError
 from headwise.model.reach import Reach
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
 
 LARGEST = 2**30
 """Most numbers that the maps of all heads may take up at once: 4 GB in float32."""

@@ -19,7 +19,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import ones
 from headwise.metrics import metric
 from headwise.model.engine import Engine
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.scores.gate_fit import Fit, FitSettings, Slopes, fit_gates, random_logits
 from headwise.scores.gate_likelihood import GateLikelihood
 from headwise.scores.gating import own_batches

@@ -17,8 +17,8 @@ from torch import Tensor
 from headwise.metrics import metric
 from headwise.metrics.token_logprobs import token_logprobs
 from headwise.model.engine import Block, Engine
-from headwise.model.load import Model
 from headwise.model.memory import out_of_memory, release
+from headwise.model.model import Model
 from headwise.model.packing import Packed
 from headwise.model.products import whole_rows
 from headwise.model.remembered import remembering_less

@@ -17,7 +17,7 @@ from headwise import stats
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Head, Scores
 from headwise.model.answers import answer_outputs
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.scores.classifier import Fitted, Split, fit, hits, importance, split
 from headwise.scores.registry import Setup, register
 from headwise.tasks.examples import Task

@@ -18,7 +18,7 @@ from headwise.heads import Scores
 from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
 from headwise.model.engine import Engine
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.plugins import discover
 from headwise.tasks.examples import Task
 

@@ -25,7 +25,7 @@ from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.model.edges import EdgeCounts
 from headwise.model.engine import Engine
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.sparsifying.texts import sequences
 from headwise.stats import bootstrap_mean, bootstrap_ratio
 from headwise.tasks import task

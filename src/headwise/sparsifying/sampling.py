@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headwise.model.decode import Batch
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.sparsifying.openings import OPENINGS, QUESTIONS
 
 _STARTS = (1, 2, 4, 8, 16)

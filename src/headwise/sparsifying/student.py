@@ -24,7 +24,7 @@ from headwise.model.adapter import (
     write_gates,
 )
 from headwise.model.edges import EdgeCounts
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.sparsifying.settings import SparsifySettings
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.tasks import Task, families, task
 from headwise.tasks.mappings.cogqa import ABILITIES
 from headwise.tasks.opening import check_options

@@ -19,7 +19,7 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.figures.contrast import contrast_bars
 from headwise.figures.style import file_name, save
 from headwise.heads import Scores
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.scores.contrastive import FLOOR, contrastive
 from headwise.scores.gate_fit import FitSettings

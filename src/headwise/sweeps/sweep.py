@@ -20,7 +20,7 @@ from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
 from headwise.sweeps.explained import knee_points, spread_points
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
     from headwise.tasks.examples import Task
 
 ACTIONS = ("keep", "mask")

@@ -11,9 +11,10 @@ import pandas as pd
 
 from headwise.figures.circuits import COLOURS, CONTROLS, EXPLAINED, effect_range, few_heads, root_ticks
 from headwise.figures.words import task_title
+from headwise.heads import heads_of, ranked
 from headwise.report.charts import colour_bar, curve, joined, rounded
 from headwise.report.gather import Run, by_model
-from headwise.report.section import Chart, Finding, Panel, Section, head_names, head_rows, register
+from headwise.report.section import Chart, Finding, Panel, Section, head_rows, register
 
 MOST_MAPS = 8
 """Attention maps of a model on the page; the run's figures have the rest."""
@@ -117,10 +118,9 @@ def _root_axis(most: int) -> dict[str, Any]:
 
 
 def _ranked(scores: pd.DataFrame, by: str) -> list[str]:
-    """The heads as the study ranked them."""
-    keys = {"absolute": -scores["score"].abs(), "hinders": scores["score"]}
-    ranked = scores.assign(key=keys.get(by, -scores["score"]))
-    return head_names(ranked.sort_values("key", kind="stable"))
+    """The heads as the study ranked them; a score without a sign has one ranking."""
+    order = ranked(heads_of(scores), scores["score"].to_numpy(), "signed" if by == "unsigned" else by)
+    return [str(head) for head in order]
 
 
 def _segments(ratios: pd.DataFrame, task: str, place: Callable[[Any], Any]) -> list[dict[str, Any]]:

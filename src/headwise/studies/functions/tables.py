@@ -9,15 +9,14 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.heads import Head
+from headwise.heads import Head, heads_of, ranked
 from headwise.stats.elbow import elbow_count
 
 
 def elbow_heads(part: pd.DataFrame) -> set[Head]:
     """The heads before the elbow, from the score rows of one map; largest absolute score first, ties by place."""
-    sizes = part["score"].abs().to_numpy()
-    first = np.argsort(-sizes, kind="stable")[: elbow_count(sizes)]
-    return {Head(int(part["layer"].iloc[i]), int(part["head"].iloc[i])) for i in first}
+    scores = part["score"].to_numpy()
+    return set(ranked(heads_of(part), scores, "absolute")[: elbow_count(np.abs(scores))])
 
 
 def overlap_rows(scores: pd.DataFrame) -> pd.DataFrame:

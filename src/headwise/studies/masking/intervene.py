@@ -29,7 +29,7 @@ from headwise.studies.masking.texts import ACCURACY, AUTO, Judge, accuracy_metri
 from headwise.tasks import Task
 
 if TYPE_CHECKING:
-    from headwise.model.load import Model
+    from headwise.model.model import Model
     from headwise.studies.masking.plan import Plan
 
 KINDS = ("amplify", "shift")

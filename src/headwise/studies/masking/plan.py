@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from headwise.heads import Head, Order, Scores
+from headwise.heads import Order, Scores, heads_of, ranked
 from headwise.model.generate import generate
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.runs import Cell, progress
 from headwise.scores.probe import check_labels, probe
 from headwise.studies.abilities import abilities_of, together
@@ -170,6 +170,5 @@ def _chosen(settings: MaskingSettings, bench: Workbench, model: Model) -> dict[s
 def ordered(scores: pd.DataFrame, by: str | None) -> Order:
     """Every head of one map's rows, most important first; equal scores keep the order of layer and head."""
     by = by or ("signed" if bool(scores["signed"].iloc[0]) else "absolute")
-    keys = {"signed": -scores["score"], "absolute": -scores["score"].abs(), "hinders": scores["score"]}
-    ranked = scores.assign(key=keys[by]).sort_values(["key", "layer", "head"], kind="stable")
-    return [Head(int(layer), int(head)) for layer, head in zip(ranked["layer"], ranked["head"], strict=True)]
+    rows = scores.sort_values(["layer", "head"])
+    return ranked(heads_of(rows), rows["score"].to_numpy(), by)

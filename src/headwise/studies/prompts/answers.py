@@ -15,7 +15,7 @@ from headwise.metrics.mathematics import boxed, result
 from headwise.metrics.text_registry import text_metric
 from headwise.model.arm import arm
 from headwise.model.generate import generate
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.stats.paired import compare_paired
 from headwise.studies.prompts.problems import ProblemSet
 from headwise.tasks.conditions import ARM, Condition

@@ -19,12 +19,11 @@ import torch
 from torch import nn
 
 from headwise import stats
-from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.arm import arm
 from headwise.model.attention import attention
-from headwise.model.load import Model
 from headwise.model.mlp_gates import mlp_gates, watching_gates
+from headwise.model.model import Model
 from headwise.model.spans import Located, aligned
 from headwise.model.unembed import logits_at
 from headwise.studies.prompts.measures import (
@@ -101,12 +100,7 @@ def inner_tables(
 def chosen_heads(model: Model, names: Sequence[str]) -> list[Head]:
     """The heads of these names, or an error that says which one the model does not have."""
     heads = [Head.parse(name) for name in names]
-    for head in heads:
-        if head not in model.heads():
-            layers, most = model.shape
-            raise HeadwiseError(
-                f"{model.name} has no head {head}; it has {layers} layers of up to {most} heads"
-            )
+    model.check_heads(heads)
     return heads
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from headwise.errors import HeadwiseError
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.model.spans import Located, locate
 from headwise.tasks import Example, Task, families, load_task, task
 from headwise.tasks.conditions import Asked, Condition, filled_marks, marked_messages, plain_pieces

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.scores.gate_fit import FitSettings
 from headwise.studies.settings import StudySettings
 from headwise.tasks import Task

@@ -24,7 +24,7 @@ from headwise.figures.style import file_name, save
 from headwise.heads import Scores, mask_gates
 from headwise.metrics import metric
 from headwise.model.engine import Engine
-from headwise.model.load import Model
+from headwise.model.model import Model
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.scores import score
 from headwise.scores.gate_fit import FitSettings, regulariser, sigmoid

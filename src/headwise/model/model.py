@@ -1,0 +1,231 @@
+"""A loaded model: its heads, how it is run, and what it is known by."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Head
+from headwise.model import adapter
+from headwise.model.devices import entry_device, stored
+from headwise.model.fused import Fused
+from headwise.model.origin import Origin, reduced
+from headwise.model.packing import packing_works
+from headwise.model.products import faster_products
+from headwise.model.proof import Proof
+from headwise.model.reach import Reach, Visitor
+from headwise.model.sparing import sparing_works
+from headwise.model.target_logprobs import plain_unembedding
+from headwise.model.text import Text
+from headwise.model.unembed import logits_at
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Model:
+    """A causal language model whose every head is within reach, with the proof of it."""
+
+    def __init__(
+        self,
+        hf: nn.Module,
+        text: Text | None,
+        name: str,
+        reach: Reach,
+        proof: Proof,
+        batch_tokens: int,
+        compile: bool = False,
+    ) -> None:
+        self.hf = hf
+        self.name = name
+        self.reach = reach
+        self.proof = proof
+        self.batch_tokens = batch_tokens
+        self.compile = compile
+        self.edge_gates: adapter.EdgeGates | None = None
+        """Where the model was loaded from what `headwise sparsify` makes: its gates and how they were trained."""
+        self.origin: Origin | None = None
+        """How another process loads the same model; a live model has none."""
+        self._text = text
+        if text is not None:
+            text.vocabulary, text.longest = _embedded(hf), _positions(hf)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
+
+    def __repr__(self) -> str:
+        layers, heads = self.shape
+        return f"Model({self.name!r}, {layers} layers × {heads} heads, {self.dtype}, {self.device})"
+
+    @property
+    def text(self) -> Text:
+        if self._text is None:
+            raise HeadwiseError(
+                f"{self.name} was given without a tokenizer; pass it: hw.load(model, tokenizer=...)"
+            )
+        return self._text
+
+    def tokens(self, text: str) -> list[int]:
+        """Token numbers of a text as the model reads it."""
+        return self.text.encode(text)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(layers, heads), the shape of gates and scores."""
+        return self.reach.shape
+
+    @property
+    def exists(self) -> np.ndarray:
+        """`[L, H]`: False for layers without attention, and beyond a layer's own number of heads."""
+        return self.reach.exists
+
+    def heads(self) -> list[Head]:
+        """Every head, layer by layer."""
+        return [Head(int(layer), int(head)) for layer, head in np.argwhere(self.exists)]
+
+    def check_heads(self, heads: Iterable[Head]) -> None:
+        """Refuse what is not a head of this model."""
+        own = set(self.heads())
+        for head in heads:
+            if head not in own:
+                layers, most = self.shape
+                raise HeadwiseError(
+                    f"{self.name} has no head {Head(*head)}; it has {len(own)} heads in {layers} layers of "
+                    f"up to {most}, both counted from 0"
+                )
+
+    @property
+    def device(self) -> torch.device:
+        return entry_device(self.hf)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(p.dtype for p in self.hf.parameters() if p.is_floating_point())
+
+    @property
+    def gate_dtype(self) -> torch.dtype:
+        """Gates are kept at least in float32, whatever the weights are in."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    @property
+    def vocabulary(self) -> int:
+        unembedding = self.hf.get_output_embeddings()  # type: ignore[operator]
+        weight = getattr(unembedding, "weight", None)
+        if isinstance(weight, Tensor):
+            return int(weight.shape[0])
+        return int(self.hf.config.get_text_config().vocab_size)  # type: ignore[operator, union-attr]
+
+    def visiting(self, visitor: Visitor) -> AbstractContextManager[None]:
+        """While this holds, forward passes show each layer's head outputs to `visitor`."""
+        return self.reach.visiting(visitor)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """While this holds, no weight asks for a gradient, and products are taken accordingly; afterwards those
+        weights ask that did."""
+        asking = [parameter for parameter in self.hf.parameters() if parameter.requires_grad]
+        for parameter in asking:
+            parameter.requires_grad_(False)
+        try:
+            with faster_products(self.hf):
+                yield
+        finally:
+            for parameter in asking:
+                if not parameter.is_inference():  # offloaded weights are made anew for each pass
+                    parameter.requires_grad_(True)
+
+    def running(self) -> AbstractContextManager[None]:
+        """While this holds, forward passes that nobody differentiates are as fast as this device does them."""
+        if self.device.type == "cpu":
+            return self.frozen()  # frozen weights are multiplied faster
+        return self.fused.acting() if self.compile and self.fused.works else nullcontext()
+
+    @cached_property
+    def fused(self) -> Fused:
+        """Its norms, feed-forward parts and rotary embeddings in compiled form."""
+        return Fused(self.reach)
+
+    def outputs(self, ids: Tensor, keep: Callable[[Tensor], Tensor] | None = None) -> dict[int, Tensor]:
+        """Head outputs of a plain run: layer -> `[B, T, H, D]`, or what `keep` makes of them, layer by layer."""
+        seen: dict[int, Tensor] = {}
+
+        def note(layer: int, z: Tensor) -> Tensor:
+            if layer in seen:
+                raise HeadwiseError(
+                    f"layer {layer} of {self.name} runs several times per pass (shared weights), so its output has no "
+                    "single reference; use the reference 'zero'"
+                )
+            seen[layer] = z.detach() if keep is None else keep(z.detach())
+            return z
+
+        with torch.no_grad(), self.visiting(note):
+            self.logits(ids.to(self.device), torch.zeros(len(ids), 1, dtype=torch.long))
+        return seen
+
+    def logits(self, ids: Tensor, positions: Tensor, places: Tensor | None = None) -> Tensor:
+        """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32.
+
+        places `[B, T]`: numbers of the tokens, where they are not simply counted.
+        """
+        return logits_at(self.hf, ids, positions, self.proof.tail, places)
+
+    @cached_property
+    def plain_unembedding(self) -> nn.Linear | None:
+        """The last layer, where the logits are what it gives, so that they need not all be held at once."""
+        return plain_unembedding(self.hf)
+
+    @cached_property
+    def packs(self) -> bool:
+        """Whether rows may stand one behind the other in one sequence without seeing one another."""
+        return packing_works(self.hf)
+
+    @cached_property
+    def spares(self) -> bool:
+        """Whether slopes of packed rows can be had at half the memory."""
+        with self.frozen():
+            return sparing_works(self.reach)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the configuration and of every weight tensor (its shape, its sum, a sample of its values)."""
+        digest = hashlib.sha256()
+        config = self.hf.config.to_dict()  # type: ignore[operator, union-attr]
+        for volatile in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
+            config.pop(volatile, None)
+        digest.update(repr(sorted(config.items(), key=lambda item: item[0])).encode())
+        for name, parameter in self.hf.state_dict().items():
+            digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
+            flat = stored(self.hf, name, parameter).detach().flatten()
+            if flat.is_meta or not len(flat):
+                continue
+            sample = flat[:: max(1, len(flat) // 256)].double().cpu().numpy()
+            # Sums of whole numbers are exact, so every device and number of threads gives the same one.
+            total = flat.view(_BITS[flat.element_size()]).sum(dtype=torch.int64).item()
+            digest.update(sample.tobytes() + np.int64(total).tobytes())
+        return digest.hexdigest()[:16]
+
+
+def _embedded(hf: nn.Module) -> int | None:
+    """How many token numbers have an embedding."""
+    table = getattr(hf.get_input_embeddings(), "weight", None)  # type: ignore[operator]
+    return int(table.shape[0]) if isinstance(table, Tensor) else None
+
+
+def _positions(hf: nn.Module) -> int | None:
+    """How many positions there are, where they are learned one by one; rotary and relative ones have no end."""
+    config = hf.config.get_text_config()  # type: ignore[operator, union-attr]
+    most = getattr(config, "max_position_embeddings", None)
+    learned = any(
+        isinstance(module, nn.Embedding)
+        and re.search(r"(^|\.)(wpe|embed_positions|position_embeddings?)$", name)
+        for name, module in hf.named_modules()
+    )
+    return most if learned and isinstance(most, int) else None
