@@ -17,20 +17,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-STEPS = {128: 8}
-MOST_STEP = 16
-"""Rows of a product are a multiple of the first, up to so many, and of the second beyond: oneDNN writes a program of
-half a megabyte for every number of rows that it meets, so these had better be few."""
+SOURCE = "_headwise_source"
+"""Name under which a tensor carries its `Source`."""
 
 
 def whole_rows(count: int) -> int:
-    """The number of rows at which `count` rows are multiplied."""
-    step = next((step for most, step in STEPS.items() if count <= most), MOST_STEP)
+    """The number of rows at which `count` rows are multiplied.
+
+    oneDNN writes a program of half a megabyte for every number of rows that it meets, so these had better be few.
+
+    >>> whole_rows(51), whole_rows(333)
+    (56, 336)
+    """
+    step = 8 if count <= 128 else 16
     return -(-count // step) * step
-
-
-SOURCE = "_headwise_source"
-"""Name under which a tensor carries its `Source`."""
 
 
 class _Product(torch.autograd.Function):
