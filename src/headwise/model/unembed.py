@@ -78,8 +78,14 @@ def _narrowed_tail(tail: nn.Module, positions: Tensor) -> Iterator[None]:
         return (_pick(args[0], positions), *args[1:])
 
     def spread(_: nn.Module, __: Any, output: Tensor) -> Tensor:
-        where = positions.to(output.device)[:, :, None].expand(-1, -1, output.shape[-1])
-        return output.new_zeros(len(output), tokens[0], output.shape[-1]).scatter(1, where, output)
+        # A short row names its last position several times. Scattering would give the right output and, backwards, the
+        # whole slope to each of them; so every token takes its output from one slot, and the others from a slot of 0.
+        where = positions.to(output.device)
+        slots = torch.arange(where.shape[1], device=where.device).expand_as(where)
+        slot_of = where.new_full((len(where), tokens[0]), where.shape[1]).scatter_reduce(
+            1, where, slots, "amin"
+        )
+        return _pick(torch.cat([output, output.new_zeros(len(output), 1, output.shape[-1])], 1), slot_of)
 
     before, after = tail.register_forward_pre_hook(pick), tail.register_forward_hook(spread)
     try:
