@@ -29,7 +29,7 @@ from headwise.scores.gate_replay import ShapedSlopes
 from headwise.tasks.examples import Task
 
 CPU_TOKENS = 448
-"""Tokens of one piece on a CPU: of the bundled model, each remembers .4 MB for the backward pass."""
+"""Tokens of one piece on a CPU: of the bundled model, each remembers .5 MB for the backward pass."""
 CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.42, 40, 168
 """Where no memory is spared: this share of an update's rows × the task's longest row, within these bounds."""
 DEVICE_SHARE, DEVICE_MOST = 4, 16_384
