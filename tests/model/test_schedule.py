@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from headwise.model.schedule import alike, batches, blocks_of_rows, queues
+from headwise.model.schedule import alike, batch_size, batches, blocks_of_rows, queues
 
 
 def draws(seed, variants=9, layers=6, heads=2):
@@ -45,12 +45,29 @@ def test_every_variant_waits_once_and_a_full_queue_is_left_to_those_that_enter_w
     assert flat == sorted(flat)
     for queue, after in itertools.pairwise(found):
         # No small batch is left behind, which would cost a pass of its own.
-        assert len(queue[::at_once]) * at_once - len(queue) <= at_once - min(enough, at_once)
+        assert max(sizes_of_batches(len(queue), at_once)) >= min(enough, at_once)
         assert entries[queue[-1]] < entries[after[0]]
     for queue in found:
-        # Without its last entry's variants the last batch was not full yet: nobody enters early without need.
+        # Without its last entry's variants the batches were not full yet: nobody enters early without need.
         others = sum(entries[v] != entries[queue[-1]] for v in queue)
-        assert 0 <= others % at_once < min(enough, at_once)
+        assert max(sizes_of_batches(others, at_once), default=0) < min(enough, at_once)
+
+
+def sizes_of_batches(waiting, at_once):
+    sizes = []
+    while waiting > sum(sizes):
+        sizes.append(batch_size(waiting - sum(sizes), at_once))
+    return sizes
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 7, 31, 63, 200])
+def test_batches_are_as_few_as_may_be_and_about_equal(at_once):
+    for waiting in range(1, 500):
+        sizes = sizes_of_batches(waiting, at_once)
+        assert sum(sizes) == waiting
+        assert max(sizes) - min(sizes) <= 1
+        assert 16 * max(sizes) <= 17 * at_once
+        assert len(sizes) == 1 or waiting > (len(sizes) - 1) * (at_once + at_once // 16)
 
 
 @pytest.mark.parametrize("seed", range(10))

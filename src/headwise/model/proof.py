@@ -7,8 +7,8 @@ Three identities, on a few tokens of the real model:
 3. every layer fired.
 
 And what the engine relies on: that later tokens cannot reach earlier ones; whether the decoder may be entered
-in the middle; whether rows that are alike may be computed once; whether the end of the last block may be computed
-at scored positions only. A model that breaks an identity or is not causal is refused, with what broke.
+in the middle; whether rows that are alike may be computed once; whether what follows the last block's attention may
+be computed at scored positions only. A model that breaks an identity or is not causal is refused, with what broke.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Proof:
     blocks_return_tuples: bool
     shares: bool = False
     """Whether rows that are alike up to a block may be computed once there."""
-    tail: nn.Module | None = None
-    """The last block's feed-forward part, where it may be computed at scored positions only."""
+    tail: tuple[nn.Module, ...] = ()
+    """The last block's output projection and feed-forward part, those that may be computed at scored positions only."""
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
@@ -369,10 +369,18 @@ def _sharing_works(reach: Reach, plain: Tensor, noise: float) -> bool:
     return float((found - expected).abs().max()) <= _tolerance(plain, noise, _dtype(model))
 
 
-def _narrowable_tail(reach: Reach, plain: Tensor, noise: float) -> nn.Module | None:
-    """The largest part of the last block that runs after its attention, if narrowing it changes no logit."""
-    model, last = reach.model, reach.blocks[-1]
-    attention = [site.module for site in reach.sites if site.block == len(reach.blocks) - 1]
+def _narrowable_tail(reach: Reach, plain: Tensor, noise: float) -> tuple[nn.Module, ...]:
+    """The output projections of the last block and the largest part that runs after its attention: those whose
+    narrowing changes no logit."""
+    sites = [site for site in reach.sites if site.block == len(reach.blocks) - 1]
+    after = _parts_after(reach, [site.module for site in sites])
+    largest = sorted(after, key=lambda part: sum(p.numel() for p in part.parameters()))[-1:]
+    projections = [part for site in sites for part in site.projections if site.calls == 1]
+    return tuple(part for part in (*projections, *largest) if _narrows(reach.model, part, plain, noise))
+
+
+def _parts_after(reach: Reach, attention: Sequence[nn.Module]) -> list[nn.Module]:
+    """The children of the last block that run after its attention and make one stream of another."""
     after: list[nn.Module] = []
     seen_attention = False
 
@@ -383,23 +391,44 @@ def _narrowable_tail(reach: Reach, plain: Tensor, noise: float) -> nn.Module | N
         if seen_attention and shapes_fit and not any(module in attention for module in part.modules()):
             after.append(part)
 
-    handles = [part.register_forward_hook(note) for part in last.children()]
+    handles = [part.register_forward_hook(note) for part in reach.blocks[-1].children()]
     try:
-        _run(model)
+        _run(reach.model)
     finally:
         for handle in handles:
             handle.remove()
-    if not after:
-        return None
-    tail = max(after, key=lambda part: sum(p.numel() for p in part.parameters()))
+    return after
+
+
+def _narrows(model: nn.Module, part: nn.Module, plain: Tensor, noise: float) -> bool:
+    """Whether what a part reads at one token reaches no other token's logits, and it gives as much when it computes
+    that token alone."""
     ids = probe_input(model)
     limit = _tolerance(plain, noise, _dtype(model))
-    for position in (ids.shape[1] - 1, 2):
-        where = torch.full((len(ids), 1), position, device=ids.device)
-        try:
-            narrowed = logits_at(model, ids, where, tail)
-        except Exception:  # a part that wants more than its input: it runs in full
-            return None
-        if float((narrowed[:, 0] - plain[:, position]).abs().max()) > limit:
-            return None
-    return tail
+    try:
+        for position in (ids.shape[1] - 1, 2):
+            where = torch.full((len(ids), 1), position, device=ids.device)
+            narrowed = logits_at(model, ids, where, [part])
+            if float((narrowed[:, 0] - plain[:, position]).abs().max()) > limit:
+                return False
+        moved = (_with_input_moved(model, part, 2) - plain).abs().amax((0, 2))
+    except Exception:  # a part that wants more than its input: it runs in full
+        return False
+    moved[2] = 0
+    return float(moved.max()) <= 4 * noise
+
+
+def _with_input_moved(model: nn.Module, part: nn.Module, token: int) -> Tensor:
+    """The logits of a run in which a part reads, at one token, something else by far."""
+
+    def move(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        moved = args[0].clone()
+        far = torch.arange(moved.shape[-1], device=moved.device).cos()
+        moved[:, token] += (10 * (1 + moved.abs().max()) * far).to(moved)
+        return (moved, *args[1:])
+
+    handle = part.register_forward_pre_hook(move)
+    try:
+        return _run(model)
+    finally:
+        handle.remove()

@@ -54,18 +54,31 @@ def blocks_of_rows(
         order = order[size:]
 
 
+def batch_size(waiting: int, at_once: int) -> int:
+    """How many of the variants that wait make the next batch: batches are about equal, so that none is left with a few.
+
+    A batch may have a sixteenth more than `at_once`.
+
+    >>> [batch_size(n, 32) for n in (9, 34, 35, 100)]
+    [9, 34, 18, 34]
+    """
+    most = at_once + at_once // 16
+    batches = max(1, -(-waiting // most))
+    return -(-waiting // batches)
+
+
 def queues(gates: np.ndarray, entries: np.ndarray, enough: int, at_once: int) -> list[list[int]]:
     """Variants `gates[V, L, H]` in the order in which they are run; those of one queue may share a batch.
 
     entries `[V]`: the decoder block in which each may be entered. Those with like gates stand side by side, so that
     what they have in common is computed once, and a variant that enters late costs no more operations in a batch that
-    enters early. It costs copies of rows in every block, though: once the last batch of a queue, of `at_once` variants
-    each, has `enough` of them to fill the device, those that enter later have a queue of their own.
+    enters early. It costs copies of rows in every block, though: once the batches of a queue, of `at_once` variants
+    each, have `enough` of them to fill the device, those that enter later have a queue of their own.
     """
     found: list[list[int]] = []
     for v in sorted(range(len(gates)), key=lambda v: (entries[v], gates[v].tobytes())):
         last = found[-1] if found else []
-        in_batch = len(last) % at_once or at_once
+        in_batch = batch_size(len(last), at_once)
         if not last or (in_batch >= min(enough, at_once) and entries[v] != entries[last[-1]]):
             found.append([])
         found[-1].append(v)

@@ -7,6 +7,7 @@ B rows, P positions, W width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ def target_logprobs(
     ids: Tensor,
     positions: Tensor,
     tokens: Tensor,
-    tail: nn.Module | None = None,
+    tail: Sequence[nn.Module] = (),
     places: Tensor | None = None,
 ) -> Tensor:
     """log p of `tokens[B, P]` after the tokens at `positions[B, P]`; the other arguments are those of `logits_at`."""

@@ -1,12 +1,13 @@
 """Logits at chosen positions only, so that memory does not grow with vocabulary × sequence length.
 
-The last block's feed-forward part acts position by position and nothing reads it but the output, so it too is
-computed at those positions only, where `proof.py` has shown that this changes no logit.
+What the last block does after its attention, its output projection and its feed-forward part, acts position by position
+and nothing reads it but the output, so it too is computed at those positions only, where `proof.py` has shown that this
+changes no logit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -20,20 +21,20 @@ def logits_at(
     model: nn.Module,
     ids: Tensor,
     positions: Tensor,
-    tail: nn.Module | None = None,
+    tail: Sequence[nn.Module] = (),
     places: Tensor | None = None,
 ) -> Tensor:
     """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`; half precision is widened.
 
-    `tail` is the part of the last block that may be narrowed. Where a family has no output embedding to narrow,
+    `tail` are the parts of the last block that may be narrowed. Where a family has no output embedding to narrow,
     all logits are computed and the positions picked after. `places[B, T]` number the tokens otherwise than by
     counting.
     """
     numbered = {} if places is None else {"position_ids": places}
     with ExitStack() as stack:
         done = stack.enter_context(narrowed(model, positions))
-        if tail is not None and positions.shape[1] < ids.shape[1]:
-            stack.enter_context(_narrowed_tail(tail, positions))
+        if tail and positions.shape[1] < ids.shape[1]:
+            stack.enter_context(_narrowed_tail(tail, positions, ids.shape[1]))
         stack.enter_context(steady_attention())
         logits: Tensor = model(input_ids=ids, use_cache=False, **numbered).logits
     if not done:
@@ -69,27 +70,24 @@ def narrowed(model: nn.Module, positions: Tensor) -> Iterator[list[bool]]:
 
 
 @contextmanager
-def _narrowed_tail(tail: nn.Module, positions: Tensor) -> Iterator[None]:
-    """While this holds, `tail` computes only `positions[B, P]`; everywhere else it gives 0, which nobody reads."""
-    tokens: list[int] = []
+def _narrowed_tail(tail: Sequence[nn.Module], positions: Tensor, tokens: int) -> Iterator[None]:
+    """While this holds, the parts of `tail` compute only `positions[B, P]` of `tokens`; everywhere else they give 0,
+    which nobody reads."""
+    # A short row names its last position several times. Scattering would give the right output and, backwards, the
+    # whole slope to each of them; so every token takes its output from one slot, and the others from a slot of 0.
+    slots = torch.arange(positions.shape[1], device=positions.device).expand_as(positions)
+    none = positions.new_full((len(positions), tokens), positions.shape[1])
+    slot_of = none.scatter_reduce(1, positions, slots, "amin")
 
     def pick(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        tokens[:] = [args[0].shape[1]]
         return (_pick(args[0], positions), *args[1:])
 
     def spread(_: nn.Module, __: Any, output: Tensor) -> Tensor:
-        # A short row names its last position several times. Scattering would give the right output and, backwards, the
-        # whole slope to each of them; so every token takes its output from one slot, and the others from a slot of 0.
-        where = positions.to(output.device)
-        slots = torch.arange(where.shape[1], device=where.device).expand_as(where)
-        slot_of = where.new_full((len(where), tokens[0]), where.shape[1]).scatter_reduce(
-            1, where, slots, "amin"
-        )
-        return _pick(torch.cat([output, output.new_zeros(len(output), 1, output.shape[-1])], 1), slot_of)
+        zero = output.new_zeros(len(output), 1, output.shape[-1])
+        return _pick(torch.cat([output, zero], 1), slot_of)
 
-    before, after = tail.register_forward_pre_hook(pick), tail.register_forward_hook(spread)
-    try:
+    with ExitStack() as undo:
+        for part in tail:
+            undo.callback(part.register_forward_pre_hook(pick).remove)
+            undo.callback(part.register_forward_hook(spread).remove)
         yield
-    finally:
-        before.remove()
-        after.remove()
