@@ -25,7 +25,7 @@ def noted(monkeypatch):
     """Nothing is compiled; what would have been notes its calls."""
     calls = []
 
-    def noting(work):
+    def noting(work, sizes):
         def run(*args, **kwargs):
             calls.append(work.__qualname__.split(".")[0])
             return work(*args, **kwargs)
@@ -72,7 +72,7 @@ def test_what_was_compiled_is_put_back(noted):
 def test_a_compiler_that_fails_or_errs_is_done_without(monkeypatch, caplog):
     model = hw.load(tiny_model("llama"), name="tiny")
 
-    def broken(work):
+    def broken(work, sizes):
         def run(*args, **kwargs):
             raise RuntimeError("no C compiler\nand more")
 
@@ -81,7 +81,7 @@ def test_a_compiler_that_fails_or_errs_is_done_without(monkeypatch, caplog):
     monkeypatch.setattr(fused, "_compiled", broken)
     assert not Fused(model.reach).works
     assert "does not work here (no C compiler)" in caplog.text
-    monkeypatch.setattr(fused, "_compiled", lambda work: lambda part, *args: 1.5 * work(part, *args))
+    monkeypatch.setattr(fused, "_compiled", lambda work, sizes: lambda part, *args: 1.5 * work(part, *args))
     monkeypatch.setattr(fused, "_families", lambda reach: [])
     assert not Fused(model.reach).works
     assert "compiled parts move the logits" in caplog.text
@@ -98,6 +98,32 @@ def test_really_compiled_parts_give_the_same_scores(word_tokenizer):
     with model.fused.acting():
         compiled = engine.measure(gates).values
     np.testing.assert_allclose(compiled, plain, atol=0.02 * np.abs(plain).max())
+
+
+def test_the_width_of_one_model_does_not_leave_that_of_the_next_open(monkeypatch):
+    """Rows and tokens may differ from call to call, and torch is to leave them open; widths it is to know."""
+    open_widths = []
+
+    def spy(graph, inputs):
+        given = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
+        streams = [t for t in given if isinstance(t, torch.Tensor) and t.dim() >= 3]
+        open_widths.extend(isinstance(t.shape[-1], torch.SymInt) for t in streams)
+        return graph.forward
+
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda work, **_: real(work, backend=spy))
+    fused._compiled.cache_clear()
+    try:
+        for width in (32, 48, 64):
+            model = hw.load(tiny_model("llama", hidden_size=width, head_dim=width // 4), name=f"tiny-{width}")
+            assert model.fused.works
+            with torch.no_grad(), model.fused.acting():
+                for tokens in (5, 9):
+                    model.hf(input_ids=torch.arange(3, 3 + tokens)[None], use_cache=False)
+    finally:
+        fused._compiled.cache_clear()
+    assert open_widths
+    assert not any(open_widths)
 
 
 def test_cudnn_is_left_out_of_attention_and_let_in_again():

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ _ROTARY = "apply_rotary_pos_emb"
 _ROUNDING = 64
 """How many steps of the dtype the logits of a probe may move: sums are taken in another order."""
 _FORMS = 64
-"""Most compiled forms of one function, for different sizes; beyond it, torch runs it plainly."""
+"""Most compiled forms of one function, for different numbers of rows and tokens; beyond it, torch runs it plainly."""
 
 
 class Fused:
@@ -38,6 +38,7 @@ class Fused:
         self.reach = reach
         self.parts = [part for block in reach.blocks for part in _parts(block)]
         self.families = _families(reach)
+        self.sizes = tuple(tuple(p.shape) for p in reach.blocks[-1].parameters())
         self.works = self._proven()
 
     @contextmanager
@@ -46,14 +47,13 @@ class Fused:
         import torch._dynamo  # takes a second
 
         with ExitStack() as undo:
-            # Several models may be at work, and each has sizes of its own.
             undo.enter_context(torch._dynamo.config.patch(recompile_limit=_FORMS))
             for part in self.parts:
-                part.forward = MethodType(_compiled(type(part).forward), part)
+                part.forward = MethodType(_compiled(type(part).forward, self.sizes), part)
                 undo.callback(delattr, part, "forward")
             for family in self.families:
                 own = getattr(family, _ROTARY)
-                setattr(family, _ROTARY, _compiled(own))
+                setattr(family, _ROTARY, _compiled(own, self.sizes))
                 undo.callback(setattr, family, _ROTARY, own)
             yield
 
@@ -77,9 +77,19 @@ class Fused:
 
 
 @cache
-def _compiled(work: Callable[..., Any]) -> Callable[..., Any]:
-    # As eager code rounds after every operation, so does the fused one. Only sizes that are seen to change, rows and
-    # tokens, are left open: a rotary embedding that must divide by an unknown size of heads takes several times longer.
+def _compiled(work: Callable[..., Any], sizes: tuple[tuple[int, ...], ...]) -> Callable[..., Any]:
+    """The compiled function, one for the models of these sizes.
+
+    Only sizes that are seen to change, rows and tokens, are left open: a rotary embedding that must divide by an
+    unknown size of heads takes several times longer. What was seen torch remembers by the function's name, and another
+    model's width must not count; so each has a copy of its own name.
+    """
+    if isinstance(work, FunctionType):
+        code = work.__code__.replace(co_name=f"{work.__code__.co_name}_{abs(hash(sizes))}")
+        copy = FunctionType(code, work.__globals__, work.__name__, work.__defaults__, work.__closure__)
+        copy.__kwdefaults__ = work.__kwdefaults__
+        work = copy
+    # As eager code rounds after every operation, so does the fused one.
     compiled: Callable[..., Any] = torch.compile(work, options={"emulate_precision_casts": True})
     return compiled
 
