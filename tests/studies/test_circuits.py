@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,6 +97,24 @@ def test_heads_are_ranked_and_swept_on_disjoint_halves(finished, models, task):
         row = read_table(finished.path, "circuits").query("model == @name").iloc[0]
         assert row["k"] == swept.k_at().k
         assert row["cpr"] == pytest.approx(swept.cpr().value)
+
+
+def test_examples_keep_their_numbers_where_a_group_stays_together(models, task, tmp_path, undrawn):
+    data = written(task, tmp_path / "grouped.jsonl")
+    lines = [json.loads(line) for line in Path(data).read_text().splitlines()]
+    for number in (0, 3, 5):
+        lines[number]["group"] = "one"
+    Path(data).write_text("\n".join(map(json.dumps, lines)))
+    folder = carried_out({"dense": models["dense"]}, tmp_path / "run", models=["dense"], tasks=[data])
+    examples = read_table(folder.path, "examples")
+    ranking = set(examples.loc[examples["series"].isna(), "example"])
+    testing = set(examples.loc[examples["series"].notna(), "example"])
+    assert {0, 3, 5} <= ranking
+    assert sorted(ranking | testing) == list(range(N))
+    assert not ranking & testing
+    alone = hw.score(models["dense"], task.take([5]), "integrated", reference="patch").values
+    own = examples[examples["series"].isna() & (examples["example"] == 5)].sort_values(["layer", "head"])
+    np.testing.assert_allclose(own["value"], alone.ravel(), atol=1e-6)
 
 
 def test_the_curves_find_the_planted_numbers(finished):

@@ -36,13 +36,16 @@ FIT = {"updates": 6, "batch": 2, "keep": 4, "window": 2}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Two files of made-up sentences; the second has targets of two words."""
+    """Two files of made-up sentences; the second has targets of two words, and two of its sentences are one group."""
     folder = tmp_path_factory.mktemp("data")
     paths = []
     for name, more in (("short", ""), ("long", " then")):
         lines = [
-            json.dumps({"prompt": e.prompt, "target": e.target + more})
-            for e in word_task(8, equal_length=False)
+            json.dumps(
+                {"prompt": e.prompt, "target": e.target + more}
+                | ({"group": "both"} if more and number < 2 else {})
+            )
+            for number, e in enumerate(word_task(8, equal_length=False))
         ]
         (folder / f"{name}.jsonl").write_text("\n".join(lines))
         paths.append(str(folder / f"{name}.jsonl"))
@@ -130,7 +133,7 @@ def test_points_of_the_curves_equal_one_forward_pass_per_example_with_hooks(mode
     ]
     task = hw.task(data[1], model=model)
     for role, k, seed, number in [
-        ("facilitation", 3, 1, 1),
+        ("facilitation", 3, 1, 2),
         ("interference", 1, 0, 7),
         ("irrelevance", 3, 0, 3),
     ]:

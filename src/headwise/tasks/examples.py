@@ -70,6 +70,11 @@ class Task:
 
         Examples of one group all go where the first of them goes, so halves with groups are about equal in size.
         """
+        first, second = self.sides()
+        return self.take(first), self.take(second)
+
+    def sides(self) -> tuple[list[int], list[int]]:
+        """The indices of the examples in each of the halves."""
         sides: tuple[list[int], list[int]] = [], []
         side_of: dict[str | int, list[int]] = {}
         for index, example in enumerate(self.examples):
@@ -78,4 +83,4 @@ class Task:
         if not sides[1]:
             what = "one example" if len(self) == 1 else "examples of one group only"
             raise HeadwiseError(f"task {self.name!r} has {what}; two halves need at least two")
-        return self.take(sides[0]), self.take(sides[1])
+        return sides

@@ -41,11 +41,14 @@ class Work:
                 raise HeadwiseError(
                     f"k is {', '.join(map(str, settings.k))}; {name} has {total} heads, so k runs from 0 to {total}"
                 )
-        self.tasks = {(model, task): self._halves(model, task) for model, task in settings.curves()}
+        whole = {(model, task): self._task(model, task) for model, task in settings.curves()}
+        self.tasks = {place: task.halves() for place, task in whole.items()}
+        self.numbers = {place: tuple(map(np.array, task.sides())) for place, task in whole.items()}
+        """Of the examples in both halves."""
 
-    def _halves(self, model: str, task: str) -> tuple[Task, Task]:
+    def _task(self, model: str, task: str) -> Task:
         s = self.settings
-        return self.bench.task(task, self.bench.model(model), s.n, s.seed, s.task_options).halves()
+        return self.bench.task(task, self.bench.model(model), s.n, s.seed, s.task_options)
 
     def _reference(self, model: str, task: str) -> str:
         found, tested = self.tasks[model, task]
@@ -99,8 +102,9 @@ class Work:
         return {option: value for option, value in self.settings.method_options.items() if option in known}
 
     def rank(self, cell: Cell) -> CellResult:
-        """Scores of all heads on the even examples."""
+        """Scores of all heads on the first half of the examples."""
         model, (found, _) = self.bench.model(cell.model), self.tasks[cell.model, cell.task]
+        numbers = self.numbers[cell.model, cell.task][0]
         with progress(cell.label, method(cell.part).steps(model, found), show=self.bench.progress) as advance:
             scores = score(
                 model,
@@ -115,14 +119,14 @@ class Work:
         without = int(np.isnan(scores.values[model.exists]).sum())
         if without:  # an order needs a place for every head
             odd = np.flatnonzero(~np.isfinite(scores.examples[:, model.exists]).all(axis=1))
-            named = f" (examples {', '.join(str(2 * e) for e in odd[:8])} are not finite)" if len(odd) else ""
+            named = f" (examples {', '.join(map(str, numbers[odd[:8]]))} are not finite)" if len(odd) else ""
             raise HeadwiseError(
                 f"{cell.part} gave no finite score for {without} heads of {cell.model} on {cell.task}{named}; use "
                 "another metric or reference, or a wider dtype"
             )
         scores = replace(scores, model=self.shown[cell.model], task=cell.task)
         examples = example_table(scores)
-        examples["example"] *= 2
+        examples["example"] = numbers[examples["example"]]
         return CellResult(
             {"scores": scores.table(self.settings.seed), "examples": examples}, dict(scores.details)
         )
@@ -158,7 +162,7 @@ class Work:
         return scores[own]
 
     def measure(self, scores: pd.DataFrame, cell: Cell) -> CellResult:
-        """One curve with its controls on the odd examples, or where the first heads of its order look."""
+        """One curve with its controls on the second half of the examples, or where its order's first heads look."""
         name, by = cell.settings["order"], cell.settings["by"]
         ranked = scores_of(self._rows(scores, cell.model, cell.task, name))
         by = by if by != "unsigned" else "signed"
@@ -190,7 +194,7 @@ class Work:
             )
         found = renamed(found, model=self.shown[cell.model], task=cell.task)
         examples = found.example_table()
-        examples["example"] = examples["example"] * 2 + 1
+        examples["example"] = self.numbers[cell.model, cell.task][1][examples["example"]]
         summary = pd.DataFrame([{**found.summary(s.threshold), "examples": tested.fingerprint}])
         return CellResult({"curves": found.table(), "examples": examples, "circuits": summary}, found.details)
 

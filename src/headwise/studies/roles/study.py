@@ -57,6 +57,8 @@ class _Place:
     fit: FitSettings
     fitted_on: Task
     tested_on: Task
+    numbers: list[int]
+    """Of the examples in `tested_on`."""
     logits: dict[str, np.ndarray] = field(default_factory=dict)
     """Where each fit ended `[S, L, H]`, as it is known."""
 
@@ -124,9 +126,9 @@ def _places(settings: RolesSettings, bench: Workbench) -> dict[tuple[str, str], 
             prints = {"model": model.fingerprint, "task": task.fingerprint}
             key = {"model": name, "task": source, "settings": chosen, "fingerprints": prints}
             fitted_on, rest = task.halves()
-            tested_on = rest.take(range(min(held_out, len(rest))))
+            tested_on, numbers = rest.take(range(len(rest))[:held_out]), task.sides()[1][:held_out]
             about = {"model": shown[name], "task": called}
-            places[name, source] = _Place(model, about, key, fit, fitted_on, tested_on)
+            places[name, source] = _Place(model, about, key, fit, fitted_on, tested_on, numbers)
     return places
 
 
@@ -291,12 +293,11 @@ def _curves(settings: RolesSettings, bench: Workbench, place: _Place) -> CellRes
     # With nothing ablated both sides are the same gates, so the difference is 0 by definition.
     y = np.concatenate([np.zeros_like(y[:, :, :1]), y], axis=2)
     curves = tables.curve_rows(y, ks, settings.seed, place.about)
-    numbers = range(1, 2 * len(tested_on), 2)  # the second half are the odd examples
     order = pd.DataFrame([place.about | tables.expected_order(curves)])
     return CellResult(
         {
             "curves": curves,
-            "examples": tables.curve_examples(y, ks, seeds, numbers, place.about),
+            "examples": tables.curve_examples(y, ks, seeds, place.numbers, place.about),
             "order": order,
         }
     )
