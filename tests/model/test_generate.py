@@ -11,7 +11,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, keep_gates, mask_gates, ones
 from headwise.model import generate as generate_module
 from headwise.model.decode import Abilities, Batch, abilities
-from headwise.model.generate import continuation
+from headwise.model.prompts import continuation
 from headwise.model.proof import zeroed_columns
 from headwise.model.sampling import choose, uniforms
 from headwise.model.tiny import tiny_model

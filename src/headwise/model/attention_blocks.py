@@ -17,8 +17,9 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
+from headwise.model.attention_function import Call
 from headwise.model.prefix import left_after
-from headwise.model.reach import Call, Reach
+from headwise.model.reach import Reach
 from headwise.model.reported import reported_weights
 from headwise.model.unembed import logits_at
 from headwise.model.weights import weight_blocks

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
-from headwise.model.reach import probe_input
+from headwise.model.probe import probe_input
 
 if TYPE_CHECKING:
     from headwise.model.model import Model

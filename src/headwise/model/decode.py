@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.model.devices import entry_device
-from headwise.model.reach import probe_input
+from headwise.model.probe import probe_input, weight_dtype
 from headwise.model.unembed import logits_at, narrowed
 
 
@@ -173,6 +173,6 @@ def _rounding(hf: nn.Module) -> float:
     Trained models amplify rounding on a few odd tokens: the bundled one by 300 steps of float32. A lost mask or a
     wrong position moves logits by their own size.
     """
-    dtype = next(p.dtype for p in hf.parameters() if p.is_floating_point())
+    dtype = weight_dtype(hf)
     half = dtype in (torch.float16, torch.bfloat16)
     return 64 * torch.finfo(dtype).eps if half else 1024 * torch.finfo(torch.float32).eps

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.model.reach import Call
+from headwise.model.attention_function import Call
 from headwise.model.sparse import _BIAS, _allowed, edge_scores
 
 

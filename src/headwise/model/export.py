@@ -20,8 +20,11 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
+from headwise.model.kinds import is_transposed
+from headwise.model.probe import probe_logits, weight_dtype
 from headwise.model.proof import prove
-from headwise.model.reach import Reach, Site, is_transposed, probe_input
+from headwise.model.reach import Reach
+from headwise.model.sites import Site
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -67,7 +70,7 @@ def baked(reach: Reach, gates: np.ndarray) -> Iterator[None]:
     try:
         for site in {id(_weight(site)): site for site in sites}.values():
             _scale(site, gates[site.layer, : site.heads])
-        gap = float((_logits(reach.model) - wanted).abs().max())
+        gap = float((probe_logits(reach.model) - wanted).abs().max())
         limit = _limit(reach.model, wanted)
         if not gap <= limit:
             raise HeadwiseError(
@@ -135,21 +138,16 @@ def _scale(site: Site, gates: np.ndarray) -> None:
     weight.data.mul_(factors[:, None] if is_transposed(site.projections[0]) else factors)
 
 
-def _logits(model: nn.Module) -> Tensor:
-    logits: Tensor = model(input_ids=probe_input(model), use_cache=False).logits
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-
-
 def _gated_logits(reach: Reach, gates: np.ndarray) -> Tensor:
     def gate(layer: int, z: Tensor) -> Tensor:
         return z * torch.from_numpy(gates[layer, : z.shape[2]]).to(z.device, z.dtype)[:, None]
 
     with reach.visiting(gate):
-        return _logits(reach.model)
+        return probe_logits(reach.model)
 
 
 def _limit(model: nn.Module, logits: Tensor) -> float:
-    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    dtype = weight_dtype(model)
     rounding = 64 * torch.finfo(dtype).eps if dtype in (torch.float16, torch.bfloat16) else 0.0
     return max(LIMIT, rounding) * max(1.0, float(logits.abs().max()))
 

@@ -20,13 +20,13 @@ import torch
 from torch import nn
 
 from headwise.errors import first_line
-from headwise.model.reach import Reach, probe_input
+from headwise.model.kinds import is_feed_forward, is_norm
+from headwise.model.probe import probe_logits, rounding
+from headwise.model.reach import Reach
 
 log = logging.getLogger("headwise")
 
 _ROTARY = "apply_rotary_pos_emb"
-_ROUNDING = 64
-"""How many steps of the dtype the logits of a probe may move: sums are taken in another order."""
 _FORMS = 64
 """Most compiled forms of one function, for different numbers of rows and tokens; beyond it, torch runs it plainly."""
 
@@ -60,17 +60,16 @@ class Fused:
     def _proven(self) -> bool:
         """Compile, and compare with the plain model; where there is no compiler, or it errs, say so and do without."""
         model = self.reach.model
-        ids = probe_input(model)
         with torch.inference_mode():
-            plain = model(input_ids=ids, use_cache=False).logits
+            plain = probe_logits(model)
             try:
                 with self.acting():
-                    compiled = model(input_ids=ids, use_cache=False).logits
+                    compiled = probe_logits(model)
             except Exception as error:  # compilers fail in many ways, and none of them may end a run
                 log.warning("torch.compile does not work here (%s); going on without it", first_line(error))
                 return False
-        gap, size = float((compiled - plain).abs().max()), float(plain.abs().max())
-        if not gap <= _ROUNDING * torch.finfo(plain.dtype).eps * max(1.0, size):
+        gap = float((compiled - plain).abs().max())
+        if not gap <= rounding(model, plain):  # sums are taken in another order
             log.warning("compiled parts move the logits by %.2g; going on without torch.compile", gap)
             return False
         return True
@@ -95,30 +94,12 @@ def _compiled(work: Callable[..., Any], sizes: tuple[tuple[int, ...], ...]) -> C
 
 
 def _parts(block: nn.Module) -> Iterator[nn.Module]:
-    """Norms, and plain feed-forward parts: linear maps and activations, which no router chooses among."""
+    """Norms and plain feed-forward parts."""
     for part in block.modules():
         if "forward" in vars(part):  # somebody else's, accelerate's for one
             continue
-        if is_norm(part) or _is_feed_forward(part):
+        if is_norm(part) or is_feed_forward(part):
             yield part
-
-
-def is_norm(part: nn.Module) -> bool:
-    alone = not list(part.children())
-    return alone and "norm" in type(part).__name__.lower() and all(p.dim() == 1 for p in part.parameters())
-
-
-def _is_feed_forward(part: nn.Module) -> bool:
-    children = list(part.children())
-    linear = [child for child in children if type(child) is nn.Linear]
-    activations = [child for child in children if not list(child.parameters())]
-    return (
-        type(part) not in (nn.Sequential, nn.ModuleList)
-        and "attention" not in type(part).__name__.lower()
-        and len(linear) >= 2
-        and len(activations) >= 1
-        and len(linear) + len(activations) == len(children)
-    )
 
 
 def _families(reach: Reach) -> list[Any]:

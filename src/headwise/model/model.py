@@ -20,6 +20,7 @@ from headwise.model.devices import entry_device, stored
 from headwise.model.fused import Fused
 from headwise.model.origin import Origin, reduced
 from headwise.model.packing import packing_works
+from headwise.model.probe import weight_dtype
 from headwise.model.products import faster_products
 from headwise.model.proof import Proof
 from headwise.model.reach import Reach, Visitor
@@ -108,7 +109,7 @@ class Model:
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(p.dtype for p in self.hf.parameters() if p.is_floating_point())
+        return weight_dtype(self.hf)
 
     @property
     def gate_dtype(self) -> torch.dtype:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headwise.model.encode import Row
 from headwise.model.gating import gated
-from headwise.model.reach import probe_input
+from headwise.model.probe import probe_input
 from headwise.model.unembed import logits_at
 
 

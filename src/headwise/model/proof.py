@@ -6,17 +6,16 @@ Three identities, on a few tokens of the real model:
 2. one gate at 0 gives what zeroing that head's columns of the output projection by hand gives;
 3. every layer fired.
 
-And what the engine relies on: that later tokens cannot reach earlier ones; whether the decoder may be entered
-in the middle; whether rows that are alike may be computed once; whether what follows the last block's attention may
-be computed at scored positions only. A model that breaks an identity or is not causal is refused, with what broke.
+And that later tokens cannot reach earlier ones. A model that breaks an identity or is not causal is refused, with what
+broke. Which of the engine's shortcuts hold for it is told beside (`shortcuts.py`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,9 +23,11 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.model.devices import steady_attention
-from headwise.model.prefix import entered_at, observed_outputs, recorded_streams, shared_rows
-from headwise.model.reach import Reach, Site, is_transposed, probe_input
-from headwise.model.unembed import logits_at
+from headwise.model.kinds import is_transposed
+from headwise.model.probe import probe_input, probe_logits, rounding, weight_dtype
+from headwise.model.reach import Reach
+from headwise.model.shortcuts import Entry, entry_of, narrowable_tail, sharing_works
+from headwise.model.sites import Site
 
 
 @dataclass
@@ -65,8 +66,8 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof]
         plain, noise = _plain(model)
         _check_causal(model, plain, noise)
         reach, entry, gap, checked = _reach_exactly(model, plain, noise, every_layer)
-        shares = entry.works and _sharing_works(reach, plain, noise)
-        tail = _narrowable_tail(reach, plain, noise)
+        shares = entry.works and sharing_works(reach, plain, noise)
+        tail = narrowable_tail(reach, plain, noise)
     seconds = time.perf_counter() - started
     proof = Proof(reach.mechanism, checked, noise, gap, entry.works, entry.as_tuples, shares, tail, seconds)
     if not entry.works:
@@ -74,14 +75,9 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof]
     return reach, proof
 
 
-def _run(model: nn.Module) -> Tensor:
-    logits: Tensor = model(input_ids=probe_input(model), use_cache=False).logits
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-
-
 def _plain(model: nn.Module) -> tuple[Tensor, float]:
     try:
-        first, second = _run(model), _run(model)
+        first, second = probe_logits(model), probe_logits(model)
     except HeadwiseError:
         raise
     except Exception as error:
@@ -93,22 +89,12 @@ def _plain(model: nn.Module) -> tuple[Tensor, float]:
     return first, float((first - second).abs().max())
 
 
-def _tolerance(plain: Tensor, noise: float, dtype: torch.dtype) -> float:
-    """What rounding alone may do when the same sum is taken in another order."""
-    step = torch.finfo(dtype).eps
-    return 4 * noise + 64 * step * max(1.0, float(plain.abs().max()))
-
-
-def _dtype(model: nn.Module) -> torch.dtype:
-    return next(p.dtype for p in model.parameters() if p.is_floating_point())
-
-
 def _check_causal(model: nn.Module, plain: Tensor, noise: float) -> None:
     ids = probe_input(model)
     ids[:, -1] = ids[:, 0]
     changed: Tensor = model(input_ids=ids, use_cache=False).logits
     moved = float((changed[:, :-1].float() - plain[:, :-1].float()).abs().max())
-    if moved > _tolerance(plain, noise, _dtype(model)):
+    if moved > rounding(model, plain, noise):
         raise HeadwiseError(
             f"{type(model).__name__} is not causal: changing the last token moved earlier logits by {moved:.2g}. "
             "It looks like an encoder; headwise works on decoders (for a BERT-like model set is_decoder=True)"
@@ -117,7 +103,7 @@ def _check_causal(model: nn.Module, plain: Tensor, noise: float) -> None:
 
 def _reach_exactly(
     model: nn.Module, plain: Tensor, noise: float, every_layer: bool
-) -> tuple[Reach, _Entry, float, int]:
+) -> tuple[Reach, Entry, float, int]:
     """The first mechanism for which all three identities hold."""
     broken: list[str] = []
     for mechanism in ("attention function", "projection hook"):
@@ -127,7 +113,7 @@ def _reach_exactly(
             if mechanism == "projection hook":
                 _check_split(reach)
             _check_ones(reach, plain, noise)
-            entry = _entry(reach, plain, noise)
+            entry = entry_of(reach, plain, noise)
             gap, checked = _check_zeros(reach, entry, plain, noise, every_layer)
             return reach, entry, gap, checked
         except HeadwiseError as error:
@@ -143,7 +129,7 @@ def _check_fired(reach: Reach) -> None:
         return z
 
     with reach.visiting(count):
-        _run(reach.model)
+        probe_logits(reach.model)
     silent = [site.layer for site in reach.sites if fired.get(site.layer, 0) != site.calls]
     kinds = {type(site.module) for site in reach.sites} if reach.mechanism == "attention function" else set()
     holding = [i for i, block in enumerate(reach.blocks) if any(type(m) in kinds for m in block.modules())]
@@ -177,7 +163,7 @@ def _check_split(reach: Reach) -> None:
     outputs = seen[0].double().permute(2, 3, 0, 1).flatten(2)  # H, D, the four outputs
     outputs = outputs / outputs.norm(dim=1, keepdim=True).clamp_min(1e-30)
     singular = torch.linalg.svdvals(outputs)
-    step = torch.finfo(_dtype(reach.model)).eps
+    step = torch.finfo(weight_dtype(reach.model)).eps
     if bool((singular[:, 3] > 256 * step * singular[:, 0]).any()):
         raise HeadwiseError(
             f"the input of {type(site.module).__name__} in {type(reach.model).__name__} does not split into "
@@ -194,7 +180,7 @@ def _check_ones(reach: Reach, plain: Tensor, noise: float) -> None:
         return gate * z + (1 - gate) * torch.zeros_like(z)
 
     with reach.visiting(untouched):
-        moved = float((_run(reach.model) - plain).abs().max())
+        moved = float((probe_logits(reach.model) - plain).abs().max())
     if moved > 4 * noise:
         raise HeadwiseError(
             f"identity 1 broke: with all gates at 1 the logits differ from the plain model's by {moved:.2g}"
@@ -202,7 +188,7 @@ def _check_ones(reach: Reach, plain: Tensor, noise: float) -> None:
 
 
 def _check_zeros(
-    reach: Reach, entry: _Entry, plain: Tensor, noise: float, every_layer: bool
+    reach: Reach, entry: Entry, plain: Tensor, noise: float, every_layer: bool
 ) -> tuple[float, int]:
     """Compared where the two ways could first differ: at the end of the head's own block, or else in the logits."""
     sites = reach.sites
@@ -211,7 +197,7 @@ def _check_zeros(
     for site in chosen:
         head = site.heads - 1
         untouched = entry.after(reach.model, site.block) if entry.works else plain
-        limit = _tolerance(untouched, noise, _dtype(reach.model))
+        limit = rounding(reach.model, untouched, noise)
         gated = _with_head_off(reach, entry, site, head)
         gaps = []
         for projection in site.projections:
@@ -232,7 +218,7 @@ def _check_zeros(
     return worst, len(chosen)
 
 
-def _with_head_off(reach: Reach, entry: _Entry, site: Site, head: int) -> Tensor:
+def _with_head_off(reach: Reach, entry: Entry, site: Site, head: int) -> Tensor:
     def remove(at: int, z: Tensor) -> Tensor:
         if at != site.layer:
             return z
@@ -275,160 +261,3 @@ def zeroed_columns(projection: nn.Module, head: int, head_dim: int) -> Iterator[
         yield
     finally:
         part.copy_(saved)
-
-
-class _Left(Exception):  # noqa: N818 - nothing went wrong
-    """Carries a block's output out of a run whose rest is not needed."""
-
-    def __init__(self, stream: Tensor) -> None:
-        super().__init__("left after a block")
-        self.stream = stream if stream.dtype == torch.float64 else stream.float()
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """How the decoder may be entered in the middle."""
-
-    blocks: Sequence[nn.Module]
-    as_tuples: bool
-    streams: Mapping[int, Tensor]
-    """What each block reads in the plain run; empty where entering does not give the plain logits."""
-
-    @property
-    def works(self) -> bool:
-        return bool(self.streams)
-
-    def at(self, block: int) -> AbstractContextManager[None]:
-        """While this holds, a run begins at this block."""
-        return entered_at(self.blocks, block, self.streams[block], self.as_tuples)
-
-    def after(self, model: nn.Module, block: int) -> Tensor:
-        """What a block makes of the plain run's stream, nothing else being run; else the logits of a whole run."""
-        if not self.works:
-            return _run(model)
-
-        def leave(_: nn.Module, __: Any, output: Any) -> None:
-            raise _Left(output[0] if self.as_tuples else output)
-
-        handle = self.blocks[block].register_forward_hook(leave)
-        try:
-            with self.at(block):
-                _run(model)
-        except _Left as left:
-            return left.stream
-        finally:
-            handle.remove()
-        raise HeadwiseError(f"block {block} of {type(model).__name__} was not run")
-
-
-def _entry(reach: Reach, plain: Tensor, noise: float) -> _Entry:
-    """What blocks return, and whether entering in the middle gives the plain logits."""
-    model, blocks = reach.model, reach.blocks
-    kinds: list[type] = []
-    streams: dict[int, Tensor] = {}
-    with observed_outputs(blocks, kinds), recorded_streams(blocks, streams):
-        _run(model)
-    entry = _Entry(blocks, bool(kinds) and kinds[0] in (tuple, list), streams)
-    refused = replace(entry, streams={})
-    ids = probe_input(model)
-    last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
-    limit = _tolerance(plain, noise, _dtype(model))
-    for block in {len(blocks) // 2, len(blocks) - 1} - {0}:
-        if len(kinds) != len(blocks) or len(set(kinds)) != 1 or block not in streams:
-            return refused
-        try:
-            with entry.at(block):
-                entered = logits_at(model, ids, last)
-        except Exception:  # a side channel between blocks was missing: this family is run in full
-            return refused
-        if entered.shape[0] != len(ids) or float((entered[:, 0] - plain[:, -1]).abs().max()) > limit:
-            return refused
-    return entry
-
-
-def _sharing_works(reach: Reach, plain: Tensor, noise: float) -> bool:
-    """Whether copies of two rows, of which all blocks but the last compute one each, give the two rows' logits."""
-    if any(site.calls != 1 for site in reach.sites):
-        return False
-    model, blocks = reach.model, reach.blocks
-    ids = probe_input(model)
-    ids[1] = ids[1].flip(0)
-    copies = ids.shape[1] + 1  # as many rows as tokens could be taken for one another
-    first = torch.arange(len(ids), device=ids.device)
-    shared = {index: (first, first.repeat(copies)) for index in range(len(blocks) - 1)}
-    last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
-    try:
-        alone = logits_at(model, ids, last)
-        with shared_rows(blocks, copies * len(ids), shared):
-            found = logits_at(model, ids.repeat(copies, 1), last.repeat(copies, 1))
-    except Exception:  # something beside the stream counts rows in its own way: every row is computed
-        return False
-    expected = alone.repeat(copies, 1, 1)
-    if found.shape != expected.shape:
-        return False
-    return float((found - expected).abs().max()) <= _tolerance(plain, noise, _dtype(model))
-
-
-def _narrowable_tail(reach: Reach, plain: Tensor, noise: float) -> tuple[nn.Module, ...]:
-    """The output projections of the last block and the largest part that runs after its attention: those whose
-    narrowing changes no logit."""
-    sites = [site for site in reach.sites if site.block == len(reach.blocks) - 1]
-    after = _parts_after(reach, [site.module for site in sites])
-    largest = sorted(after, key=lambda part: sum(p.numel() for p in part.parameters()))[-1:]
-    projections = [part for site in sites for part in site.projections if site.calls == 1]
-    return tuple(part for part in (*projections, *largest) if _narrows(reach.model, part, plain, noise))
-
-
-def _parts_after(reach: Reach, attention: Sequence[nn.Module]) -> list[nn.Module]:
-    """The children of the last block that run after its attention and make one stream of another."""
-    after: list[nn.Module] = []
-    seen_attention = False
-
-    def note(part: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        nonlocal seen_attention
-        seen_attention |= any(module in attention for module in part.modules())
-        shapes_fit = bool(args) and all(isinstance(t, Tensor) and t.dim() == 3 for t in (args[0], output))
-        if seen_attention and shapes_fit and not any(module in attention for module in part.modules()):
-            after.append(part)
-
-    handles = [part.register_forward_hook(note) for part in reach.blocks[-1].children()]
-    try:
-        _run(reach.model)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return after
-
-
-def _narrows(model: nn.Module, part: nn.Module, plain: Tensor, noise: float) -> bool:
-    """Whether what a part reads at one token reaches no other token's logits, and it gives as much when it computes
-    that token alone."""
-    ids = probe_input(model)
-    limit = _tolerance(plain, noise, _dtype(model))
-    try:
-        for position in (ids.shape[1] - 1, 2):
-            where = torch.full((len(ids), 1), position, device=ids.device)
-            narrowed = logits_at(model, ids, where, [part])
-            if float((narrowed[:, 0] - plain[:, position]).abs().max()) > limit:
-                return False
-        moved = (_with_input_moved(model, part, 2) - plain).abs().amax((0, 2))
-    except Exception:  # a part that wants more than its input: it runs in full
-        return False
-    moved[2] = 0
-    return float(moved.max()) <= 4 * noise
-
-
-def _with_input_moved(model: nn.Module, part: nn.Module, token: int) -> Tensor:
-    """The logits of a run in which a part reads, at one token, something else by far."""
-
-    def move(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        moved = args[0].clone()
-        far = torch.arange(moved.shape[-1], device=moved.device).cos()
-        moved[:, token] += (10 * (1 + moved.abs().max()) * far).to(moved)
-        return (moved, *args[1:])
-
-    handle = part.register_forward_pre_hook(move)
-    try:
-        return _run(model)
-    finally:
-        handle.remove()

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.model.bypass import check_residual
 from headwise.model.frozen_norm import FrozenNorm, frozen_norm, rounding
-from headwise.model.reach import Site, probe_input
+from headwise.model.probe import probe_input
+from headwise.model.sites import Site
 from headwise.model.unembed import logits_at
 
 if TYPE_CHECKING:

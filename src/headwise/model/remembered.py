@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.model.fused import is_norm
+from headwise.model.kinds import is_norm
 from headwise.model.products import SOURCE, Source, can_come_again, come_again
 
 _AGAIN: dict[str, Callable[[Any], Tensor]] = {

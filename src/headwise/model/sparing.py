@@ -14,7 +14,8 @@ from torch import Tensor
 
 from headwise.model.encode import Row
 from headwise.model.packing import Packed
-from headwise.model.reach import Reach, probe_input
+from headwise.model.probe import probe_input
+from headwise.model.reach import Reach
 from headwise.model.remembered import remembering_less
 from headwise.model.row_attention import RowAttention
 from headwise.model.unembed import logits_at

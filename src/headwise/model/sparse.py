@@ -27,7 +27,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from headwise.errors import HeadwiseError
-from headwise.model.reach import Reach, probe_input
+from headwise.model.probe import probe_logits, rounding
+from headwise.model.reach import Reach
 
 HARD, NOISY = "edge_gated", "edge_gated_noisy"
 """Names in transformers' registry. Not "headwise_…": that is how names of already wrapped functions begin."""
@@ -205,14 +206,12 @@ def _set_bias(reach: Reach, bias: np.ndarray) -> None:
 
 
 def _check_all_open(hf: nn.Module, reach: Reach) -> None:
-    with torch.no_grad():
-        plain = hf(input_ids=probe_input(hf), use_cache=False).logits.float()
-        _set_bias(reach, np.full(reach.shape, np.inf))
-        with named_attention(hf, HARD):
-            gated = hf(input_ids=probe_input(hf), use_cache=False).logits.float()
-    dtype = next(p.dtype for p in hf.parameters() if p.is_floating_point())
+    plain = probe_logits(hf)
+    _set_bias(reach, np.full(reach.shape, np.inf))
+    with named_attention(hf, HARD):
+        gated = probe_logits(hf)
     moved = float((gated - plain).abs().max())
-    if not moved <= 256 * torch.finfo(dtype).eps * max(1.0, float(plain.abs().max())):
+    if not moved <= 4 * rounding(hf, plain):
         raise HeadwiseError(
             f"edge gates do not fit {type(hf).__name__}: with every edge open its logits move by {moved:.2g}, so its "
             "attention is more than a softmax of scores (soft-capping or sinks, say)"

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.model.probe import probe_input
 from headwise.model.products import product
-from headwise.model.reach import probe_input
 from headwise.model.unembed import logits_at
 
 POSITIONS, WORDS = 256, 4096

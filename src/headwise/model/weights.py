@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
-from headwise.model.reach import Call, own_attention
+from headwise.model.attention_function import Call, own_attention
 from headwise.model.sparse import HARD
 
 _BLOCK_CPU, _BLOCK_ACCELERATOR = 2**22, 2**26
