@@ -31,8 +31,8 @@ def test_the_mean_is_over_every_real_token_whatever_the_batches(tiny, rows, budg
     found = mean_outputs(tiny, rows, by_position=False, batch_tokens=budget)
     single = [tiny.outputs(torch.tensor([row.ids])) for row in rows]
     for layer in range(tiny.shape[0]):
-        tokens = np.concatenate([one[layer][0].numpy() for one in single])
-        np.testing.assert_allclose(found[layer].numpy(), tokens.mean(axis=0), atol=1e-5)
+        tokens = np.concatenate([one[layer][0].cpu().numpy() for one in single])
+        np.testing.assert_allclose(found[layer].cpu().numpy(), tokens.mean(axis=0), atol=1e-5)
 
 
 def test_out_of_memory_halves_a_batch_and_one_text_that_does_not_fit_is_named(tiny, rows, monkeypatch):
@@ -47,7 +47,7 @@ def test_out_of_memory_halves_a_batch_and_one_text_that_does_not_fit_is_named(ti
     monkeypatch.setattr(type(tiny), "outputs", greedy)
     found = references.mean_outputs(tiny, rows, by_position=False, batch_tokens=1000)
     for layer, value in expected.items():
-        np.testing.assert_allclose(found[layer].numpy(), value.numpy(), atol=1e-6)
+        np.testing.assert_allclose(found[layer].cpu().numpy(), value.cpu().numpy(), atol=1e-6)
     most = 0
     with pytest.raises(HeadwiseError, match="example 1 alone does not fit"):
         mean_outputs(tiny, rows, by_position=False, batch_tokens=1000)

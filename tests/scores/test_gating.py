@@ -203,10 +203,12 @@ def plain_fit(model, task, start, sign, settings):
             prompt, whole = model.tokens(example.prompt), model.tokens(example.prompt + example.target)
 
             def edit(layer, z):
-                return z * torch.sigmoid(logits[layer]).to(z.dtype)[:, None]
+                return z * torch.sigmoid(logits[layer]).to(z)[:, None]
 
             with HeadsByHook(model, edit):
-                scores = model.hf(input_ids=torch.tensor([whole], device=model.device)).logits[0].double()
+                scores = (
+                    model.hf(input_ids=torch.tensor([whole], device=model.device)).logits[0].double().cpu()
+                )
             at = torch.arange(len(prompt) - 1, len(whole) - 1)
             tokens = torch.tensor(whole[len(prompt) :])
             total = total + scores.log_softmax(-1)[at, tokens].mean() / len(task)
