@@ -10,7 +10,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores
 from headwise.scores.classifier import HeadClassifier, fit, hits, importance, split
-from headwise.scores.probe import UNIT, head_features, probe
+from headwise.scores.probe import UNIT, check_labels, head_features, probe
 from headwise.tasks import Example, Task
 from helpers import WORDS
 
@@ -87,6 +87,41 @@ def test_a_head_that_writes_nothing_has_no_importance():
     found = importance(fitted.classifier, features, 1)
     assert not found[:, 5].any()
     assert found[:, 6].any()
+
+
+def test_no_group_is_both_learned_from_and_held_out():
+    labels = np.repeat(np.arange(3), [40, 16, 8])
+    groups = [number // 2 for number in range(64)]
+    parts = split(labels, 7, groups)
+    of = {name: {groups[n] for n in getattr(parts, name)} for name in ("train", "stop", "held_out")}
+    assert sum(map(len, of.values())) == len(set.union(*of.values())) == 32
+    assert sorted(np.concatenate([parts.train, parts.stop, parts.held_out])) == list(range(64))
+    assert np.bincount(labels[parts.held_out]).tolist() == [8, 4, 2]
+
+
+def test_answers_learned_by_heart_do_not_help_where_groups_stay_together():
+    """Every example four times, with a label that nothing tells: where copies are parted they give it away."""
+    draw = np.random.default_rng(0)
+    features = torch.from_numpy(draw.normal(size=(60, 16, 8)).astype(np.float32)).repeat_interleave(4, 0)
+    labels = np.repeat(draw.permutation(np.arange(60) % 2), 4)
+    target = torch.from_numpy(labels)
+    found = {}
+    for name, groups in (("alone", None), ("together", [n // 4 for n in range(240)])):
+        right = []
+        for seed in range(3):
+            parts = split(labels, seed, groups)
+            right.extend(hits(fit(features, target, parts, 2, seed), features, target, parts.held_out))
+        found[name] = np.mean(right)
+    assert found["alone"] > 0.9
+    assert found["together"] < 0.75  # 36 groups at one in two: a standard error of .08
+
+
+def test_a_label_of_few_groups_is_refused():
+    names = ["a"] * 6 + ["b"] * 6
+    groups = [*range(6), 6, 6, 6, 7, 7, 7]
+    with pytest.raises(HeadwiseError, match=r"label 'b' of task 't' has 2 groups of examples.* at least 3"):
+        check_labels(names, "t", groups)
+    assert check_labels(names, "t", range(12)) == ["a", "b"]
 
 
 def test_parts_are_disjoint_and_hold_every_class_in_its_share():

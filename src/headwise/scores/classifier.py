@@ -6,7 +6,7 @@ E examples, N heads, F features of a head, W = 64 numbers a head is projected to
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -49,20 +49,26 @@ class Split:
     held_out: np.ndarray
 
 
-def split(labels: np.ndarray, seed: int) -> Split:
+def split(labels: np.ndarray, seed: int, groups: Sequence[Hashable] | None = None) -> Split:
     """A fifth of each class is held out; an eighth of the rest says when to stop. Each part has every class.
 
-    Stopping does not look at what is held out: its accuracy would otherwise be the best of many.
+    Stopping does not look at what is held out: its accuracy would otherwise be the best of many. Examples of one group
+    all go where the first of them goes, so that nothing of what is held out was learned from.
     """
+    members_of: dict[Hashable, list[int]] = {}
+    for number, group in enumerate(range(len(labels)) if groups is None else groups):
+        members_of.setdefault(group, []).append(number)
+    whole = {members[0]: members for members in members_of.values()}
+    first = np.array(list(whole))
     random = np.random.default_rng(seed)
     parts: tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]] = ([], [], [])
     for label in np.unique(labels):
-        members = random.permutation(np.flatnonzero(labels == label))
+        members = random.permutation(first[labels[first] == label])
         assert len(members) >= 3, "the caller checks that every class has a member for each part"
         held = max(1, round(len(members) / 5))
         stop = max(1, round((len(members) - held) / 8))
         for part, chosen in zip(parts, np.split(members, [-held - stop, -held]), strict=True):
-            part.append(chosen)
+            part.append(np.array([number for leader in chosen for number in whole[leader]]))
     return Split(*(np.sort(np.concatenate(part)) for part in parts))
 
 

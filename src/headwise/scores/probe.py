@@ -6,7 +6,7 @@ E examples, N heads, L layers, H heads of a layer, D head size, C classes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,8 @@ def probe(
     from headwise.tasks.wording import bag_of_words_accuracy
 
     names = [e.label if e.label is not None else REST for e in task]
-    classes = check_labels(names, task.name)
+    groups = task.groups()
+    classes = check_labels(names, task.name, groups)
     outputs = answer_outputs(
         model, task.examples, tokens=answer_tokens, batch_tokens=batch_tokens, advance=advance
     )
@@ -95,7 +96,7 @@ def probe(
     # Where torch cannot set its dice aside (Apple's chips) the classifier, which is small, stays on the CPU.
     features = head_features(outputs, heads).to(model.device if model.device.type == "cuda" else "cpu")
     labels = np.array([classes.index(name) for name in names])
-    fitted, parts = _fitted(features, labels, len(classes), seed)
+    fitted, parts = _fitted(features, labels, len(classes), seed, groups)
     right = _hits(fitted, parts, features, labels)
     dealt = np.random.default_rng(seed).permutation(labels)
     fitted_dealt, parts_dealt = _fitted(features, dealt, len(classes), seed)
@@ -110,7 +111,9 @@ def probe(
         "shuffled": float(right_dealt.mean()),
         "shuffled_lo": _number(dealt_lo),
         "shuffled_hi": _number(dealt_hi),
-        "bag_of_words": bag_of_words_accuracy([e.prompt + e.target for e in task], names, seed),
+        "bag_of_words": bag_of_words_accuracy(
+            [e.prompt + e.target for e in task], names, seed, groups=groups
+        ),
         "classes": len(classes),
         "trained_on": len(parts.train),
         "stopped_by": len(parts.stop),
@@ -126,18 +129,25 @@ def probe(
     }
 
 
-def check_labels(names: Sequence[str], task: str) -> list[str]:
-    """The classes, each with enough examples and at least two of them, or an error."""
-    counts = Counter(names)
+def check_labels(names: Sequence[str], task: str, groups: Sequence[Hashable] | None = None) -> list[str]:
+    """The classes, each with enough examples and at least two of them, or an error.
+
+    Of examples that belong together the first counts.
+    """
+    own = range(len(names)) if groups is None else groups
+    counts = Counter(dict(zip(reversed(own), reversed(names), strict=True)).values())
+    counts.update(dict.fromkeys(names, 0))
     if len(counts) < 2:
         raise HeadwiseError(
             f"a probe tells labels apart, and task {task!r} has {len(counts)} ({', '.join(counts)}); "
             "give examples of at least two labels"
         )
+    grouped = len(set(own)) < len(names)
     for name, count in sorted(counts.items()):
         if count < LEAST:
             raise HeadwiseError(
-                f"label {name!r} of task {task!r} has {count} example{'s' * (count != 1)}, and a probe needs at least "
+                f"label {name!r} of task {task!r} has {count} {'group' if grouped else 'example'}{'s' * (count != 1)}"
+                f"{' of examples' * grouped}, and a probe needs at least "
                 f"{LEAST} of each (to learn from, to stop by, to report on); give more of it, or leave it out"
             )
     return sorted(counts)
@@ -156,8 +166,14 @@ def head_features(outputs: np.ndarray, heads: Sequence[Head]) -> Tensor:
     return torch.from_numpy(np.stack(both, axis=1).astype(np.float32))
 
 
-def _fitted(features: Tensor, labels: np.ndarray, classes: int, seed: int) -> tuple[Fitted, Split]:
-    parts = split(labels, seed)
+def _fitted(
+    features: Tensor,
+    labels: np.ndarray,
+    classes: int,
+    seed: int,
+    groups: Sequence[Hashable] | None = None,
+) -> tuple[Fitted, Split]:
+    parts = split(labels, seed, groups)
     return fit(features, torch.from_numpy(labels).to(features.device), parts, classes, seed), parts
 
 

@@ -73,13 +73,16 @@ class Task:
         first, second = self.sides()
         return self.take(first), self.take(second)
 
+    def groups(self) -> list[str | int]:
+        """The group of every example; one that has none is a group by itself, named by its index."""
+        return [i if e.group is None else e.group for i, e in enumerate(self.examples)]
+
     def sides(self) -> tuple[list[int], list[int]]:
         """The indices of the examples in each of the halves."""
         sides: tuple[list[int], list[int]] = [], []
         side_of: dict[str | int, list[int]] = {}
-        for index, example in enumerate(self.examples):
-            own = index if example.group is None else example.group
-            side_of.setdefault(own, min(sides, key=len)).append(index)
+        for index, group in enumerate(self.groups()):
+            side_of.setdefault(group, min(sides, key=len)).append(index)
         if not sides[1]:
             what = "one example" if len(self) == 1 else "examples of one group only"
             raise HeadwiseError(f"task {self.name!r} has {what}; two halves need at least two")
