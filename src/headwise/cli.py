@@ -41,7 +41,7 @@ Workers = Annotated[
 ]
 CoresPerWorker = Annotated[int | None, typer.Option(help="ray: cores, and threads, of one worker", min=1)]
 DevicesPerWorker = Annotated[int | None, typer.Option(help="ray: GPUs of one worker", min=1)]
-BatchTokens = Annotated[int | None, typer.Option(help="most tokens in one forward pass", min=1)]
+BatchTokens = Annotated[int | None, typer.Option(help="tokens in one forward pass, at most about", min=1)]
 
 
 @app.command()

@@ -114,8 +114,9 @@ def test_the_width_of_one_model_does_not_leave_that_of_the_next_open(monkeypatch
     monkeypatch.setattr(torch, "compile", lambda work, **_: real(work, backend=spy))
     fused._compiled.cache_clear()
     try:
-        for width in (32, 48, 64):
-            model = hw.load(tiny_model("llama", hidden_size=width, head_dim=width // 4), name=f"tiny-{width}")
+        for width, heads in ((32, 4), (48, 4), (64, 4), (64, 8)):
+            sizes = {"hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": heads}
+            model = hw.load(tiny_model("llama", head_dim=width // heads, **sizes), name=f"tiny-{width}")
             assert model.fused.works
             with torch.no_grad(), model.fused.acting():
                 for tokens in (5, 9):

@@ -92,6 +92,28 @@ def test_of_the_last_block_only_what_no_other_token_reads_is_narrowed(dtype):
     assert prove(model)[1].tail == ()
 
 
+def test_of_two_attentions_in_the_last_block_only_the_last_output_projection_is_narrowed():
+    """What follows the first of them might be taken for its output projection: the second one's queries, say."""
+    model = tiny_model("longcat_flash")
+    found, shown = prove(model)
+    last = found.blocks[-1]
+    assert shown.tail == (last.self_attn[1].o_proj,)
+
+
+def test_experts_whose_company_changes_are_narrowed_all_the_same():
+    model = tiny_model("glm4_moe")
+    last = model.model.layers[-1]
+    assert prove(model)[1].tail == (last.self_attn.o_proj, last.mlp)
+
+
+def test_a_part_that_computes_one_token_otherwise_than_many_is_not_narrowed():
+    model = tiny_model("llama")
+    last = model.model.layers[-1]
+    own = last.mlp.forward
+    last.mlp.forward = lambda x: own(x) * x.shape[1]
+    assert prove(model)[1].tail == (last.self_attn.o_proj,)
+
+
 def test_after_the_proof_the_model_is_as_it_was():
     model = tiny_model("llama")
     before = copy.deepcopy(model.state_dict())

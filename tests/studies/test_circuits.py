@@ -117,6 +117,15 @@ def test_examples_keep_their_numbers_where_a_group_stays_together(models, task, 
     np.testing.assert_allclose(own["value"], alone.ravel(), atol=1e-6)
 
 
+def test_rows_that_are_seeds_are_counted(models, data, tmp_path, undrawn):
+    run = {"models": ["dense"], "tasks": [data], "orders": ["gating"], "n": 8}
+    run["method_options"] = {"updates": 3, "batch": 4, "stop": None, "seeds": 7}
+    folder = carried_out({"dense": models["dense"]}, tmp_path / "run", **run)
+    examples = read_table(folder.path, "examples")
+    assert set(examples.loc[examples["series"].isna(), "example"]) == set(range(7))
+    assert set(examples.loc[examples["series"].notna(), "example"]) == {1, 3, 5, 7}
+
+
 def test_the_curves_find_the_planted_numbers(finished):
     curves = read_table(finished.path, "curves").query("metric == 'explained_effect'")
     for name, planted in (("dense", len(DENSE)), ("sparse", len(SPARSE))):

@@ -38,7 +38,8 @@ class Fused:
         self.reach = reach
         self.parts = [part for block in reach.blocks for part in _parts(block)]
         self.families = _families(reach)
-        self.sizes = tuple(tuple(p.shape) for p in reach.blocks[-1].parameters())
+        weights = (tuple(p.shape) for p in reach.blocks[-1].parameters())
+        self.sizes = (*weights, *{(site.heads, site.head_dim, site.kv_heads) for site in reach.sites})
         self.works = self._proven()
 
     @contextmanager

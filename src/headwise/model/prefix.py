@@ -2,7 +2,7 @@
 
 No family needs to be known for it. The model's own forward pass runs as always (embeddings, masks, rotary
 tables); the blocks before the entry return at once, and the last of them hands out the stored residual
-stream. Whether that is exact for a model is not assumed: `proof.py` compares, and a family with side
+stream. Whether that is exact for a model is not assumed: `shortcuts.py` compares, and a family with side
 channels between blocks simply runs in full.
 """
 

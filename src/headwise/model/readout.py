@@ -26,7 +26,7 @@ from headwise.model.bypass import check_residual
 from headwise.model.frozen_norm import FrozenNorm, frozen_norm, rounding
 from headwise.model.probe import probe_input
 from headwise.model.sites import Site
-from headwise.model.unembed import logits_at
+from headwise.model.unembed import at_positions, logits_at
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -149,7 +149,7 @@ class Readout:
         z: dict[int, Tensor] = {}
 
         def note(layer: int, outputs: Tensor) -> Tensor:
-            z[layer] = _at(outputs.flatten(-2), positions).unflatten(-1, outputs.shape[-2:])
+            z[layer] = at_positions(outputs.flatten(-2), positions).unflatten(-1, outputs.shape[-2:])
             return outputs
 
         last = self.model.reach.blocks[-1]
@@ -204,7 +204,7 @@ def _observed(
 
     def keep(tensor: Tensor) -> Tensor:
         if positions is not None:
-            tensor = _at(tensor.reshape(*shape, tensor.shape[-1]), positions)
+            tensor = at_positions(tensor.reshape(*shape, tensor.shape[-1]), positions)
         return tensor.detach().clone()  # a later step may work in place
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -217,11 +217,6 @@ def _observed(
         for module in modules:
             undo.callback(module.register_forward_hook(note, with_kwargs=True).remove)
         yield
-
-
-def _at(tensor: Tensor, positions: Tensor) -> Tensor:
-    """`[B, T, W]` at `positions[B, P]`: `[B, P, W]`."""
-    return tensor.gather(1, positions.to(tensor.device)[:, :, None].expand(-1, -1, tensor.shape[-1]))
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

@@ -159,8 +159,8 @@ def numbered(model: nn.Module, sites: list[Site]) -> tuple[list[Site], list[nn.M
             f"{type(model).__name__} has attention outside its decoder layers ({home}): {outside[0]}; "
             "such a model's heads cannot be numbered by layer"
         )
-    numbered = sorted(places[home], key=lambda place: place[1])
-    one_each = len({block for _, block in numbered}) == len(numbered)
-    for order, (site, block) in enumerate(numbered):
+    in_order = sorted(places[home], key=lambda place: place[1])
+    one_each = len({block for _, block in in_order}) == len(in_order)
+    for order, (site, block) in enumerate(in_order):
         site.block, site.layer = block, block if one_each else order
-    return [site for site, _ in numbered], list(modules[home])
+    return [site for site, _ in in_order], list(modules[home])

@@ -1,8 +1,8 @@
 """Logits at chosen positions only, so that memory does not grow with vocabulary × sequence length.
 
 What the last block does after its attention, its output projection and its feed-forward part, acts position by position
-and nothing reads it but the output, so it too is computed at those positions only, where `proof.py` has shown that this
-changes no logit.
+and nothing reads it but the output, so it too is computed at those positions only, where `shortcuts.py` has shown that
+this changes no logit.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def logits_at(
         stack.enter_context(steady_attention())
         logits: Tensor = model(input_ids=ids, use_cache=False, **numbered).logits
     if not done:
-        logits = _pick(logits, positions)
+        logits = at_positions(logits, positions)
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
-def _pick(hidden: Tensor, positions: Tensor) -> Tensor:
+def at_positions(hidden: Tensor, positions: Tensor) -> Tensor:
     """`[B, T, width]` at `positions[B, P]`."""
     return hidden.gather(1, positions.to(hidden.device)[:, :, None].expand(-1, -1, hidden.shape[-1]))
 
@@ -56,7 +56,7 @@ def narrowed(model: nn.Module, positions: Tensor) -> Iterator[list[bool]]:
         if args[0].dim() != 3 or args[0].shape[0] != positions.shape[0]:
             return None
         done.append(True)
-        return (_pick(args[0], positions), *args[1:])
+        return (at_positions(args[0], positions), *args[1:])
 
     unembedding = model.get_output_embeddings()  # type: ignore[operator]
     if unembedding is None:
@@ -80,11 +80,11 @@ def _narrowed_tail(tail: Sequence[nn.Module], positions: Tensor, tokens: int) ->
     slot_of = none.scatter_reduce(1, positions, slots, "amin")
 
     def pick(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (_pick(args[0], positions), *args[1:])
+        return (at_positions(args[0], positions), *args[1:])
 
     def spread(_: nn.Module, __: Any, output: Tensor) -> Tensor:
         zero = output.new_zeros(len(output), 1, output.shape[-1])
-        return _pick(torch.cat([output, zero], 1), slot_of)
+        return at_positions(torch.cat([output, zero], 1), slot_of)
 
     with ExitStack() as undo:
         for part in tail:

@@ -104,7 +104,6 @@ class Work:
     def rank(self, cell: Cell) -> CellResult:
         """Scores of all heads on the first half of the examples."""
         model, (found, _) = self.bench.model(cell.model), self.tasks[cell.model, cell.task]
-        numbers = self.numbers[cell.model, cell.task][0]
         with progress(cell.label, method(cell.part).steps(model, found), show=self.bench.progress) as advance:
             scores = score(
                 model,
@@ -116,6 +115,7 @@ class Work:
                 advance=advance,
                 **self._options(cell.part),
             )
+        numbers = _row_numbers(scores, self.numbers[cell.model, cell.task][0])
         without = int(np.isnan(scores.values[model.exists]).sum())
         if without:  # an order needs a place for every head
             odd = np.flatnonzero(~np.isfinite(scores.examples[:, model.exists]).all(axis=1))
@@ -248,6 +248,17 @@ class Work:
         if ratios:
             tables["ratios"] = pd.DataFrame(ratios).assign(threshold=self.settings.threshold)
         return CellResult(tables)
+
+
+def _row_numbers(scores: Scores, numbers: np.ndarray) -> np.ndarray:
+    """Which examples of the task are behind the rows of a score, found on those of these `numbers`.
+
+    A probe has rows for what it held out. Where rows are no examples (gates have one per seed) they are counted.
+    """
+    if scores.details.get("replicates") == "seeds":
+        return np.arange(scores.n)
+    own: np.ndarray = numbers[scores.details.get("held_out", slice(None))]
+    return own
 
 
 def _from_dense(members: dict[str, str]) -> list[tuple[str, str]]:
