@@ -54,7 +54,7 @@ def load(
         all of them. device_map: as in transformers, for a spread of your own.
     dtype: "float32", "bfloat16", "float16", "float64"; by default float32 on a CPU, else bfloat16.
     bos: whether texts begin with the beginning-of-sequence token; by default as the model was trained.
-    batch_tokens: most tokens in one forward pass; by default what suits the device.
+    batch_tokens: tokens in one forward pass, at most about; by default what suits the device.
     compile: on an accelerator, fuse what lies between matrix products with torch.compile: some seconds once, then
         large models take about a sixth less time. Sums may be rounded otherwise in the last bit.
 
