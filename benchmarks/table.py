@@ -213,7 +213,11 @@ def _said(letter: str, job: dict[str, Any]) -> list[str]:
         memory = job["memory"]
         return [
             f"- **a**, memory at {memory['tokens_per_pass']:,} tokens per pass: {memory['times_one_pass']:.2f} × one "
-            f"forward pass; {memory['growth_with_heads']:.2f} × for all heads against few."
+            f"forward pass ({memory['one_forward_pass_mb']:.0f} MB); "
+            + ", ".join(
+                f"{mb:.0f} MB for {heads} heads" for heads, mb in memory["scoring_mb_by_heads"].items()
+            )
+            + (" (the few do not fill a pass)." if memory["growth_with_heads"] > 1.05 else ".")
         ]
     if letter == "c":
         return [

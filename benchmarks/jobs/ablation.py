@@ -88,7 +88,7 @@ def memory(bench: Bench, inputs: Inputs) -> dict[str, Any]:
     """Peak of scoring few and many heads beside one plain forward pass of as many rows as the budget holds."""
     budget = bench.arguments.memory_tokens
     heads = bench.model.heads()
-    few, many = heads_of(bench, spread(bench.model.shape[0], 3)), heads
+    few, many = heads_of(bench, spread(bench.model.shape[0], bench.model.shape[0] // 2)), heads
     rows = max(1, budget // inputs.tokens)
     ids = inputs.ids.repeat(-(-rows // len(inputs.ids)), 1)[:rows]
 
