@@ -13,6 +13,7 @@ from headwise.metrics import metric
 from headwise.model.encode import batch_of, encode_rows
 from headwise.model.engine import Engine
 from headwise.scores import methods
+from headwise.scores.registry import check_method_options
 from helpers import HeadsByHook, plain_logits, word_task
 
 
@@ -130,3 +131,15 @@ def test_on_the_real_model_effects_equal_a_loop_of_hooks(smollm2):
 
         with HeadsByHook(smollm2, off):
             np.testing.assert_allclose(effect, full - diff(), atol=1e-4)
+
+
+def test_an_option_of_another_method_is_refused_with_that_method():
+    with pytest.raises(
+        HeadwiseError, match=r"precision is an option of ablation, not of attribution, random"
+    ):
+        check_method_options(["graddrop", "precision"], ["attribution", "random"])
+    with pytest.raises(
+        HeadwiseError, match=r"unknown option of the methods 'gradrop'; did you mean 'graddrop'"
+    ):
+        check_method_options(["gradrop"], ["attribution"])
+    check_method_options(["graddrop", "precision"], ["attribution", "ablation"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -151,6 +152,7 @@ def test_abilities_examples_and_methods_can_be_chosen(tiny, data, tmp_path, monk
     [
         ({"abilities": ["animal"]}, "did you mean 'animals'"),
         ({"n": 2}, "has 2 examples, and a probe needs at least 3"),
+        ({"n": 0}, "n is 0; an ability needs at least one example"),
         ({"methods": ["prob"]}, "did you mean 'probe'"),
         ({"task_options": {"columns": {"label": "labels"}}}, "unknown column"),
         ({"data": None, "limit": 3}, "limit cuts a file"),
@@ -160,6 +162,17 @@ def test_abilities_examples_and_methods_can_be_chosen(tiny, data, tmp_path, monk
 def test_a_mistake_ends_the_run_before_it_begins(tiny, data, tmp_path, settings, said):
     with pytest.raises(HeadwiseError, match=said):
         carried_out(tiny, tmp_path / "run", **{"data": data, **settings})
+
+
+def test_labels_of_one_group_are_refused_by_the_name_of_their_file_before_the_run_begins(
+    tiny, data, tmp_path
+):
+    lines = [json.loads(line) | {"group": "one"} for line in Path(data).read_text().splitlines()]
+    path = tmp_path / "grouped.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(HeadwiseError, match=r"of task '.*grouped.jsonl' has [01] groups? of examples"):
+        carried_out(tiny, tmp_path / "run", str(path))
+    assert not (tmp_path / "run" / "tables").exists()
 
 
 def test_data_without_labels_is_refused_with_the_way_out(tiny, tmp_path):

@@ -46,7 +46,7 @@ LOGIT_BUDGET = 2**26
 """Most logits held at once, in numbers: 256 MB in float32; four times as many on an accelerator, which is idle with
 few rows."""
 CPU_FILLED = 1024
-"""Tokens that keep two cores as busy as more would."""
+"""Tokens that keep two cores as busy as more would; a backward pass, which remembers every layer, has twice as many."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class Engine:
             for numbers in self._partition(2):
                 examples = [self.rows[n].example for n in numbers]
                 longest = max(len(self.rows[n].ids) for n in numbers)
-                at_once = max(1, self.batch_tokens // (2 * len(numbers) * longest))
+                at_once = max(1, self._slope_tokens // (len(numbers) * longest))
                 for first in range(0, len(levels), at_once):
                     some = np.asarray(levels[first : first + at_once], dtype=np.float64)
                     at = np.broadcast_to(
@@ -281,6 +281,12 @@ class Engine:
                     total[examples] += slopes.reshape(len(some), len(numbers), *self.model.shape).sum(axis=0)
                     self._advance(len(some) * len(numbers))
         return total / len(levels)
+
+    @property
+    def _slope_tokens(self) -> int:
+        """Most tokens of a backward pass over several levels."""
+        most = self.batch_tokens // 2
+        return min(most, 2 * CPU_FILLED) if self.model.device.type == "cpu" else most
 
     def _check_slopes(self) -> None:
         if not self.metric.differentiable:

@@ -121,6 +121,8 @@ def _adaptive(
         **{name: on_heads(getattr(found, name)) for name in ("stderr", "lo", "hi", "p")},
         "n": np.nan_to_num(on_heads(found.n)).astype(int),
     }
+    if not population:
+        rule += f" (intervals of the mean over these {len(setup.task)} examples; p and q are of examples like them)"
     setup.details |= _account(found, rule, attribution is not None, heads, engine)
     return on_heads(found.examples)
 

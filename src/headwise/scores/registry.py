@@ -7,7 +7,7 @@ up in the command line, in the tables and in the report by itself.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,6 +132,21 @@ def method(name: str) -> Method:
     if name not in known:
         raise unknown("method", name, known)
     return known[name]
+
+
+def check_method_options(options: Iterable[str], chosen: Sequence[str]) -> None:
+    """An option that none of the chosen methods takes is refused, with the methods that do."""
+    known = {name: method(name).options for name in chosen}
+    for option in options:
+        if any(option in takes for takes in known.values()):
+            continue
+        others = [name for name, other in methods().items() if option in other.options]
+        if others:
+            raise HeadwiseError(
+                f"{option} is an option of {', '.join(others)}, not of {', '.join(chosen)}; choose such a method, or "
+                f"leave {option} out"
+            )
+        raise unknown("option of the methods", option, {name for takes in known.values() for name in takes})
 
 
 def score(

@@ -28,6 +28,8 @@ def abilities_of(settings: Any, bench: Workbench, model: Model) -> dict[str, Tas
 
     Reads `tasks`, `data`, `task_options`, `limit`, `abilities`, `n` and `seed` of the settings.
     """
+    if settings.n is not None and settings.n < 1:
+        raise HeadwiseError(f"n is {settings.n}; an ability needs at least one example")
     found: dict[str, Task] = {}
     for source in _sources(settings, bench, model):
         by_label: dict[str, list[Any]] = {}
@@ -46,14 +48,19 @@ def abilities_of(settings: Any, bench: Workbench, model: Model) -> dict[str, Tas
     return {label: found[label] for label in in_order if label in (settings.abilities or found)}
 
 
-def together(tasks: dict[str, Task]) -> Task:
+def together(tasks: dict[str, Task], name: str = "abilities") -> Task:
     """All abilities as one task, one ability after the other."""
     examples = tuple(example for task in tasks.values() for example in task)
-    return Task("abilities", examples, next(iter(tasks.values())).metric)
+    return Task(name, examples, next(iter(tasks.values())).metric)
+
+
+def sources(settings: Any) -> tuple[str, ...]:
+    """The names of the tasks and of the file that examples are taken from; the built-in abilities by default."""
+    return (*settings.tasks, *((settings.data,) if settings.data is not None else ())) or ("abilities",)
 
 
 def _sources(settings: Any, bench: Workbench, model: Model) -> list[Task]:
-    names = (*settings.tasks, *((settings.data,) if settings.data is not None else ())) or ("abilities",)
+    names = sources(settings)
     built_in = families()
     if settings.limit is not None and all(name in built_in for name in names):
         raise HeadwiseError(

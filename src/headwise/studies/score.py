@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError
 from headwise.figures.heatmap import score_map
 from headwise.figures.style import file_name, save
 from headwise.heads import Scores
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.scores import method, score
+from headwise.scores.registry import check_method_options
 from headwise.studies.registry import register
 from headwise.studies.settings import StudySettings
 from headwise.studies.workbench import Workbench
@@ -48,12 +49,9 @@ class ScoreSettings(StudySettings):
 @register("score", question="Which heads matter for this task?", settings=ScoreSettings)
 def carry_out(settings: ScoreSettings, bench: Workbench, folder: RunFolder) -> None:
     n = min(settings.n, QUICK) if settings.quick else settings.n
-    options = [
-        method(name).options for name in settings.methods
-    ]  # an unknown one ends the run before it begins
-    for option in settings.method_options:
-        if not any(option in known for known in options):
-            raise unknown("option of the methods", option, {name for known in options for name in known})
+    check_method_options(
+        settings.method_options, settings.methods
+    )  # an unknown one ends the run before it begins
     cells = []
     called: dict[tuple[str, str], tuple[str, str]] = {}
     for model_name in settings.models:

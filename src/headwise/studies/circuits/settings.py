@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.scores import method
+from headwise.scores.registry import check_method_options
 from headwise.studies.settings import StudySettings
 from headwise.sweeps.curve import check_threshold
 from headwise.sweeps.sweep import ACTIONS, CONTROLS
@@ -110,10 +110,7 @@ class CircuitsSettings(StudySettings):
 
 def check(settings: CircuitsSettings) -> None:
     """A mistake should end the run before it begins."""
-    known = [method(name).options for name in settings.orders]
-    for option in settings.method_options:
-        if not any(option in options for options in known):
-            raise unknown("option of the orders' methods", option, {name for o in known for name in o})
+    check_method_options(settings.method_options, settings.orders)
     choices = (("ranking", settings.by, RANKINGS), ("control", settings.controls, CONTROLS))
     for what, given, valid in (*choices, ("action", (settings.action,), ACTIONS)):
         for name in given:

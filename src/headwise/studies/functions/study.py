@@ -23,7 +23,7 @@ from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_t
 from headwise.scores import method, score
 from headwise.scores.probe import check_labels, probe
 from headwise.stats.elbow import elbow_count
-from headwise.studies.abilities import abilities_of, together
+from headwise.studies.abilities import abilities_of, sources, together
 from headwise.studies.functions.tables import agreement_rows, overlap_rows, scores_fingerprint
 from headwise.studies.registry import register
 from headwise.studies.score import example_table
@@ -74,7 +74,9 @@ def carry_out(settings: FunctionsSettings, bench: Workbench, folder: RunFolder) 
     for name in settings.models:
         by_model[name] = abilities_of(settings, bench, bench.model(name))
         if "probe" in settings.methods:
-            check_labels([label for label, task in by_model[name].items() for _ in task], "abilities")
+            every = together(by_model[name])
+            labels = [label for label, task in by_model[name].items() for _ in task]
+            check_labels(labels, ", ".join(sources(settings)), every.groups())
     cells = [
         cell
         for name, tasks in by_model.items()
