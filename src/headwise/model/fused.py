@@ -39,7 +39,8 @@ class Fused:
         self.parts = [part for block in reach.blocks for part in _parts(block)]
         self.families = _families(reach)
         weights = (tuple(p.shape) for p in reach.blocks[-1].parameters())
-        self.sizes = (*weights, *{(site.heads, site.head_dim, site.kv_heads) for site in reach.sites})
+        heads = {(site.heads, site.head_dim, site.kv_heads) for site in reach.sites}
+        self.sizes = (*weights, *sorted(heads))
         self.works = self._proven()
 
     @contextmanager

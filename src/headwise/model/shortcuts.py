@@ -124,8 +124,9 @@ def narrowable_tail(reach: Reach, plain: Tensor, noise: float) -> tuple[nn.Modul
     found: list[nn.Module] = []
     for part in (*settled, *largest):
         nested = any(part in other.modules() or other in part.modules() for other in found)
-        if not nested and _only_its_own_token(reach, part, plain, noise):
-            found += [part] if _narrows(reach.model, [*found, part], plain, noise) else []
+        alone = not nested and _only_its_own_token(reach, part, plain, noise)
+        if alone and _narrows(reach.model, [*found, part], plain, noise):
+            found.append(part)
     return tuple(found)
 
 
