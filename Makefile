@@ -74,7 +74,7 @@ $(COMET)/.ready:
 
 # Try every family again with the pinned transformers, and write the table that ships.
 families: $(STAMP)
-	$(BIN)/python -m headwise.model.families
+	$(BIN)/python -m headwise.model.verify.families
 
 $(STAMP):
 	$(PYTHON) -m venv $(VENV)

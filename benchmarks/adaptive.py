@@ -25,7 +25,7 @@ import numpy as np
 
 from common import RESULTS, about, write
 from headwise.scores.ablation import BACKWARD_ROWS
-from headwise.scores.adaptive import to_precision, top_k
+from headwise.scores.adaptive.adaptive import to_precision, top_k
 
 PRECISION = 0.1
 
@@ -137,7 +137,7 @@ def exact_table(cache: Path | None, examples: int, device: str | None) -> dict[s
     import headwise as hw
     from headwise.heads import single_gates
     from headwise.metrics import metric
-    from headwise.model.engine import Engine
+    from headwise.model.measure.engine import Engine
 
     model = hw.load("smollm2", device=device, dtype="float32")
     task = hw.task("ioi", examples, tokens=model.tokens)

@@ -13,7 +13,7 @@ import argparse
 import headwise as hw
 from common import RESULTS, about, write
 from headwise.metrics import metric
-from headwise.model.engine import Engine
+from headwise.model.measure.engine import Engine
 from headwise.tasks import families
 
 

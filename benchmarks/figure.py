@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headwise.figures.style import house_style
+from headwise.charts.style import house_style
 from table import RESULTS, SHORT, load
 
 COLOURS = {

@@ -21,7 +21,7 @@ import headwise as hw
 from common import RESULTS, about, peak_mb, timed, write
 from headwise.heads import mask_gates, single_gates
 from headwise.metrics import metric
-from headwise.model.engine import Engine
+from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from jobs.ablation import spread
 from jobs.shapes import SHAPES, random_model, word_task, word_tokenizer
@@ -110,7 +110,7 @@ def draw(found: dict[str, Any], path: Any) -> None:
     from matplotlib import pyplot as plt
     from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-    from headwise.figures.style import house_style
+    from headwise.charts.style import house_style
 
     with house_style():
         figure, axes = plt.subplots(2, len(found), figsize=(2.4 * len(found), 4.6), layout="constrained")

@@ -26,7 +26,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 
-from headwise.runs import Cell, CellResult, RunFolder, execute
+from headwise.runs.executors import execute
+from headwise.runs import Cell, CellResult, RunFolder
 
 RESULTS = Path(__file__).parent / "results"
 MARKS = 20

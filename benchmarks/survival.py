@@ -40,9 +40,9 @@ OPENED = "opened"
 
 def child(arguments: list[str], notes: Path, said: Path) -> None:
     """The command line itself; only, each cell that is begun is noted in a file. Never returns."""
-    from headwise.cli import main
-    from headwise.runs import Cell, CellResult, LocalExecutor, RunFolder
-    from headwise.runs.folder import Compute
+    from headwise.cli.app import main
+    from headwise.runs import (Cell, CellResult, LocalExecutor, RunFolder)
+    from headwise.runs.folder.folder import Compute
 
     out = os.open(said, os.O_WRONLY | os.O_TRUNC | os.O_CREAT)
     os.dup2(out, 1)
@@ -96,7 +96,7 @@ def make_model(place: Path) -> Path:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from headwise.model.tiny import tiny_model
+    from headwise.model.verify.tiny import tiny_model
 
     vocabulary = {word: number for number, word in enumerate(["<unk>", *WORDS])}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -328,10 +328,10 @@ def main() -> None:
     import torch
     import transformers.models.llama.modeling_llama  # noqa: F401 - so that no session has to
 
-    import headwise.cli
-    import headwise.studies.registry
+    import headwise.cli.app
+    import headwise.studies.base
 
-    headwise.studies.registry.studies()
+    headwise.studies.base.studies()
     os.environ["HF_HUB_OFFLINE"] = "1"
     with tempfile.TemporaryDirectory() as place:
         found = survive(Path(place), given.kills, given.abilities, given.examples, given.seed)

@@ -34,7 +34,7 @@ def word_tokenizer():
 def tiny(word_tokenizer):
     """A tiny random Llama with grouped keys: 4 layers × 4 heads."""
     import headwise as hw
-    from headwise.model.tiny import tiny_model
+    from headwise.model.verify.tiny import tiny_model
 
     hf = tiny_model("llama", vocab_size=len(word_tokenizer)).to(DEVICE)
     return hw.load(hf, tokenizer=word_tokenizer, name="tiny")
@@ -44,7 +44,7 @@ def tiny(word_tokenizer):
 def tiny64(word_tokenizer):
     """A tiny GPT-2 in float64, for finite differences: Llama's norms pass through float32 whatever the weights."""
     import headwise as hw
-    from headwise.model.tiny import tiny_model
+    from headwise.model.verify.tiny import tiny_model
 
     hf = tiny_model("gpt2", vocab_size=len(word_tokenizer)).to(DEVICE, torch.float64)
     return hw.load(hf, tokenizer=word_tokenizer, name="tiny64")

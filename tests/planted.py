@@ -7,7 +7,7 @@ import json
 import torch
 
 import headwise as hw
-from headwise.model.tiny import tiny_model
+from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
 from helpers import WORDS, HeadsByHook, plain_logits
 

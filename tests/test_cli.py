@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from headwise.cli import main
-from headwise.model.tiny import tiny_model
+from headwise.cli.app import main
+from headwise.model.verify.tiny import tiny_model
 from helpers import make_word_tokenizer
 
 
 def headwise(*arguments, cwd=None, **options):
-    code = "from headwise.cli import main; main()"
+    code = "from headwise.cli.app import main; main()"
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
@@ -56,7 +56,7 @@ def here(monkeypatch, capsys, caplog, tmp_path):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A tiny model whose tokenizer knows the words of the task `induction`."""
-    from headwise.tasks.induction import WORDS
+    from headwise.tasks.builtin.induction import WORDS
 
     tokenizer = make_word_tokenizer(WORDS)
     place = tmp_path_factory.mktemp("models") / "tiny"
@@ -70,7 +70,7 @@ def test_help_answers_without_loading_torch():
     assert done.returncode == 0
     for command in ("check", "list", "score", "run", "demo"):
         assert command in done.stdout
-    probe = "import sys; import headwise.cli; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    probe = "import sys; import headwise.cli.app; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
 
 
@@ -251,7 +251,7 @@ def test_a_study_file_and_flags_give_the_same_run(folder, tmp_path, here):
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path):
     import signal
 
-    code = "from headwise.cli import main; main()"
+    code = "from headwise.cli.app import main; main()"
     arguments = f"score {folder} induction -n 2000 --batch-tokens 64 --out {tmp_path / 'run'} --device cpu"
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments.split(), *"--method random --method ablation".split()],

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.controls import layer_matched_heads, layer_matched_order, random_heads, random_order
+from headwise.heads.controls import (layer_matched_heads, layer_matched_order, random_heads, random_order)
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, Scores, keep_gates, load_order, mask_gates, save_order, single_gates
+from headwise.heads import (Head, Scores, keep_gates, load_order, mask_gates, save_order, single_gates)
 
 ABOUT = {"model": "m", "task": "t", "method": "ablation", "metric": "logit_diff"}
 

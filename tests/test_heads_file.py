@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from headwise.cli import app
+from headwise.cli.app import app
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores, save_order
-from headwise.heads_file import read_heads
+from headwise.heads.heads_file import read_heads
 
 VALUES = np.array([[0.1, -3.0], [2.0, 0.5]])
 
@@ -57,7 +57,7 @@ def test_of_several_maps_one_must_be_named(tmp_path):
 
 
 def test_the_command_writes_a_checkpoint_and_says_what_it_did(tiny, tmp_path, monkeypatch):
-    import headwise.model.load as load_module
+    import headwise.model.load.load as load_module
 
     monkeypatch.setattr(load_module, "load", lambda name, **_: tiny)
     (tmp_path / "heads.json").write_text(json.dumps(["L1H2", "L0H0", "L3H3"]))

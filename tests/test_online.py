@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from headwise.model.tiny import tiny_model
+from headwise.model.verify.tiny import tiny_model
 from helpers import make_word_tokenizer
 
 

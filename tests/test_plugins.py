@@ -25,12 +25,12 @@ def _installed(folder, code):
     about = folder / "echo_plugin-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: echo-plugin\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[headwise.plugins]\necho = echo_plugin\n")
+    (about / "entry_points.txt").write_text("[headwise.registry]\necho = echo_plugin\n")
 
 
 def _headwise(folder, *words):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
-    command = [sys.executable, "-m", "headwise.cli", *words]
+    command = [sys.executable, "-m", "headwise.cli.app", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 

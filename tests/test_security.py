@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.model import bundled
+from headwise.model.load import bundled
 from helpers import REPOSITORY
 
 SOURCES = sorted((REPOSITORY / "src").rglob("*.py"))

@@ -19,7 +19,7 @@ from bench import Bench
 from common import Cost, in_turns, matrix_rate, peak_mb
 from headwise.heads import Head, single_gates
 from headwise.metrics import metric
-from headwise.model.engine import Engine
+from headwise.model.measure.engine import Engine
 from headwise.tasks import Example, Task
 from jobs.ablation import spread, with_baseline
 from ways.hooks import Hooks

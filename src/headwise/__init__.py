@@ -16,9 +16,9 @@ from headwise.errors import HeadwiseError
 if TYPE_CHECKING:
     from headwise.harness import lm_eval
     from headwise.heads import Head, Scores
-    from headwise.model.attention import attention
-    from headwise.model.generate import generate
-    from headwise.model.load import load
+    from headwise.model.attention.attention import attention
+    from headwise.model.generation.generate import generate
+    from headwise.model.load.load import load
     from headwise.scores import score
     from headwise.scores.compare import compare
     from headwise.studies import run
@@ -32,10 +32,10 @@ _HOMES = {
     "Scores": "headwise.heads",
     "Task": "headwise.tasks",
     "compare": "headwise.scores.compare",
-    "attention": "headwise.model.attention",
-    "generate": "headwise.model.generate",
+    "attention": "headwise.model.attention.attention",
+    "generate": "headwise.model.generation.generate",
     "lm_eval": "headwise.harness",
-    "load": "headwise.model.load",
+    "load": "headwise.model.load.load",
     "run": "headwise.studies",
     "score": "headwise.scores",
     "sweep": "headwise.sweeps.sweep",

@@ -316,7 +316,7 @@ class Scores:
 
     def plot(self, **options: Any) -> Any:
         """Draw the layer × head map; returns the matplotlib figure."""
-        from headwise.figures.heatmap import score_map
+        from headwise.charts.heatmap import score_map
 
         return score_map(self.table(), signed=self.signed, **options)
 
@@ -327,7 +327,7 @@ class Scores:
 
     def _repr_png_(self) -> bytes:
         """In a notebook, the map."""
-        from headwise.figures.style import png
+        from headwise.charts.style import png
 
         return png(self.plot())
 

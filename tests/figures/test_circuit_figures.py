@@ -10,8 +10,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from headwise.figures.attention import kept_heads
-from headwise.figures.circuits import COLOURS, explained_panels
+from headwise.charts.attention import kept_heads
+from headwise.charts.explained_effect import COLOURS, explained_panels
 
 TASKS = ("greater_than", "ioi", "docstring", "ioi_long")
 

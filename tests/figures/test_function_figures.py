@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from headwise.figures.functions import ability_maps, overlap_matrix, saturation
+from headwise.studies.functions.charts import ability_maps, overlap_matrix, saturation
 
 ABILITIES = (
     "Knowledge Recall,Retrieval,Logical Reasoning,Decision-making,Semantic Understanding,"

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from headwise.figures.prompt_maps import activation_panels, affine_panels, length_curves, moved_maps
-from headwise.figures.prompts import headline, prompt_figure, significance
+from headwise.studies.prompts.map_charts import (activation_panels, affine_panels, length_curves, moved_maps)
+from headwise.studies.prompts.charts import headline, prompt_figure, significance
 
 CONDITIONS = ["none", "meaningless", "meaningful"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from headwise.figures.sparsify import edge_figure, training_curve
+from headwise.sparsify.charts import edge_figure, training_curve
 
 
 def test_the_training_curve_shows_what_is_in_its_tables():

@@ -16,8 +16,8 @@ from fuzz.mutate import WORDS, bent, damaged, dumped, hostile
 from headwise.errors import HeadwiseError
 from headwise.report import write_report
 from headwise.runs import read_info, read_table
-from headwise.studies.registry import studies
-from headwise.studies.settings import plain, resolve
+from headwise.studies.base import studies
+from headwise.studies.settings.resolve import plain, resolve
 from headwise.studies.verify import verify
 from headwise.studies.workbench import Workbench
 from helpers import make_word_tokenizer
@@ -35,7 +35,7 @@ def _kept() -> Path:
 
 @cache
 def _model_folder(family: str) -> Path:
-    from headwise.model.tiny import tiny_model as make
+    from headwise.model.verify.tiny import tiny_model as make
 
     tokenizer = make_word_tokenizer()
     place = _kept() / f"model-{family}"
@@ -242,7 +242,7 @@ def command_line(draw: random.Random, place: Path) -> str:
     """Arguments that nobody should type: exit 2 with one sentence, never a traceback."""
     from typer.testing import CliRunner
 
-    from headwise.cli import app
+    from headwise.cli.app import app
 
     arguments = draw.choice((_run_arguments, _task_arguments, _report_arguments, _export_arguments))(
         draw, place

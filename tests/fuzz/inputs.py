@@ -17,13 +17,13 @@ import headwise as hw
 from fuzz.mutate import WORDS, bent, damaged, dumped, hostile
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores
-from headwise.heads_file import read_heads
+from headwise.heads.heads_file import read_heads
 from headwise.metrics import metric
-from headwise.model.engine import Engine
-from headwise.studies.registry import studies
-from headwise.studies.settings import assignments, plain, resolve
-from headwise.tasks.files import load_task
-from headwise.tasks.mappings import registered
+from headwise.model.measure.engine import Engine
+from headwise.studies.base import studies
+from headwise.studies.settings.resolve import assignments, plain, resolve
+from headwise.tasks.files.load_task import load_task
+from headwise.tasks.files.mappings import registered
 from helpers import make_word_tokenizer, word_task
 
 PLAIN = [
@@ -224,7 +224,7 @@ def _scores(path: Path, ending: str, draw: random.Random) -> None:
 
 @cache
 def tiny_model() -> Any:
-    from headwise.model.tiny import tiny_model as make
+    from headwise.model.verify.tiny import tiny_model as make
 
     tokenizer = make_word_tokenizer()
     return hw.load(make("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer, name="tiny")

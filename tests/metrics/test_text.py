@@ -9,10 +9,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from headwise import listing
+from headwise.cli import listing
 from headwise.errors import HeadwiseError
 from headwise.metrics import metrics, text_metric, text_metrics
-from headwise.metrics.normal import words
+from headwise.metrics.text.normal import words
 
 PAIRS = [
     ("the cat sat on the mat", "the cat sat on a mat"),
@@ -129,7 +129,7 @@ def test_the_cosine_is_of_mean_token_vectors():
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    from headwise.model import bundled
+    from headwise.model.load import bundled
 
     values = text_metric("cosine").values(TEXTS, full=OTHERS)
     assert values[1] == pytest.approx(1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.model.answers import answer_outputs
+from headwise.model.outputs.answers import answer_outputs
 from headwise.tasks import Example
 from helpers import HeadsByHook, plain_logits
 
@@ -53,7 +53,7 @@ def test_progress_counts_every_example_once(tiny):
 
 
 def test_out_of_memory_goes_on_with_halves(tiny, monkeypatch):
-    import headwise.model.answers as answers
+    import headwise.model.outputs.answers as answers
 
     expected = answer_outputs(tiny, EXAMPLES)
     real = answers._means

@@ -8,9 +8,9 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.arm import arm, redistributed
-from headwise.model.mlp_gates import first_gate, mlp_gates, watching_gates
-from headwise.model.tiny import tiny_model
+from headwise.model.arm.arm import arm, redistributed
+from headwise.model.arm.mlp_gates import first_gate, mlp_gates, watching_gates
+from headwise.model.verify.tiny import tiny_model
 from helpers import WORDS, plain_logits
 
 PROMPTS = [" ".join(np.random.default_rng(n).choice(WORDS, length)) for n, length in enumerate((3, 7, 12))]

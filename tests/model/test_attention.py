@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model import reported
-from headwise.model.families import shipped
-from headwise.model.reach import Reach
-from headwise.model.tiny import tiny_model
-from headwise.model.weights import weight_blocks
+from headwise.model.attention import reported
+from headwise.model.verify.families import shipped
+from headwise.model.sites.reach import Reach
+from headwise.model.verify.tiny import tiny_model
+from headwise.model.attention.weights import weight_blocks
 
 BAR = 1e-5
 HOOKED = [f.name for f in shipped()[1] if f.status == "reached" and f.how.startswith("projection hook")]
@@ -151,7 +151,7 @@ def test_gates_act_in_hooked_families_too():
 
 def test_a_long_prompt_of_a_hooked_family_is_refused_before_it_fills_the_memory(monkeypatch):
     model = hw.load(tiny_model("gptj"), name="gptj")
-    monkeypatch.setattr("headwise.model.reported.LARGEST", 16 * 100)
+    monkeypatch.setattr("headwise.model.attention.reported.LARGEST", 16 * 100)
     assert len(hw.attention(model, token_lists(10), "L0H0")) == 1
     with pytest.raises(HeadwiseError, match="all maps of all heads are held at once"):
         hw.attention(model, token_lists(11), "L0H0")
@@ -284,7 +284,7 @@ def test_any_block_of_queries_gives_the_same_weights(tiny, block):
 
 @pytest.mark.parametrize("elements", [1, 100, 2**22])
 def test_streamed_profiles_equal_those_of_whole_maps(tiny, monkeypatch, elements):
-    monkeypatch.setattr("headwise.model.weights._BLOCK_CPU", elements)
+    monkeypatch.setattr("headwise.model.attention.weights._BLOCK_CPU", elements)
     for one in hw.attention(tiny, token_lists(17, 5, 9, 2, 1), maps=True):
         for place in range(len(one.heads)):
             np.testing.assert_allclose(one.profile[place], slow_profile(one.maps[place]), atol=1e-6)
@@ -431,7 +431,7 @@ def test_prompts_without_tokens_and_bare_numbers_are_refused(tiny):
 
 
 def test_maps_that_would_fill_the_memory_are_refused_before_anything_runs(tiny, monkeypatch):
-    monkeypatch.setattr("headwise.model.attention.LARGEST_MAPS", 16 * 100)
+    monkeypatch.setattr("headwise.model.attention.attention.LARGEST_MAPS", 16 * 100)
     assert len(hw.attention(tiny, token_lists(10), maps=True)) == 1
     with pytest.raises(HeadwiseError, match="maps of 16 heads over these prompts"):
         hw.attention(tiny, token_lists(11), maps=True)

@@ -26,11 +26,11 @@ import numpy as np
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.model import bundled
-from headwise.model.bundled import MANIFEST, Asset, fetch
-from headwise.model.gguf import _tokenizer as gguf_tokenizer
-from headwise.model.gguf import convert as convert_gguf
-from headwise.model.gguf import wants_bos
+from headwise.model.load import bundled
+from headwise.model.load.bundled import MANIFEST, Asset, fetch
+from headwise.model.load.gguf import _tokenizer as gguf_tokenizer
+from headwise.model.load.gguf import convert as convert_gguf
+from headwise.model.load.gguf import wants_bos
 
 WANTED = {"fake_asset/model/config.json": "config.json", "fake_asset/model/sub/data.bin": "sub/data.bin"}
 CONTENT = {
@@ -439,7 +439,7 @@ def test_damage_is_noticed_by_the_quick_check_and_put_right(kind, fake, cache, c
 CHILD = """
 import json, os, sys, time
 from pathlib import Path
-from headwise.model import bundled
+from headwise.model.load import bundled
 
 facts, wheel, journal, mode = json.loads(sys.argv[1])
 bundled._ASSETS["fake"] = bundled.Asset(**facts)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.tiny import tiny_model
+from headwise.model.verify.tiny import tiny_model
 from helpers import make_word_tokenizer
 
 

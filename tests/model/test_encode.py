@@ -7,9 +7,9 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.metrics import metric
-from headwise.model.encode import encode_rows
-from headwise.model.engine import Engine
-from headwise.model.text import Text
+from headwise.model.tokens.encode import encode_rows
+from headwise.model.measure.engine import Engine
+from headwise.model.tokens.text import Text
 from headwise.tasks import Example, Task
 from helpers import plain_logits
 

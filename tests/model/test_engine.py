@@ -9,10 +9,10 @@ from torch import nn
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, keep_gates, mask_gates, ones, single_gates
+from headwise.heads import (Head, keep_gates, mask_gates, ones, single_gates)
 from headwise.metrics import metric, metrics
-from headwise.model.engine import Engine
-from headwise.model.tiny import tiny_model
+from headwise.model.measure.engine import Engine
+from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
 from helpers import HeadsByHook, plain_logits, word_task
 

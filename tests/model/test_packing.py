@@ -8,12 +8,12 @@ import torch
 
 import headwise as hw
 from headwise.metrics import metric
-from headwise.model.encode import encode_rows
-from headwise.model.engine import Engine
-from headwise.model.packing import Packed, packing_works
-from headwise.model.target_logprobs import plain_unembedding, target_logprobs
-from headwise.model.tiny import tiny_model
-from headwise.scores.gate_likelihood import GateLikelihood
+from headwise.model.tokens.encode import encode_rows
+from headwise.model.measure.engine import Engine
+from headwise.model.backward.packing import Packed, packing_works
+from headwise.model.backward.target_logprobs import plain_unembedding, target_logprobs
+from headwise.model.verify.tiny import tiny_model
+from headwise.scores.gates.likelihood import GateLikelihood
 from helpers import plain_logits, word_task
 
 
@@ -78,8 +78,8 @@ def test_an_unembedding_is_plain_only_where_its_result_is_the_logits(family, pla
 
 @pytest.mark.parametrize(("held", "words"), [(1, 10_000), (3, 7), (100, 1), (100, 16)])
 def test_log_p_and_its_slopes_do_not_depend_on_how_many_logits_are_held(tiny, monkeypatch, held, words):
-    monkeypatch.setattr("headwise.model.target_logprobs.POSITIONS", held)
-    monkeypatch.setattr("headwise.model.target_logprobs.WORDS", words)
+    monkeypatch.setattr("headwise.model.backward.target_logprobs.POSITIONS", held)
+    monkeypatch.setattr("headwise.model.backward.target_logprobs.WORDS", words)
     ids = torch.arange(3, 13).reshape(2, 5)
     positions, tokens = torch.tensor([[1, 2, 4], [0, 3, 4]]), torch.tensor([[7, 1, 2], [9, 9, 4]])
     bias = torch.zeros(1, requires_grad=True)

@@ -9,11 +9,11 @@ from torch.nn import functional
 
 import headwise as hw
 from headwise.metrics import metric
-from headwise.model import products
-from headwise.model.engine import Engine
-from headwise.model.products import faster_products, onednn_works
-from headwise.model.remembered import remembering_less
-from headwise.model.tiny import tiny_model
+from headwise.model.forward import products
+from headwise.model.measure.engine import Engine
+from headwise.model.forward.products import faster_products, onednn_works
+from headwise.model.backward.remembered import remembering_less
+from headwise.model.verify.tiny import tiny_model
 from helpers import word_task
 
 needs_onednn = pytest.mark.skipif(not onednn_works(), reason="this torch has no oneDNN product")
@@ -79,7 +79,7 @@ def test_gradients_of_many_families_are_those_of_the_model_as_it_is(word_tokeniz
     values, slopes = Engine(model, task, metric("mean_logprob")).gradients()
     assert abs(slopes).max() > 1e-4
     monkeypatch.setattr(products, "onednn_works", lambda: False)
-    monkeypatch.setattr("headwise.model.engine.remembering_less", torch.enable_grad)
+    monkeypatch.setattr("headwise.model.measure.engine.remembering_less", torch.enable_grad)
     expected = Engine(model, task, metric("mean_logprob")).gradients()
     assert values == pytest.approx(expected[0], abs=1e-5)
     assert slopes == pytest.approx(expected[1], abs=1e-5)

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
-from headwise.model import proof, reach
-from headwise.model.proof import prove, zeroed_columns
-from headwise.model.tiny import tiny_model
+from headwise.model.verify import proof
+from headwise.model.sites import reach
+from headwise.model.verify.proof import prove, zeroed_columns
+from headwise.model.verify.tiny import tiny_model
 
 
 def test_a_model_in_training_mode_is_refused():

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.model.reach import Reach
-from headwise.model.tiny import tiny_model
+from headwise.model.sites.reach import Reach
+from headwise.model.verify.tiny import tiny_model
 
 
 @pytest.mark.parametrize("family", ["deepseek_v32", "glm_moe_dsa", "llama", "gemma2", "gpt2"])

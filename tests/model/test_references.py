@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.model import references
-from headwise.model.encode import encode_rows
-from headwise.model.references import mean_outputs
+from headwise.model.measure import references
+from headwise.model.tokens.encode import encode_rows
+from headwise.model.measure.references import mean_outputs
 from headwise.tasks import Example
 
 PROMPTS = [

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from headwise.model.schedule import alike, batch_size, batches, blocks_of_rows, queues
+from headwise.model.forward.schedule import (alike, batch_size, batches, blocks_of_rows, queues)
 
 
 def draws(seed, variants=9, layers=6, heads=2):

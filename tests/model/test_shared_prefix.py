@@ -10,9 +10,9 @@ import pytest
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import ones
-from headwise.model import generate as generate_module
-from headwise.model.decode import Batch, abilities
-from headwise.model.tiny import tiny_model
+from headwise.model.generation import generate as generate_module
+from headwise.model.generation.decode import Batch, abilities
+from headwise.model.verify.tiny import tiny_model
 from helpers import WORDS, make_word_tokenizer
 
 DRAW = np.random.default_rng(3)

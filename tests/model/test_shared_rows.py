@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.heads import Head, keep_gates, mask_gates, single_gates
+from headwise.heads import (Head, keep_gates, mask_gates, single_gates)
 from headwise.metrics import metric
-from headwise.model.engine import Engine
-from headwise.model.proof import prove
-from headwise.model.tiny import tiny_model
+from headwise.model.measure.engine import Engine
+from headwise.model.verify.proof import prove
+from headwise.model.verify.tiny import tiny_model
 from helpers import make_word_tokenizer, word_task
 
 

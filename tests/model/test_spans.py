@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.model.spans import aligned, encoded, locate
-from headwise.model.text import Text
+from headwise.model.tokens.spans import aligned, encoded, locate
+from headwise.model.tokens.text import Text
 from headwise.tasks.conditions import Piece, joined
 
 CORPUS = [

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 import headwise as hw
-from headwise.model.encode import encode_rows
-from headwise.model.packing import Packed
-from headwise.model.products import faster_products, onednn_works, whole_rows
-from headwise.model.remembered import remembering_less
-from headwise.model.row_attention import RowAttention
-from headwise.model.sparing import sparing_works
-from headwise.model.tiny import tiny_model
-from headwise.scores.gate_likelihood import GateLikelihood
+from headwise.model.tokens.encode import encode_rows
+from headwise.model.backward.packing import Packed
+from headwise.model.forward.products import faster_products, onednn_works, whole_rows
+from headwise.model.backward.remembered import remembering_less
+from headwise.model.backward.row_attention import RowAttention
+from headwise.model.backward.sparing import sparing_works
+from headwise.model.verify.tiny import tiny_model
+from headwise.scores.gates.likelihood import GateLikelihood
 from helpers import plain_logits, word_task
 
 needs_onednn = pytest.mark.skipif(not onednn_works(), reason="this torch has no oneDNN product")

@@ -11,10 +11,11 @@ from safetensors.torch import save_file
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model import adapter, sparse
-from headwise.model.edges import EdgeCounts
-from headwise.model.reach import Reach
-from headwise.model.tiny import tiny_model
+from headwise.model.sparse import adapter
+from headwise.model.sparse import edge_gates as sparse
+from headwise.model.sparse.open_edges import EdgeCounts
+from headwise.model.sites.reach import Reach
+from headwise.model.verify.tiny import tiny_model
 from headwise.scores import score
 from helpers import WORDS, plain_logits, word_task
 
@@ -252,7 +253,7 @@ def test_a_control_has_the_adapter_and_no_gates(sparse_folder):
 
 
 def test_an_alias_without_its_files_says_what_to_do(monkeypatch, tmp_path):
-    from headwise.model import companions
+    from headwise.model.load import companions
 
     monkeypatch.setattr(companions, "_DATA", tmp_path)
     with pytest.raises(HeadwiseError, match="headwise sparsify"):
@@ -261,8 +262,8 @@ def test_an_alias_without_its_files_says_what_to_do(monkeypatch, tmp_path):
 
 
 def test_an_alias_loads_the_folder_of_its_name_and_is_listed(sparse_folder, monkeypatch, capsys):
-    from headwise import listing
-    from headwise.model import companions
+    from headwise.cli import listing
+    from headwise.model.load import companions
 
     sparse_folder.rename(sparse_folder.parent / "smollm2-sparse")
     monkeypatch.setattr(companions, "_DATA", sparse_folder.parent)
@@ -274,7 +275,7 @@ def test_an_alias_loads_the_folder_of_its_name_and_is_listed(sparse_folder, monk
 
 
 def test_a_sparse_model_is_not_exported_as_a_dense_one(sparse_folder, tmp_path):
-    from headwise.model.export import export
+    from headwise.model.load.export import export
 
     model = hw.load(sparse_folder, device="cpu")
     with pytest.raises(HeadwiseError, match="edge gates, which no plain checkpoint can hold"):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from headwise.metrics import metric
-from headwise.model.engine import Engine
+from headwise.model.measure.engine import Engine
 from headwise.tasks import Example, Task
 
 UNEQUAL = Task(

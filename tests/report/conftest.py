@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from headwise.heads import Scores
-from headwise.runs import Cell, CellResult, RunFolder, execute
+from headwise.runs.executors import execute
+from headwise.runs import Cell, CellResult, RunFolder
 
 HOSTILE = "<script>window.broken=1</script><img src=x onerror=window.broken=2>"
 

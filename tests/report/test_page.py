@@ -11,8 +11,8 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.report import findings, write_report
 from headwise.runs import RunFolder, read_info
-from headwise.studies import registry
-from headwise.studies.settings import StudySettings
+from headwise.studies import base as registry
+from headwise.studies.settings.resolve import StudySettings
 from report.conftest import HOSTILE, score_table
 
 

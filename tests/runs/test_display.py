@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from headwise.heads import Scores
-from headwise.runs import Cell, CellResult, RunFolder, execute
+from headwise.runs.executors import execute
+from headwise.runs import Cell, CellResult, RunFolder
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

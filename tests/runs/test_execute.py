@@ -17,9 +17,10 @@ import pandas as pd
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.runs import Cell, CellResult, CellStore, Finished, RunFolder, execute, read_info, read_table
-from headwise.runs import store as store_module
-from headwise.runs.encoded import encoded
+from headwise.runs.executors import execute
+from headwise.runs import (Cell, CellResult, CellStore, Finished, RunFolder, read_info, read_table)
+from headwise.runs.store import store as store_module
+from headwise.runs.store.encoded import encoded
 
 from .toy_study import compute, make_cells, run, table_bytes
 

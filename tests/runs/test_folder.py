@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.runs import Cell, CellStore, RunFolder, execute, read_info, read_table
+from headwise.runs.executors import execute
+from headwise.runs import (Cell, CellStore, RunFolder, read_info, read_table)
 
 from .toy_study import compute, make_cells, run
 
@@ -64,7 +65,7 @@ def test_run_json_says_what_was_run_with_what_and_how_it_ended(place: Path) -> N
 
 
 def test_versions_are_found_without_importing_what_they_are_of() -> None:
-    program = "import sys; from headwise.runs.info import versions; versions(); print('numpy' in sys.modules)"
+    program = "import sys; from headwise.runs.folder.info import versions; versions(); print('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
 
 

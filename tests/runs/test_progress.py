@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headwise.runs import progress as public
-from headwise.runs.progress import Pace, _lines, clock, progress
+from headwise import progress as public
+from headwise.progress import (Pace, _lines, clock, progress)
 
 
 class Clock:
@@ -32,7 +32,7 @@ def timeless(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     screen = io.StringIO()
-    module = sys.modules["headwise.runs.progress"]  # the attribute of this name is the function
+    module = sys.modules["headwise.progress"]  # the attribute of this name is the function
     monkeypatch.setattr(module, "_console", lambda: Console(file=screen, force_terminal=True, width=100))
     return screen
 
@@ -137,7 +137,7 @@ def test_nothing_is_shown_when_not_asked_for(capsys: pytest.CaptureFixture[str])
 def test_a_notebook_that_cannot_draw_gets_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = sys.modules["headwise.runs.progress"]
+    module = sys.modules["headwise.progress"]
     monkeypatch.setattr(module, "_console", lambda: Console(force_jupyter=True))
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     with progress("Scoring", total=1) as advance:

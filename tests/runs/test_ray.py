@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.runs import Cell, CellResult, CellStore, RunFolder, execute, read_info
+from headwise.runs.executors import execute
+from headwise.runs import (Cell, CellResult, CellStore, RunFolder, read_info)
 
 from . import toy_study
 from .toy_study import make_cells, run, table_bytes
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
 
-from headwise.runs.ray_executor import ATTEMPTS, RayExecutor  # noqa: E402
+from headwise.runs.executors.ray_executor import ATTEMPTS, RayExecutor# noqa: E402
 
 ray.cloudpickle.register_pickle_by_value(toy_study)
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -175,7 +176,7 @@ def test_without_ray_the_sentence_says_what_to_install(monkeypatch):
 def test_a_cluster_of_our_own_is_closed_to_others_and_another_is_shown_the_token_there_is(tmp_path):
     """In a process of its own, because Ray reads this once, when it is imported."""
     program = (
-        "import os; from headwise.runs.ray_executor import RayExecutor as R; R(%r); print(dict(os.environ))"
+        "import os; from headwise.runs.executors.ray_executor import RayExecutor as R; R(%r); print(dict(os.environ))"
     )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     clean["HOME"] = str(tmp_path)

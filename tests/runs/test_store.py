@@ -13,10 +13,10 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.runs import CellResult, CellStore
-from headwise.runs import store as store_module
-from headwise.runs.columns import encode, to_arrow
-from headwise.runs.salvage import finish_salvage, salvage
-from headwise.runs.store import DamagedError
+from headwise.runs.store import store as store_module
+from headwise.runs.store.columns import encode, to_arrow
+from headwise.runs.store.salvage import finish_salvage, salvage
+from headwise.runs.store.store import DamagedError
 
 from .toy_study import compute, make_cells
 

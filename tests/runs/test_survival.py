@@ -36,7 +36,7 @@ def test_a_study_killed_at_random_moments_ends_with_the_same_tables_and_repeats_
 ):
     program = (
         "import json, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import survival;"
-        "import headwise.cli; print(json.dumps(survival.survive(Path(sys.argv[2]), 2, 2, 2, 1)))"
+        "import headwise.cli.app; print(json.dumps(survival.survive(Path(sys.argv[2]), 2, 2, 2, 1)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(REPOSITORY / "benchmarks"), str(tmp_path)],
@@ -68,7 +68,7 @@ STOPPED = """
 import sys, typer
 sys.argv = ["headwise", "run", "toy"]
 sys.path.insert(0, sys.argv.pop() and {here!r})
-from headwise.cli import _resumable
+from headwise.cli.app import _resumable
 import runs.toy_study as toy, time
 from headwise.runs import CellResult
 def slowly(cell):
@@ -192,9 +192,10 @@ def test_a_file_that_may_not_grow_is_a_sentence_and_nothing_is_lost(tmp_path, li
 @pytest.mark.parametrize("what", ["a table", "a figure", "run.json", "the report"])
 def test_a_disk_that_fills_up_anywhere_is_a_sentence_and_the_old_file_stays(tmp_path, monkeypatch, what):
     from headwise.errors import HeadwiseError
-    from headwise.figures.style import save
+    from headwise.charts.style import save
     from headwise.report import write_report
-    from headwise.runs import RunFolder, disk, write_table
+    from headwise import files as disk
+    from headwise.runs import RunFolder, write_table
 
     run(tmp_path / "run", 2)
     import matplotlib.figure
@@ -229,7 +230,7 @@ def test_a_disk_that_fills_up_anywhere_is_a_sentence_and_the_old_file_stays(tmp_
 
 def test_safetensors_own_words_for_a_full_disk_are_understood(tmp_path):
     from headwise.errors import HeadwiseError
-    from headwise.runs.disk import told
+    from headwise.files import told
 
     class SafetensorError(Exception):
         pass
@@ -272,8 +273,8 @@ def test_the_second_command_on_a_run_folder_says_so_and_exits_with_2(tmp_path):
 
 
 def test_a_clock_that_jumps_changes_nothing_but_the_dates(tmp_path, monkeypatch):
-    from headwise.runs import info as info_module
-    from headwise.runs import store as store_module
+    from headwise.runs.folder import info as info_module
+    from headwise.runs.store import store as store_module
 
     run(tmp_path / "whole", 6)
     leaps = iter([10**9, -(10**9)] * 1000)
@@ -281,7 +282,7 @@ def test_a_clock_that_jumps_changes_nothing_but_the_dates(tmp_path, monkeypatch)
     monkeypatch.setattr(time, "time", lambda: max(0.0, real() + next(leaps)))
     dates = iter([f"{year}-01-01T00:00:00+00:00" for year in (2031, 1999, 2050, 1970) * 50])
     monkeypatch.setattr(info_module, "now", lambda: next(dates))
-    monkeypatch.setattr("headwise.runs.folder.now", lambda: next(dates))
+    monkeypatch.setattr("headwise.runs.folder.folder.now", lambda: next(dates))
     from .toy_study import compute
 
     def dies(cell):
@@ -364,7 +365,7 @@ HOSTILE_NAMES = [
 def test_whatever_a_model_or_task_is_called_its_figure_lies_in_the_run(tmp_path, name):
     import matplotlib.figure
 
-    from headwise.figures.style import file_name, save
+    from headwise.charts.style import file_name, save
 
     folder = tmp_path / "run" / "figures"
     paths = save(
@@ -377,7 +378,7 @@ def test_whatever_a_model_or_task_is_called_its_figure_lies_in_the_run(tmp_path,
 
 
 def test_names_that_differ_give_files_that_differ():
-    from headwise.figures.style import file_name
+    from headwise.charts.style import file_name
 
     different = [*HOSTILE_NAMES, "a/llama", "b/llama", "llama"]
     assert len({file_name(name) for name in different}) == len(different)
@@ -391,7 +392,7 @@ def test_a_figure_by_a_name_that_leaves_the_folder_is_refused(tmp_path, name):
     import matplotlib.figure
 
     from headwise.errors import HeadwiseError
-    from headwise.figures.style import save
+    from headwise.charts.style import save
 
     with pytest.raises(HeadwiseError):
         save(matplotlib.figure.Figure(), tmp_path / "figures", name)

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.runs import RunFolder, read_table, tables, write_table
+from headwise.runs.store import tables
+from headwise.runs import RunFolder, read_table, write_table
 
 from .toy_study import compute, make_cells
 

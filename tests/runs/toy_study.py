@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.runs import Cell, CellResult, RunFolder, execute
+from headwise.runs.executors import execute
+from headwise.runs import Cell, CellResult, RunFolder
 
 TABLES = ("curves", "examples", "scores")
 

@@ -13,9 +13,9 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Scores, single_gates
 from headwise.metrics import metric
-from headwise.model.engine import Engine
-from headwise.scores.adaptive import joined, to_precision, top_k
-from headwise.scores.control import left_out_spread, moderated, shared_slope, slopes
+from headwise.model.measure.engine import Engine
+from headwise.scores.adaptive.adaptive import joined, to_precision, top_k
+from headwise.scores.adaptive.control import (left_out_spread, moderated, shared_slope, slopes)
 from helpers import word_task
 
 

@@ -9,9 +9,9 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.metrics import metric
-from headwise.model.engine import Engine
-from headwise.scores.contrastive import contrast_slopes, contrastive
-from headwise.scores.gate_fit import FitSettings
+from headwise.model.measure.engine import Engine
+from headwise.scores.gates.contrastive import contrast_slopes, contrastive
+from headwise.scores.gates.fit import FitSettings
 from helpers import word_task
 
 

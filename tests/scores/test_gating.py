@@ -12,21 +12,14 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, single_gates
 from headwise.metrics import metric
-from headwise.model.engine import Engine
-from headwise.scores.gate_batches import Batches
-from headwise.scores.gate_fit import FitSettings, fit_gates, random_logits, regulariser, sigmoid
-from headwise.scores.gate_likelihood import GateLikelihood
-from headwise.scores.gate_pieces import packed_pieces, padded_pieces
-from headwise.scores.gate_replay import ShapedSlopes
-from headwise.scores.gating import one_fit
-from headwise.scores.roles import (
-    LABELS,
-    always_and_ever,
-    majority,
-    most_facilitating,
-    role_labels,
-    role_scores,
-)
+from headwise.model.measure.engine import Engine
+from headwise.scores.gates.batches import Batches
+from headwise.scores.gates.fit import (FitSettings, fit_gates, random_logits, regulariser, sigmoid)
+from headwise.scores.gates.likelihood import GateLikelihood
+from headwise.scores.gates.pieces import packed_pieces, padded_pieces
+from headwise.scores.gates.replay import ShapedSlopes
+from headwise.scores.gates.gating import one_fit
+from headwise.scores.gates.roles import (LABELS, always_and_ever, majority, most_facilitating, role_labels, role_scores)
 from helpers import HeadsByHook, word_task
 
 # ---- roles from gates ------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.metrics import metric
-from headwise.model.engine import Engine
-from headwise.model.tiny import tiny_model
+from headwise.model.measure.engine import Engine
+from headwise.model.verify.tiny import tiny_model
 from helpers import word_task
 
 

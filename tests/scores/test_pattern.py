@@ -8,7 +8,7 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.tiny import tiny_model
+from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
 
 REPEATING = Task(

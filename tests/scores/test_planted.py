@@ -8,7 +8,7 @@ import torch
 
 import headwise as hw
 from headwise.heads import Head
-from headwise.model.tiny import tiny_model
+from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
 from helpers import WORDS, word_task
 
@@ -79,7 +79,7 @@ def repeated(n=6):
 
 def test_the_planted_pair_does_induction(induction):
     from headwise.metrics import metric
-    from headwise.model.engine import Engine
+    from headwise.model.measure.engine import Engine
 
     assert Engine(induction, repeated(), metric("accuracy")).full().all()
 

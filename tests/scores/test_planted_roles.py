@@ -9,8 +9,8 @@ from test_planted import TOKEN, D, V, induction, repeated  # noqa: F401
 
 import headwise as hw
 from headwise.heads import Head
-from headwise.model.tiny import tiny_model
-from headwise.scores.roles import role_labels
+from headwise.model.verify.tiny import tiny_model
+from headwise.scores.gates.roles import role_labels
 from helpers import word_task
 
 NOISY, IDLE = Head(1, 0), [Head(0, 0), Head(0, 2), Head(1, 1)]

@@ -9,8 +9,8 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores
-from headwise.scores.classifier import HeadClassifier, fit, hits, importance, split
-from headwise.scores.probe import UNIT, check_labels, head_features, probe
+from headwise.scores.probe.classifier import (HeadClassifier, fit, hits, importance, split)
+from headwise.scores.probe.probe import (UNIT, check_labels, head_features, probe)
 from headwise.tasks import Example, Task
 from helpers import WORDS
 

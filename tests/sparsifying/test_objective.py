@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from headwise.model import sparse
-from headwise.sparsifying import objective
-from headwise.sparsifying.objective import Multiplier, excess
+from headwise.model.sparse import edge_gates as sparse
+from headwise.sparsify import objective
+from headwise.sparsify.objective import Multiplier, excess
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])

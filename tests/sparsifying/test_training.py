@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.tiny import tiny_model
-from headwise.sparsify import evaluate, sparsify
-from headwise.sparsifying.pool import Pool
-from headwise.sparsifying.texts import read_text, sequences
+from headwise.model.verify.tiny import tiny_model
+from headwise.sparsify.sparsify import evaluate, sparsify
+from headwise.sparsify.pool import Pool
+from headwise.sparsify.texts import read_text, sequences
 from helpers import WORDS
 
 pytest.importorskip("peft")
@@ -40,8 +40,8 @@ SMALL = {
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch):
     """The files of a figure take longer than such a training; what is drawn is tested beside the figures."""
-    monkeypatch.setattr("headwise.sparsify.draw_training", lambda out: None)
-    monkeypatch.setattr("headwise.figures.style.save", lambda figure, folder, name: [])
+    monkeypatch.setattr("headwise.sparsify.sparsify.draw_training", lambda out: None)
+    monkeypatch.setattr("headwise.charts.style.save", lambda figure, folder, name: [])
 
 
 def riddles(n, seed):

@@ -11,12 +11,12 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.figures.style import file_name
+from headwise.charts.style import file_name
 from headwise.runs import CellStore, read_table
 from headwise.studies.circuits import cells as circuit_cells
 from headwise.studies.circuits import study
 from headwise.studies.circuits.settings import CircuitsSettings
-from headwise.studies.settings import plain, resolve
+from headwise.studies.settings.resolve import plain, resolve
 from headwise.studies.workbench import Workbench
 from planted import DENSE, SPARSE, planted_model, told_apart, written
 

@@ -12,7 +12,7 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.tiny import tiny_model
+from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
 from headwise.stats.elbow import elbow_count
 from headwise.studies.functions import study
@@ -91,8 +91,8 @@ def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finishe
 
 def test_the_maps_are_those_of_the_methods_themselves(tiny, data, finished):
     scores = read_table(finished.path, "scores").set_index(["method", "task", "layer", "head"])["score"]
-    from headwise.scores.probe import probe
-    from headwise.tasks.files import load_task
+    from headwise.scores.probe.probe import probe
+    from headwise.tasks.files.load_task import load_task
 
     task = load_task(data)
     in_order = task.take(sorted(range(24), key=lambda i: LABELS.index(task.examples[i].label)))

@@ -9,7 +9,7 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.directions import directions, last_outputs
+from headwise.model.outputs.directions import directions, last_outputs
 from headwise.studies.masking.intervene import contrast, intervene, variants
 from headwise.studies.masking.texts import Judge
 from headwise.tasks import Example, Task

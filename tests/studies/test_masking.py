@@ -12,7 +12,7 @@ import pytest
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.tiny import tiny_model
+from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
 from headwise.studies.masking import plan as masking_plan
 from headwise.studies.masking import study
@@ -20,7 +20,7 @@ from headwise.studies.masking.sets import default_ks, mask_sets
 from headwise.studies.masking.texts import Judge, accuracy_metric, answer_part
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Example, Task
-from headwise.tasks.files import load_task
+from headwise.tasks.files.load_task import load_task
 from helpers import REPOSITORY, WORDS, HeadsByHook, plain_logits
 
 COGQA = REPOSITORY.parent / "shared/data/cogqa/test.json"
@@ -325,7 +325,7 @@ def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, m
 
 @pytest.mark.parametrize("name", ["probe", "ablation", "sensitivity", "random"])
 def test_any_score_can_give_the_order(model, data, tmp_path, monkeypatch, name):
-    from headwise.scores.probe import probe
+    from headwise.scores.probe.probe import probe
 
     monkeypatch.setattr(study, "_draw", lambda folder: None)
     settings = {"k": [2], "draws": 1, "new_tokens": 1, "layer_matched": [], "method": name}

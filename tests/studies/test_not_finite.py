@@ -8,7 +8,7 @@ import torch
 
 import headwise as hw
 from headwise.heads import Head, Scores
-from headwise.model.tiny import tiny_model
+from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
 from headwise.studies.workbench import Workbench
 from helpers import WORDS

@@ -11,9 +11,9 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.metrics.mathematics import boxed, result
-from headwise.model.generate import Generated
-from headwise.model.tiny import tiny_model
+from headwise.metrics.text.mathematics import boxed, result
+from headwise.model.generation.generate import Generated
+from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
 from headwise.studies.prompts import answers as prompt_answers
 from headwise.studies.prompts import study

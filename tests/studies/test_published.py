@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.studies.registry import published, studies, study
-from headwise.studies.settings import resolve
+from headwise.studies.base import published, studies, study
+from headwise.studies.settings.resolve import resolve
 
 NAMES = ("functions", "roles", "circuits", "masking", "prompts")
 

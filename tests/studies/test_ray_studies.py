@@ -10,9 +10,9 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.origin import replica
-from headwise.model.tiny import tiny_model
-from headwise.studies.registry import studies
+from headwise.model.load.origin import replica
+from headwise.model.verify.tiny import tiny_model
+from headwise.studies.base import studies
 from headwise.studies.workbench import Workbench
 from helpers import WORDS, make_word_tokenizer
 
@@ -53,7 +53,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def executor():
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
-    from headwise.runs.ray_executor import RayExecutor
+    from headwise.runs.executors.ray_executor import RayExecutor
 
     with RayExecutor(workers=2, cores_per_worker=1, progress=False) as started:
         yield started
@@ -63,7 +63,7 @@ def executor():
 def undrawn(monkeypatch):
     """Tables are compared here; drawing would be most of the work."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: Path(path).touch())
-    monkeypatch.setattr("headwise.studies.registry.write_report", lambda *given: None)
+    monkeypatch.setattr("headwise.studies.base.write_report", lambda *given: None)
 
 
 def half(data: str, name: str, side: str) -> str:
@@ -95,7 +95,7 @@ def test_a_study_gives_the_same_bytes(name, folders, data, executor, tmp_path, m
     settings = settings_of(name, folders, data)
     hw.run(name, tmp_path / "local", progress=False, device="cpu", **settings)
     # The cluster of all these tests instead of one for each.
-    monkeypatch.setattr("headwise.studies.registry.chosen_executor", lambda *given: Shared(executor))
+    monkeypatch.setattr("headwise.studies.base.chosen_executor", lambda *given: Shared(executor))
     hw.run(name, tmp_path / "ray", progress=False, device="cpu", **settings)
     tables = sorted(path.name for path in (tmp_path / "local/tables").iterdir())
     assert tables == sorted(path.name for path in (tmp_path / "ray/tables").iterdir())

@@ -12,20 +12,13 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.tiny import tiny_model
+from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
-from headwise.scores.gate_fit import FitSettings
-from headwise.scores.roles import ROLES, role_labels
+from headwise.scores.gates.fit import FitSettings
+from headwise.scores.gates.roles import ROLES, role_labels
 from headwise.studies.roles import study
-from headwise.studies.roles.settings import (
-    QUICK_FEWEST,
-    QUICK_FIT,
-    QUICK_KS,
-    RolesSettings,
-    few_tokens,
-    quickened,
-)
-from headwise.studies.roles.tables import curve_rows, expected_order, joint_rows, order_sentence, overfitted
+from headwise.studies.roles.settings import (QUICK_FEWEST, QUICK_FIT, QUICK_KS, RolesSettings, few_tokens, quickened)
+from headwise.studies.roles.tables import (curve_rows, expected_order, joint_rows, order_sentence, overfitted)
 from headwise.studies.workbench import Workbench
 from headwise.tasks.registry import available
 from helpers import HeadsByHook, plain_logits, word_task

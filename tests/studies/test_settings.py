@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headwise.studies import studies
-from headwise.studies.described import described
-from headwise.studies.settings import StudySettings, assignments, build
+from headwise.studies.settings.described import described
+from headwise.studies.settings.resolve import StudySettings, assignments, build
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.tiny import tiny_model
+from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellResult, CellStore, read_info
 from headwise.studies.verify import summary, verify
 from headwise.studies.workbench import Workbench

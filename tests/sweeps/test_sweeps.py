@@ -104,7 +104,7 @@ def test_masking_starts_at_nothing_taken_and_ends_at_all_of_it(planted, halves, 
 
 
 def test_a_grid_that_is_given_is_one_call_of_the_engine(planted, halves, scores, monkeypatch):
-    from headwise.model.engine import Engine
+    from headwise.model.measure.engine import Engine
 
     calls = []
     real = Engine.measure
@@ -115,7 +115,7 @@ def test_a_grid_that_is_given_is_one_call_of_the_engine(planted, halves, scores,
 
 
 def test_the_default_grid_has_at_most_25_points_and_the_neighbours_of_the_answer(word_tokenizer):
-    from headwise.model.tiny import tiny_model
+    from headwise.model.verify.tiny import tiny_model
 
     hf = tiny_model("llama", vocab_size=len(word_tokenizer), num_hidden_layers=12)
     model = hw.load(hf, tokenizer=word_tokenizer, name="twelve layers")

@@ -51,7 +51,7 @@ def smollm2_tokens() -> Encode:
     """The bundled model's tokenizer alone, without its weights in memory."""
     from transformers import AutoTokenizer
 
-    from headwise.model.bundled import fetch
+    from headwise.model.load.bundled import fetch
 
     tokenizer = AutoTokenizer.from_pretrained(fetch("smollm2"))
     return lambda text: tokenizer(text)["input_ids"]

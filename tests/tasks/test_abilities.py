@@ -14,7 +14,7 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.tasks import families, task
-from headwise.tasks.abilities import ABILITIES, abilities
+from headwise.tasks.builtin.abilities import ABILITIES, abilities
 from headwise.tasks.wording import bag_of_words_accuracy
 
 # What a bag of words may reach at most; chance is 1/8. Measured over ten seeds: .39, .25 and .56.

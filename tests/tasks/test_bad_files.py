@@ -9,8 +9,8 @@ import pytest
 from pyarrow import parquet
 
 from headwise.errors import HeadwiseError
-from headwise.tasks import readers
-from headwise.tasks.files import load_task
+from headwise.tasks.files import readers
+from headwise.tasks.files.load_task import load_task
 
 GOOD = '{"prompt": "a", "target": " b"}\n'
 

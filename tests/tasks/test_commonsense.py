@@ -7,8 +7,8 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.tasks import task
-from headwise.tasks.commonsense import EXAMPLES, RELATIONS
-from headwise.tasks.commonsense_items import ITEMS
+from headwise.tasks.builtin.commonsense import EXAMPLES, RELATIONS
+from headwise.tasks.builtin.commonsense_items import ITEMS
 
 LINES = [line for lines in ITEMS.values() for line in lines.strip().splitlines()]
 MANY = 4000

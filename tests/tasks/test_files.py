@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.examples import Example
-from headwise.tasks.files import load_task
+from headwise.tasks.files.load_task import load_task
 
 ROWS = [
     {

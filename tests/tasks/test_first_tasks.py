@@ -73,7 +73,7 @@ def test_a_tokenizer_that_cuts_names_differently_still_gets_equal_lengths():
     ],
 )
 def test_what_cannot_be_made_is_one_clear_sentence(arguments, said, monkeypatch):
-    from headwise.tasks import ioi
+    from headwise.tasks.builtin import ioi
 
     if arguments.get("n") == 10**6:
         monkeypatch.setattr(ioi, "NAMES", ["Mary", "John"])

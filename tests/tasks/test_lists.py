@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.tasks import Example, Task, register_list, registry, task
+from headwise.tasks import (Example, Task, register_list, registry, task)
 
 
 def example(number: int, label: str | None) -> Example:

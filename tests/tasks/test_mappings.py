@@ -6,9 +6,9 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.examples import Example
-from headwise.tasks.files import load_task
-from headwise.tasks.mappings import registered
-from headwise.tasks.mappings.cogqa import ABILITIES, ability
+from headwise.tasks.files.load_task import load_task
+from headwise.tasks.files.mappings import registered
+from headwise.tasks.files.mappings.cogqa import ABILITIES, ability
 
 
 def save(path, value):

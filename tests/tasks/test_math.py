@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from headwise.tasks import task
-from headwise.tasks.arithmetic import slipped, work
+from headwise.tasks.builtin.arithmetic import slipped, work
 
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 

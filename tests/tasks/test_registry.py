@@ -6,7 +6,7 @@ import random
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.tasks import Example, families, register, task
+from headwise.tasks import (Example, families, register, task)
 from headwise.tasks import registry as the_registry
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headwise.tasks.files import load_task
-from headwise.tasks.mappings.cogqa import ABILITIES
+from headwise.tasks.files.load_task import load_task
+from headwise.tasks.files.mappings.cogqa import ABILITIES
 from headwise.tasks.shots import few_shot
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headwise.errors import HeadwiseError
 from headwise.tasks import task as built_in
 from headwise.tasks.examples import Example, Task
-from headwise.tasks.files import load_task
+from headwise.tasks.files.load_task import load_task
 from headwise.tasks.shots import few_shot
 
 WORDS = ["hot", "cold", "up", "down", "big", "small", "wet", "dry", "old", "new", "in", "out", "day", "night"]

@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 
 from headwise.tasks import families, task
-from headwise.tasks.arithmetic import work
+from headwise.tasks.builtin.arithmetic import work
 from headwise.tasks.shots import few_shot
-from headwise.tasks.word_problem_texts import ONE_STEP, THREE_STEPS, TWO_STEPS
+from headwise.tasks.builtin.word_problem_texts import ONE_STEP, THREE_STEPS, TWO_STEPS
 
 STORIES = (*ONE_STEP, *TWO_STEPS, *THREE_STEPS)
 

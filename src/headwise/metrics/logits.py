@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.metrics.registry import register
 from headwise.metrics.token_logprobs import token_logprobs
-from headwise.model.encode import Scored
+from headwise.model.tokens.encode import Scored
 
 
 def _token_logprobs(scored: Scored) -> Tensor:

@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from headwise.errors import unknown
-from headwise.model.encode import Needs, Row, Scored
-from headwise.plugins import discover
+from headwise.model.tokens.encode import Needs, Row, Scored
+from headwise.registry import discover
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ import pandas as pd
 
 from headwise._version import __version__
 from headwise.errors import HeadwiseError, shown
-from headwise.report.about import score as general
-from headwise.report.charts import rounded
-from headwise.report.gather import Run
-from headwise.report.section import Chart, Finding, Section, writers
-from headwise.runs.disk import replacing, told
+from headwise.studies.score import findings as general
+from headwise.charts.interactive import rounded
+from headwise.runs.gather import Run
+from headwise.charts.section import (Chart, Finding, Section, writers)
+from headwise.files import replacing, told
 
 _ROWS = 500
 """Most rows of a chart's own table; the run's tables have them all."""

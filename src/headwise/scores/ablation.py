@@ -8,8 +8,8 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.heads import single_gates
-from headwise.model.engine import Engine
-from headwise.scores.adaptive import Adaptive, to_precision, top_k
+from headwise.model.measure.engine import Engine
+from headwise.scores.adaptive.adaptive import Adaptive, to_precision, top_k
 from headwise.scores.registry import Setup, register
 
 BACKWARD_ROWS = 3
@@ -42,7 +42,7 @@ def ablation(
     precision: run each head on only as many examples as give its mean over the task's examples to ± this, at
     `confidence`. top: only as many as tell the first `top` heads of the `order` (signed, absolute, hinders)
     from the rest, all of them right at `confidence`. Both give unbiased estimates with attribution as control
-    variate (`headwise.scores.adaptive`). population: standard errors and precision of the mean over all
+    variate (`headwise.scores.adaptive.adaptive`). population: standard errors and precision of the mean over all
     examples like these, not of the given ones.
     """
     if precision is None and top is None and (confidence, order, population) != (0.95, "signed", False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.model.bypass import bypassed, check_residual
+from headwise.model.outputs.bypass import bypassed, check_residual
 from headwise.scores.registry import Setup, register
 
 

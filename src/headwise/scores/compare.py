@@ -31,7 +31,7 @@ class Agreement:
 
     def plot(self, **options: Any) -> Any:
         """Draw the matrices and the stability; returns the matplotlib figure."""
-        from headwise.figures.agreement import agreement_figure
+        from headwise.charts.agreement import agreement_figure
 
         return agreement_figure(self.signed, self.absolute, self.jaccard, self.stability, k=self.k, **options)
 

@@ -17,9 +17,9 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Scores
 from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
-from headwise.model.engine import Engine
+from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
-from headwise.plugins import discover
+from headwise.registry import discover
 from headwise.tasks.examples import Task
 
 
@@ -166,7 +166,7 @@ def score(
     """One number per head, with its per-example values and standard error.
 
     by: the method ("ablation", "attribution", "random", …; `headwise list methods`).
-    metric: by default the task's own. reference, positions: see `headwise.model.engine.Engine`.
+    metric: by default the task's own. reference, positions: see `headwise.model.measure.engine.Engine`.
     options: the method's own.
     """
     chosen = method(by)

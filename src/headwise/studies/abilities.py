@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.errors import HeadwiseError, unknown
 from headwise.model.model import Model
 from headwise.tasks import Task, families, task
-from headwise.tasks.mappings.cogqa import ABILITIES
+from headwise.tasks.files.mappings.cogqa import ABILITIES
 from headwise.tasks.opening import check_options
 from headwise.tasks.registry import TaskFamily, available
 

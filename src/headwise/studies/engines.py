@@ -10,7 +10,7 @@ from headwise.runs import LocalExecutor
 from headwise.studies.workbench import Workbench
 
 if TYPE_CHECKING:
-    from headwise.runs.ray_executor import RayExecutor
+    from headwise.runs.executors.ray_executor import RayExecutor
 
 ENGINES = ("local", "ray")
 
@@ -28,7 +28,7 @@ def chosen_executor(
                     f"{name} is {value!r}, but only the engine 'ray' has one; give engine 'ray' too"
                 )
         return LocalExecutor()
-    from headwise.runs.ray_executor import RayExecutor
+    from headwise.runs.executors.ray_executor import RayExecutor
 
     bench.spare_devices()
     return RayExecutor(**where, device=device, replica_bytes=bench.replica_bytes, progress=bench.progress)

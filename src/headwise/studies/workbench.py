@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.model.load import load, load_spared
+from headwise.model.load.load import load, load_spared
 from headwise.model.model import Model
 from headwise.tasks import Task, task
 from headwise.tasks.opening import check_options

@@ -14,14 +14,7 @@ import pandas as pd
 from headwise import stats
 from headwise.errors import HeadwiseError
 from headwise.heads import Order
-from headwise.sweeps.explained import (
-    Estimate,
-    HeadsNeeded,
-    areas,
-    heads_needed,
-    resampled_needs,
-    whole_interval,
-)
+from headwise.sweeps.explained import (Estimate, HeadsNeeded, areas, heads_needed, resampled_needs, whole_interval)
 
 THRESHOLD = 0.9
 EXPLAINED = "explained_effect"
@@ -204,13 +197,13 @@ class Sweep:
 
     def plot(self, threshold: float = THRESHOLD) -> Any:
         """Draw the curve with its band; returns the matplotlib figure."""
-        from headwise.figures.circuits import explained_panels
+        from headwise.charts.explained_effect import explained_panels
 
         return explained_panels(self.table(), threshold=threshold)
 
     def _repr_png_(self) -> bytes:
         """In a notebook, the curve."""
-        from headwise.figures.style import png
+        from headwise.charts.style import png
 
         return png(self.plot())
 

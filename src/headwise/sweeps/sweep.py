@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwise import stats
-from headwise.controls import layer_matched_order, random_order
+from headwise.heads.controls import layer_matched_order, random_order
 from headwise.errors import HeadwiseError, shown, unknown
-from headwise.heads import Head, Order, Scores, head_list, keep_gates, mask_gates, ones
+from headwise.heads import (Head, Order, Scores, head_list, keep_gates, mask_gates, ones)
 from headwise.metrics import metric as metric_named
-from headwise.model.engine import Engine
+from headwise.model.measure.engine import Engine
 from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
 from headwise.sweeps.explained import knee_points, spread_points
 
@@ -56,7 +56,7 @@ def sweep(
     order: scores (ranked by `by`: signed, absolute, hinders), or heads, most important first. To test an order,
         measure it on examples that it was not found on: `found, tested = task.halves()`.
     reference: by default `patch` where every example has a counterfactual, else `mean`.
-    metric: by default the task's own. positions, reference_task: see `headwise.model.engine.Engine`.
+    metric: by default the task's own. positions, reference_task: see `headwise.model.measure.engine.Engine`.
     k: the numbers of heads to measure; by default at most `points`, a few spread over all heads and the rest
         where the curve reaches `threshold` of the explained effect.
     controls: `random` orders and `random_layer` ones (which visit the layers as the order does), `draws` of each,

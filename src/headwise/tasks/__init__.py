@@ -1,7 +1,7 @@
 """Behaviours to ask a model about: built-in tasks, one file per family, the user's own files, the registry."""
 
 from headwise.tasks.examples import Example, Task
-from headwise.tasks.files import load_task
+from headwise.tasks.files.load_task import load_task
 from headwise.tasks.opening import task
 from headwise.tasks.registry import families, register, register_list
 from headwise.tasks.shots import few_shot

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.plugins import discover
+from headwise.registry import discover
 from headwise.tasks.examples import Example, Task
 
 MOST = 1_000_000

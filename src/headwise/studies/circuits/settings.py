@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.scores.registry import check_method_options
-from headwise.studies.settings import StudySettings
+from headwise.studies.settings.resolve import StudySettings
 from headwise.sweeps.curve import check_threshold
 from headwise.sweeps.sweep import ACTIONS, CONTROLS
 

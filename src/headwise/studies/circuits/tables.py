@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.figures.heatmap import grid
+from headwise.charts.heatmap import grid
 from headwise.heads import Order, Scores
-from headwise.model.attention import Attention
+from headwise.model.attention.attention import Attention
 from headwise.sweeps.explained import heads_needed, resampled_needs
 
 

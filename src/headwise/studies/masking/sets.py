@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headwise.controls import Draw, layer_matched_heads, random_heads
+from headwise.heads.controls import Draw, layer_matched_heads, random_heads
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Order, ones
 

@@ -16,20 +16,22 @@ from typing import Any
 import pandas as pd
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.figures.masking import cross_table, intervention_curves, masking_curves
-from headwise.figures.style import file_name, save
+from headwise.studies.masking.charts import cross_table, intervention_curves, masking_curves
+from headwise.charts.style import file_name, save
 from headwise.heads import Scores
-from headwise.model.references import POSITIONS
-from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
+from headwise.model.measure.references import POSITIONS
+from headwise.runs.executors import execute
+from headwise import progress
+from headwise.runs import (Cell, CellResult, RunFolder, read_table)
 from headwise.scores import method, score
 from headwise.studies.masking.cross import cross_cells
 from headwise.studies.masking.intervene import KINDS, intervention_cells
 from headwise.studies.masking.plan import Plan
 from headwise.studies.masking.samples import sample_cells
 from headwise.studies.masking.texts import AUTO, point_tables
-from headwise.studies.registry import register
-from headwise.studies.score import example_table
-from headwise.studies.settings import StudySettings
+from headwise.studies.base import register
+from headwise.studies.score.study import example_table
+from headwise.studies.settings.resolve import StudySettings
 from headwise.studies.workbench import Workbench
 
 QUICK = {"n": 10, "new_tokens": 8}

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.metrics.mathematics import boxed, result
-from headwise.metrics.text_registry import text_metric
-from headwise.model.arm import arm
-from headwise.model.generate import generate
+from headwise.metrics.text.mathematics import boxed, result
+from headwise.metrics.text.registry import text_metric
+from headwise.model.arm.arm import arm
+from headwise.model.generation.generate import generate
 from headwise.model.model import Model
 from headwise.stats.paired import compare_paired
 from headwise.studies.prompts.problems import ProblemSet

@@ -20,20 +20,13 @@ from torch import nn
 
 from headwise import stats
 from headwise.heads import Head
-from headwise.model.arm import arm
-from headwise.model.attention import attention
-from headwise.model.mlp_gates import mlp_gates, watching_gates
+from headwise.model.arm.arm import arm
+from headwise.model.attention.attention import attention
+from headwise.model.arm.mlp_gates import mlp_gates, watching_gates
 from headwise.model.model import Model
-from headwise.model.spans import Located, aligned
-from headwise.model.unembed import logits_at
-from headwise.studies.prompts.measures import (
-    affine_fit,
-    attention_moved,
-    kurtosis,
-    mean_of,
-    near_zero,
-    profile_change,
-)
+from headwise.model.tokens.spans import Located, aligned
+from headwise.model.forward.unembed import logits_at
+from headwise.studies.prompts.measures import (affine_fit, attention_moved, kurtosis, mean_of, near_zero, profile_change)
 from headwise.tasks.conditions import ARM, Condition
 
 _QUERIES = 32

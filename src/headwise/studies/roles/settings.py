@@ -9,8 +9,8 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.model.model import Model
-from headwise.scores.gate_fit import FitSettings
-from headwise.studies.settings import StudySettings
+from headwise.scores.gates.fit import FitSettings
+from headwise.studies.settings.resolve import StudySettings
 from headwise.tasks import Task
 
 

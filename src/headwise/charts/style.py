@@ -1,0 +1,95 @@
+"""How every figure looks, and how it is written to files."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePath
+from typing import Any
+
+from headwise.errors import HeadwiseError
+from headwise.files import inside, replacing, told
+
+FORMATS = ("png", "svg", "pdf")
+
+_SETTINGS: dict[str, Any] = {
+    "font.size": 9,
+    "font.family": "DejaVu Sans",
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.dpi": 110,
+    "savefig.dpi": 200,
+    "savefig.bbox": "tight",
+    "pdf.fonttype": 42,  # embed fonts as text, not as outlines
+    "svg.fonttype": "path",
+    "svg.hashsalt": "headwise",  # the same figure gives the same file
+}
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """While this holds, matplotlib draws in the house style, without a display."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(_SETTINGS):
+        yield
+
+
+_LONGEST = 60
+"""Characters of one part of a file's name; a name has a few parts, and file systems end at 255 bytes."""
+
+
+def file_name(name: object) -> str:
+    """A name as part of a file's name. A model or a task may be a path, or any text; a figure's name is one word.
+
+    What is cut off or cannot stand in a file's name is replaced by a short hash, so that two names stay two.
+
+    >>> file_name("tiny"), file_name("models/tiny"), file_name("Logical Reasoning"), file_name("../..")
+    ('tiny', 'tiny-83188a', 'Logical-Reasoning', 'x-ce178f')
+    """
+    last = PurePath(str(name)).name.replace(" ", "-")
+    kept = re.sub(r"[^\w.+=@-]", "-", last).lstrip(".")
+    kept = kept.encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
+    if kept and kept == str(name).replace(" ", "-"):
+        return kept
+    return f"{kept.rstrip('-.') or 'x'}-{hashlib.sha256(repr(str(name)).encode()).hexdigest()[:6]}"
+
+
+def png(figure: Any) -> bytes:
+    """A figure as the bytes of a PNG, for notebooks."""
+    from io import BytesIO
+
+    buffer = BytesIO()
+    with house_style():
+        figure.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()
+
+
+def save(figure: Any, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG, SVG and PDF into `folder`, and nowhere else; returns the paths."""
+    paths = [folder / f"{name}.{kind}" for kind in FORMATS]
+    for path in paths:
+        if path.parent != folder or not inside(folder, path):
+            raise HeadwiseError(f"a figure {str(path)!r} would lie outside {folder}; give it a plain name")
+    with told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(figure, paths)
+    return paths
+
+
+def _write(figure: Any, paths: list[Path]) -> None:
+    for path in paths:
+        metadata = (
+            {"Date": None}
+            if path.suffix == ".svg"
+            else {"CreationDate": None}
+            if path.suffix == ".pdf"
+            else {}
+        )
+        # Whole or not at all, and a full disk is an OSError with its number.
+        with house_style(), replacing(path) as partial:
+            figure.savefig(partial, format=path.suffix[1:], metadata=metadata)

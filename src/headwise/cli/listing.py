@@ -1,0 +1,127 @@
+"""`headwise list`: what is registered, as tables a person can read and a pipe can cut."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from headwise.errors import unknown
+
+Rows = tuple[list[str], list[list[str]]]
+
+
+def show(what: str, *, live: bool = False) -> None:
+    """Print one of the lists."""
+    kinds: dict[str, Callable[[], Rows]] = {
+        "models": _models,
+        "tasks": _tasks,
+        "metrics": _metrics,
+        "methods": _methods,
+        "studies": _studies,
+        "settings": _settings,
+        "families": lambda: _families(live),
+    }
+    if what not in kinds:
+        raise unknown("list", what, kinds)
+    header, rows = kinds[what]()
+    _print(header, rows)
+
+
+def _models() -> Rows:
+    from headwise.model.load import bundled
+    from headwise.model.load.companions import companions
+
+    rows = [
+        [
+            a.alias,
+            a.title if a.gguf else f"{a.title} (sentence embeddings, for the metric cosine)",
+            a.licence,
+            a.source,
+        ]
+        for a in bundled.aliases().values()
+    ]
+    rows += [[c.alias, c.title, c.licence, c.source] for c in companions().values()]
+    return ["alias", "model", "licence", "source"], rows
+
+
+def _tasks() -> Rows:
+    from headwise.tasks import families, task
+
+    rows = []
+    for family in families().values():
+        options = "; ".join(f"{name}: {', '.join(values)}" for name, values in family.options.items())
+        shown = task(family.name, 8).examples
+        foils = "yes" if all(e.foils for e in shown) else "no"
+        counterfactuals = (
+            "yes"
+            if all(e.counterfactual for e in shown)
+            else "some"
+            if any(e.counterfactual for e in shown)
+            else "no"
+        )
+        example = f"{shown[0].prompt!r} → {shown[0].target!r}"
+        size = str(family.size) if family.size else "any"
+        rows.append(
+            [family.name, size, family.metric, foils, counterfactuals, family.about, example, options]
+        )
+    return ["task", "size", "metric", "foils", "counterfactuals", "about", "example", "options"], rows
+
+
+def _metrics() -> Rows:
+    from headwise.metrics import metrics, text_metrics
+
+    rows = [[m.name, "logits", "yes" if m.first_order else "no", m.about] for m in metrics().values()]
+    rows += [[m.name, "text", "no", m.about] for m in text_metrics().values()]
+    return ["metric", "from", "gradient", "about"], rows
+
+
+def _methods() -> Rows:
+    from headwise.scores import methods
+
+    return ["method", "signed", "about"], [
+        [m.name, "yes" if m.signed else "no", m.about] for m in methods().values()
+    ]
+
+
+def _studies() -> Rows:
+    from headwise.studies import studies
+
+    return ["study", "question"], [[s.name, s.question] for s in studies().values()]
+
+
+def _settings() -> Rows:
+    from headwise.studies import studies
+    from headwise.studies.settings.described import described
+
+    rows = [[study.name, *one] for study in studies().values() for one in described(study.settings)]
+    return ["study", "setting", "default", "about"], rows
+
+
+def _families(live: bool) -> Rows:
+    from headwise.model.verify import families
+
+    if live:
+        from headwise import progress
+
+        with progress("Trying families", len(families.names())) as advance:
+            tried = list(families.survey(advance))
+    else:
+        version, tried = families.shipped()
+        print(f"tried with transformers {version}; --live tries the installed version", file=sys.stderr)
+    rows = [[f.name, f.status, f.how, "yes" if f.reuse else "no"] for f in tried]
+    return ["family", "status", "how, or why not", "prefix reuse"], rows
+
+
+def _print(header: list[str], rows: list[list[str]]) -> None:
+    """A table on a terminal; tab-separated lines in a pipe."""
+    if not sys.stdout.isatty():
+        print("\n".join("\t".join(cells) for cells in [header, *rows]))
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for cells in rows:
+        table.add_row(*map(escape, cells))
+    Console().print(table)

@@ -1,0 +1,88 @@
+"""A heads file: a JSON list of "L12H3", or a table of scores of which the first k heads are meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Order, Scores, load_order
+
+
+def read_heads(
+    path: str | Path,
+    top: int | None = None,
+    *,
+    task: str | None = None,
+    method: str | None = None,
+    model: str | None = None,
+    by: str = "signed",
+) -> Order:
+    """The heads that a file names: all of a list or its first `top`, the first `top` of a scores table.
+
+    A table is what `Scores.save` writes (.npz) or a run's `scores.parquet`; where that holds several maps, `task`,
+    `method` and `model` say which. `by`: `signed` (helps most first), `absolute`, `hinders`.
+    """
+    path = Path(path)
+    if path.suffix != ".parquet" and not (task is None and method is None):
+        raise HeadwiseError(
+            f"{path} holds one list of heads; --task and --method choose a map of a scores.parquet"
+        )
+    if top is not None and top < 1:
+        raise HeadwiseError(f"--top is {top}; expected at least 1")
+    if path.suffix not in (".npz", ".parquet"):
+        listed = load_order(path)
+        if top is not None and top > len(listed):
+            raise HeadwiseError(f"{path} lists {len(listed)} heads, fewer than the {top} asked for")
+        return listed[:top]
+    if top is None:
+        raise HeadwiseError(
+            f"{path} holds scores of every head; say how many of the first are meant: --top 16"
+        )
+    order = (Scores.load(path) if path.suffix == ".npz" else _from_run(path, task, method, model)).order(by)
+    if top > len(order):
+        raise HeadwiseError(f"{path} has {len(order)} heads, fewer than the {top} asked for")
+    return order[:top]
+
+
+def _from_run(path: Path, task: str | None, method: str | None, model: str | None) -> Scores:
+    from headwise.charts.heatmap import grid
+
+    try:
+        table = pd.read_parquet(path)
+    except FileNotFoundError:
+        raise HeadwiseError(f"no scores at {path}") from None
+    except (OSError, ValueError, TypeError, OverflowError, MemoryError, NotImplementedError) as error:
+        raise HeadwiseError(f"{path} is not a readable table: {' '.join(str(error).split())}") from None
+    missing = {"model", "task", "method", "layer", "head", "score"} - set(table.columns)
+    if missing:
+        raise HeadwiseError(f"{path} has no column {', '.join(sorted(missing))}; give a run's scores.parquet")
+    for name, wanted in (("task", task), ("method", method)):
+        table = table if wanted is None else table[table[name] == wanted]
+    if model in set(table["model"]):
+        table = table[table["model"] == model]
+    maps = table[["model", "task", "method"]].drop_duplicates()
+    if len(maps) != 1:
+        raise HeadwiseError(
+            f"{path} has {len(maps)} maps that fit; --task and --method choose one of those it holds: "
+            + "; ".join(f"{row.task} by {row.method} ({row.model})" for row in maps.itertuples())
+        )
+    values = grid(_checked(path, table))
+    of, by_task, by_method = (str(maps[name].iloc[0]) for name in ("model", "task", "method"))
+    return Scores(values, values, values[None], of, by_task, by_method)
+
+
+def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """The table, if every row is one head with its number: a negative layer would count from the end in silence."""
+    for name in ("layer", "head"):
+        numbers = pd.to_numeric(table[name], errors="coerce")
+        if numbers.isna().any() or (numbers % 1 != 0).any() or not numbers.between(0, 99_999).all():
+            raise HeadwiseError(
+                f"{path}: the column {name!r} must hold whole numbers from 0; give a run's scores.parquet"
+            )
+    if not pd.api.types.is_numeric_dtype(table["score"]):
+        raise HeadwiseError(f"{path}: the column 'score' holds no numbers; give a run's scores.parquet")
+    if table.duplicated(["layer", "head"]).any():
+        raise HeadwiseError(f"{path} has two scores for one head; give a run's scores.parquet")
+    return table.astype({"layer": int, "head": int})

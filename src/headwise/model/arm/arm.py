@@ -1,0 +1,125 @@
+"""Activation redistribution (ARM, arXiv 2510.01032): small activations of the first MLP get new values.
+
+Per token, over the units a of the first layer's MLP after its activation: ε = 1.4826 · MAD(|a|) · c; the share of
+units with |a| < ε, kept between .02 and .25, says how many of the smallest |a| are changed. A positive one is drawn
+uniformly from [0, Q_p1(a)], a negative one from [min a, 0]. The paper adds the draw, the authors' code puts it in
+place of the value; so do we, unless told otherwise. The paper tunes c for each model and task.
+
+Statistics are taken per token and draws belong to a token's position, so that a prompt is changed in the same way
+alone, in a batch, and when it is read piece by piece.
+
+B rows, T tokens, U units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.model.arm.mlp_gates import first_gate
+
+if TYPE_CHECKING:
+    from headwise.model.model import Model
+
+MODES = ("replace", "add")
+LEAST, MOST = 0.02, 0.25
+"""Bounds of the share of units that are changed."""
+
+
+@contextmanager
+def arm(
+    model: Model, *, c: float = 0.13, p1: float = 99.5, mode: str = "replace", seed: int = 0
+) -> Iterator[None]:
+    """While this holds, the model runs with redistributed activations in its first MLP.
+
+    c: how small counts as small. p1: percentile of the activations up to which positive ones are drawn.
+
+    >>> with arm(model, c=0.32, p1=90):                                   # doctest: +SKIP
+    ...     hw.generate(model, ["2 + 2 ="])
+    """
+    if mode not in MODES:
+        raise unknown("mode of arm", mode, MODES)
+    if not c > 0 or not 0 <= p1 <= 100:
+        raise HeadwiseError(f"arm needs c above 0 and p1 between 0 and 100; got c={c}, p1={p1}")
+    gate, luck = first_gate(model), _Luck(seed)
+    positions: list[Tensor] = []
+
+    def note_positions(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        positions[:] = [_positions(args, kwargs)]
+
+    def change(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+        at = positions[0]
+        a = output.reshape(*at.shape, output.shape[-1])  # B, T, U
+        drawn = luck.at(at, output.shape[-1]).to(output.device)
+        return redistributed(a.float(), drawn, c=c, p1=p1, mode=mode).to(output.dtype).reshape(output.shape)
+
+    handles = [
+        model.hf.register_forward_pre_hook(note_positions, with_kwargs=True),
+        gate.register_forward_hook(change),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def redistributed(a: Tensor, drawn: Tensor, *, c: float, p1: float, mode: str) -> Tensor:
+    """`a[..., U]` with its small values changed; `drawn` of the same shape is uniform on [0, 1)."""
+    units, size = a.shape[-1], a.abs()
+    sizes, order = size.sort(dim=-1, stable=True)
+    middle = _quantile(sizes, 0.5)
+    spread = _quantile((size - middle).abs().sort(dim=-1).values, 0.5)
+    small = (size < 1.4826 * spread * c).double().mean(-1, keepdim=True)
+    count = (small.clamp(LEAST, MOST) * units).round()
+    rank = order.argsort(dim=-1)
+    values = a.sort(dim=-1).values
+    top, bottom = _quantile(values, p1 / 100).clamp_min(0), values[..., :1].clamp_max(0)
+    new = torch.where(a >= 0, drawn * top, drawn * bottom)
+    return torch.where(rank < count, a + new if mode == "add" else new, a)
+
+
+def _quantile(rising: Tensor, share: float) -> Tensor:
+    """`[..., 1]` of sorted values, between neighbours in proportion; torch's own refuses large tensors."""
+    at = share * (rising.shape[-1] - 1)
+    low = int(at)
+    high = min(low + 1, rising.shape[-1] - 1)
+    below, above = rising[..., low : low + 1], rising[..., high : high + 1]
+    return below + (above - below) * (at - low)
+
+
+class _Luck:
+    """Uniform numbers for every position and unit, made when first needed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.table: np.ndarray | None = None  # positions, U
+
+    def at(self, positions: Tensor, units: int) -> Tensor:
+        have = 0 if self.table is None else len(self.table)
+        need = int(positions.max()) + 1
+        if need > have:
+            places = range(have, max(need, have + 256))
+            more = np.stack(
+                [np.random.default_rng([self.seed, at]).random(units, np.float32) for at in places]
+            )
+            self.table = more if self.table is None else np.concatenate([self.table, more])
+        assert self.table is not None
+        return torch.from_numpy(self.table[positions.cpu().numpy()])
+
+
+def _positions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The place of each token in its row `[B, T]`, padding not counted."""
+    ids: Tensor = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+    mask = kwargs.get("attention_mask")
+    if isinstance(mask, Tensor) and mask.dim() == 2:
+        return (mask.cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
+    past = kwargs.get("past_key_values")
+    before = int(past.get_seq_length()) if past is not None else 0
+    return (torch.arange(ids.shape[1], device=ids.device) + before).expand(ids.shape)

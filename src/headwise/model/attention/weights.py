@@ -1,0 +1,189 @@
+"""Attention weights of chosen heads, from what one call of the attention function was given.
+
+Fused kernels never hold the weights. Here the family's own eager function is called again on the queries, keys
+and values of the chosen heads alone, one block of queries after another: rotary embedding is in the queries and
+keys already, soft-capping, sinks and scaling are the function's own, and the mask is brought into the form it
+takes. That this gives what the model computed is not assumed: weights times values must equal the head's
+output, in every block, or the layer is refused.
+
+B rows, H heads, h chosen heads, T queries, t queries of a block, S keys, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError
+from headwise.model.sites.attention_function import Call, own_attention
+from headwise.model.sparse.edge_gates import HARD
+
+_BLOCK_CPU, _BLOCK_ACCELERATOR = 2**22, 2**26
+"""Weights held at once, in numbers: a small block stays in a processor's cache, a large one fills a chip."""
+
+_TIGHTEST = 3e-5
+"""Allowed difference between output and weights × values, as a share of the largest value. Kernels that sum in
+another order differ by a tenth of it in float32; a wrong mask or a lost cap, by a hundred times as much."""
+
+
+def weight_blocks(call: Call, heads: Sequence[int], block: int | None = None) -> Iterator[tuple[int, Tensor]]:
+    """(number of the first query, weights `[B, h, t, s]`) block by block; keys from s on have weight 0.
+
+    `block`: queries at once; by default what suits the device. The weights may be changed in place.
+    """
+    if call.query.dim() != 4 or call.z.dim() != 4 or call.query.shape[1] != call.z.shape[2]:
+        raise HeadwiseError(
+            f"{type(call.module).__name__} calls its attention function with queries of shape "
+            f"{tuple(call.query.shape)} for outputs of shape {tuple(call.z.shape)}; the heads cannot be told apart"
+        )
+    total, queries, keys = call.query.shape[1], call.query.shape[2], call.key.shape[2]
+    # A fused kernel keeps scores in float32 whatever the weights are in; the eager function would not.
+    wide = call.query.dtype.itemsize < 4 and call.own != "eager"
+    dtype = torch.float32 if wide else call.query.dtype
+    chosen = torch.tensor(list(heads), device=call.query.device)
+    of_key = chosen // (total // call.key.shape[1])  # key and value head of each chosen head
+    of_value = chosen // (total // call.value.shape[1])
+    q = call.query[:, chosen].to(dtype)  # B, h, T, D
+    k, v = call.key[:, of_key].to(dtype), call.value[:, of_value].to(dtype)  # B, h, S, D
+    # Edge gates are no business of the family's eager function; their own function hands out its weights.
+    eager = own_attention(call.own if call.own == HARD else "eager", call.module)
+    module = _OnlyTheseHeads(call.module, chosen, total)
+    size = block or _block_size(call, len(heads))
+    for start in range(0, queries, size):
+        stop = min(start + size, queries)
+        # Later keys cannot be reached: every loaded model has been shown to be causal.
+        seen = stop if keys == queries else keys
+        part = _Part(chosen, total, start, stop, seen, queries, keys)
+        mask = _additive(call, part, dtype)
+        options = {name: part.of(value) for name, value in call.options.items()}
+        output, weights = eager(
+            module, q[:, :, start:stop], k[:, :, :seen], v[:, :, :seen], mask, **{**options, "dropout": 0.0}
+        )
+        yield start, _proven(call, part, output, weights, v)
+
+
+def _block_size(call: Call, heads: int) -> int:
+    most = _BLOCK_CPU if call.query.device.type == "cpu" else _BLOCK_ACCELERATOR
+    return max(1, most // (call.query.shape[0] * heads * call.key.shape[2]))
+
+
+class _OnlyTheseHeads:
+    """An attention module as its eager function should see it when it is given some heads, each with its keys."""
+
+    def __init__(self, module: nn.Module, chosen: Tensor, total: int) -> None:
+        self._module, self._chosen, self._total = module, chosen, total
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        if name == "num_key_value_groups":
+            return 1
+        # One number per head, such as a sink.
+        if isinstance(value, Tensor) and value.dim() == 1 and len(value) == self._total:
+            return value[self._chosen.to(value.device)]
+        return value
+
+
+class _Part:
+    """Some heads, some queries and the keys up to the last of them."""
+
+    def __init__(
+        self, chosen: Tensor, total: int, start: int, stop: int, seen: int, queries: int, keys: int
+    ) -> None:
+        self.chosen, self.total = chosen, total
+        self.start, self.stop, self.seen = start, stop, seen
+        self.queries, self.keys = queries, keys
+
+    def of(self, value: Any) -> Any:
+        """This part of anything that has an axis of heads, of queries or of keys; all else as it is."""
+        if not isinstance(value, Tensor):
+            return value
+        if value.dim() == 1 and len(value) == self.total:
+            return value[self.chosen.to(value.device)]
+        if (
+            value.dim() != 4
+            or value.shape[2] not in (1, self.queries)
+            or value.shape[3] not in (1, self.keys)
+        ):
+            return value
+        if value.shape[1] == self.total > 1:
+            value = value[:, self.chosen.to(value.device)]
+        if value.shape[2] > 1:
+            value = value[:, :, self.start : self.stop]
+        return value[..., : self.seen]
+
+    def places(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The numbers of the queries `[t, 1]` and of the keys `[1, s]`, on one scale."""
+        query = torch.arange(self.start, self.stop, device=device) + self.keys - self.queries
+        return query[:, None], torch.arange(self.seen, device=device)[None, :]
+
+
+def _additive(call: Call, part: _Part, dtype: torch.dtype) -> Tensor:
+    """The mask of a part as the eager function takes it: 0 where allowed, very negative elsewhere."""
+    mask, device = call.mask, call.query.device
+    if isinstance(mask, Tensor) and mask.dim() == 4 and mask.dtype != torch.bool:
+        return part.of(mask).to(dtype)
+    if mask is None:
+        query, key = part.places(device)
+        allowed = key <= query
+        window = call.options.get("sliding_window")
+        if isinstance(window, int) and window > 0:
+            allowed = allowed & (key > query - window)
+        allowed = allowed[None, None]
+    elif isinstance(mask, Tensor) and mask.dim() == 4:
+        allowed = part.of(mask)
+    elif hasattr(mask, "mask_mod"):  # flex attention's BlockMask
+        allowed = _modded(mask.mask_mod, call, part)
+    else:
+        kind = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"type {type(mask).__name__}"
+        raise HeadwiseError(
+            f"{type(call.module).__name__} under {call.own!r} uses a mask of {kind}, from which no weights can be "
+            "computed; load the model with attn_implementation='sdpa' or 'eager'"
+        )
+    blocked = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device)
+    return torch.where(allowed, torch.zeros((), dtype=dtype, device=device), blocked)
+
+
+def _modded(mask_mod: Any, call: Call, part: _Part) -> Tensor:
+    """A flex mask is a function of the numbers of row, head, query and key."""
+    device = call.query.device
+    query, key = (place[None, None] for place in part.places(device))
+    row = torch.arange(call.query.shape[0], device=device)[:, None, None, None]
+    head = part.chosen[None, :, None, None]
+    return torch.as_tensor(mask_mod(row, head, query, key), device=device)
+
+
+def _proven(call: Call, part: _Part, output: Tensor, weights: Tensor | None, v: Tensor) -> Tensor:
+    """The weights for which Σ weights · v = z: shown for what the function returned, and by hand in one query."""
+    z = call.z[:, part.start : part.stop, part.chosen].transpose(1, 2)  # B, h, t, D
+    output = output.transpose(1, 2)
+    if weights is None or weights.shape != (*z.shape[:3], part.seen) or output.shape != z.shape:
+        raise HeadwiseError(
+            f"the eager attention of {type(call.module).__name__} returns no weights of one number per head, query "
+            "and key; its attention cannot be shown"
+        )
+    v = v[:, :, : part.seen]
+    largest = float(v.abs().max())
+    allowed = max(_TIGHTEST, 4 * torch.finfo(z.dtype).eps) * largest
+    gap = _apart(torch.matmul(weights[:, :, -1:], v), output[:, :, -1:])
+    if gap > allowed:
+        # A sink may act as a factor on the output, after the weights were taken: then it belongs to the weights.
+        plain = torch.matmul(weights, v)
+        factor = (plain * output).sum(-1, keepdim=True) / (plain * plain).sum(-1, keepdim=True)
+        weights = weights * factor
+        gap = _apart(torch.matmul(weights, v), output)
+    gap = float(np.maximum(gap, _apart(output, z)))  # unlike max, NaN wins
+    if not gap <= allowed:
+        raise HeadwiseError(
+            f"the attention of {type(call.module).__name__} recomputed from its queries and keys does not give its "
+            f"output under {call.own!r} (off by {gap:.2g} where values reach {largest:.2g}), so its weights would not "
+            "be the model's own and are not shown"
+        )
+    return weights
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    return float((one.to(other.dtype) - other).abs().max())

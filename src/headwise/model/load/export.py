@@ -1,0 +1,178 @@
+"""A mask baked into the weights: a plain checkpoint that any server can load.
+
+A gate on a head's output is a factor on those columns of the output projection that read the head. So a model with
+some heads at 0 (or at any other number, with the reference `zero`) is the same model with these columns scaled.
+Before anything is written, the edited model's logits are compared with the gated model's.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Head
+from headwise.model.sites.kinds import is_transposed
+from headwise.model.sites.probe import probe_logits, weight_dtype
+from headwise.model.verify.proof import prove
+from headwise.model.sites.reach import Reach
+from headwise.model.sites.sites import Site
+
+if TYPE_CHECKING:
+    from headwise.model.model import Model
+
+LIMIT = 1e-4
+"""Largest difference in logits between the gated model and the edited one, relative to logits above 1; float32."""
+RECORD = "headwise.json"
+"""Beside the weights: which heads were gated, and by how much. Servers leave it alone."""
+
+
+def export(model: Model, heads: Sequence[Head], out: str | Path, gate: float = 0.0) -> Path:
+    """Write the model with the given heads at `gate` as a checkpoint folder; returns its path.
+
+    0 removes a head, above 1 amplifies it. `AutoModelForCausalLM.from_pretrained(out)` loads the result; the
+    model itself is left as it was.
+    """
+    if model.edge_gates is not None and model.edge_gates.bias is not None:
+        raise HeadwiseError(
+            f"{model.name} has edge gates, which no plain checkpoint can hold: its weights alone are another, dense "
+            "model. Load it with headwise and give the heads as gates"
+        )
+    folder = _empty_folder(out)
+    gates = _gates(model, heads, gate)
+    # Which of several linear maps after an attention is its output projection is only known where it was tried.
+    reach, _ = prove(model.hf, every_layer=True)
+    with torch.no_grad(), baked(reach, gates):
+        _save(model, folder)
+    model.text.tokenizer.save_pretrained(folder)
+    record = {"model": model.name, "gate": gate, "heads": [str(Head(*head)) for head in heads]}
+    (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return folder
+
+
+@contextmanager
+def baked(reach: Reach, gates: np.ndarray) -> Iterator[None]:
+    """While this holds, the model's own weights carry the gates; raises where they cannot."""
+    sites = [site for site in reach.sites if (gates[site.layer, : site.heads] != 1).any()]
+    for site in sites:
+        _check_editable(reach, site, gates)
+    wanted = _gated_logits(reach, gates)
+    weights = {id(weight): weight for site in sites for weight in [_weight(site)]}
+    saved = {key: weight.data.clone() for key, weight in weights.items()}
+    try:
+        for site in {id(_weight(site)): site for site in sites}.values():
+            _scale(site, gates[site.layer, : site.heads])
+        gap = float((probe_logits(reach.model) - wanted).abs().max())
+        limit = _limit(reach.model, wanted)
+        if not gap <= limit:
+            raise HeadwiseError(
+                f"this mask cannot be baked into {type(reach.model).__name__}: its logits would differ from the gated "
+                f"model's by {gap:.2g} (at most {limit:.2g} is rounding), so something between attention and output "
+                "projection is not a plain factor per head"
+            )
+        yield
+    finally:
+        for key, weight in weights.items():
+            weight.data.copy_(saved[key])
+
+
+def _gates(model: Model, heads: Sequence[Head], gate: float) -> np.ndarray:
+    gates = np.ones(model.shape)
+    if not np.isfinite(gate):
+        raise HeadwiseError(
+            f"the gate is {gate}; expected a finite number: 0 removes a head, above 1 amplifies it"
+        )
+    if not heads:
+        raise HeadwiseError('no heads are given; a heads file lists at least one, such as ["L12H3"]')
+    model.check_heads(heads)
+    for head in heads:
+        gates[head] = gate
+    return gates
+
+
+def _weight(site: Site) -> Tensor:
+    weight = site.projections[0].weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def _check_editable(reach: Reach, site: Site, gates: np.ndarray) -> None:
+    """Refuse where the columns of a head are not numbers of their own."""
+    family = type(reach.model).__name__
+    weight = getattr(site.projections[0], "weight", None) if site.projections else None
+    if (
+        not isinstance(weight, Tensor)
+        or weight.dim() != 2
+        or not weight.is_floating_point()
+        or weight.itemsize < 2
+    ):
+        raise HeadwiseError(
+            f"layer {site.layer} of {family} has packed (quantised) weights, whose columns cannot be scaled; load the "
+            "model unquantised (for a GGUF file: with --dtype float32) and export that"
+        )
+    if weight.is_meta:
+        raise HeadwiseError(f"layer {site.layer} of {family} is offloaded; load it into memory to export it")
+    for other in reach.sites:
+        shared = other is not site and any(
+            getattr(p, "weight", None) is weight for p in other.projections[:1]
+        )
+        same = other.heads == site.heads and np.array_equal(gates[other.layer], gates[site.layer])
+        if shared and not same:
+            raise HeadwiseError(
+                f"layers {site.layer} and {other.layer} of {family} share one output projection, so a mask that "
+                "differs between them cannot be baked in; gate the same heads in both"
+            )
+
+
+def _scale(site: Site, gates: np.ndarray) -> None:
+    weight = _weight(site)
+    factors = torch.from_numpy(gates).repeat_interleave(site.head_dim).to(weight.device, weight.dtype)
+    weight.data.mul_(factors[:, None] if is_transposed(site.projections[0]) else factors)
+
+
+def _gated_logits(reach: Reach, gates: np.ndarray) -> Tensor:
+    def gate(layer: int, z: Tensor) -> Tensor:
+        return z * torch.from_numpy(gates[layer, : z.shape[2]]).to(z.device, z.dtype)[:, None]
+
+    with reach.visiting(gate):
+        return probe_logits(reach.model)
+
+
+def _limit(model: nn.Module, logits: Tensor) -> float:
+    dtype = weight_dtype(model)
+    rounding = 64 * torch.finfo(dtype).eps if dtype in (torch.float16, torch.bfloat16) else 0.0
+    return max(LIMIT, rounding) * max(1.0, float(logits.abs().max()))
+
+
+def _empty_folder(out: str | Path) -> Path:
+    folder = Path(out).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise HeadwiseError(f"{folder} exists and is not an empty folder; give --out a new one")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _save(model: Model, folder: Path) -> None:
+    """`save_pretrained`; a model that came from a GGUF refuses it, so its values go into one that did not."""
+    hf: Any = model.hf
+    if getattr(hf.config, "quantization_config", None) is not None:
+        config = copy.deepcopy(hf.config)
+        del config.quantization_config
+        with torch.device("meta"):
+            plain = type(hf)(config)
+        plain.load_state_dict(hf.state_dict(), assign=True)
+        plain.tie_weights()
+        plain.generation_config = hf.generation_config
+        hf = plain
+    hf.save_pretrained(folder)
+    for file in folder.glob("*.safetensors"):
+        # safetensors writes for its owner alone, and a server may be another user.
+        file.chmod((folder / "config.json").stat().st_mode)

@@ -1,0 +1,100 @@
+"""Take a decoder block's own computation out of the backward pass, and leave its residual path.
+
+A block adds something to the stream it reads. While it is bypassed the forward pass is unchanged to the bit,
+but gradients pass the block along the stream only. That is meaningful where a block really returns its input
+plus something; a block that normalises the sum (the original transformer, OpenAI-GPT) has no such path, and
+`check_residual` refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError
+from headwise.model.sites.probe import probe_input
+
+if TYPE_CHECKING:
+    from headwise.model.model import Model
+
+_LARGER = 2.0**20
+_LARGEST_HALF = 2.0**14
+
+
+@contextmanager
+def bypassed(block: nn.Module) -> Iterator[None]:
+    """While this holds, gradients go around what `block` computes."""
+
+    def around(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        stream = stream_of(args, kwargs)
+        first = output[0] if isinstance(output, tuple | list) else output
+        # Adding the difference of a tensor and itself is exactly 0 forwards and the identity backwards.
+        kept = first.detach() + (stream - stream.detach())
+        return (kept, *output[1:]) if isinstance(output, tuple | list) else kept
+
+    handle = block.register_forward_hook(around, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def stream_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """What a decoder block reads."""
+    stream: Tensor = args[0] if args else kwargs["hidden_states"]
+    return stream
+
+
+def check_residual(model: Model, wanted_by: str) -> None:
+    """Refuse a model whose blocks do not return what they read plus something of their own.
+
+    What a block adds is computed from a normalised copy of its input, or normalised itself, so it stays as large
+    as it was when the input is made a million times larger: the output must then grow by what the input grew.
+    """
+    blocks = model.reach.blocks
+    if any(site.calls > 1 for site in model.reach.sites):
+        raise HeadwiseError(
+            f"{wanted_by} cannot be computed for {model.name}: some of its layers share their weights and run "
+            "several times per pass, so one of them cannot be told from the others"
+        )
+    shares: dict[int, float] = {}
+
+    def hook(index: int) -> Any:
+        def measure(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            try:
+                stream = stream_of(args, kwargs)
+                times = _LARGER
+                if stream.dtype == torch.float16:
+                    times = min(times, _LARGEST_HALF / float(stream.abs().max()))
+                if args:
+                    larger = block.forward(times * stream, *args[1:], **kwargs)
+                else:
+                    larger = block.forward(**{**kwargs, "hidden_states": times * stream})
+                before, after = (
+                    (o[0] if isinstance(o, tuple | list) else o).double() for o in (output, larger)
+                )
+                x = stream.double()
+                shares[index] = float(((after - before) * x).sum() / ((times - 1) * (x * x).sum()))
+            except (TypeError, RuntimeError, AttributeError, KeyError, IndexError):
+                return  # it exchanges more than the stream: not measured, and so refused
+
+        return measure
+
+    handles = [block.register_forward_hook(hook(i), with_kwargs=True) for i, block in enumerate(blocks)]
+    try:
+        with torch.no_grad():
+            model.hf(input_ids=probe_input(model.hf), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for index in range(len(blocks)):
+        if not abs(shares.get(index, 0.0) - 1) < 0.05:
+            raise HeadwiseError(
+                f"{wanted_by} cannot be computed for {model.name}: block {index} "
+                f"({type(blocks[index]).__name__}) does not return what it reads plus something of its own, so "
+                "there is no residual path around it"
+            )

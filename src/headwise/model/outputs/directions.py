@@ -1,0 +1,78 @@
+"""Towards right answers: for each head, the direction in which right and wrong texts differ.
+
+After inference-time intervention (Li et al. 2023, arXiv 2306.03341), which Cognitive Mirrors (arXiv 2512.10978)
+takes over: adding α·σ·direction to a head's output pushes the text towards what right answers have in common.
+
+L layers, H heads, D head size, N texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Head
+from headwise.model.tokens.encode import pad_right
+from headwise.model.forward.memory import in_halves
+from headwise.model.forward.schedule import batches
+
+if TYPE_CHECKING:
+    from headwise.model.model import Model
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Where each head's output points when a text is right rather than wrong."""
+
+    unit: np.ndarray
+    """`[L, H, D]`: mean over right texts minus mean over wrong ones, scaled to length 1; 0 where they are equal."""
+    spread: np.ndarray
+    """`[L, H]`: σ, the standard deviation of the head's output along its direction, over all texts."""
+    right: int
+    wrong: int
+    """How many texts of each kind."""
+
+    def shifts(self, heads: Iterable[Head], alpha: float) -> np.ndarray:
+        """`[L, H, D]` for `hw.generate(shifts=...)`: α·σ·direction at the given heads, 0 at all others."""
+        added = np.zeros_like(self.unit)
+        for layer, head in heads:
+            added[layer, head] = alpha * self.spread[layer, head] * self.unit[layer, head]
+        return added
+
+
+def directions(model: Model, right: Sequence[str], wrong: Sequence[str]) -> Directions:
+    """Directions from texts that end right and texts that end wrong, read at their last token."""
+    if not right or not wrong:
+        raise HeadwiseError(
+            f"a direction from wrong to right needs texts of both kinds; got {len(right)} right and {len(wrong)} wrong"
+        )
+    outputs = last_outputs(model, [*right, *wrong])  # N, L, H, D
+    first, second = outputs[: len(right)], outputs[len(right) :]
+    difference = first.mean(axis=0) - second.mean(axis=0)
+    length = np.linalg.norm(difference, axis=-1, keepdims=True)
+    unit = np.divide(difference, length, out=np.zeros_like(difference), where=length > 0)
+    spread = (outputs * unit).sum(axis=-1).std(axis=0)
+    return Directions(unit, spread, len(right), len(wrong))
+
+
+def last_outputs(model: Model, texts: Sequence[str]) -> np.ndarray:
+    """Every head's output at the last token of each text, `[N, L, H, D]`; 0 for heads that do not exist."""
+    encoded = [ids or model.text.start() for ids in model.text.encode_many(list(texts))]
+    size = max(site.head_dim for site in model.reach.sites)
+    found = np.zeros((len(encoded), *model.shape, size))
+
+    def fill(numbers: list[int]) -> None:
+        ids = pad_right([encoded[n] for n in numbers])
+        last = torch.tensor([len(encoded[n]) - 1 for n in numbers])
+        each = torch.arange(len(numbers))
+        for layer, z in model.outputs(ids, lambda z: z[each.to(z.device), last.to(z.device)]).items():
+            found[numbers, layer, : z.shape[1], : z.shape[2]] = z.double().cpu().numpy()
+
+    for numbers in batches([len(ids) for ids in encoded], model.batch_tokens):
+        in_halves(numbers, fill)
+    return found

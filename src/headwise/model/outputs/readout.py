@@ -1,0 +1,228 @@
+"""From a head's output to the logits along the residual stream alone, as a linear map.
+
+A head's output goes through its columns of the output projection, in some families through a norm of its own
+(Gemma, OLMo 2) or a fixed factor (Granite), into the stream; the stream goes through the final norm and the
+unembedding. Norms are the only nonlinear part, and with their scale frozen at what it was they are linear too.
+
+No family is declared. One probing pass looks which modules run where, and the linear form is solved for and
+checked against what the model computes; a model whose parts do not fit (soft-capped logits, a norm after the
+sum) is refused with the part that did not.
+
+B rows, P positions, T tokens, W width of the stream, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError
+from headwise.model.outputs.bypass import check_residual
+from headwise.model.outputs.frozen_norm import FrozenNorm, frozen_norm, rounding
+from headwise.model.sites.probe import probe_input
+from headwise.model.sites.sites import Site
+from headwise.model.forward.unembed import at_positions, logits_at
+
+if TYPE_CHECKING:
+    from headwise.model.model import Model
+
+
+@dataclass
+class Call:
+    """What a module read and wrote in one pass: its first tensor each."""
+
+    read: Tensor
+    wrote: Tensor
+
+
+@dataclass
+class Write:
+    """How the heads of one layer come into the residual stream."""
+
+    site: Site
+    projection: nn.Module
+    norm: nn.Module | None
+    """The norm between the output projection and the stream, where there is one."""
+    factor: float
+    """What the family multiplies it with before it is added."""
+
+
+@dataclass
+class Reading:
+    """One forward pass at chosen positions."""
+
+    z: dict[int, Tensor]  # layer -> B, P, H, D
+    stream: Tensor  # B, P, W: what the last block wrote
+    logits: Tensor  # B, P, vocabulary
+    norms: dict[nn.Module, FrozenNorm]
+
+
+class Readout:
+    """The path from every head to the logits of one model."""
+
+    def __init__(self, model: Model) -> None:
+        """Find the path by one probing pass, or refuse the model with the part that is not linear."""
+        check_residual(model, "direct logit attribution")
+        self.model = model
+        self.unembedding = model.hf.get_output_embeddings()  # type: ignore[operator]
+        weight = getattr(self.unembedding, "weight", None)
+        if not isinstance(weight, Tensor) or not weight.is_floating_point() or weight.dim() != 2:
+            raise self._refusal("its unembedding is not a plain matrix")
+        self.weight = weight
+        calls: dict[nn.Module, Call] = {}
+        ids = probe_input(model.hf)
+        with torch.no_grad(), _observed(list(model.hf.modules()), calls):
+            logits = model.hf(input_ids=ids, use_cache=False).logits
+        self.norm = self._final_norm(calls)
+        self.factor = self._logit_factor(calls, logits)
+        z = model.outputs(ids)
+        self.writes = [self._write(site, z[site.layer], calls) for site in model.reach.sites]
+
+    # ---- finding the path --------------------------------------------------------------------------------
+
+    def _final_norm(self, calls: dict[nn.Module, Call]) -> nn.Module | None:
+        """The norm between the last block and the unembedding, if there is one."""
+        stream, read = calls[self.model.reach.blocks[-1]].wrote, calls[self.unembedding].read
+        if _same(stream, read):
+            return None
+        for module, call in calls.items():
+            if _same(call.read, stream) and _same(call.wrote, read) and frozen_norm(module, stream, read):
+                return module
+        raise self._refusal("more than a norm runs between its last block and its unembedding")
+
+    def _logit_factor(self, calls: dict[nn.Module, Call], logits: Tensor) -> float:
+        plain, shown = calls[self.unembedding].wrote.double(), logits.double()
+        factor = float((shown * plain).sum() / (plain * plain).sum())
+        if (shown - factor * plain).abs().max() > rounding(logits.dtype) * shown.abs().max():
+            raise self._refusal("its logits are bent after the unembedding (a soft cap)")
+        return factor
+
+    def _write(self, site: Site, z: Tensor, calls: dict[nn.Module, Call]) -> Write:
+        """Which module's output, times which factor, is what this layer's heads add to the stream.
+
+        A sequential block shows the sum: something inside it reads stream + attention. A parallel block shows
+        its end: what it wrote less what it read and less what some module wrote (the MLP) is the attention.
+        """
+        block = self.model.reach.blocks[site.block]
+        inside = {m: calls[m] for m in block.modules() if m in calls and m is not block}
+        read, wrote = calls[block].read.double(), calls[block].wrote.double()
+        sums = [c.read.double().reshape(read.shape) - read for c in inside.values() if _alike(c.read, read)]
+        sums += [
+            wrote - read - c.wrote.double().reshape(read.shape)
+            for c in inside.values()
+            if _alike(c.wrote, read)
+        ]
+        best, least = None, rounding(calls[block].wrote.dtype) * float(read.norm() + wrote.norm())
+        for projection in site.projections:
+            if projection not in calls or not _same(calls[projection].read, z.flatten(-2)):
+                continue
+            out = calls[projection].wrote
+            norms = [m for m, c in inside.items() if _same(c.read, out) and frozen_norm(m, out, c.wrote)]
+            for norm in [*norms, None]:
+                added = (out if norm is None else calls[norm].wrote).double().reshape(read.shape)
+                for total in sums:
+                    factor = float((total * added).sum() / (added * added).sum().clamp_min(1e-30))
+                    missed = float((total - factor * added).norm())
+                    if factor > 0.01 and missed <= least:
+                        best, least = Write(site, projection, norm, factor), missed
+        if best is not None:
+            best.factor = 1.0 if abs(best.factor - 1) < 0.01 else best.factor
+            return best
+        raise self._refusal(
+            f"what the heads of layer {site.layer} add to the stream is not linear in their output"
+        )
+
+    def _refusal(self, why: str) -> HeadwiseError:
+        return HeadwiseError(
+            f"direct logit attribution is not defined for {self.model.name}: {why}; use 'ablation' or 'attribution'"
+        )
+
+    # ---- reading along it --------------------------------------------------------------------------------
+
+    def read(self, ids: Tensor, positions: Tensor) -> Reading:
+        """Run the plain model and keep, at `positions[B, P]`, what the path needs."""
+        z: dict[int, Tensor] = {}
+
+        def note(layer: int, outputs: Tensor) -> Tensor:
+            z[layer] = at_positions(outputs.flatten(-2), positions).unflatten(-1, outputs.shape[-2:])
+            return outputs
+
+        last = self.model.reach.blocks[-1]
+        norms = [n for n in (self.norm, *(w.norm for w in self.writes)) if n is not None]
+        calls: dict[nn.Module, Call] = {}
+        with (
+            torch.no_grad(),
+            self.model.visiting(note),
+            _observed([last, *norms], calls, ids.shape, positions),
+        ):
+            logits = logits_at(self.model.hf, ids, positions)
+        frozen: dict[nn.Module, FrozenNorm] = {}
+        for norm in norms:
+            solved = frozen_norm(norm, calls[norm].read, calls[norm].wrote)
+            if solved is None:
+                raise self._refusal(f"its {type(norm).__name__} is no affine map on these prompts")
+            frozen[norm] = solved
+        return Reading(z, calls[last].wrote.double(), logits, frozen)
+
+    def towards(self, reading: Reading, direction: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """For each layer the vector in z `[B, P, H, D]` that reads `direction[B, P, W]` before the unembedding."""
+        back = direction if self.norm is None else reading.norms[self.norm].transposed(direction)
+        for write in self.writes:
+            into = write.factor * (back if write.norm is None else reading.norms[write.norm].transposed(back))
+            yield write.site.layer, _transposed(write.projection, into, reading.z[write.site.layer])
+
+    def linear(self, reading: Reading, direction: Tensor) -> Tensor:
+        """What the frozen path makes of the whole stream, read along `direction[B, P, W]`: `[B, P]`."""
+        if self.norm is None:
+            return (reading.stream * direction).sum(-1)
+        norm = reading.norms[self.norm]
+        return (reading.stream * norm.transposed(direction)).sum(-1) + (direction * norm.bias).sum(-1)
+
+
+def _transposed(projection: nn.Module, into: Tensor, z: Tensor) -> Tensor:
+    """The output projection read backwards. By autograd, because a packed or adapted weight has no columns."""
+    with torch.inference_mode(False), torch.enable_grad():
+        at = torch.zeros_like(z.flatten(-2), requires_grad=True)
+        out = projection(at)
+        (slopes,) = torch.autograd.grad(out, at, into.to(out.device, out.dtype).reshape(out.shape))
+    return slopes.unflatten(-1, z.shape[-2:]).double()
+
+
+@contextmanager
+def _observed(
+    modules: Sequence[nn.Module],
+    calls: dict[nn.Module, Call],
+    shape: Any = None,
+    positions: Tensor | None = None,
+) -> Iterator[None]:
+    """While this holds, `calls` receives what each module reads and writes, or that at `positions` only."""
+
+    def keep(tensor: Tensor) -> Tensor:
+        if positions is not None:
+            tensor = at_positions(tensor.reshape(*shape, tensor.shape[-1]), positions)
+        return tensor.detach().clone()  # a later step may work in place
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        read = args[0] if args else kwargs.get("hidden_states")
+        wrote = output[0] if isinstance(output, tuple | list) and output else output
+        if isinstance(read, Tensor) and isinstance(wrote, Tensor):
+            calls[module] = Call(keep(read), keep(wrote))
+
+    with ExitStack() as undo:
+        for module in modules:
+            undo.callback(module.register_forward_hook(note, with_kwargs=True).remove)
+        yield
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """The same numbers of vectors of the same width, however they are stacked."""
+    return a.shape[-1:] == b.shape[-1:] and a.numel() == b.numel()
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return _alike(a, b) and torch.equal(a.reshape(b.shape), b)

@@ -1,0 +1,141 @@
+"""Our attention function in place of a family's own, which it calls.
+
+transformers looks attention functions up by name in a registry that is global; whom a call belongs to is found through
+the module that calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from headwise.errors import HeadwiseError
+
+if TYPE_CHECKING:
+    from headwise.model.sites.sites import Site
+
+PREFIX = "headwise_"
+SITE = "_headwise_site"
+"""The attribute of an attention module that says where its heads are reached."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One layer's call of the attention function."""
+
+    own: str
+    """The implementation that ran: eager, sdpa, flash_attention_2, flex_attention, …"""
+    module: nn.Module
+    query: Tensor  # B, H, T, D
+    key: Tensor  # B, key heads, S, D
+    value: Tensor  # B, key heads, S, value size
+    mask: Any
+    """As the implementation takes it: None, true where allowed, added to the scores, or a BlockMask."""
+    options: dict[str, Any]
+    """Every further argument: scaling, soft-capping, sliding window, sinks."""
+    z: Tensor  # B, T, H, value size
+
+
+@contextmanager
+def our_attention(model: nn.Module) -> Iterator[None]:
+    """The model's configurations name our attention function; afterwards what they named before."""
+    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+    with ExitStack() as undo:
+        for config in configs.values():
+            own = getattr(config, "_attn_implementation_internal", None)
+            if own is None or own.startswith(PREFIX):
+                continue
+            _register(own)
+            # The internal field: the public setter would also overwrite sub-configurations.
+            config._attn_implementation_internal = _OurName(own)  # type: ignore[union-attr]
+            undo.callback(setattr, config, "_attn_implementation_internal", own)
+        yield
+
+
+class _OurName(str):
+    """Looks up our function, and still equals the name it stands for.
+
+    Sparse-attention families apply their selection of keys only where the implementation is "eager" or "sdpa":
+    under a name that is neither they would silently attend to everything.
+    """
+
+    own: str
+    __hash__ = str.__hash__
+
+    def __new__(cls, own: str) -> _OurName:
+        name = super().__new__(cls, PREFIX + own)
+        name.own = own
+        return name
+
+    def __getnewargs__(self) -> tuple[str]:
+        return (self.own,)  # transformers copies configurations
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) is True or other == self.own
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+def _register(own: str) -> None:
+    if own != "eager" and own not in ALL_ATTENTION_FUNCTIONS:
+        raise HeadwiseError(
+            f"the attention implementation {own!r} cannot be wrapped: transformers has no function of that "
+            "name; load the model with attn_implementation='sdpa' or 'eager'"
+        )
+    if PREFIX + own not in ALL_ATTENTION_FUNCTIONS:
+        AttentionInterface.register(PREFIX + own, functools.partial(attend, own))
+        # Without a mask function of the same name transformers would build no mask at all.
+        if own in ALL_MASK_ATTENTION_FUNCTIONS:
+            AttentionMaskInterface.register(PREFIX + own, ALL_MASK_ATTENTION_FUNCTIONS[own])
+
+
+def attend(
+    own: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """The family's own attention, then the watcher's and the visitor's view of it."""
+    site: Site | None = getattr(module, SITE, None)
+    reach = site.reach if site is not None else None
+    function = own_attention(own, module)
+    z = weights = None
+    if (
+        reach is not None
+        and reach._attention is not None
+        and function is sdpa_attention_forward
+        and len(args) == 1
+    ):
+        z = reach._attention(query, key, value, args[0], kwargs)
+    if z is None:
+        z, weights = function(module, query, key, value, *args, **kwargs)
+    if site is None or reach is None:
+        return z, weights
+    if reach._watcher is not None:
+        options = dict(kwargs)
+        mask = args[0] if args else options.pop("attention_mask", None)
+        reach._watcher(site.layer, Call(own, module, query, key, value, mask, options, z))
+    if reach._visitor is not None:
+        z = reach._visitor(site.layer, z)
+    return z, weights
+
+
+def own_attention(own: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """What the module would have called under the implementation `own`: a family may have its own version."""
+    for ancestor in type(module).__mro__:
+        family = sys.modules.get(ancestor.__module__)
+        if own == "eager" and hasattr(family, "eager_attention_forward"):
+            return family.eager_attention_forward  # type: ignore[union-attr]
+        if own != "eager" and hasattr(family, "ALL_ATTENTION_FUNCTIONS"):
+            return family.ALL_ATTENTION_FUNCTIONS[own]  # type: ignore[union-attr]
+    raise HeadwiseError(
+        f"the {own!r} attention of {type(module).__name__} cannot be wrapped: its file defines no such function"
+    )

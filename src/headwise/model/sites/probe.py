@@ -1,0 +1,34 @@
+"""A few tokens on which a model is tried before anything is computed with it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from headwise.model.sites.devices import entry_device
+
+
+def probe_input(model: nn.Module) -> Tensor:
+    """A few tokens that any vocabulary has: enough to make every layer run."""
+    device = entry_device(model)
+    return torch.arange(3, 9, device=device).repeat(2, 1)
+
+
+def probe_logits(model: nn.Module) -> Tensor:
+    """The logits `[2, T, vocabulary]` of the probe; half precision is widened."""
+    with torch.no_grad():
+        logits: Tensor = model(input_ids=probe_input(model), use_cache=False).logits
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def rounding(model: nn.Module, values: Tensor, noise: float = 0.0) -> float:
+    """What rounding alone may do to such values of a model when the same sum is taken in another order.
+
+    noise: the largest difference between two runs of the same.
+    """
+    step = torch.finfo(weight_dtype(model)).eps
+    return 4 * noise + 64 * step * max(1.0, float(values.abs().max()))
+
+
+def weight_dtype(model: nn.Module) -> torch.dtype:
+    return next(p.dtype for p in model.parameters() if p.is_floating_point())

@@ -1,0 +1,267 @@
+"""Edge gates: attention in which each head keeps only some of its edges (arXiv 2512.05865).
+
+An edge is one head's pair of a query and a key at or before it. Its score is s = q·k/√d, after rotary
+embedding, and it is open where s + b > 0, with one number b for each head. The output is Σ softmax(s)·z·v with
+z = 1 for open edges and 0 for others: closed edges still take their share of the softmax, nothing is
+renormalised, and a query whose edges are all closed gets 0 from its head.
+
+Two attention functions are registered with transformers. `edge_gated` is the model as it is used: hard
+thresholds. `edge_gated_noisy` is for training: the logit gets logistic noise, z passes gradients as if it were
+the sigmoid, and each layer leaves behind how many edges it expects to be open. b, and where training leaves its
+count, are found through the module that calls; two models never disturb one another.
+
+B rows, H heads, T queries, S keys, D head size, L layers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from headwise.errors import HeadwiseError
+from headwise.model.sites.probe import probe_logits, rounding
+from headwise.model.sites.reach import Reach
+
+HARD, NOISY = "edge_gated", "edge_gated_noisy"
+"""Names in transformers' registry. Not "headwise_…": that is how names of already wrapped functions begin."""
+
+_BIAS, _TEMPERATURE, _EXPECTED, _NOISE = "_edge_bias", "_edge_temperature", "_edges_expected", "_edge_noise"
+_AT_ONCE = 2**26
+"""Most scores held at once without gradients, in numbers: 256 MB in float32."""
+
+
+def edge_scores(query: Tensor, key: Tensor, scaling: float | None) -> Tensor:
+    """s = q·k·scaling for every head `[B, H, T, S]`, at least in float32: gates must not hang on rounding."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    rows, heads, queries, size = query.shape
+    groups = key.shape[1]
+    scale = size**-0.5 if scaling is None else scaling
+    # Heads that share keys stand below one another: no key is copied.
+    grouped = (query.to(dtype) * scale).reshape(
+        rows, groups, -1, size
+    )  # B, key heads, queries of its heads, D
+    with torch.autocast(query.device.type, enabled=False):
+        return torch.matmul(grouped, key.to(dtype).transpose(2, 3)).view(rows, heads, queries, -1)
+
+
+def edge_gated_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Hard edge gates: z `[B, T, H, D]` and the gated weights softmax(s)·z `[B, H, T, S]`.
+
+    Very long texts are done block by block of queries, without weights.
+    """
+    rows, heads, queries, _size = query.shape
+    at_once = max(1, _AT_ONCE // max(1, rows * heads * key.shape[2]))
+    if queries <= at_once:
+        return _gated_block(module, query, key, value, attention_mask, scaling)
+    mask = _allowed(attention_mask, query, key) if attention_mask is None else attention_mask
+    blocks = [
+        _gated_block(
+            module,
+            part,
+            key,
+            value,
+            mask[:, :, start : start + at_once] if mask.shape[2] > 1 else mask,
+            scaling,
+        )[0]
+        for start, part in zip(range(0, queries, at_once), query.split(at_once, 2), strict=True)
+    ]
+    return torch.cat(blocks, dim=1), None
+
+
+def _gated_block(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None
+) -> tuple[Tensor, Tensor]:
+    scores = edge_scores(query, key, scaling)
+    allowed = _allowed(mask, query, key)
+    bias: Tensor = getattr(module, _BIAS).to(scores.device, scores.dtype)
+    opened = (scores + bias[:, None, None] > 0) & allowed
+    weights = _softmax(scores, mask, allowed) * opened
+    return _mixed(weights, value), weights.to(query.dtype)
+
+
+def noisy_edge_gated_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """z = 1[(s + b)/temperature + logistic noise > 0], with the gradient of the sigmoid of the same number.
+
+    Noise comes from `prepare_training`, or else from torch's own generator. The number of edges expected to be open,
+    Σ sigmoid((s + b)/temperature), and the number of causal edges are left at the module, for `expected_share`.
+    """
+    with torch.autocast(query.device.type, enabled=False):
+        scores = edge_scores(query, key, scaling)
+        allowed = _allowed(attention_mask, query, key)
+        noise = getattr(module, _NOISE, None)
+        uniform = torch.rand_like(scores) if noise is None else noise
+        weights, opened = _noisy_weights(
+            scores, getattr(module, _BIAS), getattr(module, _TEMPERATURE), allowed, uniform
+        )
+        setattr(module, _EXPECTED, opened / (allowed.sum() * (scores.numel() // allowed.numel())))
+    return _mixed(weights, value), None
+
+
+def _noisy_weights(
+    scores: Tensor, bias: Tensor, temperature: Tensor, allowed: Tensor, uniform: Tensor
+) -> tuple[Tensor, Tensor]:
+    """softmax(s)·z with noisy z, and the number of edges expected to be open."""
+    logits = (scores + bias[:, None, None]) / temperature
+    soft = torch.sigmoid(logits + torch.logit(uniform, eps=1e-6))
+    gates = soft + ((soft > 0.5).to(soft.dtype) - soft).detach()
+    weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1)
+    opened = torch.sigmoid(logits).masked_fill(~allowed, 0.0).sum()
+    return weights * gates, opened
+
+
+def _softmax(scores: Tensor, mask: Tensor | None, allowed: Tensor) -> Tensor:
+    if mask is not None and mask.dtype != torch.bool:
+        scores = scores + mask
+    return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1)
+
+
+def _mixed(weights: Tensor, value: Tensor) -> Tensor:
+    """Σ weights · v `[B, T, H, D]`."""
+    rows, heads, queries, keys = weights.shape
+    grouped = weights.to(value.dtype).reshape(rows, value.shape[1], -1, keys)
+    mixed = torch.matmul(grouped, value).view(rows, heads, queries, -1)
+    return mixed.transpose(1, 2).contiguous()
+
+
+def _allowed(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
+    """True where a query may look at a key `[B or 1, 1, T, S]`."""
+    if mask is None:
+        queries, keys = query.shape[2], key.shape[2]
+        both = torch.ones(queries, keys, dtype=torch.bool, device=query.device)
+        return both.tril(keys - queries)[None, None]
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+
+# ---- putting gates into a model ---------------------------------------------------------------------------
+
+
+def _register() -> None:
+    for name, function in ((HARD, edge_gated_attention), (NOISY, noisy_edge_gated_attention)):
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, _full_mask)
+
+
+def _full_mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """The mask that sdpa takes, also where sdpa would need none."""
+    return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False})
+
+
+_register()
+
+
+def install(hf: nn.Module, bias: np.ndarray) -> None:
+    """From now on every head of `hf` has edge gates with b = `bias[L, H]`.
+
+    A model whose attention is more than softmax(s)·v (soft-capping, sinks) is refused: with all edges open the
+    logits must be its own.
+    """
+    reach = Reach(hf)
+    if reach.mechanism != "attention function":
+        raise HeadwiseError(
+            f"{type(hf).__name__} calls no attention function that edge gates could replace; its attention stays dense"
+        )
+    if bias.shape != reach.shape:
+        raise HeadwiseError(
+            f"edge gates for {bias.shape[0]} layers × {bias.shape[1]} heads do not fit {type(hf).__name__} with "
+            f"{reach.shape[0]} layers × {reach.shape[1]} heads"
+        )
+    _check_all_open(hf, reach)
+    _set_bias(reach, bias)
+    name_attention(hf, HARD)
+
+
+def _set_bias(reach: Reach, bias: np.ndarray) -> None:
+    for site in reach.sites:
+        place = next(site.module.parameters()).device
+        numbers = torch.tensor(bias[site.layer, : site.heads], dtype=torch.float32, device=place)
+        # A buffer follows its model to another device; what does not persist is in no checkpoint of the base.
+        site.module.register_buffer(_BIAS, numbers, persistent=False)
+    # Part of the configuration, so that a model's fingerprint knows its gates.
+    digest = hashlib.sha256(np.ascontiguousarray(bias, dtype=np.float32).tobytes()).hexdigest()[:16]
+    reach.model.config.edge_gates = digest  # type: ignore[union-attr]
+
+
+def _check_all_open(hf: nn.Module, reach: Reach) -> None:
+    plain = probe_logits(hf)
+    _set_bias(reach, np.full(reach.shape, np.inf))
+    with named_attention(hf, HARD):
+        gated = probe_logits(hf)
+    moved = float((gated - plain).abs().max())
+    if not moved <= 4 * rounding(hf, plain):
+        raise HeadwiseError(
+            f"edge gates do not fit {type(hf).__name__}: with every edge open its logits move by {moved:.2g}, so its "
+            "attention is more than a softmax of scores (soft-capping or sinks, say)"
+        )
+
+
+def name_attention(hf: nn.Module, name: str) -> None:
+    """From now on the model's configurations name this implementation."""
+    for config in {id(m.config): m.config for m in hf.modules() if hasattr(m, "config")}.values():
+        if getattr(config, "_attn_implementation_internal", None) is not None:
+            # The internal field: the public setter would also overwrite sub-configurations.
+            config._attn_implementation_internal = name  # type: ignore[union-attr]
+
+
+@contextmanager
+def named_attention(hf: nn.Module, name: str) -> Iterator[None]:
+    """While this holds, the model's configurations name this implementation."""
+    configs = {id(m.config): m.config for m in hf.modules() if hasattr(m, "config")}.values()
+    before = [
+        (c, c._attn_implementation_internal) for c in configs if hasattr(c, "_attn_implementation_internal")
+    ]
+    name_attention(hf, name)
+    try:
+        yield
+    finally:
+        for config, own in before:
+            config._attn_implementation_internal = own
+
+
+# ---- training ---------------------------------------------------------------------------------------------
+
+
+def prepare_training(reach: Reach, temperature: Tensor, noise: Sequence[Tensor] | None = None) -> None:
+    """Let every layer's noisy attention read this one number, which may change from step to step.
+
+    noise: uniform numbers `[B, H, T, T]` for each layer, drawn anew before each pass; without, a layer draws its own,
+    which compiled code cannot do while it is being recorded.
+    """
+    for place, site in enumerate(reach.sites):
+        setattr(site.module, _TEMPERATURE, temperature)
+        setattr(site.module, _NOISE, None if noise is None else noise[place])
+
+
+def expected_share(reach: Reach) -> Tensor:
+    """The part of causal edges that the last noisy pass expects to be open, with its gradient.
+
+    Once: what the pass left at the modules is taken away, or it would keep the whole pass alive.
+    """
+    every = sum(site.heads for site in reach.sites)
+    shares = [getattr(site.module, _EXPECTED) * (site.heads / every) for site in reach.sites]
+    for site in reach.sites:
+        delattr(site.module, _EXPECTED)
+    return torch.stack(shares).sum()

@@ -1,0 +1,104 @@
+"""Which of transformers' causal families are reached, and how: tried, not declared.
+
+The table that ships was made by trying a tiny random model of every family (`survey`) with the transformers
+version it names; `headwise list families --live` tries again with the version at hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import resources
+
+from headwise.errors import HeadwiseError
+
+_TABLE = "families.json"
+LARGEST = 30_000_000
+"""Parameters; a family whose shrunk configuration stays larger is not tried."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What trying one family gave."""
+
+    name: str
+    status: str
+    """`reached`, `refused` (tried, and an identity does not hold), or `untried` (no tiny model could be built)."""
+    how: str
+    """The mechanism that reaches it, or the reason why not."""
+    reuse: bool = False
+    """Whether its decoder may be entered in the middle."""
+
+
+def names() -> list[str]:
+    """The causal families that the installed transformers registers."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def attempt(name: str) -> Family:
+    """Build a tiny random model of the family and prove the identities on every layer of it."""
+    from headwise.model.verify.proof import prove
+    from headwise.model.verify.tiny import parameter_count, tiny_model
+
+    try:
+        size = parameter_count(name)
+        if size > LARGEST:
+            return Family(
+                name, "untried", f"its smallest configuration has {size / 1e6:.0f} million parameters"
+            )
+        model = tiny_model(name)
+    except Exception as error:  # whatever a family's own code raises on a tiny configuration
+        return Family(name, "untried", f"no tiny configuration could be built: {_line(error)}")
+    try:
+        reach, proof = prove(model, every_layer=True)
+    except HeadwiseError as error:
+        kind = "untried" if "does not run on plain token numbers" in str(error) else "refused"
+        return Family(name, kind, _line(error))
+    layers = len({site.block for site in reach.sites})
+    part = (
+        ""
+        if layers == len(reach.blocks)
+        else f", in the {layers} of {len(reach.blocks)} layers that have attention"
+    )
+    return Family(name, "reached", reach.mechanism + part, proof.reuse)
+
+
+def survey(advance: Callable[[int], None] = lambda steps: None) -> Iterator[Family]:
+    """Try every family."""
+    for name in names():
+        yield attempt(name)
+        advance(1)
+
+
+def shipped() -> tuple[str, list[Family]]:
+    """The table that ships, and the transformers version it was made with."""
+    table = json.loads(resources.files("headwise.model").joinpath(_TABLE).read_text(encoding="utf-8"))
+    return table["transformers"], [Family(**entry) for entry in table["families"]]
+
+
+def table_text(families: list[Family]) -> str:
+    """The table as it ships."""
+    import transformers
+
+    rows = ",\n".join("  " + json.dumps(asdict(family), ensure_ascii=False) for family in families)
+    return f'{{"transformers": "{transformers.__version__}", "families": [\n{rows}\n]}}\n'
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "…"
+
+
+def _write_table() -> None:
+    from headwise import progress
+
+    with progress("Trying families", len(names())) as advance:
+        text = table_text(list(survey(advance)))
+    resources.files("headwise.model").joinpath(_TABLE).write_text(text, encoding="utf-8")  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    _write_table()

@@ -1,0 +1,263 @@
+"""Proof that the heads of a model are reached, before any number is computed with it.
+
+Three identities, on a few tokens of the real model:
+
+1. all gates at 1 give exactly the plain model's logits;
+2. one gate at 0 gives what zeroing that head's columns of the output projection by hand gives;
+3. every layer fired.
+
+And that later tokens cannot reach earlier ones. A model that breaks an identity or is not causal is refused, with what
+broke. Which of the engine's shortcuts hold for it is told beside (`shortcuts.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError
+from headwise.model.sites.devices import steady_attention
+from headwise.model.sites.kinds import is_transposed
+from headwise.model.sites.probe import (probe_input, probe_logits, rounding, weight_dtype)
+from headwise.model.sites.reach import Reach
+from headwise.model.verify.shortcuts import (Entry, entry_of, narrowable_tail, sharing_works)
+from headwise.model.sites.sites import Site
+
+
+@dataclass
+class Proof:
+    """What was shown, and how exactly."""
+
+    mechanism: str
+    sites_checked: int
+    """Layers on which identity 2 was computed."""
+    noise: float
+    """Largest difference between two plain runs: 0 on a deterministic device."""
+    largest_gap: float
+    """Largest difference met in identity 2: in what the head's block gives out, or in logits where `reuse` is not."""
+    reuse: bool
+    """Whether the decoder may be entered in the middle (prefix reuse)."""
+    blocks_return_tuples: bool
+    shares: bool = False
+    """Whether rows that are alike up to a block may be computed once there."""
+    tail: tuple[nn.Module, ...] = ()
+    """The last block's output projection and feed-forward part, those that may be computed at scored positions only."""
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof]:
+    """Reach every head of `model`, or raise with the identity that broke.
+
+    Identity 2 is computed for the first, a middle and the last layer, or for `every_layer`.
+    """
+    started = time.perf_counter()
+    if model.training:
+        raise HeadwiseError(
+            "the model is in training mode, so dropout would blur every number; call model.eval()"
+        )
+    with torch.no_grad(), steady_attention():
+        plain, noise = _plain(model)
+        _check_causal(model, plain, noise)
+        reach, entry, gap, checked = _reach_exactly(model, plain, noise, every_layer)
+        shares = entry.works and sharing_works(reach, plain, noise)
+        tail = narrowable_tail(reach, plain, noise)
+    seconds = time.perf_counter() - started
+    proof = Proof(reach.mechanism, checked, noise, gap, entry.works, entry.as_tuples, shares, tail, seconds)
+    if not entry.works:
+        proof.notes.append("blocks exchange more than the residual stream: every variant runs in full")
+    return reach, proof
+
+
+def _plain(model: nn.Module) -> tuple[Tensor, float]:
+    try:
+        first, second = probe_logits(model), probe_logits(model)
+    except HeadwiseError:
+        raise
+    except Exception as error:
+        raise HeadwiseError(f"{type(model).__name__} does not run on plain token numbers: {error}") from error
+    if not torch.isfinite(first).all():
+        raise HeadwiseError(
+            f"{type(model).__name__} gives NaN or infinite logits on plain text in {first.dtype}"
+        )
+    return first, float((first - second).abs().max())
+
+
+def _check_causal(model: nn.Module, plain: Tensor, noise: float) -> None:
+    ids = probe_input(model)
+    ids[:, -1] = ids[:, 0]
+    changed: Tensor = model(input_ids=ids, use_cache=False).logits
+    moved = float((changed[:, :-1].float() - plain[:, :-1].float()).abs().max())
+    if moved > rounding(model, plain, noise):
+        raise HeadwiseError(
+            f"{type(model).__name__} is not causal: changing the last token moved earlier logits by {moved:.2g}. "
+            "It looks like an encoder; headwise works on decoders (for a BERT-like model set is_decoder=True)"
+        )
+
+
+def _reach_exactly(
+    model: nn.Module, plain: Tensor, noise: float, every_layer: bool
+) -> tuple[Reach, Entry, float, int]:
+    """The first mechanism for which all three identities hold."""
+    broken: list[str] = []
+    for mechanism in ("attention function", "projection hook"):
+        try:
+            reach = Reach(model, mechanism)
+            _check_fired(reach)
+            if mechanism == "projection hook":
+                _check_split(reach)
+            _check_ones(reach, plain, noise)
+            entry = entry_of(reach, plain, noise)
+            gap, checked = _check_zeros(reach, entry, plain, noise, every_layer)
+            return reach, entry, gap, checked
+        except HeadwiseError as error:
+            broken.append(f"by {mechanism}: {error}")
+    raise HeadwiseError("; ".join(broken))
+
+
+def _check_fired(reach: Reach) -> None:
+    fired: dict[int, int] = {}
+
+    def count(layer: int, z: Tensor) -> Tensor:
+        fired[layer] = fired.get(layer, 0) + 1
+        return z
+
+    with reach.visiting(count):
+        probe_logits(reach.model)
+    silent = [site.layer for site in reach.sites if fired.get(site.layer, 0) != site.calls]
+    kinds = {type(site.module) for site in reach.sites} if reach.mechanism == "attention function" else set()
+    holding = [i for i, block in enumerate(reach.blocks) if any(type(m) in kinds for m in block.modules())]
+    silent += sorted(set(holding) - {site.block for site in reach.sites})
+    if silent:
+        raise HeadwiseError(f"identity 3 broke: layer {silent[0]} has attention that did not fire")
+
+
+def _check_split(reach: Reach) -> None:
+    """What a hook sees must be attention output, split by head in order: this is not given, as it is at the
+    attention function.
+
+    In the first layer the output at token 1 mixes the values of tokens 0 and 1 with one weight each per head,
+    and the output at token 0 is its value. So for two prompts [a, b] and [c, b] the four outputs of a head lie
+    in the span of three vectors: the values of a, c and b. Columns that are not one head's span four.
+    """
+    site = reach.sites[0]
+    if site.head_dim < 4:
+        return
+    seen: list[Tensor] = []
+
+    def note(layer: int, z: Tensor) -> Tensor:
+        if layer == site.layer:
+            seen.append(z)
+        return z
+
+    ids = probe_input(reach.model)[:, :2].clone()
+    ids[1, 0] += 3
+    with reach.visiting(note):
+        reach.model(input_ids=ids, use_cache=False)
+    outputs = seen[0].double().permute(2, 3, 0, 1).flatten(2)  # H, D, the four outputs
+    outputs = outputs / outputs.norm(dim=1, keepdim=True).clamp_min(1e-30)
+    singular = torch.linalg.svdvals(outputs)
+    step = torch.finfo(weight_dtype(reach.model)).eps
+    if bool((singular[:, 3] > 256 * step * singular[:, 0]).any()):
+        raise HeadwiseError(
+            f"the input of {type(site.module).__name__} in {type(reach.model).__name__} does not split into "
+            f"{site.heads} heads of {site.head_dim}: its columns mix what attention keeps apart"
+        )
+    unmixed = float((seen[0][0, 1] - seen[0][1, 1]).abs().max())
+    if unmixed == 0:
+        raise HeadwiseError(f"the input of {type(site.module).__name__} does not depend on earlier tokens")
+
+
+def _check_ones(reach: Reach, plain: Tensor, noise: float) -> None:
+    def untouched(_: int, z: Tensor) -> Tensor:
+        gate = torch.ones(z.shape[2], 1, dtype=z.dtype, device=z.device)
+        return gate * z + (1 - gate) * torch.zeros_like(z)
+
+    with reach.visiting(untouched):
+        moved = float((probe_logits(reach.model) - plain).abs().max())
+    if moved > 4 * noise:
+        raise HeadwiseError(
+            f"identity 1 broke: with all gates at 1 the logits differ from the plain model's by {moved:.2g}"
+        )
+
+
+def _check_zeros(
+    reach: Reach, entry: Entry, plain: Tensor, noise: float, every_layer: bool
+) -> tuple[float, int]:
+    """Compared where the two ways could first differ: at the end of the head's own block, or else in the logits."""
+    sites = reach.sites
+    chosen = sites if every_layer else [sites[i] for i in sorted({0, len(sites) // 2, len(sites) - 1})]
+    worst, moved = 0.0, False
+    for site in chosen:
+        head = site.heads - 1
+        untouched = entry.after(reach.model, site.block) if entry.works else plain
+        limit = rounding(reach.model, untouched, noise)
+        gated = _with_head_off(reach, entry, site, head)
+        gaps = []
+        for projection in site.projections:
+            with zeroed_columns(projection, head, site.head_dim):
+                gaps.append(float((entry.after(reach.model, site.block) - gated).abs().max()))
+            if gaps[-1] <= limit:
+                site.projections = (projection,)
+                break
+        gap = min(gaps, default=float("inf"))
+        if gap > limit:
+            raise HeadwiseError(
+                f"identity 2 broke: turning off L{site.layer}H{head} by its gate and by zeroing its columns of "
+                f"the output projection differ by {gap:.2g} in {'its block' if entry.works else 'the logits'}"
+            )
+        worst, moved = max(worst, gap), moved or float((gated - untouched).abs().max()) > 4 * noise
+    if not moved:
+        raise HeadwiseError("identity 2 is empty: turning heads off changed nothing at all")
+    return worst, len(chosen)
+
+
+def _with_head_off(reach: Reach, entry: Entry, site: Site, head: int) -> Tensor:
+    def remove(at: int, z: Tensor) -> Tensor:
+        if at != site.layer:
+            return z
+        gate = torch.ones(z.shape[2], 1, dtype=z.dtype, device=z.device)
+        gate[head] = 0
+        return gate * z
+
+    with reach.visiting(remove):
+        return entry.after(reach.model, site.block)
+
+
+@contextmanager
+def zeroed_columns(projection: nn.Module, head: int, head_dim: int) -> Iterator[None]:
+    """While this holds, the columns of the projection that read one head are zero.
+
+    Packed (quantised) weights cannot be edited in place; there the columns of the input are zeroed.
+    """
+    columns = slice(head * head_dim, (head + 1) * head_dim)
+    weight = getattr(projection, "weight", None)
+    if (
+        not (isinstance(weight, Tensor) and weight.is_floating_point() and weight.dim() == 2)
+        or weight.is_meta
+    ):
+
+        def blank(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            kept = args[0].clone()
+            kept[..., columns] = 0
+            return (kept, *args[1:])
+
+        handle = projection.register_forward_pre_hook(blank)
+        try:
+            yield
+        finally:
+            handle.remove()
+        return
+    part = weight.data[columns] if is_transposed(projection) else weight.data[:, columns]
+    saved = part.clone()
+    part.zero_()
+    try:
+        yield
+    finally:
+        part.copy_(saved)

@@ -1,0 +1,204 @@
+"""What the engine may leave out, each proven on the model itself before it is used.
+
+The decoder may be entered in the middle; rows that are alike up to a block may be computed once; what follows the last
+block's attention may be computed at scored positions only. A model for which one of them does not hold does without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError
+from headwise.model.forward.prefix import (entered_at, observed_outputs, recorded_streams, shared_rows)
+from headwise.model.sites.probe import probe_input, probe_logits, rounding
+from headwise.model.sites.reach import Reach
+from headwise.model.forward.unembed import logits_at
+
+
+class _Left(Exception):  # noqa: N818 - nothing went wrong
+    """Carries a block's output out of a run whose rest is not needed."""
+
+    def __init__(self, stream: Tensor) -> None:
+        super().__init__("left after a block")
+        self.stream = stream if stream.dtype == torch.float64 else stream.float()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How the decoder may be entered in the middle."""
+
+    blocks: Sequence[nn.Module]
+    as_tuples: bool
+    streams: Mapping[int, Tensor]
+    """What each block reads in the plain run; empty where entering does not give the plain logits."""
+
+    @property
+    def works(self) -> bool:
+        return bool(self.streams)
+
+    def at(self, block: int) -> AbstractContextManager[None]:
+        """While this holds, a run begins at this block."""
+        return entered_at(self.blocks, block, self.streams[block], self.as_tuples)
+
+    def after(self, model: nn.Module, block: int) -> Tensor:
+        """What a block makes of the plain run's stream, nothing else being run; else the logits of a whole run."""
+        if not self.works:
+            return probe_logits(model)
+
+        def leave(_: nn.Module, __: Any, output: Any) -> None:
+            raise _Left(output[0] if self.as_tuples else output)
+
+        handle = self.blocks[block].register_forward_hook(leave)
+        try:
+            with self.at(block):
+                probe_logits(model)
+        except _Left as left:
+            return left.stream
+        finally:
+            handle.remove()
+        raise HeadwiseError(f"block {block} of {type(model).__name__} was not run")
+
+
+def entry_of(reach: Reach, plain: Tensor, noise: float) -> Entry:
+    """What blocks return, and whether entering in the middle gives the plain logits."""
+    model, blocks = reach.model, reach.blocks
+    kinds: list[type] = []
+    streams: dict[int, Tensor] = {}
+    with observed_outputs(blocks, kinds), recorded_streams(blocks, streams):
+        probe_logits(model)
+    entry = Entry(blocks, bool(kinds) and kinds[0] in (tuple, list), streams)
+    refused = replace(entry, streams={})
+    ids = probe_input(model)
+    last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
+    limit = rounding(model, plain, noise)
+    for block in {len(blocks) // 2, len(blocks) - 1} - {0}:
+        if len(kinds) != len(blocks) or len(set(kinds)) != 1 or block not in streams:
+            return refused
+        try:
+            with entry.at(block):
+                entered = logits_at(model, ids, last)
+        except Exception:  # a side channel between blocks was missing: this family is run in full
+            return refused
+        if entered.shape[0] != len(ids) or float((entered[:, 0] - plain[:, -1]).abs().max()) > limit:
+            return refused
+    return entry
+
+
+def sharing_works(reach: Reach, plain: Tensor, noise: float) -> bool:
+    """Whether copies of two rows, of which all blocks but the last compute one each, give the two rows' logits."""
+    if any(site.calls != 1 for site in reach.sites):
+        return False
+    model, blocks = reach.model, reach.blocks
+    ids = probe_input(model)
+    ids[1] = ids[1].flip(0)
+    copies = ids.shape[1] + 1  # as many rows as tokens could be taken for one another
+    first = torch.arange(len(ids), device=ids.device)
+    shared = {index: (first, first.repeat(copies)) for index in range(len(blocks) - 1)}
+    last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
+    try:
+        alone = logits_at(model, ids, last)
+        with shared_rows(blocks, copies * len(ids), shared):
+            found = logits_at(model, ids.repeat(copies, 1), last.repeat(copies, 1))
+    except Exception:  # something beside the stream counts rows in its own way: every row is computed
+        return False
+    expected = alone.repeat(copies, 1, 1)
+    if found.shape != expected.shape:
+        return False
+    return float((found - expected).abs().max()) <= rounding(model, plain, noise)
+
+
+def narrowable_tail(reach: Reach, plain: Tensor, noise: float) -> tuple[nn.Module, ...]:
+    """The output projection of the last block and the largest part that runs after its attention: those whose narrowing
+    changes no logit."""
+    sites = [site for site in reach.sites if site.block == len(reach.blocks) - 1]
+    after = _parts_after(reach, [site.module for site in sites])
+    largest = sorted(after, key=lambda part: sum(p.numel() for p in part.parameters()))[-1:]
+    # Of several candidates none has been shown to be the output projection.
+    settled = [site.projections[0] for site in sites if site.calls == len(site.projections) == 1]
+    found: list[nn.Module] = []
+    for part in (*settled, *largest):
+        nested = any(part in other.modules() or other in part.modules() for other in found)
+        alone = not nested and _only_its_own_token(reach, part, plain, noise)
+        if alone and _narrows(reach.model, [*found, part], plain, noise):
+            found.append(part)
+    return tuple(found)
+
+
+def _parts_after(reach: Reach, attention: Sequence[nn.Module]) -> list[nn.Module]:
+    """The children of the last block that run after its attention and make one stream of another."""
+    after: list[nn.Module] = []
+    seen_attention = False
+
+    def note(part: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        nonlocal seen_attention
+        seen_attention |= any(module in attention for module in part.modules())
+        shapes_fit = bool(args) and all(isinstance(t, Tensor) and t.dim() == 3 for t in (args[0], output))
+        if seen_attention and shapes_fit and not any(module in attention for module in part.modules()):
+            after.append(part)
+
+    handles = [part.register_forward_hook(note) for part in reach.blocks[-1].children()]
+    try:
+        probe_logits(reach.model)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return after
+
+
+def _narrows(model: nn.Module, parts: Sequence[nn.Module], plain: Tensor, noise: float) -> bool:
+    """Whether parts that compute one token alone leave its logits as they are."""
+    ids = probe_input(model)
+    limit = rounding(model, plain, noise)
+    for position in (ids.shape[1] - 1, 2):
+        where = torch.full((len(ids), 1), position, device=ids.device)
+        try:
+            narrowed = logits_at(model, ids, where, parts)
+        except Exception:  # a part that wants more than its input: it runs in full
+            return False
+        if not float((narrowed[:, 0] - plain[:, position]).abs().max()) <= limit:
+            return False
+    return True
+
+
+def _only_its_own_token(reach: Reach, part: nn.Module, plain: Tensor, noise: float) -> bool:
+    """Whether what a part reads at one token reaches no head output of the last block and no other token's logits.
+
+    It is moved by far. The last bits of float32 may differ all the same: tokens that an expert meets in another company
+    are rounded otherwise. In half precision that could not be told from a faint reach, and such a part runs in full.
+    """
+    token = 2
+    last = {site.layer for site in reach.sites if site.block == len(reach.blocks) - 1}
+    outputs: list[Tensor] = []
+
+    def note(layer: int, z: Tensor) -> Tensor:
+        if layer in last:
+            outputs.append(z)
+        return z
+
+    def move(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        moved = args[0].clone()
+        far = torch.arange(moved.shape[-1], device=moved.device).cos()
+        moved[:, token] += (100 * (1 + moved.abs().max()) * far).to(moved)
+        return (moved, *args[1:])
+
+    try:
+        with reach.visiting(note):
+            probe_logits(reach.model)
+            before, outputs[:] = list(outputs), []
+            handle = part.register_forward_pre_hook(move)
+            try:
+                logits = probe_logits(reach.model)
+            finally:
+                handle.remove()
+    except Exception:  # a part that is not called with one stream
+        return False
+    others = torch.arange(plain.shape[1], device=plain.device) != token
+    gaps = [(logits - plain)[:, others], *(z - old for z, old in zip(outputs, before, strict=True))]
+    limit = 4 * noise + 8 * torch.finfo(torch.float32).eps * max(1.0, float(plain.abs().max()))
+    return all(float(gap.abs().max()) <= limit for gap in gaps)

@@ -1,1 +1,0 @@
-"""What the report says of each study, one file each."""

@@ -1,0 +1,180 @@
+"""Computing the cells of a run that are not finished yet, and writing the tables of all of them.
+
+Where the work is done is an `Executor`; the one here does it in this process, one cell after the other. An
+executor only computes: what is finished is stored here, so every executor resumes in the same way.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from headwise.errors import HeadwiseError
+from headwise.runs.store.cells import Cell, CellResult
+from headwise.runs.store.encoded import Encoded, encoded
+from headwise.runs.store.finite import NOTE, sentence
+from headwise.runs.folder.folder import Compute, RunFolder
+from headwise.progress import Advance
+from headwise.progress import progress as show_progress
+from headwise.runs.store.store import CellStore, DamagedError
+from headwise.runs.store.tables import write_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TELL_EACH = 5
+"""Cells with values that are not finite which get a notice of their own; the rest are counted."""
+_MANY_BLOBS = 5_000
+"""From here on writing the tables takes long enough to be shown."""
+
+
+class Finished(NamedTuple):
+    """A cell that has been computed."""
+
+    cell: Cell
+    result: CellResult | Encoded
+    """Encoded where another process computed it, so that this one only has to write it down."""
+    seconds: float
+
+
+class Executor(Protocol):
+    """Something that computes cells."""
+
+    def run(self, cells: Sequence[Cell], compute: Compute) -> Generator[Finished, None, None]:
+        """Give out each cell as it is finished, in any order.
+
+        An exception of `compute` is raised from here and ends the run. The iterator is closed when the run
+        ends early (`GeneratorExit`), which is the moment to call off what is still under way.
+        """
+        ...
+
+
+class LocalExecutor:
+    """One cell after the other, in this process."""
+
+    def __enter__(self) -> LocalExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held."""
+
+    def run(self, cells: Sequence[Cell], compute: Compute) -> Generator[Finished, None, None]:
+        for cell in cells:
+            began = time.monotonic()
+            try:
+                result = compute(cell)
+            except Exception as error:
+                if sys.version_info >= (3, 11):
+                    error.add_note(f"while computing {cell.label}")
+                raise
+            yield Finished(cell, result, time.monotonic() - began)
+
+
+def execute(
+    folder: RunFolder,
+    cells: Sequence[Cell],
+    compute: Compute,
+    *,
+    progress: bool = True,
+    executor: Executor | None = None,
+) -> None:
+    """Compute what is not finished, store each cell as it is, then write the tables of the run.
+
+    Tables list the cells of every `execute` on this folder, in the order asked for, so a study may work in
+    stages, and a run that was cut short ends with the same bytes as one that was not. `compute` must depend
+    on nothing but the cell. Ctrl-C and errors are raised again when the run is closed; what is finished
+    stays. `executor` is by default the folder's own, else this process.
+    """
+    for cell in cells:
+        folder.asked.setdefault(cell.key, (cell, compute))
+    try:
+        folder.begin()
+        _finish(folder, executor or folder.executor or LocalExecutor(), progress)
+        _tell_not_finite(folder)
+        folder.save()
+    except KeyboardInterrupt:
+        _close_quietly(folder, "interrupted", None)
+        raise
+    except BaseException as error:
+        _close_quietly(folder, "failed", f"{type(error).__name__}: {error}")
+        raise
+
+
+def _close_quietly(folder: RunFolder, status: str, problem: str | None) -> None:
+    with suppress(HeadwiseError):  # a full disk must not hide the error that is already on its way
+        folder.close(status, problem)
+
+
+def _finish(folder: RunFolder, executor: Executor, progress: bool) -> None:
+    """Compute and write; where a stored cell turns out damaged, save the others and compute it again."""
+    for _ in range(3):
+        try:
+            _compute_missing(folder, executor, progress)
+            folder.written = _write_tables(folder, progress)
+            return
+        except DamagedError:
+            folder.salvage()
+    raise HeadwiseError(
+        f"cells are damaged again as soon as they are written to {folder.path}; the disk cannot be trusted, "
+        "so give --out a folder on another"
+    )
+
+
+def _compute_missing(folder: RunFolder, executor: Executor, progress: bool) -> None:
+    finished = folder.store.keys()
+    missing = [item for key, item in folder.asked.items() if key not in finished]
+    if not missing:
+        return
+    before = len(folder.asked) - len(missing)
+    label = folder.info["study"] or "cells"
+    if before:
+        label += f", {before} cells finished before"
+    with show_progress(label, len(missing), show=progress) as advance:
+        for compute, group in groupby(missing, key=lambda item: item[1]):
+            with closing(executor.run([cell for cell, _ in group], compute)) as finishing:
+                for cell, result, seconds in finishing:
+                    notes, blobs, flagged = result if isinstance(result, Encoded) else encoded(result)
+                    folder.store.put_encoded(cell.text, notes, blobs, seconds=seconds, flagged=flagged)
+                    advance()
+
+
+def _write_tables(folder: RunFolder, progress: bool) -> list[str]:
+    owners: dict[str, set[str]] = {}
+    for key, name in folder.store.table_names():
+        if key in folder.asked:
+            owners.setdefault(name, set()).add(key)
+    blobs = sum(map(len, owners.values()))
+    # Each blob is read twice: for the columns, then for the rows.
+    with show_progress("tables", 2 * blobs, show=progress and blobs > _MANY_BLOBS) as advance:
+        for name, keys in sorted(owners.items()):
+            in_order = [key for key in folder.asked if key in keys]
+            write_table(folder, name, _Stored(folder.store, name, in_order, advance))
+    return sorted(owners)
+
+
+class _Stored:
+    """One table of many cells, read from the store one by one, as often as asked."""
+
+    def __init__(self, store: CellStore, name: str, keys: Sequence[str], advance: Advance) -> None:
+        self._store, self._name, self._keys, self._advance = store, name, keys, advance
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        for key in self._keys:
+            yield self._store.table(key, self._name)
+            self._advance()
+
+
+def _tell_not_finite(folder: RunFolder) -> None:
+    """From the stored notes, so that a resumed run says what the uninterrupted one would have said."""
+    flagged = folder.store.flagged()
+    cells = [cell for key, (cell, _) in folder.asked.items() if key in flagged]
+    for cell in cells[:_TELL_EACH]:
+        folder.notice(sentence(cell, folder.store.notes(cell.key)[NOTE]))  # type: ignore[arg-type]
+    if len(cells) > _TELL_EACH:
+        folder.notice(
+            f"{len(cells) - _TELL_EACH} more cells have values that are not finite; their notes say which"
+        )

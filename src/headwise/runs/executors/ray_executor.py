@@ -1,0 +1,361 @@
+"""Computing cells on a Ray cluster: one that is started for the run on this machine, or one that is there already.
+
+Each worker is an actor that loads the study's models itself, from the hub or a folder that it sees. It is sent the
+text of a cell and sends back what the store keeps; this process alone writes. A worker that dies is replaced and its
+cell computed again.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import HeadwiseError
+from headwise.runs.store.cells import Cell
+from headwise.runs.executors.execute import Finished, LocalExecutor
+from headwise.runs.folder.folder import Compute
+from headwise.runs.folder.info import versions
+from headwise.progress import progress
+from headwise.runs.executors.ray_plan import Plan, plan
+from headwise.runs.executors.ray_worker import Here, Worker
+from headwise.runs.stopping import handlers_kept
+
+log = logging.getLogger("headwise")
+
+ATTEMPTS = 3
+"""Workers that may die over one cell, and in a row while starting, before the run gives up."""
+ROWS = 8
+"""Workers that are shown with the cell each is at; more would fill the screen."""
+STORE_BYTES = 200_000_000
+"""The object store of a cluster of our own: cells and tables are small, and weights never pass through it."""
+_OWN_CLUSTER = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+"""Nothing is reported to anybody, and workers get as much of the machine as this process would."""
+PATIENCE = 60.0
+"""Seconds without a single worker after which the user is told what is waited for."""
+
+
+@dataclass(eq=False)
+class _Member:
+    """A worker as this process sees it."""
+
+    number: int
+    actor: Any
+    here: Here | None = None
+    """Known once it has started."""
+    stage: int = 0
+    """The last stage that it was sent."""
+    row: ExitStack = field(default_factory=ExitStack)
+    """Its line under the progress bar."""
+
+    @property
+    def name(self) -> str:
+        return f"worker {self.number}" + (f" on {self.here.host}" if self.here else "")
+
+
+class RayExecutor:
+    """An `Executor` whose workers live as long as it does. Close it, or use it in a `with` block."""
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        workers: int | None = None,
+        cores_per_worker: int | None = None,
+        devices_per_worker: int | None = None,
+        device: str | None = None,
+        replica_bytes: Callable[[], int] = lambda: 0,
+        progress: bool = True,
+    ) -> None:
+        """address: of an existing cluster ("auto" for this machine's, "HOST:6379", "ray://HOST:10001"); by default
+        what RAY_ADDRESS says, else a cluster of our own is started here, without dashboard or usage statistics.
+
+        workers, cores_per_worker, devices_per_worker: by default one worker for each GPU, or for each core where
+        there is none. device: the study's own, which decides between the two. replica_bytes: what the models of
+        one worker weigh.
+        """
+        if importlib.util.find_spec("ray") is None:
+            raise HeadwiseError("the engine 'ray' needs Ray: pip install 'headwise[ray]'")
+        for name, value in (
+            ("workers", workers),
+            ("cores_per_worker", cores_per_worker),
+            ("devices_per_worker", devices_per_worker),
+        ):
+            if value is not None and value < 1:
+                raise HeadwiseError(f"{name} is {value}; expected at least 1")
+        self._address = address or os.environ.get("RAY_ADDRESS") or None
+        _authenticate(own=self._address in (None, "local"))
+        self._asked: dict[str, Any] = {
+            "workers": workers,
+            "cores_per_worker": cores_per_worker,
+            "devices_per_worker": devices_per_worker,
+            "device": device,
+        }
+        self._replica_bytes, self._progress = replica_bytes, progress
+        self._ray: Any = None
+        self._own = False
+        self._plan = Plan(0, 1, 0)
+        self._members: list[_Member] = []
+        self._starting: dict[Any, _Member] = {}
+        self._hired = self._stages = self._failed_starts = 0
+
+    # ---- the executor's part ---------------------------------------------------------------------------
+
+    def run(self, cells: Sequence[Cell], compute: Compute) -> Generator[Finished, None, None]:
+        """As every executor. Cells without a model among their fingerprints only put tables together: those are
+        computed here, which spares sending the tables."""
+        there = [cell for cell in cells if "model" in cell.fingerprints]
+        if there:
+            yield from self._farm_out(there, compute)
+        yield from LocalExecutor().run([cell for cell in cells if "model" not in cell.fingerprints], compute)
+
+    def close(self) -> None:
+        """Let go of the workers, and of the cluster where it is ours."""
+        if self._ray is None:
+            return
+        for member in self._members:
+            self._kill(member)
+        self._members, self._starting = [], {}
+        if self._own:
+            self._ray.shutdown()
+        self._ray = None
+
+    def __enter__(self) -> RayExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- cells -----------------------------------------------------------------------------------------
+
+    def _farm_out(self, cells: Sequence[Cell], compute: Compute) -> Generator[Finished, None, None]:
+        from ray import cloudpickle
+
+        packed = cloudpickle.dumps(compute)  # a live model is refused here, before a cluster is started
+        self._connect()
+        stage = self._ray.put(packed)
+        self._stages += 1
+        waiting, died = deque(cells), Counter[str]()
+        at: dict[Any, tuple[_Member, Cell]] = {}
+        """The cells under way."""
+        idle = [member for member in self._members if member.here]
+        try:
+            while waiting or at:
+                while waiting and idle:
+                    member, cell = idle.pop(0), waiting.popleft()
+                    at[self._send(member, cell, stage)] = member, cell
+                self._hire(len(waiting))
+                for ref in self._ended([*at, *self._starting]):
+                    if ref in self._starting:
+                        idle += self._welcome(self._starting.pop(ref), ref)
+                        continue
+                    member, cell = at.pop(ref)
+                    member.row.close()
+                    try:
+                        answer = self._ray.get(ref)
+                    except Exception as error:
+                        if not _is_death(error):
+                            if sys.version_info >= (3, 11):
+                                error.add_note(f"while computing {cell.label} on {member.name}")
+                            raise
+                        self._bury(member, cell, died, error)
+                        waiting.appendleft(cell)
+                        continue
+                    if isinstance(answer, str):
+                        raise HeadwiseError(answer)
+                    idle.append(member)
+                    yield Finished(cell, *answer)
+        finally:
+            for member, _ in at.values():  # the run ends early: what is under way is not wanted any more
+                self._dismiss(member)
+
+    def _send(self, member: _Member, cell: Cell, stage: Any) -> Any:
+        if member.stage != self._stages:
+            member.actor.stage.remote(stage)
+            member.stage = self._stages
+        show = self._progress and self._plan.workers <= ROWS
+        member.row.enter_context(progress(f"  {member.name}: {cell.label}", 1, show=show))
+        return member.actor.compute.remote(cell.text)
+
+    def _ended(self, under_way: list[Any]) -> list[Any]:
+        """Of what is under way that which has ended, at least one."""
+        while True:
+            ready, _ = self._ray.wait(under_way, num_returns=1, timeout=PATIENCE)
+            if ready:
+                break
+            if not any(member.here for member in self._members):
+                log.warning(
+                    "no worker has started for %.0f s; each asks for %s, which the Ray cluster has not given yet",
+                    PATIENCE,
+                    _each(self._plan),
+                )
+        more, _ = self._ray.wait(under_way, num_returns=len(under_way), timeout=0)
+        return list(more)
+
+    # ---- workers ---------------------------------------------------------------------------------------
+
+    def _hire(self, waiting: int) -> None:
+        """Start workers for the cells that wait, as far as the plan goes."""
+        for _ in range(min(self._plan.workers - len(self._members), waiting - len(self._starting))):
+            self._hired += 1
+            actor = self._ray.remote(Worker).options(
+                num_cpus=self._plan.cores, num_gpus=self._plan.devices, max_restarts=0, max_task_retries=0
+            )
+            member = _Member(self._hired, actor.remote(self._plan.cores))
+            self._members.append(member)
+            self._starting[member.actor.here.remote()] = member
+
+    def _welcome(self, member: _Member, ref: Any) -> list[_Member]:
+        """A worker that has started, or none where it has died of it."""
+        try:
+            here: Here = self._ray.get(ref)
+        except Exception as error:
+            if not _is_death(error):
+                raise
+            self._dismiss(member)
+            self._failed_starts += 1
+            if self._failed_starts >= ATTEMPTS:
+                raise HeadwiseError(
+                    f"{ATTEMPTS} Ray workers in a row could not be started ({_cause(error)}); every machine of the "
+                    "cluster needs the same Python and the same headwise"
+                ) from error
+            return []
+        own = {name: version for name, version in versions().items() if name != "python"}
+        other = [
+            f"{name} {here.versions.get(name)} and not {version}"
+            for name, version in own.items()
+            if here.versions.get(name) != version
+        ]
+        if other:
+            raise HeadwiseError(
+                f"the worker on {here.host} has {', '.join(other)}, so its numbers could differ from this machine's; "
+                "install the same versions everywhere"
+            )
+        member.here, self._failed_starts = here, 0
+        return [member]
+
+    def _bury(self, member: _Member, cell: Cell, died: Counter[str], error: Exception) -> None:
+        """A worker has died over a cell; say so, and give up where this has happened too often."""
+        self._dismiss(member)
+        died[cell.key] += 1
+        if died[cell.key] >= ATTEMPTS:
+            raise HeadwiseError(
+                f"{cell.label} was given to {ATTEMPTS} workers and each died over it (the last: {_cause(error)}); most "
+                "often memory ran out, so give fewer workers, a smaller --batch-tokens, or larger machines"
+            ) from error
+        log.warning("%s died over %s; it is replaced and the cell computed again", member.name, cell.label)
+
+    def _dismiss(self, member: _Member) -> None:
+        member.row.close()
+        self._members.remove(member)
+        self._kill(member)
+
+    def _kill(self, member: _Member) -> None:
+        with suppress(Exception):  # dead already, or the connection to the cluster is gone
+            self._ray.kill(member.actor)
+
+    # ---- the cluster -----------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        if self._ray is not None:
+            return
+        import ray
+
+        if not ray.is_initialized():
+            with handlers_kept():
+                self._begin(ray)
+            self._own = True
+        self._ray = ray
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        self._plan = plan(nodes, **self._asked, replica_bytes=self._replica_bytes())
+        log.info("ray: %s", _said(self._plan, len(nodes)))
+
+    def _begin(self, ray: Any) -> None:
+        """A cluster of our own, or a connection to the one at the address."""
+        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        if self._address in (None, "local"):
+            for name, value in _OWN_CLUSTER.items():
+                os.environ.setdefault(name, value)
+            wanted = (self._asked["workers"] or 0) * (self._asked["cores_per_worker"] or 1)
+            ray.init(
+                address="local",
+                num_cpus=max(wanted, _cores()),
+                include_dashboard=False,
+                object_store_memory=STORE_BYTES,
+                **quiet,
+            )
+        else:
+            self._join(ray, quiet)
+
+    def _join(self, ray: Any, quiet: dict[str, Any]) -> None:
+        try:
+            _knock(str(self._address))
+            ray.init(address=self._address, **quiet)
+        except (ImportError, OSError, ValueError, RuntimeError) as error:
+            raise HeadwiseError(
+                f"the Ray cluster at {self._address} could not be joined: {_cause(error)}; start one with 'ray start "
+                "--head' (the same RAY_AUTH_TOKEN on both sides), or leave the address out for one of our own"
+            ) from error
+
+
+def _authenticate(own: bool) -> None:
+    """Let only this process and its workers talk to a cluster of our own, and show our token to any other.
+
+    Ray listens on every network of the machine and runs what it is sent; with a token, only from those who know it (Ray
+    2.52 and later). It reads these variables once, so after it has been imported it is too late, and a change would
+    lock us out.
+    """
+    if "ray" in sys.modules or "RAY_AUTH_MODE" in os.environ:
+        return
+    there = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if own and not there:
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    if own or there or (Path.home() / ".ray" / "auth_token").exists():
+        os.environ["RAY_AUTH_MODE"] = "token"
+
+
+def _knock(address: str) -> None:
+    """Ask whether anybody listens there: Ray itself would try for minutes, and then end this process."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _said(plan: Plan, machines: int) -> str:
+    return (
+        f"{plan.workers} worker{'s' * (plan.workers != 1)} with {_each(plan)}{' each' * (plan.workers != 1)}, "
+        f"{machines} machine{'s' * (machines != 1)}"
+    )
+
+
+def _each(plan: Plan) -> str:
+    count, what = (plan.devices, "GPU") if plan.devices else (plan.cores, "core")
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _is_death(error: Exception) -> bool:
+    """Whether the worker, its machine or its answer was lost, rather than the computation wrong."""
+    from ray import exceptions
+
+    lost = (exceptions.RayActorError, exceptions.WorkerCrashedError, exceptions.OutOfMemoryError)
+    return isinstance(error, (*lost, exceptions.ObjectLostError, exceptions.NodeDiedError))
+
+
+def _cause(error: Exception) -> str:
+    """The last line of what Ray says: a traceback of another process ends with what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

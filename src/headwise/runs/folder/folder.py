@@ -1,0 +1,317 @@
+"""The run folder: everything a study produced, and the point from which it resumes.
+
+    with RunFolder("runs/ioi", study="roles", settings=..., fingerprints=...) as folder:
+        execute(folder, cells, compute)
+    for notice in folder.notices: ...
+
+One process at a time may hold a run. Nothing in it is deleted: what must give way is set aside inside it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from headwise.errors import HeadwiseError
+from headwise.runs.folder import display
+from headwise.runs.store.cells import Cell, CellResult, plain
+from headwise.files import (inside, settle, told, unused)
+from headwise.runs.folder.hold import hold, make
+from headwise.runs.folder.info import (FORMAT, changes, now, understood, versions, write_json)
+from headwise.runs.store.salvage import finish_salvage, move_store, salvage
+from headwise.runs.store.store import CellStore, DamagedError
+
+if TYPE_CHECKING:
+    from headwise.runs.executors.execute import Executor
+
+_SET_ASIDE = ("run.json", "tables", "figures", "report.html")
+_WRITTEN_INTO = ("cells.sqlite", "tables", "figures")
+"""What is opened in place; other files are replaced whole, and a link with them."""
+
+Compute = Callable[[Cell], CellResult]
+
+
+class RunFolder:
+    """A run, created or opened, and held until `close`. Best used in a `with` block.
+
+    `status` in `run.json`: `running` while it is held, `done` when the block ended well, `interrupted` after
+    Ctrl-C, `failed` after an error. A `running` that nobody holds was killed; its finished cells are there.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        study: str | None = None,
+        question: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        fingerprints: Mapping[str, str] | None = None,
+        seeds: Mapping[str, int] | None = None,
+        command: str | None = None,
+        fresh: bool = False,
+    ) -> None:
+        """Create or open the run at `path`; what was computed there before is kept.
+
+        `question` is what the study asks, `settings` are its resolved settings, `fingerprints` the hashes of
+        models and tasks; `command` is the command line, by default this process's own. With `fresh` an earlier
+        run in the same place is moved into a subfolder and everything is computed anew. With the path alone an
+        existing run is only looked at, and `run.json` stays as it is until something is executed.
+        """
+        self.path = Path(path).expanduser().absolute()
+        self.notices: list[str] = []
+        """Sentences the user should read: what changed, what was damaged, what was not finite."""
+        given = {"study": study, "settings": settings, "fingerprints": fingerprints, "seeds": seeds}
+        about = {name: plain(value, name) for name, value in given.items() if value is not None}
+        self.asked: dict[str, tuple[Cell, Compute]] = {}
+        """The cells of this session by key, in the order of the tables' rows, and how to compute each."""
+        self.executor: Executor | None = None
+        """What computes the cells of this session, where it is not this process."""
+        self.written: list[str] = []
+        """The tables that this session has written."""
+        self._closed = False
+        self._started = time.monotonic()
+        make(self.path)
+        for name in _WRITTEN_INTO:
+            if (self.path / name).is_symlink():
+                raise HeadwiseError(
+                    f"{self.path / name} is a link, and a run writes nothing outside its folder; put what it leads to "
+                    "there, or give another --out"
+                )
+        self._lock = hold(self.path)
+        try:
+            if fresh:
+                self._set_aside_everything()
+            earlier = self._read_earlier()
+            self.store = self._open_store()
+            self._compare(earlier, about)
+            self.info = earlier
+            self._begun = False
+            self._session = self._describe(about, earlier, command, question)
+            if about or not earlier:
+                self.begin()
+        except BaseException:
+            self._let_go()
+            raise
+
+    # --- places -------------------------------------------------------------------------------------
+
+    def file(self, *parts: str) -> Path:
+        """A path inside the run; its folder is made. A path that would leave the run is refused."""
+        wanted = self.path.joinpath(*parts)
+        if not inside(self.path, wanted):
+            raise HeadwiseError(
+                f"{'/'.join(parts)!r} lies outside the run folder {self.path}; give a name inside it"
+            )
+        with told(wanted):
+            wanted.parent.mkdir(parents=True, exist_ok=True)
+        return wanted
+
+    def set_aside(self, *names: str) -> Path:
+        """Move these files and folders of the run into a new subfolder, which is returned."""
+        target = unused(self.path / "earlier")
+        with told(self.path):
+            target.mkdir()
+        self._move(target, names)
+        return target
+
+    def _move(self, target: Path, names: Iterable[str]) -> None:
+        with told(self.path):
+            for name in names:
+                if (self.path / name).exists():
+                    (target / name).parent.mkdir(parents=True, exist_ok=True)
+                    (self.path / name).replace(target / name)
+            settle(self.path)
+
+    def _set_aside_stale_tables(self) -> None:
+        """Tables of cells that are no longer asked for would be read as if they belonged to this run."""
+        stale = [f"tables/{name}.parquet" for name in self.info["tables"] if name not in self.written]
+        stale = [name for name in stale if (self.path / name).exists()]
+        if stale:
+            target = self.set_aside(*stale)
+            self.notice(f"{', '.join(stale)} belonged to other settings and was moved to {target}")
+        self.info["tables"] = self.written
+
+    # --- what is written down -----------------------------------------------------------------------
+
+    @property
+    def status(self) -> str:
+        return str(self.info["status"])
+
+    def __repr__(self) -> str:
+        return display.line(self.path, self.info)
+
+    def _repr_html_(self) -> str:
+        """In a notebook, its figures."""
+        return display.page(self.path, self.info, self.notices)
+
+    def begin(self) -> None:
+        """Write down that something is being computed."""
+        if self._closed:
+            raise HeadwiseError(f"the run {self.path} is closed; open it again to go on")
+        if not self._begun:
+            self._begun = True
+            self.info = self._session
+            self.save()
+
+    def notice(self, sentence: str) -> None:
+        """Something the user should read, once."""
+        if sentence not in self.notices:
+            self.notices.append(sentence)
+
+    def save(self) -> None:
+        """Write `run.json`."""
+        self.info["notices"] = self.notices
+        write_json(self.file("run.json"), self.info)
+
+    def salvage(self) -> None:
+        """Save the good cells of a damaged store into a new one and go on with that."""
+        self.store.close()
+        self._salvage()
+        self.store = CellStore(self.path / "cells.sqlite")
+
+    # --- the end ------------------------------------------------------------------------------------
+
+    def close(self, status: str = "done", problem: str | None = None) -> None:
+        """Write down how it ended, and let go of store and lock. A second call changes nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if not self._begun:
+                return
+            if status == "done" and self.written:
+                self._set_aside_stale_tables()
+            self.info["status"] = status
+            if problem:
+                self.info["problem"] = problem
+            self.info["timings"]["finished"] = now()
+            self.info["timings"]["seconds"] += round(time.monotonic() - self._started, 3)
+            with suppress(DamagedError):  # the next opening finds it and saves what can be saved
+                self.info["cells"] = len(self.store)
+            self.store.close()
+            self.save()
+        finally:
+            self._let_go()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
+        with suppress(HeadwiseError):  # a full disk must not hide the error that is already on its way
+            self.close(status, f"{kind.__name__}: {error}" if status == "failed" else None)
+
+    def _let_go(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+        self._lock.release()
+
+    # --- opening ------------------------------------------------------------------------------------
+
+    def _set_aside_everything(self) -> None:
+        if not any((self.path / name).exists() for name in ("cells.sqlite", *_SET_ASIDE)):
+            return
+        target = self.set_aside()
+        with told(self.path):  # the cells first: cut short, what is left is a run without cells
+            move_store(self.path / "cells.sqlite", target / "cells.sqlite")
+        self._move(target, _SET_ASIDE)
+        self.notice(f"the earlier run was moved to {target} and everything is computed anew")
+
+    def _read_earlier(self) -> dict[str, Any]:
+        place = self.path / "run.json"
+        with told(place):
+            try:
+                earlier = understood(place.read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                return {}
+            except ValueError:
+                kept = unused(self.path / "run-damaged.json")
+                place.replace(kept)
+                self.notice(f"run.json could not be read and is kept as {kept.name}; finished cells are used")
+                return {}
+        if earlier.get("format", 0) > FORMAT:
+            raise HeadwiseError(
+                f"{self.path} was written by a newer headwise; update it, or give another --out"
+            )
+        return earlier
+
+    def _open_store(self) -> CellStore:
+        place = self.path / "cells.sqlite"
+        with told(place):
+            finish_salvage(place)
+        try:
+            return CellStore(place)
+        except DamagedError:
+            self._salvage()
+            return CellStore(place)
+
+    def _salvage(self) -> None:
+        saved, kept = salvage(self.path / "cells.sqlite")
+        self.notice(
+            f"cells.sqlite was damaged: {saved} finished cell{'s' * (saved != 1)} could be saved, the others "
+            f"are computed again; the damaged file is kept as {kept.name}"
+        )
+
+    def _compare(self, earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        if not earlier:
+            return
+        finished = len(self.store)
+        if earlier.get("status") == "running":
+            self.notice(
+                f"the last session ended without a word (killed, no power, or a full disk); {finished} "
+                "finished cells are kept"
+            )
+        if not any("was damaged" in notice for notice in self.notices) and finished < earlier.get("cells", 0):
+            self.notice(
+                f"run.json counts {earlier['cells']} finished cells and cells.sqlite holds {finished}; the "
+                "others are computed again"
+            )
+        current = {**about, "versions": versions()} if about else {}
+        different = [
+            phrase for name, value in current.items() for phrase in changes(name, earlier.get(name), value)
+        ]
+        if different:
+            self.notice(
+                f"this run was begun otherwise: {'; '.join(different)}; cells finished before stay and are "
+                "used where nothing that they depend on has changed"
+            )
+
+    def _describe(
+        self,
+        about: Mapping[str, Any],
+        earlier: Mapping[str, Any],
+        command: str | None,
+        question: str | None,
+    ) -> dict[str, Any]:
+        before = earlier.get("timings", {})
+        unsaid = {"study": "", "settings": {}, "fingerprints": {}, "seeds": {}}
+        return {
+            "format": FORMAT,
+            **{name: about.get(name, earlier.get(name, unsaid[name])) for name in unsaid},
+            "question": earlier.get("question", "") if question is None else question,
+            "command": shlex.join(sys.argv) if command is None else command,
+            "versions": versions(),
+            "timings": {
+                "created": before.get("created") or now(),
+                "started": now(),
+                "finished": None,
+                "seconds": before.get("seconds", 0.0),
+            },
+            "process": {"id": os.getpid(), "host": socket.gethostname()},
+            "status": "running",
+            "cells": len(self.store),
+            "tables": earlier.get("tables", []),
+        }

@@ -1,0 +1,68 @@
+"""Finding values that are not finite in a cell's tables, and saying where they are.
+
+A NaN in `score` or `value` is a computation that went wrong or has no answer; elsewhere (an interval from one
+example, a p-value of an unsigned score) it is how a table says "none". An infinity is wrong anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from headwise.runs.store.cells import Cell
+
+_ANSWERS = ("score", "value")
+_SAY_WHERE = ("series", "action", "k", "draw", "layer", "head", "metric", "example")
+_LISTED = 8
+NOTE = "not_finite"
+"""The note under which `execute` stores what is found here."""
+
+
+def not_finite(tables: Mapping[str, pd.DataFrame]) -> list[dict[str, Any]]:
+    """One entry for each column with such values: how many of how many, and where the first ones are."""
+    import numpy as np
+
+    entries = []
+    for table, frame in tables.items():
+        for name in frame.columns[[dtype.kind == "f" for dtype in frame.dtypes]]:
+            values = frame[name].to_numpy(dtype=float, na_value=np.nan)
+            bad = ~np.isfinite(values) if name in _ANSWERS else np.isinf(values)
+            if not bad.any():
+                continue
+            known = [column for column in _SAY_WHERE if column in frame.columns]
+            first = frame.loc[bad, known].head(_LISTED)
+            entry = {
+                "table": table,
+                "column": str(name),
+                "count": int(bad.sum()),
+                "of": len(frame),
+                "first": [_drop_gaps(row) for row in first.to_dict("records")],
+            }
+            if "example" in frame.columns:
+                entry["examples"] = [
+                    int(e) for e in frame.loc[bad, "example"].drop_duplicates().head(_LISTED)
+                ]
+            entries.append(entry)
+    return entries
+
+
+def sentence(cell: Cell, entries: Sequence[Mapping[str, Any]]) -> str:
+    """What the user is told of a cell with such values; the entry that names examples says most."""
+    entry = max(entries, key=lambda e: "examples" in e)
+    text = f"{cell.label}: {entry['count']} of {entry['of']} values of {entry['table']}.{entry['column']}"
+    if "examples" in entry:
+        numbers = ", ".join(str(e) for e in entry["examples"])
+        more = ", ..." if len(entry["examples"]) == _LISTED else ""
+        text += f" (example{'s' * (len(entry['examples']) > 1)} {numbers}{more})"
+    return f"{text} {'is' if entry['count'] == 1 else 'are'} not finite; the tables keep them as they are"
+
+
+def _drop_gaps(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(name): _plain(value) for name, value in row.items() if value is not None and value == value}
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value

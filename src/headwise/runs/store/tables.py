@@ -1,0 +1,147 @@
+"""The run's tables, `RUN/tables/NAME.parquet`: written piece by piece, visible only when whole.
+
+The same rows give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwise.errors import HeadwiseError
+from headwise.runs.store.columns import leading_fields, to_arrow, to_pandas
+from headwise.files import replacing, told
+from headwise.runs.folder.info import TABLE_NAME
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from headwise.runs.folder.folder import RunFolder
+
+_ROWS = 131_072
+"""Rows of one row group: what is held in memory while a table is written."""
+
+
+def write_table(folder: RunFolder | Path | str, name: str, frames: Iterable[pd.DataFrame | pa.Table]) -> Path:
+    """Write the rows of all frames, in the order given, as the run's table `name`; returns its path.
+
+    `frames` is gone through twice, first for the columns, then for the rows, so it must be able to start
+    again (a list, or an object with `__iter__`; not a generator). Only a part is in memory at any time. The
+    bytes depend on the rows alone, not on how they are cut into frames.
+    """
+    import pyarrow.parquet as pq
+
+    if iter(frames) is frames:
+        raise TypeError("write_table goes through its frames twice; give a list, not a generator")
+    path = table_path(folder, name)
+    schema = _common_schema(name, frames)
+    with (
+        told(path),
+        replacing(path) as partial,
+        partial.open("wb") as file,  # Python's own file: a full disk is then an OSError with its number
+        pq.ParquetWriter(file, schema, compression="zstd", version="2.6") as writer,
+    ):
+        for group in _row_groups(name, frames, schema):
+            writer.write_table(group, row_group_size=_ROWS)
+    return path
+
+
+def read_table(folder: RunFolder | Path | str, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+    """A table of a run as a frame; with `columns`, only these."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = table_path(folder, name)
+    try:
+        return to_pandas(pq.ParquetFile(path).read(columns=columns))
+    except FileNotFoundError:
+        there = sorted(file.stem for file in path.parent.glob("*.parquet"))
+        raise HeadwiseError(
+            f"the run {path.parent.parent} has no table {name!r}; it has {', '.join(there) or 'none yet'}"
+        ) from None
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError, pa.ArrowException) as error:
+        raise HeadwiseError(
+            f"{path} is not a readable table ({' '.join(str(error).split())}); run the study again to rewrite it"
+        ) from None
+
+
+def table_path(folder: RunFolder | Path | str, name: str) -> Path:
+    """Where a table lives. Names are lower-case words, so none can lead out of the run."""
+    if not TABLE_NAME.fullmatch(name):
+        raise HeadwiseError(f"{name!r} is no name for a table; use lower-case letters, digits and _")
+    if isinstance(folder, str | Path):
+        return Path(folder) / "tables" / f"{name}.parquet"
+    return folder.file("tables", f"{name}.parquet")
+
+
+def _common_schema(name: str, frames: Iterable[Any]) -> pa.Schema:
+    """The fixed columns, then all further ones as they first appear, each in a type that fits every frame."""
+    import pyarrow as pa
+
+    schema = pa.schema(leading_fields(name))
+    seen: list[pa.Schema] = []
+    for frame in frames:
+        if isinstance(frame, pa.Table) and frame.schema in seen:
+            continue  # the many cells of a study have few kinds of frame
+        found = to_arrow(name, frame).schema
+        if found in seen:
+            continue
+        seen.append(found)
+        try:
+            schema = pa.unify_schemas([schema, found], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise HeadwiseError(f"the frames of table {name!r} do not agree: {error}") from None
+    return schema
+
+
+def _row_groups(name: str, frames: Iterable[Any], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows in the common schema, cut anew into equal pieces."""
+    import pyarrow as pa
+
+    waiting: list[pa.Table] = []
+    rows = 0
+    for pieces in _batched(_fit(name, frame, schema) for frame in frames):
+        waiting.append(pa.concat_tables(pieces).combine_chunks())
+        rows += waiting[-1].num_rows
+        if rows >= _ROWS:
+            together = pa.concat_tables(waiting)
+            while together.num_rows >= _ROWS:
+                yield together.slice(0, _ROWS).combine_chunks()
+                together = together.slice(_ROWS)
+            waiting, rows = [together], together.num_rows
+    if rows:
+        yield pa.concat_tables(waiting).combine_chunks()
+
+
+def _batched(tables: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
+    """A thousand at once, or fewer large ones: a table of one row weighs far more than its row."""
+    batch: list[pa.Table] = []
+    rows = 0
+    for table in tables:
+        batch.append(table)
+        rows += table.num_rows
+        if len(batch) >= 1_000 or rows >= _ROWS:
+            yield batch
+            batch, rows = [], 0
+    if batch:
+        yield batch
+
+
+def _fit(name: str, frame: Any, schema: pa.Schema) -> pa.Table:
+    """A frame with all columns of the common schema, in its types."""
+    import pyarrow as pa
+
+    if isinstance(frame, pa.Table) and frame.schema.equals(schema):
+        return frame
+    table = to_arrow(name, frame)
+    there = set(table.column_names)
+    return pa.table(
+        [
+            table[field.name].cast(field.type)
+            if field.name in there
+            else pa.nulls(table.num_rows, field.type)
+            for field in schema
+        ],
+        schema=schema,
+    )

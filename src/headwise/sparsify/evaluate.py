@@ -1,0 +1,175 @@
+"""What a sparse model kept and what it lost, on text it was not trained on.
+
+    texts.csv    cross-entropy of the dense model, the sparse one and the control on every text, with intervals
+                 and ratios
+    edges.csv    part of causal edges open, by layer and head
+    lengths.csv  how far open edges reach
+    ioi.csv      accuracy at naming the indirect object
+
+Texts are cut into sequences of one length; intervals come from resampling sequences, by the same ones for all
+models. Edges are counted on the first text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from headwise.errors import HeadwiseError
+from headwise.metrics import metric
+from headwise.model.sparse.open_edges import EdgeCounts
+from headwise.model.measure.engine import Engine
+from headwise.model.model import Model
+from headwise.sparsify.texts import sequences
+from headwise.stats import bootstrap_mean, bootstrap_ratio
+from headwise.tasks import task
+
+_LOGITS_AT_ONCE = 2**27
+
+
+def evaluate(
+    models: Mapping[str, Model],
+    texts: Sequence[Path],
+    *,
+    length: int = 256,
+    limit: int | None = None,
+    ioi: int = 500,
+    seed: int = 0,
+    advance: Callable[[int], None] = lambda steps: None,
+) -> dict[str, pd.DataFrame]:
+    """Tables by name. `models`: "dense", "sparse" and, where there is one, "control".
+
+    length: tokens of a sequence; limit: most sequences of a text; ioi: prompts of that task, 0 for none.
+    """
+    if not texts:
+        raise HeadwiseError("evaluation needs text that was not trained on; give --held-out FILE")
+    sparse = models["sparse"]
+    if sparse.edge_gates is None or sparse.edge_gates.bias is None:
+        raise HeadwiseError(f"{sparse.name} has no edge gates; give a folder that headwise sparsify made")
+    counts = EdgeCounts(sparse.shape, length)
+    losses: dict[str, dict[str, np.ndarray]] = {}
+    for number, path in enumerate(texts):
+        rows = sequences(sparse.text, [path], length, limit)
+        losses[_text_name(path, losses)] = {
+            name: losses_of(model, rows, counts if name == "sparse" and number == 0 else None)
+            for name, model in models.items()
+        }
+        advance(1)
+    tables = {
+        "texts": _texts(losses, length, seed),
+        "edges": _edges(sparse, counts),
+        "lengths": _lengths(counts),
+    }
+    if ioi:
+        tables["ioi"] = _ioi(models, ioi, seed)
+        advance(1)
+    return tables
+
+
+def _text_name(path: Path, taken: Mapping[str, object]) -> str:
+    """A file called test.txt is told apart by its folder."""
+    name = (
+        path.stem
+        if path.stem not in ("test", "valid", "train")
+        else f"{path.resolve().parent.name}-{path.stem}"
+    )
+    return name if name not in taken else str(path)
+
+
+@torch.inference_mode()
+def losses_of(model: Model, rows: Tensor, counts: EdgeCounts | None = None) -> np.ndarray:
+    """Mean cross-entropy per token of every sequence `[N]` in nats; open edges are added to `counts`."""
+    at_once = max(1, min(_LOGITS_AT_ONCE // (rows.shape[1] * model.vocabulary), 32))
+    found: list[Tensor] = []
+    for part in rows.split(at_once):
+        ids = part.long().to(model.device)
+        with ExitStack() as stack:
+            if counts is not None:
+                stack.enter_context(model.reach.watching(counts.watcher(model.reach.sites[0].layer)))
+            logits = model.hf(input_ids=ids, use_cache=False).logits
+        by_token = torch.nn.functional.cross_entropy(
+            logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none"
+        )
+        found.append(by_token.view(len(ids), -1).mean(1).double().cpu())
+    return torch.cat(found).numpy()
+
+
+def _texts(losses: Mapping[str, Mapping[str, np.ndarray]], length: int, seed: int) -> pd.DataFrame:
+    rows = []
+    for text, by_model in losses.items():
+        for name, values in by_model.items():
+            lo, hi = bootstrap_mean(values[:, None], seed=seed)
+            row = {"text": text, "model": name, "cross_entropy": values.mean(), "lo": lo[0], "hi": hi[0]}
+            for other in ("dense", "control"):
+                if other in by_model:
+                    ratio = bootstrap_ratio(values[:, None], by_model[other], seed=seed)
+                    row[f"over_{other}"] = float(ratio.value[0]) - 1
+                    row[f"over_{other}_lo"] = float(ratio.lo[0]) - 1
+                    row[f"over_{other}_hi"] = float(ratio.hi[0]) - 1
+            rows.append({**row, "n": len(values), "length": length})
+    return pd.DataFrame(rows)
+
+
+def _edges(model: Model, counts: EdgeCounts) -> pd.DataFrame:
+    shares, total = counts.by_head, int(counts.possible.sum())
+    return pd.DataFrame(
+        [
+            {
+                "layer": h.layer,
+                "head": h.head,
+                "open": float(shares[h]),
+                "edges": int(counts.open_by_length[h].sum()),
+            }
+            for h in model.heads()
+        ]
+    ).assign(possible=total)
+
+
+def _lengths(counts: EdgeCounts) -> pd.DataFrame:
+    heads = int(np.prod(counts.shape))
+    opened = counts.open_by_length.sum((0, 1))
+    return pd.DataFrame(
+        {"length": np.arange(counts.length), "edges": opened, "possible": counts.possible * heads}
+    )
+
+
+def _ioi(models: Mapping[str, Model], n: int, seed: int) -> pd.DataFrame:
+    rows = []
+    for name, model in models.items():
+        prompts = task("ioi", n, seed=seed, tokens=model.tokens)
+        right = Engine(model, prompts, metric("accuracy")).full()
+        lo, hi = bootstrap_mean(right[:, None], seed=seed)
+        rows.append({"model": name, "accuracy": right.mean(), "lo": lo[0], "hi": hi[0], "n": len(right)})
+    return pd.DataFrame(rows)
+
+
+def summary(tables: Mapping[str, pd.DataFrame]) -> str:
+    """The outcome in a few lines."""
+    edges, lengths, texts = tables["edges"], tables["lengths"], tables["texts"]
+    share = edges["edges"].sum() / edges["possible"].sum()
+    reach = np.repeat(lengths["length"], lengths["edges"].astype(int))
+    lines = [
+        f"open edges: {100 * share:.2f} % of causal edges on {texts['text'].iloc[0]}, "
+        f"{int((edges['edges'] == 0).sum())} of {len(edges)} heads have none; "
+        f"half reach at most {int(np.median(reach)) if len(reach) else 0} tokens back"
+    ]
+    for text, part in texts.groupby("text", sort=False):
+        rows = {str(row["model"]): row for row in part.to_dict("records")}
+        shown = ", ".join(f"{name} {row['cross_entropy']:.4f}" for name, row in rows.items())
+        over = [
+            f"{100 * rows['sparse'][f'over_{other}']:+.2f} % over {other}"
+            for other in ("dense", "control")
+            if other in rows
+        ]
+        lines.append(f"cross-entropy on {text}: {shown} (sparse {', '.join(over)}; n = {part['n'].iloc[0]})")
+    if "ioi" in tables:
+        accuracy = tables["ioi"].set_index("model")["accuracy"]
+        shown = ", ".join(f"{name} {100 * value:.1f} %" for name, value in accuracy.items())
+        lines.append(f"IOI accuracy on {tables['ioi']['n'].iloc[0]} prompts: {shown}")
+    return "\n".join(lines)

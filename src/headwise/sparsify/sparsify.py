@@ -1,0 +1,173 @@
+"""Sparse-attention post-training: the same model with few open edges, as a small folder that `hw.load` opens.
+
+from headwise.sparsify.sparsify import sparsify
+sparsify("smollm2", ["text.txt"], "sparse", sample=8000, steps=4000)
+model = hw.load("sparse")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headwise.errors import HeadwiseError
+from headwise.model.sparse.adapter import WEIGHTS, is_adapter
+from headwise.model.load.companions import companions
+from headwise.model.load.load import load
+from headwise.files import told
+from headwise.sparsify.checkpoint import Disk
+from headwise.sparsify.pool import Pool
+from headwise.sparsify.settings import SparsifySettings
+from headwise.sparsify.student import Student
+from headwise.sparsify.texts import sequences
+from headwise.sparsify.trainer import Trainer
+from headwise.studies.settings.resolve import build
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger("headwise")
+
+
+def is_sparse(model: str | Path) -> bool:
+    """Whether a name or a folder is a finished sparse model or its control, and not one to be trained."""
+    return str(model) in companions() or is_adapter(Path(model).expanduser())
+
+
+def sparsify(
+    model: str | Path,
+    texts: Sequence[str | Path] = (),
+    out: str | Path = "sparse",
+    *,
+    start: str | Path | None = None,
+    seconds: float | None = None,
+    fresh: bool = False,
+    device: str | None = None,
+    compile: bool | None = None,
+    graph: bool | None = None,
+    report: Callable[[str], None] = log.info,
+    **settings: Any,
+) -> bool:
+    """Train `model` to use few edges; True when all updates are done.
+
+    texts: files to train on (plain text, or JSON lines); `sample=N` adds sequences from the model itself.
+    out: the folder that is made. The same call again resumes a training that was stopped or killed.
+    start: a folder that an earlier training made; its adapter is where this one begins.
+    seconds: stop cleanly after so long. compile, graph: use torch.compile and a CUDA graph (default: on a GPU,
+        where they work).
+    settings: fields of `SparsifySettings`.
+    """
+    chosen = build(SparsifySettings, settings)
+    if is_sparse(model):
+        raise HeadwiseError(
+            f"{model} was trained by headwise sparsify already; give the dense model it is based on"
+        )
+    paths = [Path(text) for text in texts]
+    disk = Disk(Path(out))
+    base = _base_name(str(model))
+    named: dict[str, Any] = {"model": base, "texts": {path.name: _digest(path) for path in paths}}
+    if start is not None:
+        named["start"] = _digest(Path(start) / WEIGHTS)
+    disk.begin({**named, **dataclasses.asdict(chosen)}, fresh)
+    loaded = load(model, device=device, dtype="float32")
+    given = sequences(loaded.text, paths, chosen.length)
+    sampled = _sampled(loaded, given, chosen, disk)
+    report(f"training on {len(given)} sequences of the texts and {len(sampled)} of the model's own")
+    pool = Pool(given, sampled, chosen.batch, chosen.text_share, chosen.seed)
+    student = Student(loaded, base, chosen, None if start is None else Path(start))
+    trainer = Trainer(student, pool, chosen, disk, compile, graph)
+    if trainer.step:
+        report(f"resuming after update {trainer.step}")
+    done = trainer.train(seconds, report)
+    if done:
+        draw_training(out)
+    return done
+
+
+def draw_training(out: str | Path) -> None:
+    """The training curve of a folder, as figures beside its tables."""
+    import pandas as pd
+
+    from headwise.sparsify.charts import training_curve
+    from headwise.charts.style import save
+
+    folder = Path(out) / "training"
+    settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    if settings["dense"]:
+        return
+    curve, checks = (pd.read_csv(folder / name) for name in ("curve.csv", "checks.csv"))
+    save(training_curve(curve, checks, bound=settings["bound"]), folder, "training")
+
+
+def evaluate(
+    sparse: str | Path,
+    held_out: Sequence[str | Path],
+    out: str | Path,
+    *,
+    control: str | Path | None = None,
+    length: int = 256,
+    limit: int | None = None,
+    ioi: int = 500,
+    device: str | None = None,
+) -> dict[str, pd.DataFrame]:
+    """Compare a sparse model with its dense base (and its control) on texts not trained on.
+
+    Tables and figures are written into `out`; returns the tables "texts", "edges", "lengths" and "ioi".
+    """
+    from headwise.sparsify.charts import edge_figure
+    from headwise.charts.style import save
+    from headwise import progress
+    from headwise.sparsify import evaluate as evaluation
+
+    models = {"sparse": load(sparse, device=device, dtype="float32")}
+    gates = models["sparse"].edge_gates
+    if gates is None:
+        raise HeadwiseError(f"{sparse} has no edge gates; give a folder that headwise sparsify made")
+    models = {"dense": load(gates.base, device=device, dtype="float32"), **models}
+    if control is not None:
+        models["control"] = load(control, device=device, dtype="float32")
+    paths = [Path(path) for path in held_out]
+    with progress("Evaluating", len(paths) + bool(ioi)) as advance:
+        tables = evaluation.evaluate(models, paths, length=length, limit=limit, ioi=ioi, advance=advance)
+    folder = Path(out)
+    with told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            table.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
+        (folder / "summary.txt").write_text(evaluation.summary(tables) + "\n", encoding="utf-8")
+    save(edge_figure(tables["edges"], tables["lengths"], title=models["sparse"].name), folder, "edges")
+    return tables
+
+
+def _sampled(loaded: Any, given: torch.Tensor, settings: SparsifySettings, disk: Disk) -> torch.Tensor:
+    if not settings.sample:
+        return torch.empty(0, settings.length, dtype=torch.int32)
+    kept = disk.samples()
+    if kept is None:
+        from headwise import progress
+        from headwise.sparsify.sampling import sample
+
+        with progress("Sampling from the model", settings.sample) as advance:
+            kept = sample(loaded, given, settings.sample, settings.length, settings.seed, advance)
+        disk.keep_samples(kept)
+    return kept
+
+
+def _base_name(model: str) -> str:
+    """How the finished folder finds its base again: a folder by its whole path, all else as it was named."""
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.exists() else model
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise HeadwiseError(f"{path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,157 @@
+"""The model that is trained, beside the dense one it is compared with."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.errors import HeadwiseError
+from headwise.model.sparse import edge_gates as sparse
+from headwise.model.sparse.adapter import (CONFIG, WEIGHTS, EdgeGates, is_adapter, read_gates, weights_fingerprint, write_gates)
+from headwise.model.sparse.open_edges import EdgeCounts
+from headwise.model.model import Model
+from headwise.sparsify.settings import SparsifySettings
+
+
+class Student:
+    """A model with a low-rank adapter and, unless it is the control, edge gates. Its dense self is kept untouched."""
+
+    def __init__(self, model: Model, base: str, settings: SparsifySettings, start: Path | None) -> None:
+        self.hf, self.reach, self.device = model.hf, model.reach, model.device
+        self.dense = settings.dense
+        fingerprint = weights_fingerprint(self.hf)
+        # A copy, and not the adapter switched off and on: that walks through all modules twice per update.
+        self.teacher = copy.deepcopy(self.hf).requires_grad_(False)
+        names = {module: name for name, module in self.hf.named_modules()}
+        self._blocks = [names[block] for block in self.reach.blocks]
+        self._noise: list[Tensor] = []
+        self.temperature = torch.ones((), device=self.device)
+        bias = None if settings.dense else np.full(self.reach.shape, float(settings.bias))
+        self.gates = EdgeGates(base, fingerprint, bias, dataclasses.asdict(settings))
+        if bias is not None:
+            sparse.install(self.hf, bias)
+            sparse.prepare_training(self.reach, self.temperature)
+        self.peft = _with_adapter(self.hf, settings)
+        if start is not None:
+            self._start_from(start)
+        self.parameters: dict[str, torch.nn.Parameter] = {
+            name: p for name, p in self.peft.named_parameters() if p.requires_grad
+        }
+        self.peft.train(False)  # no dropout anywhere; gradients do not need the training mode
+
+    def _start_from(self, folder: Path) -> None:
+        """Take over the weights of an earlier training."""
+        from peft import set_peft_model_state_dict
+        from safetensors.torch import load_file
+
+        if not is_adapter(folder):
+            raise HeadwiseError(
+                f"{folder} holds no adapter to start from; give a folder that headwise sparsify made"
+            )
+        if read_gates(folder).fingerprint != self.gates.fingerprint:
+            raise HeadwiseError(
+                f"the adapter in {folder} was trained on another model than {self.gates.base}"
+            )
+        weights = {name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()}
+        try:
+            missing = set_peft_model_state_dict(self.peft, weights).missing_keys
+        except RuntimeError as error:
+            raise HeadwiseError(f"the adapter in {folder} has another rank; give the same --rank") from error
+        assert not any("lora" in name for name in missing)
+
+    def compile(self, on: bool) -> None:
+        """Use the compiled form of every decoder block of both models, or the plain one."""
+        for model in (self.hf, self.teacher):
+            for name in self._blocks:
+                block = model.get_submodule(name)
+                if on:
+                    block.compile(dynamic=False)
+                else:
+                    block._compiled_call_impl = None
+        if not self.dense:
+            rows, length = self.gates.training["batch"], self.gates.training["length"]
+            self._noise = [
+                torch.empty(rows, site.heads, length, length, device=self.device)
+                for site in self.reach.sites
+                if on
+            ]
+            sparse.prepare_training(self.reach, self.temperature, self._noise or None)
+
+    def draw_noise(self) -> None:
+        """For the next pass, where the layers do not draw their own."""
+        for numbers in self._noise:
+            numbers.uniform_()
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """bfloat16 on an accelerator, with a residual stream in float32; float32 on a CPU."""
+        on_chip = self.device.type == "cuda"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=on_chip, cache_enabled=False)
+
+    def named(self, attention: str) -> AbstractContextManager[None]:
+        return sparse.named_attention(self.hf, attention)
+
+    def dense_logits(self, ids: Tensor) -> Tensor:
+        """Of the untouched model."""
+        with torch.no_grad(), self.precision():
+            logits: Tensor = self.teacher(input_ids=ids, use_cache=False).logits
+            return logits
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """Under the attention that is named at the moment."""
+        with self.precision():
+            logits: Tensor = self.hf(input_ids=ids, use_cache=False).logits
+            return logits
+
+    @torch.no_grad()
+    def used_logits(self, ids: Tensor, counts: EdgeCounts) -> Tensor:
+        """Of the model as it is used, with hard gates; open edges are counted."""
+        if self.dense:
+            return self.logits(ids)
+        with self.named(sparse.HARD), self.reach.watching(counts.watcher(self.reach.sites[0].layer)):
+            return self.logits(ids)
+
+    def save(self, folder: Path, outcome: dict[str, Any]) -> None:
+        """Write the folder that `hw.load` opens, the adapter in bfloat16."""
+        from peft import get_peft_model_state_dict
+        from safetensors.torch import save_file
+
+        from headwise.files import replacing
+
+        weights = {
+            name: tensor.detach().to(torch.bfloat16).cpu().contiguous()
+            for name, tensor in get_peft_model_state_dict(self.peft).items()
+        }
+        config = copy.copy(self.peft.peft_config["default"])
+        config.base_model_name_or_path, config.inference_mode = self.gates.base, True
+        config.save_pretrained(folder)
+        assert (folder / CONFIG).is_file()
+        with replacing(folder / WEIGHTS) as partial:
+            save_file(weights, partial, {"format": "pt"})
+        training = {**self.gates.training, "outcome": outcome}
+        write_gates(folder, dataclasses.replace(self.gates, training=training))
+
+
+def _with_adapter(hf: torch.nn.Module, settings: SparsifySettings) -> Any:
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise HeadwiseError(
+            "training needs the package peft; install it with: pip install 'headwise[sparse]'"
+        ) from error
+    torch.manual_seed(settings.seed)
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.rank,
+        target_modules="all-linear",
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(hf, config)

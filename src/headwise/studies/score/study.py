@@ -1,0 +1,140 @@
+"""The plain study: score every head of each model on each task by each method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise.errors import HeadwiseError
+from headwise.charts.heatmap import score_map
+from headwise.charts.style import file_name, save
+from headwise.heads import Scores
+from headwise.runs.executors import execute
+from headwise import progress
+from headwise.runs import (Cell, CellResult, RunFolder, read_table)
+from headwise.scores import method, score
+from headwise.scores.registry import check_method_options
+from headwise.studies.base import register
+from headwise.studies.settings.resolve import StudySettings
+from headwise.studies.workbench import Workbench
+
+QUICK = 16
+"""Most examples with `quick`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreSettings(StudySettings):
+    """Settings of the study `score`."""
+
+    tasks: tuple[str, ...] = ("ioi",)
+    """Built-in names, files, or hub:owner/name."""
+    methods: tuple[str, ...] = ("ablation",)
+    """Score methods (headwise list methods)."""
+    n: int = 64
+    """Examples per task."""
+    metric: str | None = None
+    """By default each task's own."""
+    reference: str = "zero"
+    """What a gated-out head is replaced by."""
+    positions: str = "all"
+    """Where gates act."""
+    task_options: dict[str, Any] = field(default_factory=dict)
+    """Options of the task (pattern: ABB), of its prompts (shots, template, separator) or of its file (columns)."""
+    method_options: dict[str, Any] = field(default_factory=dict)
+    """Options of the method."""
+
+
+@register("score", question="Which heads matter for this task?", settings=ScoreSettings)
+def carry_out(settings: ScoreSettings, bench: Workbench, folder: RunFolder) -> None:
+    n = min(settings.n, QUICK) if settings.quick else settings.n
+    check_method_options(
+        settings.method_options, settings.methods
+    )  # an unknown one ends the run before it begins
+    cells = []
+    called: dict[tuple[str, str], tuple[str, str]] = {}
+    for model_name in settings.models:
+        model = bench.model(model_name)
+        for task_name in settings.tasks:
+            examples = bench.task(task_name, model, n, settings.seed, settings.task_options)
+            other = called.setdefault((model.name, examples.name), (model_name, task_name))
+            if other != (model_name, task_name):  # their rows could not be told apart in the tables
+                raise HeadwiseError(
+                    f"{other} and {(model_name, task_name)} would both be called {examples.name!r} with {model.name!r} "
+                    "in the tables; rename the file or the folder of one of them"
+                )
+            for name in settings.methods:
+                about = {
+                    "n": n,
+                    "seed": settings.seed,
+                    "metric": settings.metric or examples.metric,
+                    "reference": settings.reference,
+                    "positions": settings.positions,
+                    "dtype": str(model.dtype).removeprefix("torch."),
+                    "options": _options(settings, name),
+                }
+                prints = {"model": model.fingerprint, "task": examples.fingerprint}
+                cells.append(Cell("score", model_name, task_name, name, about, prints))
+    execute(folder, cells, partial(_compute, settings, bench, n), progress=bench.progress)
+    for cell in cells:
+        said = folder.store.notes(cell.key).get("said")
+        if said:
+            folder.notice(f"{cell.label}: {said}")
+    _draw(folder)
+
+
+def _options(settings: ScoreSettings, name: str) -> dict[str, Any]:
+    """Of the method options those that this method takes."""
+    known = method(name).options
+    return {option: value for option, value in settings.method_options.items() if option in known}
+
+
+def _compute(settings: ScoreSettings, bench: Workbench, n: int, cell: Cell) -> CellResult:
+    model = bench.model(cell.model)
+    examples = bench.task(cell.task, model, n, settings.seed, settings.task_options)
+    steps = method(cell.part).steps(model, examples)
+    with progress(f"{cell.part} on {cell.task}", steps, show=bench.progress) as advance:
+        scores = score(
+            model,
+            examples,
+            cell.part,
+            metric=settings.metric,
+            reference=settings.reference,
+            positions=settings.positions,
+            seed=settings.seed,
+            advance=advance,
+            **_options(settings, cell.part),
+        )
+    return CellResult(
+        {"scores": scores.table(settings.seed), "examples": example_table(scores)}, dict(scores.details)
+    )
+
+
+def example_table(scores: Scores) -> pd.DataFrame:
+    """The per-example values behind a score: one row per example and head."""
+    heads = scores.heads()
+    values = np.stack([scores.examples[:, h.layer, h.head] for h in heads], axis=1)  # E, heads
+    table = pd.DataFrame(
+        {
+            "model": scores.model,
+            "task": scores.task,
+            "method": scores.method,
+            "metric": scores.metric,
+            "example": np.repeat(np.arange(scores.n, dtype=np.int32), len(heads)),
+            "layer": np.tile(np.array([h.layer for h in heads], dtype=np.int32), scores.n),
+            "head": np.tile(np.array([h.head for h in heads], dtype=np.int32), scores.n),
+            "value": values.ravel(),
+        }
+    )
+    # Where a method chose not to run an example there is no row, rather than a value that went missing.
+    return table.dropna(subset=["value"]).reset_index(drop=True) if scores.own else table
+
+
+def _draw(folder: RunFolder) -> None:
+    table = read_table(folder, "scores")
+    for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
+        figure = score_map(part.reset_index(drop=True), signed=bool(part["signed"].iloc[0]))
+        save(figure, folder.path / "figures", "-".join(map(file_name, (model, task, name))))

@@ -1,0 +1,83 @@
+"""BIG-bench JSON tasks (arXiv 2206.04615) and BIG-bench Hard: {examples: [{input, target | target_scores}]}.
+
+The prompt is put together as the benchmark does it: task prefix, input prefix, input, choices (where the task
+shows them, in a seeded order, because many files list the right one first), output prefix.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from headwise.tasks.examples import Example
+from headwise.tasks.files.mappings.registry import Pairs, register
+from headwise.tasks.files.rows import (Log, Row, RowError, Table, as_text, kind, text_or_number)
+
+_DEFAULTS = {
+    "task_prefix": "",
+    "example_input_prefix": "\nQ: ",
+    "example_output_prefix": "\nA: ",
+    "choice_prefix": "\n  choice: ",
+}
+
+
+@register(
+    "bigbench",
+    about="{examples: [{input, target | target_scores}]}: the best-scored choice, the worse ones as foils",
+    fields=("input", "target", "target_scores"),
+    recognises=lambda row: "input" in row.values and bool({"target", "target_scores"} & set(row.values)),
+    choices=("as the task says", "listed", "hidden"),
+)
+def bigbench(table: Table, log: Log, draw: random.Random, choices: str = "as the task says") -> Pairs:
+    pairs: Pairs = []
+    own_prefixes = 0
+    shows = choices == "listed" or (
+        choices == "as the task says" and table.about.get("append_choices_to_input", True) is not False
+    )
+    for row in table.rows:
+        with log.at(row):
+            prefix = {name: _prefix(table.about, name) for name in _DEFAULTS}
+            if row.get("task_prefix"):
+                own_prefixes += 1
+                prefix["task_prefix"] += row.text("task_prefix")
+            right, wrong = _answers(row)
+            shown = list(right + wrong) if shows and wrong else []
+            draw.shuffle(shown)
+            listed = "".join(prefix["choice_prefix"] + choice for choice in shown)
+            asked = prefix["example_input_prefix"] + row.filled("input") + listed
+            prompt = (prefix["task_prefix"] + asked + prefix["example_output_prefix"]).strip()
+            target, *also = (f" {answer}" for answer in right)
+            pairs.append((row, Example(prompt, target, tuple(f" {w}" for w in wrong), also=tuple(also))))
+    if own_prefixes:
+        log.notices.append(
+            f"{own_prefixes} examples carry a task_prefix of their own; it stands after the one of the task"
+        )
+    return pairs
+
+
+def _prefix(about: Mapping[str, Any], name: str) -> str:
+    return as_text(about.get(name, _DEFAULTS[name]), name)
+
+
+def _answers(row: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Right and wrong answers, the target first."""
+    scores = row.get("target_scores")
+    if scores is not None:
+        # A table format gives every row the choices of all rows; those of other questions are null.
+        scores = {k: v for k, v in scores.items() if v is not None} if isinstance(scores, dict) else {}
+        if not scores or not all(type(score) in (int, float) for score in scores.values()):
+            raise RowError(
+                f"'target_scores' is {kind(row.get('target_scores'))}, expected a number per choice"
+            )
+        best = max(scores.values())
+        right = tuple(choice.strip() for choice, score in scores.items() if score == best)
+        wrong = tuple(choice.strip() for choice, score in scores.items() if score < best)
+        if not wrong and len(right) > 1:
+            raise RowError(f"all {len(right)} choices have the score {best}, expected a best one")
+        return right, wrong
+    target = row.need("target")
+    listed = target if isinstance(target, list) else [target]
+    if not listed:
+        raise RowError("'target' is an empty list, expected at least one answer")
+    return tuple(dict.fromkeys(text_or_number(answer, "target").strip() for answer in listed)), ()

@@ -1,0 +1,86 @@
+"""CogQA (Cognitive Mirrors, arXiv 2512.10978): questions cut into sub-questions, each with its ability."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+
+from headwise.tasks.examples import Example
+from headwise.tasks.files.mappings.registry import Pairs, register
+from headwise.tasks.files.rows import (Log, Row, RowError, Table, kind, text_or_number)
+
+ABILITIES = (
+    "Knowledge Recall",
+    "Retrieval",
+    "Logical Reasoning",
+    "Decision-making",
+    "Semantic Understanding",
+    "Syntactic Understanding",
+    "Inference",
+    "Math Calculation",
+)
+
+# Most questions hold a backslash and an n where a line end was meant; "\neq" of LaTeX is left alone.
+_WRITTEN_LINE_END = re.compile(r"\\n(?![a-z])")
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z]", "", text.lower())
+
+
+_BY_PLAIN_NAME = {_plain(ability): ability for ability in ABILITIES}
+
+
+def ability(written: str) -> str | None:
+    """The ability that is meant, whatever its case, spaces and hyphens; None for any other word.
+
+    >>> ability("decision making")
+    'Decision-making'
+    """
+    return _BY_PLAIN_NAME.get(_plain(written))
+
+
+@register(
+    "cogqa",
+    about="{question, generated: [{subquestion, answer, cognitive_skill}]}: one example per sub-question, "
+    "after the question and the earlier sub-questions with their answers; the label is the ability",
+    fields=("question", "generated"),
+    recognises=lambda row: "question" in row.values and isinstance(row.get("generated"), list),
+)
+def cogqa(table: Table, log: Log, draw: random.Random) -> Pairs:
+    pairs: Pairs = []
+    stray: Counter[str] = Counter()
+    for row in table.rows:
+        with log.at(row):
+            context = _WRITTEN_LINE_END.sub("\n", row.filled("question"))
+            steps = row.need("generated")
+            if not isinstance(steps, list):
+                raise RowError(f"'generated' is {kind(steps)}, expected a list of sub-questions")
+            for number, step in enumerate(steps, 1):
+                with log.at(row, f"sub-question {number}"):
+                    asked, answer, skill = _step(row, step)
+                    prompt = f"{context}\nQ: {asked}\nA:"
+                    context = f"{prompt} {answer}"  # a later step builds on this one, whatever its label
+                    label = ability(skill)
+                    if label is None:
+                        stray[skill] += 1
+                    else:
+                        pairs.append((row, Example(prompt, f" {answer}", label=label)))
+    if stray:
+        listed = ", ".join(f"{skill} ({count})" for skill, count in sorted(stray.items()))
+        log.notices.append(
+            f"left out {stray.total()} sub-questions whose cognitive_skill is none of the eight abilities: "
+            + listed
+        )
+    return pairs
+
+
+def _step(row: Row, step: object) -> tuple[str, str, str]:
+    if not isinstance(step, dict):
+        raise RowError(f"{kind(step)}, expected an object with subquestion, answer and cognitive_skill")
+    inner = Row(row.number, row.unit, step)
+    answer = text_or_number(inner.need("answer"), "answer").strip()
+    if not answer:
+        raise RowError("the answer is empty, expected text")
+    return inner.filled("subquestion"), answer, inner.text("cognitive_skill")

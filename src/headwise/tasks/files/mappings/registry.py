@@ -1,0 +1,117 @@
+"""Ready mappings: public data sets that load by themselves, recognised by their fields.
+
+    @register("riddles", about="{riddle, solution}", fields=("riddle", "solution"), recognises=...)
+    def riddles(table: Table, log: Log, draw: random.Random) -> list[tuple[Row, Example]]:
+        ...
+
+A mapping turns all rows of a table into examples, each with the row it came from. What is wrong with a row
+goes to the log through `log.at(row)`; what it leaves out on purpose is said in `log.notices`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.tasks.examples import Example
+from headwise.tasks.files.rows import Row, kind
+from headwise.tasks.templates import Template
+
+Pairs = list[tuple[Row, Example]]
+
+
+@dataclass(frozen=True)
+class ReadyMapping:
+    """How one data set becomes examples."""
+
+    name: str
+    about: str
+    """The fields it reads and what it makes of them, in a line."""
+    fields: tuple[str, ...]
+    recognises: Callable[[Row], bool]
+    """Whether a file whose first row this is holds this data set."""
+    read: Callable[..., Pairs]
+    options: Mapping[str, Any]
+    """Default of each option, or a tuple of its valid values, the default first."""
+    metric: Callable[[Sequence[Example]], str]
+    duplicates: str
+    """`drop` where the mapping itself makes repeats (it cuts sentences short), else `refuse`."""
+
+
+def contrast_metric(examples: Sequence[Example]) -> str:
+    """`logit_diff` where every example says what the wrong answers are, else `logprob`."""
+    return "logit_diff" if all(example.foils for example in examples) else "logprob"
+
+
+_MAPPINGS: dict[str, ReadyMapping] = {}
+
+
+def register(
+    name: str,
+    *,
+    about: str,
+    fields: tuple[str, ...],
+    recognises: Callable[[Row], bool],
+    metric: Callable[[Sequence[Example]], str] = contrast_metric,
+    duplicates: str = "refuse",
+    **options: Any,
+) -> Callable[[Callable[..., Pairs]], Callable[..., Pairs]]:
+    """Make a mapping known under `name`."""
+
+    def add(read: Callable[..., Pairs]) -> Callable[..., Pairs]:
+        _MAPPINGS[name] = ReadyMapping(name, about, fields, recognises, read, options, metric, duplicates)
+        return read
+
+    return add
+
+
+def registered() -> dict[str, ReadyMapping]:
+    return dict(_MAPPINGS)
+
+
+def recognise(row: Row) -> ReadyMapping | None:
+    """The first mapping, in the order of registration, that knows the fields of this row."""
+    return next((mapping for mapping in _MAPPINGS.values() if mapping.recognises(row)), None)
+
+
+def resolve(mapping: ReadyMapping, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Every option of the mapping with its value, checked."""
+    chosen = {name: v[0] if isinstance(v, tuple) else v for name, v in mapping.options.items()}
+    for name, value in options.items():
+        if name not in mapping.options:
+            raise unknown(f"option of mapping {mapping.name!r}", name, mapping.options)
+        valid = mapping.options[name]
+        if isinstance(valid, tuple):
+            if not any(value is v or (isinstance(v, str) and value == v) for v in valid):
+                listed = ", ".join(repr(v) for v in valid)
+                raise HeadwiseError(
+                    f"{name}={value!r} is not valid for mapping {mapping.name!r}; valid: {listed}"
+                )
+        elif type(value) is not type(valid):
+            raise HeadwiseError(
+                f"{name} of mapping {mapping.name!r} is {kind(value)}, expected {kind(valid).split(' (')[0]} "
+                f"such as {valid!r}"
+            )
+        elif isinstance(valid, int) and value < 0:
+            raise HeadwiseError(f"{name} of mapping {mapping.name!r} is {value}, expected 0 or more")
+        chosen[name] = value
+    if "wording" in chosen:
+        _check_wording(mapping, chosen["wording"])
+    return chosen
+
+
+def _check_wording(mapping: ReadyMapping, wording: str) -> None:
+    (gap,) = Template.parse(mapping.options["wording"]).names
+    if Template.parse(wording).names != (gap,):
+        raise HeadwiseError(
+            f"wording {wording!r} of mapping {mapping.name!r} must have {{{gap}}} in it once and no other "
+            f"gap, as in {mapping.options['wording']!r}"
+        )
+
+
+def seeded(mapping: str, seed: int) -> random.Random:
+    """The source of randomness for a mapping: the same on every platform for the same seed."""
+    return random.Random(f"{mapping}/{seed}")

@@ -1,0 +1,36 @@
+"""Plain text, one passage per line (WikiText): the log-probability of the passage, from an empty prompt."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from headwise.tasks.examples import Example
+from headwise.tasks.files.mappings.registry import Pairs, register
+from headwise.tasks.files.rows import Log, Table
+
+_WORD = re.compile(r"\w+")  # "= = Title = =" has one
+
+
+@register(
+    "text",
+    about="{text}: each line from an empty prompt; lines (headings) of fewer than `least_words` are left out",
+    fields=("text",),
+    recognises=lambda row: set(row.values) == {"text"},
+    metric=lambda examples: "mean_logprob",
+    duplicates="drop",
+    least_words=10,
+)
+def text(table: Table, log: Log, draw: random.Random, least_words: int = 10) -> Pairs:
+    pairs: Pairs = []
+    short = 0
+    for row in table.rows:
+        with log.at(row):
+            passage = row.text("text").strip()
+            if len(_WORD.findall(passage)) < least_words:
+                short += 1
+            else:
+                pairs.append((row, Example("", passage)))
+    if short:
+        log.notices.append(f"left out {short} of {len(table.rows)} lines of fewer than {least_words} words")
+    return pairs
