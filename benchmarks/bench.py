@@ -22,9 +22,9 @@ from common import Cost, matrix_rate, timed
 from headwise.heads import Head
 from headwise.metrics import metric
 from headwise.model.load import bundled
-from headwise.model.tokens.encode import batch_of, encode_rows
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
+from headwise.model.tokens.encode import batch_of, encode_rows
 from headwise.tasks import Task
 from ways import FILES, PACKAGES, Way, load_way
 

@@ -37,13 +37,13 @@ import transformers
 import headwise as hw
 from headwise.heads import mask_gates, single_gates
 from headwise.metrics import metric
-from headwise.model.tokens.encode import batch_of, encode_rows
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
+from headwise.model.tokens.encode import batch_of, encode_rows
 from headwise.scores.gates.batches import Batches
-from headwise.scores.gates.fit import (Fit, FitSettings, fit_gates, random_logits, regulariser)
-from headwise.scores.gates.likelihood import GateLikelihood
+from headwise.scores.gates.fit import Fit, FitSettings, fit_gates, random_logits, regulariser
 from headwise.scores.gates.gating import FITS, one_fit
+from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.gates.roles import LABELS, role_labels
 from headwise.tasks import Task
 

@@ -26,8 +26,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 
-from headwise.runs.executors import execute
-from headwise.runs import Cell, CellResult, RunFolder
+from headwise.runs import Cell, CellResult, RunFolder, execute
 
 RESULTS = Path(__file__).parent / "results"
 MARKS = 20

@@ -73,8 +73,7 @@ def driver_load(place: Path) -> dict[str, float]:
     import numpy as np
     import pandas as pd
 
-    from headwise.runs.executors import execute
-    from headwise.runs import Cell, CellResult, RunFolder
+    from headwise.runs import Cell, CellResult, RunFolder, execute
     from headwise.runs.executors.ray_executor import RayExecutor
 
     def compute(cell: Cell) -> CellResult:

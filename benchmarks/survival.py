@@ -41,7 +41,7 @@ OPENED = "opened"
 def child(arguments: list[str], notes: Path, said: Path) -> None:
     """The command line itself; only, each cell that is begun is noted in a file. Never returns."""
     from headwise.cli.app import main
-    from headwise.runs import (Cell, CellResult, LocalExecutor, RunFolder)
+    from headwise.runs import Cell, CellResult, LocalExecutor, RunFolder
     from headwise.runs.folder.folder import Compute
 
     out = os.open(said, os.O_WRONLY | os.O_TRUNC | os.O_CREAT)

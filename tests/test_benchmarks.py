@@ -13,8 +13,8 @@ import torch
 
 from headwise.heads import Head, mask_gates, single_gates
 from headwise.metrics import metric
-from headwise.model.tokens.encode import batch_of
 from headwise.model.measure.engine import Engine
+from headwise.model.tokens.encode import batch_of
 from helpers import REPOSITORY, word_task
 
 

@@ -22,10 +22,12 @@ def test_code_on_the_page_runs_and_prints_what_it_claims(page, tmp_path, monkeyp
     if 'engine="ray"' in page.read_text(encoding="utf-8"):
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
     monkeypatch.chdir(tmp_path)
-    task_registry.families(), metric_registry.metrics()  # what is built in is registered once, and for all
     # What a page registers must not be there for other tests.
-    monkeypatch.setattr(task_registry, "_FAMILIES", dict(task_registry._FAMILIES))
-    monkeypatch.setattr(metric_registry, "_METRICS", dict(metric_registry._METRICS))
+    with task_registry.FAMILIES.restored(), metric_registry.METRICS.restored():
+        _run_blocks(page)
+
+
+def _run_blocks(page):
     scope: dict[str, object] = {}
     printed = ""
     for language, text in BLOCK.findall(page.read_text(encoding="utf-8")):

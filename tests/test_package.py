@@ -29,13 +29,13 @@ def test_a_wheel_is_built_and_runs_from_where_it_is_installed(tmp_path):
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, REPOSITORY], check=True)
     (wheel,) = tmp_path.glob("headwise-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert "headwise/model/families.json" in names
+    assert "headwise/model/verify/families.json" in names
     assert "headwise/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
     installed = tmp_path / "installed"
     subprocess.run([*pip, "install", "--no-deps", "--target", installed, wheel], check=True)
-    code = "import headwise, sys; print(headwise.__file__); from headwise import listing; listing.show('families')"
+    code = "import headwise, sys; print(headwise.__file__); from headwise.cli import listing; listing.show('families')"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": str(installed)},

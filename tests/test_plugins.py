@@ -25,7 +25,7 @@ def _installed(folder, code):
     about = folder / "echo_plugin-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: echo-plugin\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[headwise.registry]\necho = echo_plugin\n")
+    (about / "entry_points.txt").write_text("[headwise.plugins]\necho = echo_plugin\n")
 
 
 def _headwise(folder, *words):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headwise.model.load.load import load
     from headwise.scores import score
     from headwise.scores.compare import compare
-    from headwise.studies import run
+    from headwise.studies.base import run
     from headwise.sweeps.sweep import sweep
     from headwise.tasks import Example, Task, task
 
@@ -36,7 +36,7 @@ _HOMES = {
     "generate": "headwise.model.generation.generate",
     "lm_eval": "headwise.harness",
     "load": "headwise.model.load.load",
-    "run": "headwise.studies",
+    "run": "headwise.studies.base",
     "score": "headwise.scores",
     "sweep": "headwise.sweeps.sweep",
     "task": "headwise.tasks",

@@ -1,36 +1,98 @@
-"""How the rooms find what is registered in them: their own modules, and those of other installed packages.
+"""Things that are known by name: tasks, mappings, metrics, score methods, studies, sections of the report.
 
-A package takes part by naming a module of its own under the entry point `headwise.registry`; importing that
-module registers its tasks, metrics, methods, studies or report sections.
+    METHODS: Registry[Method] = Registry("method", "headwise.scores", "headwise.scores.*")
+
+Looking a name up first imports the modules that the patterns name, which register themselves, and then those of
+other installed packages. A package takes part by naming a module of its own under the entry point
+`headwise.plugins`; importing that module registers what it adds.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import importlib
+import importlib.util
 import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
-from types import ModuleType
+from typing import Generic, TypeVar
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, unknown
 
-GROUP = "headwise.registry"
+T = TypeVar("T")
+
+GROUP = "headwise.plugins"
 
 
-def discover(room: ModuleType) -> None:
-    """Import every module of a room of this package, then what other packages add."""
-    for module in pkgutil.iter_modules(room.__path__):
-        importlib.import_module(f"{room.__name__}.{module.name}")
-    _load_others()
+class Registry(Generic[T]):
+    """Everything of one kind, by name."""
+
+    def __init__(self, kind: str, *patterns: str) -> None:
+        """kind: what one entry is called in an error. patterns: the modules whose import registers entries, where
+        the last part may be a wildcard (`headwise.scores.*`) or follow one (`headwise.studies.*.findings`)."""
+        self.kind = kind
+        self.patterns = patterns
+        self._entries: dict[str, T] = {}
+
+    def add(self, name: str, entry: T) -> None:
+        """Make `entry` known under `name`; a second one of the same name replaces it."""
+        self._entries[name] = entry
+
+    def all(self) -> dict[str, T]:
+        """Every entry, in the order of their names."""
+        return dict(sorted(self.in_order().items()))
+
+    def in_order(self) -> dict[str, T]:
+        """Every entry, in the order of registration."""
+        for pattern in self.patterns:
+            _import(pattern)
+        _load_plugins()
+        return dict(self._entries)
+
+    def get(self, name: str) -> T:
+        """The entry of this name, or an error that names the nearest one."""
+        known = self.all()
+        if name not in known:
+            raise unknown(self.kind, name, known)
+        return known[name]
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """While this holds, entries may be added; afterwards those before are back. For tests and examples."""
+        before = self.in_order()
+        try:
+            yield
+        finally:
+            self._entries = before
 
 
 @cache
-def _load_others() -> None:
+def _import(pattern: str) -> None:
+    """Import every module whose dotted name fits."""
+    package, _, rest = pattern.partition(".*")
+    found = [package]
+    if rest or pattern.endswith(".*"):
+        paths = importlib.import_module(package).__path__
+        found = [f"{package}.{module.name}{rest}" for module in pkgutil.iter_modules(paths)]
+        found = [name for name in found if not rest or _exists(name)]
+    for name in fnmatch.filter(found, pattern):
+        importlib.import_module(name)
+
+
+def _exists(name: str) -> bool:
+    parent = importlib.import_module(name.rpartition(".")[0])
+    return hasattr(parent, "__path__") and importlib.util.find_spec(name) is not None
+
+
+@cache
+def _load_plugins() -> None:
     for entry in metadata.entry_points(group=GROUP):
         try:
             entry.load()
         except Exception as error:
             raise HeadwiseError(
                 f"the plug-in {entry.name!r} ({entry.value}) cannot be imported: {type(error).__name__}: {error}; "
-                "mend it or uninstall its package"
+                "repair it or uninstall its package"
             ) from error

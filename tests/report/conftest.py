@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from headwise.heads import Scores
-from headwise.runs.executors import execute
-from headwise.runs import Cell, CellResult, RunFolder
+from headwise.runs import Cell, CellResult, RunFolder, execute
 
 HOSTILE = "<script>window.broken=1</script><img src=x onerror=window.broken=2>"
 

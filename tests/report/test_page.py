@@ -86,13 +86,11 @@ def asked(run, tmp_path) -> str:
     return re.search(r'<h2 id="study-0-title"><span[^>]*>[^<]*</span> ([^<]*)</h2>', page)[1]
 
 
-def test_a_study_of_somebody_elses_is_headed_by_its_own_question(monkeypatch, tmp_path):
-    monkeypatch.setitem(
-        registry._STUDIES,
-        "colours",
-        registry.Study("colours", "Which heads see red?", StudySettings, lambda *_: None),
-    )
-    folder = registry.run("colours", tmp_path / "run", models=[], progress=False)
+def test_a_study_of_somebody_elses_is_headed_by_its_own_question(tmp_path):
+    colours = registry.Study("colours", "Which heads see red?", StudySettings, lambda *_: None)
+    with registry.STUDIES.restored():
+        registry.STUDIES.add("colours", colours)
+        folder = registry.run("colours", tmp_path / "run", models=[], progress=False)
     assert read_info(folder.path)["question"] == "Which heads see red?"
     assert asked(folder.path, tmp_path) == "Which heads see red?"
 

@@ -8,9 +8,9 @@ import re
 
 import pytest
 
+from headwise.charts.section import writers
 from headwise.report import write_report
 from headwise.runs.gather import Run
-from headwise.charts.section import writers
 from report import small_tables as small
 from report.small_tables import HEADS
 from report.test_page import data_of

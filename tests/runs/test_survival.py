@@ -17,7 +17,7 @@ import pytest
 from headwise.runs import CellStore, read_info
 from helpers import REPOSITORY
 
-from .toy_study import run, table_bytes
+from runs.toy_study import run, table_bytes
 
 TOY = Path(__file__).with_name("toy_study.py")
 
@@ -181,7 +181,7 @@ def test_a_file_that_may_not_grow_is_a_sentence_and_nothing_is_lost(tmp_path, li
         with CellStore(out / "cells.sqlite") as store:
             finished = len(store)
     counted = []
-    from .toy_study import compute
+    from runs.toy_study import compute
 
     run(out, 60, lambda cell: counted.append(cell) or compute(cell))
     run(tmp_path / "whole", 60)
@@ -191,10 +191,10 @@ def test_a_file_that_may_not_grow_is_a_sentence_and_nothing_is_lost(tmp_path, li
 
 @pytest.mark.parametrize("what", ["a table", "a figure", "run.json", "the report"])
 def test_a_disk_that_fills_up_anywhere_is_a_sentence_and_the_old_file_stays(tmp_path, monkeypatch, what):
-    from headwise.errors import HeadwiseError
-    from headwise.charts.style import save
-    from headwise.report import write_report
     from headwise import files as disk
+    from headwise.charts.style import save
+    from headwise.errors import HeadwiseError
+    from headwise.report import write_report
     from headwise.runs import RunFolder, write_table
 
     run(tmp_path / "run", 2)
@@ -283,7 +283,7 @@ def test_a_clock_that_jumps_changes_nothing_but_the_dates(tmp_path, monkeypatch)
     dates = iter([f"{year}-01-01T00:00:00+00:00" for year in (2031, 1999, 2050, 1970) * 50])
     monkeypatch.setattr(info_module, "now", lambda: next(dates))
     monkeypatch.setattr("headwise.runs.folder.folder.now", lambda: next(dates))
-    from .toy_study import compute
+    from runs.toy_study import compute
 
     def dies(cell):
         if cell.part == "part 3":
@@ -391,8 +391,8 @@ def test_names_that_differ_give_files_that_differ():
 def test_a_figure_by_a_name_that_leaves_the_folder_is_refused(tmp_path, name):
     import matplotlib.figure
 
-    from headwise.errors import HeadwiseError
     from headwise.charts.style import save
+    from headwise.errors import HeadwiseError
 
     with pytest.raises(HeadwiseError):
         save(matplotlib.figure.Figure(), tmp_path / "figures", name)

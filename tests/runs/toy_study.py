@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.runs.executors import execute
-from headwise.runs import Cell, CellResult, RunFolder
+from headwise.runs import Cell, CellResult, RunFolder, execute
 
 TABLES = ("curves", "examples", "scores")
 

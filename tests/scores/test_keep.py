@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.heads import (Head, keep_gates, lone_gates, mask_gates)
+from headwise.heads import Head, keep_gates, lone_gates, mask_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from helpers import HeadsByHook, plain_logits, word_task

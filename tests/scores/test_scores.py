@@ -10,8 +10,8 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, single_gates
 from headwise.metrics import metric
-from headwise.model.tokens.encode import batch_of, encode_rows
 from headwise.model.measure.engine import Engine
+from headwise.model.tokens.encode import batch_of, encode_rows
 from headwise.scores import methods
 from headwise.scores.registry import check_method_options
 from helpers import HeadsByHook, plain_logits, word_task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headwise.sweeps.explained import (areas, heads_needed, knee_points, resampled_needs, spread_points)
+from headwise.sweeps.explained import areas, heads_needed, knee_points, resampled_needs, spread_points
 
 
 def walked(k, shares, threshold, stays=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.tasks.conditions import (MARKS, Asked, conditions, filled_marks, marked_messages, plain_pieces)
+from headwise.tasks.conditions import MARKS, Asked, conditions, filled_marks, marked_messages, plain_pieces
 
 ASKED = Asked("1 + 1?", "Be brief.", (("2 + 2?", " 4"), ("3 + 3?", " 6")))
 

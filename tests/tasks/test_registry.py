@@ -6,15 +6,15 @@ import random
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.tasks import (Example, families, register, task)
+from headwise.tasks import Example, families, register, task
 from headwise.tasks import registry as the_registry
 
 
 @pytest.fixture
-def made_for_this_test(monkeypatch):
+def made_for_this_test():
     """Registrations that are gone after the test."""
-    families()  # the built-in ones are registered on first use, and stay
-    monkeypatch.setattr(the_registry, "_FAMILIES", dict(the_registry._FAMILIES))
+    with the_registry.FAMILIES.restored():
+        yield
 
 
 def characters(text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import pandas as pd
 
 from headwise.charts.style import house_style
 from headwise.charts.words import span
+
+SATURATION = 99.0
+"""Percentile of the absolute scores at which colours end: a few large heads would hide all others."""
 
 
 def grid(table: pd.DataFrame, column: str = "score") -> np.ndarray:
@@ -90,3 +94,17 @@ def _draw_bars(axes: Any, table: pd.DataFrame, signed: bool, bars: int) -> None:
     axes.set_yticks(where, names)
     unit = f" ({table['metric'].iloc[0]})" if "metric" in table else ""
     axes.set(xlabel=f"Score{unit}, 95 % interval", title=f"The {len(largest)} largest")
+
+
+def saturation(scores: np.ndarray) -> tuple[float, float]:
+    """Where the colours end, and the step of the ticks: round numbers, at or just above the 99th percentile.
+
+    >>> saturation(np.linspace(0, 0.0038, 101))
+    (0.004, 0.0005)
+    """
+    sizes = np.abs(scores[np.isfinite(scores)])
+    high = float(np.percentile(sizes, SATURATION)) if sizes.size else 0.0
+    high = high or float(sizes.max(initial=0.0)) or 1.0
+    power = 10.0 ** math.floor(math.log10(high / 5))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if high <= 8 * m * power)
+    return float(f"{math.ceil(high / step - 1e-9) * step:.6g}"), float(f"{step:.6g}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.registry import discover
+from headwise.registry import Registry
 from headwise.runs.gather import Run
 
 
@@ -86,14 +86,14 @@ class Section:
 
 
 Writer = Callable[[Run], Section]
-_WRITERS: dict[str, Writer] = {}
+WRITERS: Registry[Writer] = Registry("section of the report", "headwise.studies.*.findings")
 
 
 def register(study: str) -> Callable[[Writer], Writer]:
     """Make known how the report writes about a study."""
 
     def add(writer: Writer) -> Writer:
-        _WRITERS[study] = writer
+        WRITERS.add(study, writer)
         return writer
 
     return add
@@ -101,10 +101,7 @@ def register(study: str) -> Callable[[Writer], Writer]:
 
 def writers() -> Mapping[str, Writer]:
     """Every study that has its own section; the others get the general one."""
-    import headwise.report.about as package
-
-    discover(package)
-    return _WRITERS
+    return WRITERS.all()
 
 
 def head_names(rows: pd.DataFrame) -> list[str]:

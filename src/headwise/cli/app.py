@@ -357,7 +357,7 @@ def _run(
     batch_tokens: int | None,
     where: dict[str, Any],
 ) -> None:
-    from headwise.studies import run as carry_out
+    from headwise.studies.base import run as carry_out
     from headwise.studies.settings.resolve import assignments
 
     flags = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}

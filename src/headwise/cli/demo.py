@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.report import findings, write_report
-from headwise.studies import run
+from headwise.studies.base import run
 from headwise.studies.workbench import Workbench
 
 # Chosen by measuring, so that each takes 60 to 90 seconds on two cores: large enough to show what a study says,

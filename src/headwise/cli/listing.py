@@ -84,13 +84,13 @@ def _methods() -> Rows:
 
 
 def _studies() -> Rows:
-    from headwise.studies import studies
+    from headwise.studies.base import studies
 
     return ["study", "question"], [[s.name, s.question] for s in studies().values()]
 
 
 def _settings() -> Rows:
-    from headwise.studies import studies
+    from headwise.studies.base import studies
     from headwise.studies.settings.described import described
 
     rows = [[study.name, *one] for study in studies().values() for one in described(study.settings)]
@@ -101,7 +101,7 @@ def _families(live: bool) -> Rows:
     from headwise.model.verify import families
 
     if live:
-        from headwise import progress
+        from headwise.progress import progress
 
         with progress("Trying families", len(families.names())) as advance:
             tried = list(families.survey(advance))

@@ -1,7 +1,7 @@
 """Numbers per example, from logits or from generated text."""
 
-from headwise.metrics.registry import (Metric, metric, metrics, register)
-from headwise.metrics.text.registry import (TextMetric, register_text, text_metric, text_metrics)
+from headwise.metrics.registry import Metric, metric, metrics, register
+from headwise.metrics.text.registry import TextMetric, register_text, text_metric, text_metrics
 
 __all__ = [
     "Metric",

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from headwise.errors import unknown
 from headwise.model.tokens.encode import Needs, Row, Scored
-from headwise.registry import discover
+from headwise.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Metric:
         return combined
 
 
-_METRICS: dict[str, Metric] = {}
+METRICS: Registry[Metric] = Registry("metric", "headwise.metrics.*")
 
 
 def register(
@@ -59,9 +58,8 @@ def register(
     """Make a function from scored rows to one number per row known under `name`."""
 
     def add(per_row: Callable[[Scored], Tensor]) -> Callable[[Scored], Tensor]:
-        _METRICS[name] = Metric(
-            name, about, needs, per_row, differentiable, first_order and differentiable, compares
-        )
+        first = first_order and differentiable
+        METRICS.add(name, Metric(name, about, needs, per_row, differentiable, first, compares))
         return per_row
 
     return add
@@ -69,15 +67,9 @@ def register(
 
 def metrics() -> dict[str, Metric]:
     """Every registered metric, by name."""
-    import headwise.metrics as package
-
-    discover(package)
-    return dict(sorted(_METRICS.items()))
+    return METRICS.all()
 
 
 def metric(name: str) -> Metric:
     """The metric of this name."""
-    known = metrics()
-    if name not in known:
-        raise unknown("metric", name, known)
-    return known[name]
+    return METRICS.get(name)

@@ -15,19 +15,19 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.sparse import adapter
-from headwise.model.sites.devices import entry_device, stored
-from headwise.model.forward.fused import Fused
-from headwise.model.load.origin import Origin, reduced
 from headwise.model.backward.packing import packing_works
-from headwise.model.sites.probe import weight_dtype
-from headwise.model.forward.products import faster_products
-from headwise.model.verify.proof import Proof
-from headwise.model.sites.reach import Reach, Visitor
 from headwise.model.backward.sparing import sparing_works
 from headwise.model.backward.target_logprobs import plain_unembedding
-from headwise.model.tokens.text import Text
+from headwise.model.forward.fused import Fused
+from headwise.model.forward.products import faster_products
 from headwise.model.forward.unembed import logits_at
+from headwise.model.load.origin import Origin, reduced
+from headwise.model.sites.devices import entry_device, stored
+from headwise.model.sites.probe import weight_dtype
+from headwise.model.sites.reach import Reach, Visitor
+from headwise.model.sparse import adapter
+from headwise.model.tokens.text import Text
+from headwise.model.verify.proof import Proof
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -19,12 +19,11 @@ from typing import Any
 import pandas as pd
 
 from headwise._version import __version__
-from headwise.errors import HeadwiseError, shown
-from headwise.studies.score import findings as general
 from headwise.charts.interactive import rounded
-from headwise.runs.gather import Run
-from headwise.charts.section import (Chart, Finding, Section, writers)
+from headwise.charts.section import Chart, Finding, Section, writers
+from headwise.errors import HeadwiseError, shown
 from headwise.files import replacing, told
+from headwise.runs.gather import Run
 
 _ROWS = 500
 """Most rows of a chart's own table; the run's tables have them all."""
@@ -59,7 +58,7 @@ def findings(runs: Sequence[str | Path]) -> list[Finding]:
 def _section(run: Run) -> Section:
     """What the report says of a run. Its tables may come from anybody, and a chart relies on their columns."""
     try:
-        return writers().get(run.study, general.section)(run)
+        return writers().get(run.study, writers()["score"])(run)
     except HeadwiseError:
         raise
     except Exception as error:

@@ -19,7 +19,7 @@ from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
-from headwise.registry import discover
+from headwise.registry import Registry
 from headwise.tasks.examples import Task
 
 
@@ -98,7 +98,9 @@ class Method:
         return {p.name: p.default for p in parameters}
 
 
-_METHODS: dict[str, Method] = {}
+METHODS: Registry[Method] = Registry(
+    "method", "headwise.scores.*", "headwise.scores.gates.gating", "headwise.scores.probe.probe"
+)
 
 
 def register(
@@ -112,7 +114,7 @@ def register(
     """Make a method known under `name`."""
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        _METHODS[name] = Method(name, about, run, signed, first_order, steps)
+        METHODS.add(name, Method(name, about, run, signed, first_order, steps))
         return run
 
     return add
@@ -120,18 +122,12 @@ def register(
 
 def methods() -> dict[str, Method]:
     """Every registered method, by name."""
-    import headwise.scores as package
-
-    discover(package)
-    return dict(sorted(_METHODS.items()))
+    return METHODS.all()
 
 
 def method(name: str) -> Method:
     """The method of this name."""
-    known = methods()
-    if name not in known:
-        raise unknown("method", name, known)
-    return known[name]
+    return METHODS.get(name)
 
 
 def check_method_options(options: Iterable[str], chosen: Sequence[str]) -> None:

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.metrics import metric
-from headwise.model.sparse.open_edges import EdgeCounts
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
+from headwise.model.sparse.open_edges import EdgeCounts
 from headwise.sparsify.texts import sequences
 from headwise.stats import bootstrap_mean, bootstrap_ratio
 from headwise.tasks import task

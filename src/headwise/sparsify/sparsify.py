@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.model.sparse.adapter import WEIGHTS, is_adapter
+from headwise.files import told
 from headwise.model.load.companions import companions
 from headwise.model.load.load import load
-from headwise.files import told
+from headwise.model.sparse.adapter import WEIGHTS, is_adapter
 from headwise.sparsify.checkpoint import Disk
 from headwise.sparsify.pool import Pool
 from headwise.sparsify.settings import SparsifySettings
@@ -95,8 +95,8 @@ def draw_training(out: str | Path) -> None:
     """The training curve of a folder, as figures beside its tables."""
     import pandas as pd
 
-    from headwise.sparsify.charts import training_curve
     from headwise.charts.style import save
+    from headwise.sparsify.charts import training_curve
 
     folder = Path(out) / "training"
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
@@ -121,10 +121,10 @@ def evaluate(
 
     Tables and figures are written into `out`; returns the tables "texts", "edges", "lengths" and "ioi".
     """
-    from headwise.sparsify.charts import edge_figure
     from headwise.charts.style import save
-    from headwise import progress
+    from headwise.progress import progress
     from headwise.sparsify import evaluate as evaluation
+    from headwise.sparsify.charts import edge_figure
 
     models = {"sparse": load(sparse, device=device, dtype="float32")}
     gates = models["sparse"].edge_gates
@@ -151,7 +151,7 @@ def _sampled(loaded: Any, given: torch.Tensor, settings: SparsifySettings, disk:
         return torch.empty(0, settings.length, dtype=torch.int32)
     kept = disk.samples()
     if kept is None:
-        from headwise import progress
+        from headwise.progress import progress
         from headwise.sparsify.sampling import sample
 
         with progress("Sampling from the model", settings.sample) as advance:

@@ -13,10 +13,18 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.model.sparse import edge_gates as sparse
-from headwise.model.sparse.adapter import (CONFIG, WEIGHTS, EdgeGates, is_adapter, read_gates, weights_fingerprint, write_gates)
-from headwise.model.sparse.open_edges import EdgeCounts
 from headwise.model.model import Model
+from headwise.model.sparse import edge_gates as sparse
+from headwise.model.sparse.adapter import (
+    CONFIG,
+    WEIGHTS,
+    EdgeGates,
+    is_adapter,
+    read_gates,
+    weights_fingerprint,
+    write_gates,
+)
+from headwise.model.sparse.open_edges import EdgeCounts
 from headwise.sparsify.settings import SparsifySettings
 
 

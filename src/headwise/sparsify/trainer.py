@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headwise.model.forward.replay import Replay
 from headwise.model.sparse import edge_gates as sparse
 from headwise.model.sparse.open_edges import EdgeCounts
-from headwise.model.forward.replay import Replay
 from headwise.sparsify.checkpoint import CHECKS, HISTORY, Disk
 from headwise.sparsify.objective import Multiplier, excess, excess_block
 from headwise.sparsify.pool import Pool

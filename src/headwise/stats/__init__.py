@@ -7,9 +7,24 @@ so columns stay paired. A column with a NaN or an infinity in it gives NaN and l
 than two examples give NaN intervals, because one number says nothing of its own spread.
 """
 
-from headwise.stats.bootstrap import (Ratio, bootstrap_clustered, bootstrap_crossed, bootstrap_difference, bootstrap_mean, bootstrap_ratio, interval, resampled_ratio)
-from headwise.stats.orders import (agreement_of_orders, jaccard, rank_correlation, stability)
-from headwise.stats.significance import (benjamini_hochberg, detectable_difference, holm, mcnemar_exact, sign_flip)
+from headwise.stats.bootstrap import (
+    Ratio,
+    bootstrap_clustered,
+    bootstrap_crossed,
+    bootstrap_difference,
+    bootstrap_mean,
+    bootstrap_ratio,
+    interval,
+    resampled_ratio,
+)
+from headwise.stats.orders import agreement_of_orders, jaccard, rank_correlation, stability
+from headwise.stats.significance import (
+    benjamini_hochberg,
+    detectable_difference,
+    holm,
+    mcnemar_exact,
+    sign_flip,
+)
 
 __all__ = [
     "Ratio",

@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.stats.resampling import (aligned, as_matrix, blocks, floats, percentiles, resample_counts, resampled_means)
+from headwise.stats.resampling import (
+    aligned,
+    as_matrix,
+    blocks,
+    floats,
+    percentiles,
+    resample_counts,
+    resampled_means,
+)
 
 
 class Ratio(NamedTuple):

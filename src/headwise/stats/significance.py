@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.stats.resampling import (as_matrix, blocks, checked, floats, rows_at_once)
+from headwise.stats.resampling import as_matrix, blocks, checked, floats, rows_at_once
 
 _EXACT_EXAMPLES = 14
 """Up to here all 2^E sign vectors are tried: at most 16,384, fewer than a random draw would use."""

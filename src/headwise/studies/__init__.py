@@ -1,5 +1,7 @@
-"""The questions: one file per study, and the registry."""
+"""The questions. A study is one folder; begin with `base.py` (what a study is, and `run`), then `score/`, the
+smallest.
 
-from headwise.studies.base import (Study, register, run, studies, study)
-
-__all__ = ["Study", "register", "run", "studies", "study"]
+`settings/` reads study files and flags, `workbench.py` loads models and tasks once, `verify.py` computes cells
+again. May import everything but cli and explore. Importing this package loads nothing: `findings.py` and
+`charts.py` of a study are read by the report, which has no torch.
+"""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.registry import discover
+from headwise.registry import Registry
 from headwise.report import write_report
 from headwise.runs import RunFolder
 from headwise.studies.engines import chosen_executor
@@ -29,7 +29,7 @@ class Study:
 
 
 PUBLISHED = "published"
-_STUDIES: dict[str, Study] = {}
+STUDIES: Registry[Study] = Registry("study", "headwise.studies.*.study")
 
 
 def register(
@@ -40,7 +40,7 @@ def register(
     def add(
         carry_out: Callable[[Any, Workbench, RunFolder], None],
     ) -> Callable[[Any, Workbench, RunFolder], None]:
-        _STUDIES[name] = Study(name, question, settings, carry_out)
+        STUDIES.add(name, Study(name, question, settings, carry_out))
         return carry_out
 
     return add
@@ -48,24 +48,17 @@ def register(
 
 def studies() -> dict[str, Study]:
     """Every registered study, by name."""
-    import headwise.studies as package
-
-    discover(package)
-    return dict(sorted(_STUDIES.items()))
+    return STUDIES.all()
 
 
 def study(name: str) -> Study:
     """The study of this name."""
-    known = studies()
-    if name not in known:
-        raise unknown("study", name, known)
-    return known[name]
+    return STUDIES.get(name)
 
 
 def published(name: str) -> Path:
     """The study file that ships with headwise and names a published set-up."""
-    folder = Path(__file__).parent / PUBLISHED
-    there = {file.stem: file for file in folder.glob("*.yaml")}
+    there = {file.parent.name: file for file in Path(__file__).parent.glob("*/published.yaml")}
     if name not in there:
         raise unknown("published study", name, there)
     return there[name]

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.runs import (CellResult, CellStore, RunFolder, read_info)
+from headwise.runs import CellResult, CellStore, RunFolder, read_info
 from headwise.studies.base import study
 from headwise.studies.settings.resolve import build
 from headwise.studies.workbench import Workbench

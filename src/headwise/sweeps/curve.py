@@ -14,7 +14,14 @@ import pandas as pd
 from headwise import stats
 from headwise.errors import HeadwiseError
 from headwise.heads import Order
-from headwise.sweeps.explained import (Estimate, HeadsNeeded, areas, heads_needed, resampled_needs, whole_interval)
+from headwise.sweeps.explained import (
+    Estimate,
+    HeadsNeeded,
+    areas,
+    heads_needed,
+    resampled_needs,
+    whole_interval,
+)
 
 THRESHOLD = 0.9
 EXPLAINED = "explained_effect"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwise import stats
-from headwise.heads.controls import layer_matched_order, random_order
 from headwise.errors import HeadwiseError, shown, unknown
-from headwise.heads import (Head, Order, Scores, head_list, keep_gates, mask_gates, ones)
+from headwise.heads import Head, Order, Scores, head_list, keep_gates, mask_gates, ones
+from headwise.heads.controls import layer_matched_order, random_order
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from headwise.errors import HeadwiseError, shown
 from headwise.tasks import registry
 from headwise.tasks.examples import Task
-from headwise.tasks.files.load_task import load_task
 from headwise.tasks.files.hub import PREFIX
+from headwise.tasks.files.load_task import load_task
 from headwise.tasks.shots import AS_IS, few_shot
 
 DEFAULT_SIZE = 64

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.registry import discover
+from headwise.registry import Registry
 from headwise.tasks.examples import Example, Task
 
 MOST = 1_000_000
@@ -71,7 +71,7 @@ class TaskFamily:
         return len(self.items()) if self.items is not None else None
 
 
-_FAMILIES: dict[str, TaskFamily] = {}
+FAMILIES: Registry[TaskFamily] = Registry("task", "headwise.tasks.builtin.*")
 
 
 def register(
@@ -80,7 +80,7 @@ def register(
     """Make a generator known under `name`."""
 
     def add(draw: Callable[..., Example]) -> Callable[..., Example]:
-        _FAMILIES[name] = TaskFamily(name, metric, about, options, draw=draw)
+        FAMILIES.add(name, TaskFamily(name, metric, about, options, draw=draw))
         return draw
 
     return add
@@ -92,18 +92,15 @@ def register_list(
     """Make a fixed list of examples known under `name`."""
 
     def add(items: Callable[..., Sequence[Example]]) -> Callable[..., Sequence[Example]]:
-        _FAMILIES[name] = TaskFamily(name, metric, about, options, items=items)
+        FAMILIES.add(name, TaskFamily(name, metric, about, options, items=items))
         return items
 
     return add
 
 
 def families() -> dict[str, TaskFamily]:
-    """Every registered task, by name. Importing this package's modules is what registers them."""
-    import headwise.tasks as package
-
-    discover(package)
-    return dict(sorted(_FAMILIES.items()))
+    """Every registered task, by name."""
+    return FAMILIES.all()
 
 
 def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None, **options: Any) -> Task:
@@ -112,12 +109,9 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
     `tokens` is the tokenizer's encode function (`model.tokens`); with it, counterfactuals are guaranteed to
     be of equal length in tokens. Without it they are of equal length in words.
     """
-    known = families()
-    if name not in known:
-        raise unknown("task", name, known)
+    family = FAMILIES.get(name)
     if not 1 <= n <= MOST:
         raise HeadwiseError(f"a task has from 1 to {MOST:,} examples, not {n}")
-    family = known[name]
     for option, value in options.items():
         if option not in family.options:
             raise unknown(f"option of task {name!r}", option, family.options)

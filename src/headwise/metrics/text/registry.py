@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.registry import Registry
 
 Gold = str | Sequence[str]
 """The right answer, or several of which the best counts."""
@@ -91,7 +92,7 @@ class TextMetric:
         return best
 
 
-_TEXT_METRICS: dict[str, TextMetric] = {}
+TEXT_METRICS: Registry[TextMetric] = Registry("text metric", "headwise.metrics.text.*")
 
 
 def register_text(
@@ -106,7 +107,7 @@ def register_text(
     """Make a function from texts and their counterparts to values known under `name`."""
 
     def add(per_pair: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        _TEXT_METRICS[name] = TextMetric(name, about, against, per_pair, packages, weights, check)
+        TEXT_METRICS.add(name, TextMetric(name, about, against, per_pair, packages, weights, check))
         return per_pair
 
     return add
@@ -114,15 +115,9 @@ def register_text(
 
 def text_metrics() -> dict[str, TextMetric]:
     """Every registered metric of generated text, by name."""
-    from headwise.metrics.registry import metrics
-
-    metrics()  # imports every file of the room, and with it what they register
-    return dict(sorted(_TEXT_METRICS.items()))
+    return TEXT_METRICS.all()
 
 
 def text_metric(name: str) -> TextMetric:
     """The text metric of this name."""
-    known = text_metrics()
-    if name not in known:
-        raise unknown("text metric", name, known)
-    return known[name]
+    return TEXT_METRICS.get(name)

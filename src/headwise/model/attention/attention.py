@@ -22,9 +22,9 @@ from torch import Tensor
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.attention.blocks import attention_blocks
-from headwise.model.tokens.encode import pad_right
 from headwise.model.attention.reported import watchable
 from headwise.model.forward.schedule import batches
+from headwise.model.tokens.encode import pad_right
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.sites.attention_function import Call
-from headwise.model.forward.prefix import left_after
-from headwise.model.sites.reach import Reach
 from headwise.model.attention.reported import reported_weights
-from headwise.model.forward.unembed import logits_at
 from headwise.model.attention.weights import weight_blocks
+from headwise.model.forward.prefix import left_after
+from headwise.model.forward.unembed import logits_at
+from headwise.model.sites.attention_function import Call
+from headwise.model.sites.reach import Reach
 
 if TYPE_CHECKING:
     from headwise.model.model import Model

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headwise.model.tokens.encode import Row
 from headwise.model.forward.gating import gated
-from headwise.model.sites.probe import probe_input
 from headwise.model.forward.unembed import logits_at
+from headwise.model.sites.probe import probe_input
+from headwise.model.tokens.encode import Row
 
 
 @dataclass(frozen=True)

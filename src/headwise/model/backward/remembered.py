@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headwise.model.forward.products import SOURCE, Source, can_come_again, come_again
 from headwise.model.sites.kinds import is_norm
-from headwise.model.forward.products import (SOURCE, Source, can_come_again, come_again)
 
 _AGAIN: dict[str, Callable[[Any], Tensor]] = {
     "SiluBackward0": lambda step: functional.silu(step._saved_self),

@@ -12,13 +12,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
-from headwise.model.tokens.encode import Row
 from headwise.model.backward.packing import Packed
-from headwise.model.sites.probe import probe_input
-from headwise.model.sites.reach import Reach
 from headwise.model.backward.remembered import remembering_less
 from headwise.model.backward.row_attention import RowAttention
 from headwise.model.forward.unembed import logits_at
+from headwise.model.sites.probe import probe_input
+from headwise.model.sites.reach import Reach
+from headwise.model.tokens.encode import Row
 
 SHARE = 0.55
 """Of the blocks: in so many, wide products are multiplied anew. Each tenth takes 2 % more time and spares a twelfth of

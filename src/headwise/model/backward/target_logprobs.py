@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.model.sites.probe import probe_input
 from headwise.model.forward.products import product
 from headwise.model.forward.unembed import logits_at
+from headwise.model.sites.probe import probe_input
 
 POSITIONS, WORDS = 256, 4096
 """Logits of so many positions for so many words are held at a time: few words, so that their part of the unembedding

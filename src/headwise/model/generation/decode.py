@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.model.forward.unembed import logits_at, narrowed
 from headwise.model.sites.devices import entry_device
 from headwise.model.sites.probe import probe_input, weight_dtype
-from headwise.model.forward.unembed import logits_at, narrowed
 
 
 @dataclass(frozen=True)

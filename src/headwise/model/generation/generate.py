@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import gate_numbers, ones
-from headwise.model.generation.decode import Abilities, Batch, abilities
-from headwise.model.tokens.encode import Row
 from headwise.model.forward.gating import gated
 from headwise.model.forward.memory import out_of_memory, release
-from headwise.model.generation.prompts import (Prompt, continuation, encode_prompts, end_tokens)
-from headwise.model.measure.references import POSITIONS, REFERENCES, mean_outputs
+from headwise.model.generation.decode import Abilities, Batch, abilities
+from headwise.model.generation.prompts import Prompt, continuation, encode_prompts, end_tokens
 from headwise.model.generation.sampling import choose, uniforms
+from headwise.model.measure.references import POSITIONS, REFERENCES, mean_outputs
+from headwise.model.tokens.encode import Row
 
 if TYPE_CHECKING:
     from headwise.model.model import Model

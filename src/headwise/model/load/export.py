@@ -22,9 +22,9 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.sites.kinds import is_transposed
 from headwise.model.sites.probe import probe_logits, weight_dtype
-from headwise.model.verify.proof import prove
 from headwise.model.sites.reach import Reach
 from headwise.model.sites.sites import Site
+from headwise.model.verify.proof import prove
 
 if TYPE_CHECKING:
     from headwise.model.model import Model

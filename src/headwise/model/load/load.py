@@ -12,17 +12,14 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, first_line
-from headwise.model.sparse import adapter
-from headwise.model.load import bundled
-from headwise.model.load import checkpoint
-from headwise.model.load import gguf
-from headwise.model.load import hub
+from headwise.model.load import bundled, checkpoint, gguf, hub
 from headwise.model.load.companions import companion_folder, companions
-from headwise.model.sites.devices import entry_device, tokens_at_once
-from headwise.model.model import Model
 from headwise.model.load.origin import origin
-from headwise.model.verify.proof import prove
+from headwise.model.model import Model
+from headwise.model.sites.devices import entry_device, tokens_at_once
+from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text
+from headwise.model.verify.proof import prove
 
 log = logging.getLogger("headwise")
 

@@ -23,13 +23,19 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import gate_numbers, ones
-from headwise.model.tokens.encode import (Row, Scored, batch_of, encode_rows, pad_right)
+from headwise.model.backward.remembered import remembering_less
 from headwise.model.forward.gating import gated
 from headwise.model.forward.memory import out_of_memory, release
 from headwise.model.forward.prefix import entered_at, recorded_streams, shared_rows
-from headwise.model.measure.references import (check_reference, donor_prompts, donor_rows, first_differences, mean_outputs)
-from headwise.model.backward.remembered import remembering_less
-from headwise.model.forward.schedule import (alike, batch_size, blocks_of_rows, queues)
+from headwise.model.forward.schedule import alike, batch_size, blocks_of_rows, queues
+from headwise.model.measure.references import (
+    check_reference,
+    donor_prompts,
+    donor_rows,
+    first_differences,
+    mean_outputs,
+)
+from headwise.model.tokens.encode import Row, Scored, batch_of, encode_rows, pad_right
 
 if TYPE_CHECKING:
     from headwise.metrics.registry import Metric

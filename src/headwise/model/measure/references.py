@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.model.tokens.encode import Row, pad_right
 from headwise.model.forward.memory import in_halves
 from headwise.model.forward.schedule import batches
+from headwise.model.tokens.encode import Row, pad_right
 from headwise.model.tokens.text import Text
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.model.tokens.encode import Row, encode_rows, pad_right
 from headwise.model.forward.memory import in_halves
 from headwise.model.forward.schedule import batches
 from headwise.model.forward.unembed import logits_at
+from headwise.model.tokens.encode import Row, encode_rows, pad_right
 
 if TYPE_CHECKING:
     from headwise.model.model import Model

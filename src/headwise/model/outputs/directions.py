@@ -17,9 +17,9 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.tokens.encode import pad_right
 from headwise.model.forward.memory import in_halves
 from headwise.model.forward.schedule import batches
+from headwise.model.tokens.encode import pad_right
 
 if TYPE_CHECKING:
     from headwise.model.model import Model

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
+from headwise.model.forward.unembed import at_positions, logits_at
 from headwise.model.outputs.bypass import check_residual
 from headwise.model.outputs.frozen_norm import FrozenNorm, frozen_norm, rounding
 from headwise.model.sites.probe import probe_input
 from headwise.model.sites.sites import Site
-from headwise.model.forward.unembed import at_positions, logits_at
 
 if TYPE_CHECKING:
     from headwise.model.model import Model

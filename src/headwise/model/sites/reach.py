@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.model.sites.attention_function import SITE, Call, our_attention
 from headwise.model.sites.devices import steady_attention
-from headwise.model.sites.sites import (Site, called_sites, hooked_sites, numbered)
+from headwise.model.sites.sites import Site, called_sites, hooked_sites, numbered
 
 Visitor = Callable[[int, Tensor], Tensor]
 Watcher = Callable[[int, Call], None]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from headwise.errors import HeadwiseError
-from headwise.model.sites.attention_function import (PREFIX, attend, our_attention, own_attention)
+from headwise.model.sites.attention_function import PREFIX, attend, our_attention, own_attention
 from headwise.model.sites.kinds import input_width, is_projection
 from headwise.model.sites.probe import probe_logits
 

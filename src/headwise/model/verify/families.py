@@ -75,7 +75,7 @@ def survey(advance: Callable[[int], None] = lambda steps: None) -> Iterator[Fami
 
 def shipped() -> tuple[str, list[Family]]:
     """The table that ships, and the transformers version it was made with."""
-    table = json.loads(resources.files("headwise.model").joinpath(_TABLE).read_text(encoding="utf-8"))
+    table = json.loads(resources.files("headwise.model.verify").joinpath(_TABLE).read_text(encoding="utf-8"))
     return table["transformers"], [Family(**entry) for entry in table["families"]]
 
 
@@ -93,11 +93,11 @@ def _line(error: Exception) -> str:
 
 
 def _write_table() -> None:
-    from headwise import progress
+    from headwise.progress import progress
 
     with progress("Trying families", len(names())) as advance:
         text = table_text(list(survey(advance)))
-    resources.files("headwise.model").joinpath(_TABLE).write_text(text, encoding="utf-8")  # type: ignore[attr-defined]
+    resources.files("headwise.model.verify").joinpath(_TABLE).write_text(text, encoding="utf-8")  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

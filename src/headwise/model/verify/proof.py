@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.model.sites.devices import steady_attention
 from headwise.model.sites.kinds import is_transposed
-from headwise.model.sites.probe import (probe_input, probe_logits, rounding, weight_dtype)
+from headwise.model.sites.probe import probe_input, probe_logits, rounding, weight_dtype
 from headwise.model.sites.reach import Reach
-from headwise.model.verify.shortcuts import (Entry, entry_of, narrowable_tail, sharing_works)
 from headwise.model.sites.sites import Site
+from headwise.model.verify.shortcuts import Entry, entry_of, narrowable_tail, sharing_works
 
 
 @dataclass

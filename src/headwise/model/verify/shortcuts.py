@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
-from headwise.model.forward.prefix import (entered_at, observed_outputs, recorded_streams, shared_rows)
+from headwise.model.forward.prefix import entered_at, observed_outputs, recorded_streams, shared_rows
+from headwise.model.forward.unembed import logits_at
 from headwise.model.sites.probe import probe_input, probe_logits, rounding
 from headwise.model.sites.reach import Reach
-from headwise.model.forward.unembed import logits_at
 
 
 class _Left(Exception):  # noqa: N818 - nothing went wrong

@@ -14,12 +14,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headwise.errors import HeadwiseError
+from headwise.progress import Advance
+from headwise.progress import progress as show_progress
+from headwise.runs.folder.folder import Compute, RunFolder
 from headwise.runs.store.cells import Cell, CellResult
 from headwise.runs.store.encoded import Encoded, encoded
 from headwise.runs.store.finite import NOTE, sentence
-from headwise.runs.folder.folder import Compute, RunFolder
-from headwise.progress import Advance
-from headwise.progress import progress as show_progress
 from headwise.runs.store.store import CellStore, DamagedError
 from headwise.runs.store.tables import write_table
 

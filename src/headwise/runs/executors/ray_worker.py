@@ -8,9 +8,9 @@ import time
 from typing import Any, NamedTuple
 
 from headwise.errors import HeadwiseError
+from headwise.runs.folder.info import versions
 from headwise.runs.store.cells import Cell
 from headwise.runs.store.encoded import Encoded, encoded
-from headwise.runs.folder.info import versions
 
 
 class Here(NamedTuple):

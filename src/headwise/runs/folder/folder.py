@@ -21,11 +21,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
+from headwise.files import inside, settle, told, unused
 from headwise.runs.folder import display
-from headwise.runs.store.cells import Cell, CellResult, plain
-from headwise.files import (inside, settle, told, unused)
 from headwise.runs.folder.hold import hold, make
-from headwise.runs.folder.info import (FORMAT, changes, now, understood, versions, write_json)
+from headwise.runs.folder.info import FORMAT, changes, now, understood, versions, write_json
+from headwise.runs.store.cells import Cell, CellResult, plain
 from headwise.runs.store.salvage import finish_salvage, move_store, salvage
 from headwise.runs.store.store import CellStore, DamagedError
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from headwise._version import __version__
 from headwise.errors import HeadwiseError, shown
-from headwise.runs.store.cells import plain
 from headwise.files import replacing, told
+from headwise.runs.store.cells import plain
 
 FORMAT = 1
 TABLE_NAME = re.compile(r"[a-z][a-z0-9_]*")

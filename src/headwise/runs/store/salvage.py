@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headwise.files import (flush, settle, told, unused)
+from headwise.files import flush, settle, told, unused
 from headwise.runs.store.store import CellStore, is_intact, is_whole
 
 _PROBED = 10_000

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwise.errors import HeadwiseError
-from headwise.runs.store.cells import (Cell, CellResult, canonical, plain)
 from headwise.files import told
+from headwise.runs.store.cells import Cell, CellResult, canonical, plain
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
-from headwise.runs.store.columns import leading_fields, to_arrow, to_pandas
 from headwise.files import replacing, told
 from headwise.runs.folder.info import TABLE_NAME
+from headwise.runs.store.columns import leading_fields, to_arrow, to_pandas
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -37,7 +37,7 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.scores.adaptive.control import left_out_spread, moderated, slopes
-from headwise.scores.adaptive.race import (KEYS, Race, distance_to_place, key_interval)
+from headwise.scores.adaptive.race import KEYS, Race, distance_to_place, key_interval
 
 Exact = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From head numbers `[k]` and example numbers `[e]` to exact values `[e, k]`."""

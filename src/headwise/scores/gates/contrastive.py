@@ -20,9 +20,9 @@ from headwise.heads import ones
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
-from headwise.scores.gates.fit import (Fit, FitSettings, Slopes, fit_gates, random_logits)
-from headwise.scores.gates.likelihood import GateLikelihood
+from headwise.scores.gates.fit import Fit, FitSettings, Slopes, fit_gates, random_logits
 from headwise.scores.gates.gating import own_batches
+from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.tasks.examples import Task
 
 FLOOR = -5.0

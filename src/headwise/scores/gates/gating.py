@@ -14,10 +14,10 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.scores.gates.batches import Batches
-from headwise.scores.gates.fit import (Fit, FitSettings, Slopes, fit_gates, random_logits)
+from headwise.scores.gates.fit import Fit, FitSettings, Slopes, fit_gates, random_logits
 from headwise.scores.gates.likelihood import GateLikelihood
-from headwise.scores.registry import Setup, register
 from headwise.scores.gates.roles import majority, role_labels, role_scores
+from headwise.scores.registry import Setup, register
 
 FITS = {"free": 0, "plus": 1, "minus": -1}
 """The three fits and the sign of their pull."""

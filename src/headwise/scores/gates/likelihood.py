@@ -16,14 +16,14 @@ from torch import Tensor
 
 from headwise.metrics import metric
 from headwise.metrics.token_logprobs import token_logprobs
-from headwise.model.measure.engine import Block, Engine
-from headwise.model.forward.memory import out_of_memory, release
-from headwise.model.model import Model
 from headwise.model.backward.packing import Packed
-from headwise.model.forward.products import whole_rows
 from headwise.model.backward.remembered import remembering_less
 from headwise.model.backward.sparing import sparing
 from headwise.model.backward.target_logprobs import target_logprobs
+from headwise.model.forward.memory import out_of_memory, release
+from headwise.model.forward.products import whole_rows
+from headwise.model.measure.engine import Block, Engine
+from headwise.model.model import Model
 from headwise.scores.gates.pieces import packed_pieces, padded_pieces
 from headwise.scores.gates.replay import ShapedSlopes
 from headwise.tasks.examples import Task

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.model.measure.engine import Engine
 from headwise.model.forward.replay import Replay
+from headwise.model.measure.engine import Engine
 
 _TOKENS, _POSITIONS = 16, 8
 """Lengths and numbers of scored positions are rounded up to a multiple of these: few shapes, little padding."""

@@ -16,9 +16,9 @@ from torch import Tensor
 from headwise import stats
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Head, Scores
-from headwise.model.outputs.answers import answer_outputs
 from headwise.model.model import Model
-from headwise.scores.probe.classifier import (Fitted, Split, fit, hits, importance, split)
+from headwise.model.outputs.answers import answer_outputs
+from headwise.scores.probe.classifier import Fitted, Split, fit, hits, importance, split
 from headwise.scores.registry import Setup, register
 from headwise.tasks.examples import Task
 

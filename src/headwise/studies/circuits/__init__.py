@@ -1,5 +1,1 @@
-"""How few heads explain a behaviour, and does sparse attention need fewer?"""
-
-from headwise.studies.circuits.study import carry_out
-
-__all__ = ["carry_out"]
+"""How few heads explain a behaviour, and does sparse attention need fewer? Begin with `study.py`."""

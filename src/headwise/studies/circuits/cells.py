@@ -12,15 +12,21 @@ import pandas as pd
 from headwise.errors import HeadwiseError
 from headwise.heads import Order, Scores
 from headwise.model.attention.attention import attention
-from headwise import progress
+from headwise.progress import progress
 from headwise.runs import Cell, CellResult
 from headwise.scores import method, score
 from headwise.studies.circuits.settings import ROLES, CircuitsSettings
-from headwise.studies.circuits.tables import (attention_rows, curve_fingerprint, order_fingerprint, ratio_row, scores_of)
+from headwise.studies.circuits.tables import (
+    attention_rows,
+    curve_fingerprint,
+    order_fingerprint,
+    ratio_row,
+    scores_of,
+)
 from headwise.studies.score.study import example_table
 from headwise.studies.workbench import Workbench
 from headwise.sweeps.curve import renamed
-from headwise.sweeps.sweep import (default_reference, most_rows, ranking, sweep)
+from headwise.sweeps.sweep import default_reference, most_rows, ranking, sweep
 from headwise.tasks import Task
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.explained_effect import (COLOURS, CONTROLS, EXPLAINED, effect_range, few_heads, root_ticks)
+from headwise.charts.explained_effect import COLOURS, CONTROLS, EXPLAINED, effect_range, few_heads, root_ticks
+from headwise.charts.interactive import colour_bar, curve, joined, rounded
+from headwise.charts.section import Chart, Finding, Panel, Section, head_rows, register
 from headwise.charts.words import task_title
 from headwise.heads import heads_of, ranked
-from headwise.charts.interactive import (colour_bar, curve, joined, rounded)
 from headwise.runs.gather import Run, by_model
-from headwise.charts.section import (Chart, Finding, Panel, Section, head_rows, register)
 
 MOST_MAPS = 8
 """Attention maps of a model on the page; the run's figures have the rest."""

@@ -17,11 +17,10 @@ import numpy as np
 from headwise.charts.attention import kept_heads
 from headwise.charts.explained_effect import explained_panels
 from headwise.charts.style import file_name, save
-from headwise.runs.executors import execute
-from headwise.runs import RunFolder, read_table
+from headwise.runs import RunFolder, execute, read_table
+from headwise.studies.base import register
 from headwise.studies.circuits.cells import Work
 from headwise.studies.circuits.settings import CircuitsSettings, check
-from headwise.studies.base import register
 from headwise.studies.workbench import Workbench
 
 log = logging.getLogger("headwise")

@@ -15,18 +15,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.errors import HeadwiseError, unknown
-from headwise.studies.contrast.charts import contrast_bars
 from headwise.charts.style import file_name, save
+from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Scores
 from headwise.model.model import Model
-from headwise.runs.executors import execute
-from headwise import progress
-from headwise.runs import (Cell, CellResult, RunFolder, read_table)
+from headwise.progress import progress
+from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
 from headwise.scores.gates.contrastive import FLOOR, contrastive
 from headwise.scores.gates.fit import FitSettings
 from headwise.scores.gates.gating import UNIT
 from headwise.studies.base import register
+from headwise.studies.contrast.charts import contrast_bars
 from headwise.studies.roles.tables import gate_rows, objective_rows
 from headwise.studies.settings.resolve import StudySettings, plain
 from headwise.studies.workbench import Workbench

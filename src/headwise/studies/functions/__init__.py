@@ -1,5 +1,1 @@
-"""Which heads serve which ability?"""
-
-from headwise.studies.functions.study import carry_out
-
-__all__ = ["carry_out"]
+"""Which heads serve which ability? Begin with `study.py`."""

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.heatmap import grid
+from headwise.charts.heatmap import grid, saturation
 from headwise.charts.style import house_style
 from headwise.charts.words import span
 
 COLUMNS = 4
-SATURATION = 99.0
-"""Percentile of the absolute scores at which colours end: a few large heads would hide all others."""
 READABLE = "a probe shows what is readable from a head, not what the head does"
 
 
@@ -60,20 +58,6 @@ def ability_maps(table: pd.DataFrame) -> Any:
             f"{str(first['method']).capitalize()}, {first['model']}, n = {n} per ability{note}", fontsize=10
         )
     return figure
-
-
-def saturation(scores: np.ndarray) -> tuple[float, float]:
-    """Where the colours end, and the step of the ticks: round numbers, at or just above the 99th percentile.
-
-    >>> saturation(np.linspace(0, 0.0038, 101))
-    (0.004, 0.0005)
-    """
-    sizes = np.abs(scores[np.isfinite(scores)])
-    high = float(np.percentile(sizes, SATURATION)) if sizes.size else 0.0
-    high = high or float(sizes.max(initial=0.0)) or 1.0
-    power = 10.0 ** math.floor(math.log10(high / 5))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if high <= 8 * m * power)
-    return float(f"{math.ceil(high / step - 1e-9) * step:.6g}"), float(f"{step:.6g}")
 
 
 def overlap_matrix(table: pd.DataFrame) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
+from headwise.charts.interactive import matrix
+from headwise.charts.section import Chart, Finding, Panel, Section, head_rows, register
+from headwise.runs.gather import Run, by_model
 from headwise.studies.functions.charts import READABLE
 from headwise.studies.score.findings import maps
-from headwise.charts.interactive import matrix
-from headwise.runs.gather import Run, by_model
-from headwise.charts.section import (Chart, Finding, Panel, Section, head_rows, register)
 
 
 @register("functions")

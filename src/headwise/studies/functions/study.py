@@ -16,18 +16,17 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.studies.functions.charts import READABLE, ability_maps, overlap_matrix
 from headwise.charts.style import file_name, save
 from headwise.heads import Scores
-from headwise.runs.executors import execute
-from headwise import progress
-from headwise.runs import (Cell, CellResult, RunFolder, read_table)
+from headwise.progress import progress
+from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
 from headwise.scores import method, score
 from headwise.scores.probe.probe import check_labels, probe
 from headwise.stats.elbow import elbow_count
 from headwise.studies.abilities import abilities_of, sources, together
-from headwise.studies.functions.tables import agreement_rows, overlap_rows, scores_fingerprint
 from headwise.studies.base import register
+from headwise.studies.functions.charts import READABLE, ability_maps, overlap_matrix
+from headwise.studies.functions.tables import agreement_rows, overlap_rows, scores_fingerprint
 from headwise.studies.score.study import example_table
 from headwise.studies.settings.resolve import StudySettings
 from headwise.studies.workbench import Workbench

@@ -1,5 +1,1 @@
-"""Does the model fail when the important heads go, and not when random ones go?"""
-
-from headwise.studies.masking.study import carry_out
-
-__all__ = ["carry_out"]
+"""Does the model fail when the important heads go, and not when random ones go? Begin with `study.py`."""

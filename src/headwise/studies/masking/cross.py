@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.runs.executors import execute
-from headwise.runs import Cell, CellResult, RunFolder
+from headwise.runs import Cell, CellResult, RunFolder, execute
 from headwise.studies.masking.sets import scaled_gates
 from headwise.studies.masking.texts import point_tables
 

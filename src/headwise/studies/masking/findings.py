@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.studies.masking.charts import BLUE, NAMES, RED
 from headwise.charts.interactive import curve, matrix
+from headwise.charts.section import Chart, Finding, Panel, Section, head_names, head_rows, register
 from headwise.runs.gather import Run, by_model
-from headwise.charts.section import (Chart, Finding, Panel, Section, head_names, head_rows, register)
+from headwise.studies.masking.charts import BLUE, NAMES, RED
 
 LINES = {"top": ("TopK", "solid"), "random": ("RandomK", "dash"), "random_layer": ("Layer-matched", "dot")}
 

@@ -18,15 +18,14 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.heads.controls import random_heads
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Head
-from headwise.model.outputs.directions import Directions, directions
+from headwise.heads.controls import random_heads
 from headwise.model.generation.generate import generate
-from headwise.runs.executors import execute
-from headwise.runs import Cell, CellResult, RunFolder
+from headwise.model.outputs.directions import Directions, directions
+from headwise.runs import Cell, CellResult, RunFolder, execute
 from headwise.studies.masking.sets import scaled_gates
-from headwise.studies.masking.texts import (ACCURACY, AUTO, Judge, accuracy_metric, prompts)
+from headwise.studies.masking.texts import ACCURACY, AUTO, Judge, accuracy_metric, prompts
 from headwise.tasks import Task
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from headwise.heads import (Order, Scores, heads_of, ranked)
+from headwise.heads import Order, Scores, heads_of, ranked
 from headwise.model.generation.generate import generate
 from headwise.model.model import Model
-from headwise import progress
+from headwise.progress import progress
 from headwise.runs import Cell
 from headwise.scores.probe.probe import check_labels, probe
 from headwise.studies.abilities import abilities_of, together
-from headwise.studies.masking.sets import (MaskSet, checked_ks, mask_sets, middle_k)
+from headwise.studies.masking.sets import MaskSet, checked_ks, mask_sets, middle_k
 from headwise.studies.masking.texts import Judge, accuracy_metric, prompts
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task

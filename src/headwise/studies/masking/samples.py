@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from headwise.runs.executors import execute
-from headwise.runs import (Cell, CellResult, RunFolder, read_table)
+from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
 from headwise.studies.masking.texts import shown_gold
 
 if TYPE_CHECKING:

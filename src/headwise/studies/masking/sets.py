@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headwise.heads.controls import Draw, layer_matched_heads, random_heads
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Order, ones
+from headwise.heads.controls import Draw, layer_matched_heads, random_heads
 
 KS = (16, 32, 64, 128)
 """How many heads are masked where a model has at least 512 (Cognitive Mirrors, arXiv 2512.10978)."""

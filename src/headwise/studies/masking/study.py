@@ -15,21 +15,20 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.errors import HeadwiseError, unknown
-from headwise.studies.masking.charts import cross_table, intervention_curves, masking_curves
 from headwise.charts.style import file_name, save
+from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Scores
 from headwise.model.measure.references import POSITIONS
-from headwise.runs.executors import execute
-from headwise import progress
-from headwise.runs import (Cell, CellResult, RunFolder, read_table)
+from headwise.progress import progress
+from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
 from headwise.scores import method, score
+from headwise.studies.base import register
+from headwise.studies.masking.charts import cross_table, intervention_curves, masking_curves
 from headwise.studies.masking.cross import cross_cells
 from headwise.studies.masking.intervene import KINDS, intervention_cells
 from headwise.studies.masking.plan import Plan
 from headwise.studies.masking.samples import sample_cells
 from headwise.studies.masking.texts import AUTO, point_tables
-from headwise.studies.base import register
 from headwise.studies.score.study import example_table
 from headwise.studies.settings.resolve import StudySettings
 from headwise.studies.workbench import Workbench

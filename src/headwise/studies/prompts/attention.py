@@ -21,12 +21,19 @@ from torch import nn
 from headwise import stats
 from headwise.heads import Head
 from headwise.model.arm.arm import arm
-from headwise.model.attention.attention import attention
 from headwise.model.arm.mlp_gates import mlp_gates, watching_gates
+from headwise.model.attention.attention import attention
+from headwise.model.forward.unembed import logits_at
 from headwise.model.model import Model
 from headwise.model.tokens.spans import Located, aligned
-from headwise.model.forward.unembed import logits_at
-from headwise.studies.prompts.measures import (affine_fit, attention_moved, kurtosis, mean_of, near_zero, profile_change)
+from headwise.studies.prompts.measures import (
+    affine_fit,
+    attention_moved,
+    kurtosis,
+    mean_of,
+    near_zero,
+    profile_change,
+)
 from headwise.tasks.conditions import ARM, Condition
 
 _QUERIES = 32

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.studies.prompts.condition_style import (BARS, FULL, LINES, bar_label, colours, short)
 from headwise.charts.style import house_style
 from headwise.charts.words import span
+from headwise.studies.prompts.condition_style import BARS, FULL, LINES, bar_label, colours, short
 
 LEVEL = 0.05
 LEAD = 24

@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.studies.prompts.condition_style import (BARS, FULL, LINES, bar_label, colours, short)
-from headwise.studies.functions.charts import saturation
-from headwise.studies.prompts.charts import (first_shown, headline, significance, spans)
-from headwise.charts.interactive import (bars, head_map, rounded, translucent)
+from headwise.charts.heatmap import saturation
+from headwise.charts.interactive import bars, head_map, rounded, translucent
+from headwise.charts.section import Chart, Finding, Panel, Section, register
 from headwise.runs.gather import Run, by_model
-from headwise.charts.section import (Chart, Finding, Panel, Section, register)
+from headwise.studies.prompts.charts import first_shown, headline, significance, spans
+from headwise.studies.prompts.condition_style import BARS, FULL, LINES, bar_label, colours, short
 
 _ANSWERS = ["model", "condition", "problem", "text", "gold", "parsed", "right", "truncated"]
 

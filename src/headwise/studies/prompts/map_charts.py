@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.studies.prompts.condition_style import LINES, colours, short
-from headwise.studies.functions.charts import saturation
-from headwise.charts.heatmap import grid
+from headwise.charts.heatmap import grid, saturation
 from headwise.charts.style import house_style
+from headwise.studies.prompts.condition_style import LINES, colours, short
 
 
 def moved_maps(table: pd.DataFrame) -> Any:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from headwise.errors import HeadwiseError
 from headwise.model.model import Model
 from headwise.model.tokens.spans import Located, locate
-from headwise.tasks import (Example, Task, families, load_task, task)
-from headwise.tasks.conditions import (Asked, Condition, filled_marks, marked_messages, plain_pieces)
+from headwise.tasks import Example, Task, families, load_task, task
+from headwise.tasks.conditions import Asked, Condition, filled_marks, marked_messages, plain_pieces
 from headwise.tasks.opening import check_options
 from headwise.tasks.shots import chosen_shots
 

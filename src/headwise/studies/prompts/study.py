@@ -14,22 +14,21 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.errors import HeadwiseError, unknown
-from headwise.studies.prompts.map_charts import (activation_panels, affine_panels, length_curves, moved_maps)
-from headwise.studies.prompts.charts import prompt_figure, significance
 from headwise.charts.style import file_name, save
+from headwise.errors import HeadwiseError, unknown
 from headwise.metrics.text.registry import text_metric
 from headwise.model.arm.arm import arm
-from headwise.runs.executors import execute
-from headwise import progress
-from headwise.runs import (Cell, CellResult, RunFolder, read_table)
+from headwise.progress import progress
+from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
+from headwise.studies.base import register
 from headwise.studies.prompts.answers import answer_rows, answers_fingerprint, summary_tables
 from headwise.studies.prompts.attention import chosen_heads, inner_tables
+from headwise.studies.prompts.charts import prompt_figure, significance
+from headwise.studies.prompts.map_charts import activation_panels, affine_panels, length_curves, moved_maps
 from headwise.studies.prompts.problems import ProblemSet, problem_set
-from headwise.studies.base import register
 from headwise.studies.settings.resolve import StudySettings
 from headwise.studies.workbench import Workbench
-from headwise.tasks.conditions import (ARM, PLACES, Condition, conditions)
+from headwise.tasks.conditions import ARM, PLACES, Condition, conditions
 
 QUICK = {"n": 20, "attention_prompts": 2, "samples": 1}
 """Most of each with `quick`."""

@@ -1,5 +1,1 @@
-"""Does a head help, hinder, or do nothing?"""
-
-from headwise.studies.roles.study import carry_out
-
-__all__ = ["carry_out"]
+"""Does a head help, hinder, or do nothing? Begin with `study.py`."""

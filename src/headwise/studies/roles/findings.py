@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.studies.roles.charts import COLOURS
+from headwise.charts.interactive import curve, head_map, plus, rounded
+from headwise.charts.section import Chart, Finding, Panel, Section, head_names, head_rows, register
 from headwise.charts.words import task_title
-from headwise.charts.interactive import (curve, head_map, plus, rounded)
 from headwise.runs.gather import Run, by_model
-from headwise.charts.section import (Chart, Finding, Panel, Section, head_names, head_rows, register)
+from headwise.studies.roles.charts import COLOURS
 
 ROLES = tuple(COLOURS)
 LABELS = {"facilitating": "facilitation", "irrelevant": "irrelevance", "interfering": "interference"}

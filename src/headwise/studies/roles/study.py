@@ -18,24 +18,23 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.heads.controls import random_order
-from headwise.studies.roles.charts import role_curves, role_maps, role_shares
 from headwise.charts.style import file_name, save
 from headwise.heads import Scores, mask_gates
+from headwise.heads.controls import random_order
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
-from headwise.runs.executors import execute
-from headwise import progress
-from headwise.runs import (Cell, CellResult, RunFolder, read_table)
+from headwise.progress import progress
+from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
 from headwise.scores import score
 from headwise.scores.gates.fit import FitSettings, regulariser, sigmoid
-from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.gates.gating import FITS, UNIT, one_fit
-from headwise.scores.gates.roles import (ROLES, majority, most_facilitating, role_labels, role_scores)
+from headwise.scores.gates.likelihood import GateLikelihood
+from headwise.scores.gates.roles import ROLES, majority, most_facilitating, role_labels, role_scores
 from headwise.studies.base import register
 from headwise.studies.roles import tables
-from headwise.studies.roles.settings import (QUICK_PIECE, RolesSettings, few_tokens, quickened)
+from headwise.studies.roles.charts import role_curves, role_maps, role_shares
+from headwise.studies.roles.settings import QUICK_PIECE, RolesSettings, few_tokens, quickened
 from headwise.studies.settings.resolve import plain
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task

@@ -16,7 +16,7 @@ import pandas as pd
 from headwise import stats
 from headwise.heads import Order
 from headwise.scores.gates.fit import Fit, FitSettings, sigmoid
-from headwise.scores.gates.roles import (ROLES, always_and_ever, role_labels, role_scores)
+from headwise.scores.gates.roles import ROLES, always_and_ever, role_labels, role_scores
 
 CHECKED_AT = 20
 """Where on the curve facilitation should lie below irrelevance."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from headwise.studies.functions.charts import saturation
+from headwise.charts.heatmap import saturation
 from headwise.charts.interactive import head_map, joined
+from headwise.charts.section import Chart, Finding, Section, head_rows, register
 from headwise.runs.gather import Run
-from headwise.charts.section import (Chart, Finding, Section, head_rows, register)
 
 
 @register("score")

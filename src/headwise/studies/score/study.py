@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.errors import HeadwiseError
 from headwise.charts.heatmap import score_map
 from headwise.charts.style import file_name, save
+from headwise.errors import HeadwiseError
 from headwise.heads import Scores
-from headwise.runs.executors import execute
-from headwise import progress
-from headwise.runs import (Cell, CellResult, RunFolder, read_table)
+from headwise.progress import progress
+from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
 from headwise.scores import method, score
 from headwise.scores.registry import check_method_options
 from headwise.studies.base import register

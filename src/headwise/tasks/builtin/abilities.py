@@ -45,6 +45,6 @@ def abilities(ability: str = "all") -> tuple[Example, ...]:
 
 @cache
 def _every_example() -> tuple[Example, ...]:
-    file = resources.files("headwise.tasks").joinpath("data/abilities.jsonl")
+    file = resources.files("headwise.tasks.builtin").joinpath("data/abilities.jsonl")
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return tuple(Example(r["prompt"], r["target"], tuple(r["foils"]), label=r["label"]) for r in rows)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import random
 
-from headwise.tasks.examples import Example
 from headwise.tasks.builtin.ioi import NAMES, PLACES, THINGS
+from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
 
 OPENINGS = (

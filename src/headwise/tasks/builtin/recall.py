@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import random
 
-from headwise.tasks.examples import Example
 from headwise.tasks.builtin.recall_facts import RELATIONS
+from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
 
 N_FOILS = 4

@@ -19,10 +19,10 @@ import random
 import string
 
 from headwise.tasks.builtin.arithmetic import Step, slipped, work
-from headwise.tasks.examples import Example
 from headwise.tasks.builtin.ioi import NAMES
+from headwise.tasks.builtin.word_problem_texts import ONE_STEP, THREE_STEPS, TWO_STEPS, Story
+from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
-from headwise.tasks.builtin.word_problem_texts import (ONE_STEP, THREE_STEPS, TWO_STEPS, Story)
 
 THINGS = (
     "apples books marbles stickers cookies pencils coins balloons shells cards flowers stamps oranges candies "

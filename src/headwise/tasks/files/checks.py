@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from headwise.tasks.examples import Example
+from headwise.tasks.files.rows import Log, Row, RowError, shown
 from headwise.tasks.registry import Lengths
-from headwise.tasks.files.rows import (Log, Row, RowError, shown)
 
 _HALF = re.compile("[\ud800-\udfff]")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.examples import Example
-from headwise.tasks.files.rows import (Log, Row, RowError, Table, as_text, kind, named, text_or_number)
+from headwise.tasks.files.rows import Log, Row, RowError, Table, as_text, kind, named, text_or_number
 from headwise.tasks.templates import Template
 
 FIELDS = ("prompt", "target", "foils", "counterfactual", "label", "also", "group")

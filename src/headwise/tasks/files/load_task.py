@@ -9,14 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.tasks.files.checks import check_all
-from headwise.tasks.files.columns import (FIELDS, Columns, read_fields, rename)
 from headwise.tasks.examples import Example, Task
+from headwise.tasks.files.checks import check_all
+from headwise.tasks.files.columns import FIELDS, Columns, read_fields, rename
 from headwise.tasks.files.hub import PREFIX, parse, read_hub
-from headwise.tasks.files.mappings.registry import (ReadyMapping, contrast_metric, recognise, registered, resolve, seeded)
+from headwise.tasks.files.mappings.registry import (
+    ReadyMapping,
+    contrast_metric,
+    recognise,
+    registered,
+    resolve,
+    seeded,
+)
 from headwise.tasks.files.readers import read_table
+from headwise.tasks.files.rows import Log, Row, Table, kind, named
 from headwise.tasks.registry import Lengths
-from headwise.tasks.files.rows import (Log, Row, Table, kind, named)
 
 PLAIN = "fields"
 """The name of the mapping that takes the fields of an example as they are."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.tasks.files.rows import (Log, Row, Table, kind, named, shown)
+from headwise.tasks.files.rows import Log, Row, Table, kind, named, shown
 
 LINE_LIMIT = 8 * 2**20
 """The longest line that is read, in bytes. An example of this size is thousands of pages."""

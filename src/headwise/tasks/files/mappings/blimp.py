@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from headwise.tasks.examples import Example
 from headwise.tasks.files.mappings.registry import Pairs, contrast_metric, register
-from headwise.tasks.files.rows import (Log, Row, RowError, Table)
+from headwise.tasks.files.rows import Log, Row, RowError, Table
 
 
 def _metric(examples: Sequence[Example]) -> str:

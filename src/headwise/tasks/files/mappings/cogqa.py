@@ -8,7 +8,7 @@ from collections import Counter
 
 from headwise.tasks.examples import Example
 from headwise.tasks.files.mappings.registry import Pairs, register
-from headwise.tasks.files.rows import (Log, Row, RowError, Table, kind, text_or_number)
+from headwise.tasks.files.rows import Log, Row, RowError, Table, kind, text_or_number
 
 ABILITIES = (
     "Knowledge Recall",

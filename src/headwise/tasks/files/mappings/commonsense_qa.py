@@ -12,7 +12,7 @@ from typing import Any
 
 from headwise.tasks.examples import Example
 from headwise.tasks.files.mappings.registry import Pairs, register
-from headwise.tasks.files.rows import (Log, Row, RowError, Table, as_text, kind)
+from headwise.tasks.files.rows import Log, Row, RowError, Table, as_text, kind
 from headwise.tasks.templates import Template
 
 _OPTION = re.compile(r"^([A-Za-z]): ?(.*)$")

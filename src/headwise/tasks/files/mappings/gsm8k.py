@@ -7,7 +7,7 @@ import re
 
 from headwise.tasks.examples import Example
 from headwise.tasks.files.mappings.registry import Pairs, register
-from headwise.tasks.files.rows import (Log, Row, RowError, Table, shown)
+from headwise.tasks.files.rows import Log, Row, RowError, Table, shown
 from headwise.tasks.templates import Template
 
 _CALCULATOR = re.compile(r"<<.*?>>")  # "= <<16-3-4=9>>9": a note to a calculator, not part of the text

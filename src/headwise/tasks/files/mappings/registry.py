@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.registry import Registry
 from headwise.tasks.examples import Example
 from headwise.tasks.files.rows import Row, kind
 from headwise.tasks.templates import Template
@@ -46,7 +47,7 @@ def contrast_metric(examples: Sequence[Example]) -> str:
     return "logit_diff" if all(example.foils for example in examples) else "logprob"
 
 
-_MAPPINGS: dict[str, ReadyMapping] = {}
+MAPPINGS: Registry[ReadyMapping] = Registry("mapping", "headwise.tasks.files.mappings")
 
 
 def register(
@@ -62,19 +63,19 @@ def register(
     """Make a mapping known under `name`."""
 
     def add(read: Callable[..., Pairs]) -> Callable[..., Pairs]:
-        _MAPPINGS[name] = ReadyMapping(name, about, fields, recognises, read, options, metric, duplicates)
+        MAPPINGS.add(name, ReadyMapping(name, about, fields, recognises, read, options, metric, duplicates))
         return read
 
     return add
 
 
 def registered() -> dict[str, ReadyMapping]:
-    return dict(_MAPPINGS)
+    return MAPPINGS.in_order()
 
 
 def recognise(row: Row) -> ReadyMapping | None:
     """The first mapping, in the order of registration, that knows the fields of this row."""
-    return next((mapping for mapping in _MAPPINGS.values() if mapping.recognises(row)), None)
+    return next((mapping for mapping in registered().values() if mapping.recognises(row)), None)
 
 
 def resolve(mapping: ReadyMapping, options: Mapping[str, Any]) -> dict[str, Any]:

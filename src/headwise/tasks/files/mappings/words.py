@@ -6,7 +6,7 @@ import random
 
 from headwise.tasks.examples import Example
 from headwise.tasks.files.mappings.registry import Pairs, register
-from headwise.tasks.files.rows import (Log, Row, RowError, Table, text_or_number)
+from headwise.tasks.files.rows import Log, Row, RowError, Table, text_or_number
 from headwise.tasks.templates import Template
 
 

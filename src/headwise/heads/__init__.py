@@ -1,0 +1,39 @@
+"""Heads, scores on heads, orders, gates over heads, and the controls they are compared with.
+
+Begin with `heads.py`; `controls.py` draws random and layer-matched heads, `heads_file.py` reads a list of heads or a
+score table. Nothing here knows what a model is. May import: errors, files, stats, charts.
+"""
+
+from headwise.heads.heads import (
+    Head,
+    Order,
+    Scores,
+    gate_numbers,
+    head_list,
+    heads_of,
+    keep_gates,
+    load_order,
+    lone_gates,
+    mask_gates,
+    ones,
+    ranked,
+    save_order,
+    single_gates,
+)
+
+__all__ = [
+    "Head",
+    "Order",
+    "Scores",
+    "gate_numbers",
+    "head_list",
+    "heads_of",
+    "keep_gates",
+    "load_order",
+    "lone_gates",
+    "mask_gates",
+    "ones",
+    "ranked",
+    "save_order",
+    "single_gates",
+]

@@ -1,0 +1,1 @@
+"""Which heads serve one behaviour and not another? Begin with `study.py`."""

@@ -1,0 +1,5 @@
+"""Settings of studies: `resolve.py` (file, flags, defaults), `plain_yaml.py` (YAML from other people), `described.py`
+(help).
+
+May import: errors.
+"""

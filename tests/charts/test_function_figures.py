@@ -1,0 +1,144 @@
+"""The pictures show the numbers of the tables."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from headwise.charts.heatmap import saturation
+from headwise.studies.functions.charts import ability_maps, overlap_matrix
+
+ABILITIES = (
+    "Knowledge Recall,Retrieval,Logical Reasoning,Decision-making,Semantic Understanding,"
+    "Syntactic Understanding,Inference,Math Calculation"
+).split(",")
+
+
+def score_table(shape, signed, abilities=ABILITIES, method="probe"):
+    draw = np.random.default_rng(0)
+    rows = [
+        {
+            "model": "smollm2",
+            "task": task,
+            "method": method,
+            "layer": layer,
+            "head": head,
+            "n": 12,
+            "signed": signed,
+        }
+        for task in abilities
+        for layer, head in itertools.product(*map(range, shape))
+    ]
+    table = pd.DataFrame(rows)
+    table["score"] = draw.standard_cauchy(len(table)) / 1000
+    if not signed:
+        table["score"] = table["score"].abs()
+    return table
+
+
+def drawn(figure):
+    FigureCanvasAgg(figure).draw()  # sets itself as the figure's canvas
+    panels = [axes for axes in figure.axes if axes.images and axes.get_visible()]
+    return panels, next(axes for axes in figure.axes if axes.get_label() == "<colorbar>")
+
+
+@pytest.mark.parametrize("shape", [(30, 9), (32, 32)])
+@pytest.mark.parametrize("signed", [False, True])
+def test_the_colours_are_the_numbers_of_the_table_on_one_scale(shape, signed):
+    table = score_table(shape, signed)
+    panels, _ = drawn(ability_maps(table))
+    assert [panel.get_title() for panel in panels] == ABILITIES
+    limits = {panel.images[0].get_clim() for panel in panels}
+    assert len(limits) == 1
+    (low, high) = limits.pop()
+    assert low == (-high if signed else 0)
+    for panel, ability in zip(panels, ABILITIES, strict=True):
+        values = panel.images[0].get_array()
+        assert values.shape == shape
+        for row in table[table["task"] == ability].sample(20, random_state=0).itertuples():
+            assert values[row.layer, row.head] == row.score
+
+
+def test_the_scale_ends_at_a_high_percentile_and_says_so():
+    table = score_table((32, 32), False)
+    top, _ = saturation(table["score"].to_numpy())
+    assert np.percentile(table["score"], 99) <= top < 1.3 * np.percentile(table["score"], 99)
+    _, bar = drawn(ability_maps(table))
+    labels = [label.get_text() for label in bar.get_yticklabels()]
+    assert labels[-1].endswith("+")
+    assert float(labels[-1][:-1]) == pytest.approx(top)
+    assert not any(label.endswith("+") for label in labels[:-1])
+    assert bar.get_ylabel().startswith("Heads Importance")
+
+
+def test_a_scale_that_nothing_exceeds_does_not_claim_to_saturate():
+    table = score_table((4, 4), False, ABILITIES[:2])
+    table["score"] = 0.5
+    _, bar = drawn(ability_maps(table))
+    assert [label.get_text() for label in bar.get_yticklabels()][-1] == "0.5"
+
+
+def test_a_head_that_does_not_exist_is_no_number():
+    table = score_table((4, 4), False, ABILITIES[:3])
+    table = table[~((table["layer"] == 2) & (table["head"] == 3))]
+    panels, _ = drawn(ability_maps(table))
+    values = np.ma.filled(panels[0].images[0].get_array().astype(float), np.nan)
+    assert np.isnan(values[2, 3])
+    assert np.isnan(values).sum() == 1
+
+
+def texts_apart(figure, texts):
+    """No two of the texts touch."""
+    renderer = figure.canvas.get_renderer()
+    boxes = [text.get_window_extent(renderer) for text in texts if text.get_text() and text.get_visible()]
+    return not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+
+
+@pytest.mark.parametrize("shape", [(30, 9), (32, 32), (4, 2)])
+def test_titles_and_ticks_do_not_overlap(shape):
+    figure = ability_maps(score_table(shape, True, method="attribution"))
+    panels, bar = drawn(figure)
+    assert texts_apart(figure, [panel.title for panel in panels])
+    assert texts_apart(figure, bar.get_yticklabels())
+    for panel in panels[-4:]:
+        assert texts_apart(figure, panel.get_xticklabels())
+
+
+def test_the_matrix_shows_the_jaccard_index_of_every_pair():
+    draw = np.random.default_rng(1)
+    rows = [
+        {
+            "model": "m",
+            "method": method,
+            "task": a,
+            "other": b,
+            "heads": i + 3,
+            "jaccard": float(a == b) or draw.random(),
+        }
+        for method in ("attribution", "probe")
+        for i, a in enumerate(ABILITIES)
+        for b in ABILITIES
+    ]
+    table = pd.DataFrame(rows)
+    figure = overlap_matrix(table)
+    panels, _ = drawn(figure)
+    for panel, method in zip(panels, ("attribution", "probe"), strict=True):
+        values = panel.images[0].get_array()
+        for row in table[table["method"] == method].itertuples():
+            assert values[ABILITIES.index(row.task), ABILITIES.index(row.other)] == row.jaccard
+        assert texts_apart(figure, panel.get_yticklabels())
+    assert panels[0].get_yticklabels()[2].get_text() == "Logical Reasoning (5)"
+
+
+@pytest.mark.parametrize(
+    ("high", "expected"), [(0.0038, 0.004), (3.8e-7, 4e-7), (7.0, 7.0), (81, 100), (1.0, 1.0)]
+)
+def test_the_scale_ends_at_a_round_number(high, expected):
+    top, step = saturation(np.full(100, high))
+    assert top == pytest.approx(expected)
+    assert top / step == pytest.approx(round(top / step))
+    assert 4 <= round(top / step) <= 10

@@ -1,0 +1,363 @@
+"""The study `roles` on a tiny model: tables that agree with one another, curves by hand, a resumed run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import headwise as hw
+from headwise.errors import HeadwiseError
+from headwise.model.verify.tiny import tiny_model
+from headwise.runs import CellStore, read_table
+from headwise.scores.gates.fit import FitSettings
+from headwise.scores.gates.roles import ROLES, role_labels
+from headwise.studies.roles import study
+from headwise.studies.roles.settings import (
+    QUICK_FEWEST,
+    QUICK_FIT,
+    QUICK_KS,
+    RolesSettings,
+    few_tokens,
+    quickened,
+)
+from headwise.studies.roles.tables import curve_rows, expected_order, joint_rows, order_sentence, overfitted
+from headwise.studies.workbench import Workbench
+from headwise.tasks.registry import available
+from helpers import HeadsByHook, plain_logits, word_task
+
+TABLES = ("scores", "examples", "curves", "gates", "objective", "fits", "roles", "shares", "order", "joint")
+FIT = {"updates": 6, "batch": 2, "keep": 4, "window": 2}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Two files of made-up sentences; the second has targets of two words, and two of its sentences are one group."""
+    folder = tmp_path_factory.mktemp("data")
+    paths = []
+    for name, more in (("short", ""), ("long", " then")):
+        lines = [
+            json.dumps(
+                {"prompt": e.prompt, "target": e.target + more}
+                | ({"group": "both"} if more and number < 2 else {})
+            )
+            for number, e in enumerate(word_task(8, equal_length=False))
+        ]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+        paths.append(str(folder / f"{name}.jsonl"))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def model(word_tokenizer):
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer))
+    return hw.load(hf, tokenizer=word_tokenizer, name="tiny")
+
+
+def carried_out(model, out, data, **settings):
+    bench = Workbench(progress=False)
+    bench.add(model)
+    chosen = {"seeds": 2, "ks": [0, 1, 3], "fit": FIT, "random_sets": 5, **settings}
+    return hw.run("roles", out, workbench=bench, models=["tiny"], tasks=data, **chosen)
+
+
+@pytest.fixture(scope="module")
+def finished(model, data, tmp_path_factory):
+    return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data)
+
+
+def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finished):
+    tables = {name: read_table(finished.path, name) for name in TABLES}
+    assert (
+        list(tables["curves"].columns[:11]) == "model task series action k metric value lo hi n draw".split()
+    )
+    assert (
+        list(tables["scores"].columns[:12]) == "model task method layer head score stderr lo hi n p q".split()
+    )
+    assert set(tables["scores"]["task"]) == {"short", "long"}
+
+    gates = tables["gates"]
+    last = gates[gates["step"] == 6].pivot_table(
+        index=["task", "seed", "layer", "head"], columns="fit", values="gate"
+    )
+    roles = tables["roles"].set_index(["task", "seed", "layer", "head"]).loc[last.index]
+    np.testing.assert_allclose(roles["facilitation"], last["minus"])
+    np.testing.assert_allclose(roles["interference"], 1 - last["plus"])
+    np.testing.assert_allclose(roles["irrelevance"], last["plus"] * (1 - last["minus"]))
+    assert (roles["label"] == role_labels(last["plus"].to_numpy(), last["minus"].to_numpy())).all()
+    means = tables["roles"].groupby(["task", "layer", "head"], sort=False)[list(ROLES)].mean()
+    scores = tables["scores"].set_index(["task", "layer", "head"]).loc[means.index]
+    np.testing.assert_allclose(scores[list(ROLES)], means)
+    np.testing.assert_allclose(scores["score"], means["facilitation"])
+
+    shares = tables["shares"]
+    np.testing.assert_allclose(shares.groupby("task")["share"].sum(), 1)
+    for row in shares.to_dict("records"):
+        own = tables["roles"][tables["roles"]["task"] == row["task"]]
+        having = own[own["label"] == row["label"]].groupby(["layer", "head"]).size()
+        assert (row["always"], row["ever"]) == ((having == 2).sum(), len(having))
+
+    examples = tables["examples"].groupby(["task", "series", "k"])["value"].mean()
+    curves = tables["curves"].set_index(["task", "series", "k"])
+    np.testing.assert_allclose(examples[curves.index], curves["value"])
+    assert (curves.xs(0, level="k")[["value", "lo", "hi"]] == 0).all().all()
+    for name in ("roles", "role-map-tiny", "role-shares"):
+        for kind in ("png", "svg", "pdf"):
+            assert (finished.path / f"figures/{name}.{kind}").stat().st_size > 5_000
+
+
+def test_the_trajectory_of_a_fit_goes_on_from_where_the_free_one_ended(finished):
+    gates = read_table(finished.path, "gates").set_index(["fit", "task", "seed", "step", "layer", "head"])[
+        "logit"
+    ]
+    for fit in ("plus", "minus"):
+        pd.testing.assert_series_equal(gates[fit].xs(0, level="step"), gates["free"].xs(6, level="step"))
+    assert set(gates["free"].index.get_level_values("step")) == {0, 4, 6}
+    objective = read_table(finished.path, "objective")
+    assert len(objective) == 2 * 3 * 2 * 6
+    fits = read_table(finished.path, "fits")
+    assert np.isfinite(fits["held_out_objective"]).all()
+    free = fits[fits["fit"] == "free"]
+    np.testing.assert_allclose(free["held_out_objective"], -free["held_out_likelihood"])
+
+
+def test_points_of_the_curves_equal_one_forward_pass_per_example_with_hooks(model, data, finished):
+    """From G⁺: log p(target) with the first k heads at 0 minus the same with them at 1, summed over its tokens."""
+    roles = read_table(finished.path, "roles")
+    examples = read_table(finished.path, "examples").set_index(["task", "series", "k", "draw", "example"])[
+        "value"
+    ]
+    task = hw.task(data[1], model=model)
+    for role, k, seed, number in [
+        ("facilitation", 3, 1, 2),
+        ("interference", 1, 0, 7),
+        ("irrelevance", 3, 0, 3),
+    ]:
+        own = roles[(roles["task"] == "long") & (roles["seed"] == seed)].sort_values(["layer", "head"])
+        first = own.sort_values(role, ascending=False, kind="stable")[:k]
+        sides = []
+        for value in (0.0, 1.0):
+            gates = own["plus"].to_numpy().reshape(model.shape).copy()
+            gates[first["layer"], first["head"]] = value
+
+            def edit(layer, z, gates=gates):
+                return z * torch.tensor(gates[layer], dtype=z.dtype)[:, None]
+
+            prompt = model.tokens(task.examples[number].prompt)
+            whole = model.tokens(task.examples[number].prompt + task.examples[number].target)
+            with HeadsByHook(model, edit):
+                logits = plain_logits(model, whole).log_softmax(-1)
+            sides.append(sum(float(logits[i - 1, whole[i]]) for i in range(len(prompt), len(whole))))
+        assert len(whole) - len(prompt) == 2
+        assert examples["long", role, k, seed, number] == pytest.approx(sides[0] - sides[1], abs=1e-5)
+
+
+def test_gates_are_fitted_on_one_half_and_curves_drawn_on_the_other(
+    model, data, finished, tmp_path, monkeypatch
+):
+    """Other targets in the second half change the curves and no gate; in the first half they change the gates."""
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    rows = [json.loads(line) for line in Path(data[0]).read_text().splitlines()]
+    before = read_table(finished.path, "gates")
+    before = before[before["task"] == "short"].reset_index(drop=True)
+    for half, same in ((1, True), (0, False)):
+        changed = [r | {"target": " blue"} if i % 2 == half else r for i, r in enumerate(rows)]
+        path = tmp_path / f"{half}" / "short.jsonl"
+        path.parent.mkdir()
+        path.write_text("\n".join(map(json.dumps, changed)))
+        folder = carried_out(model, tmp_path / f"run{half}", [str(path)], random_sets=0)
+        assert read_table(folder.path, "gates")["logit"].equals(before["logit"]) is same
+
+
+def test_a_run_cut_short_between_fits_resumes_and_ends_with_the_same_tables(
+    model, data, finished, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    real, calls = study.one_fit, []
+
+    def breaks(likelihood, name, *rest):
+        calls.append(name)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(likelihood, name, *rest)
+
+    monkeypatch.setattr(study, "one_fit", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        carried_out(model, tmp_path / "cut", data)
+    cells = CellStore(tmp_path / "cut/cells.sqlite")
+    assert len(cells) == 3
+    cells.close()
+    carried_out(model, tmp_path / "cut", data)
+    assert calls == ["free", "free", "plus", "minus", "minus", "plus", "minus"]
+    for name in TABLES:
+        written = [(run / f"tables/{name}.parquet").read_bytes() for run in (finished.path, tmp_path / "cut")]
+        assert written[0] == written[1], name
+    carried_out(model, tmp_path / "cut", data)
+    assert len(calls) == 7
+
+
+def test_other_points_are_measured_without_fitting_again(model, data, finished, tmp_path, monkeypatch):
+    import shutil
+
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    shutil.copytree(finished.path, tmp_path / "run")
+    monkeypatch.setattr(study, "one_fit", None)
+    folder = carried_out(model, tmp_path / "run", data, ks=[2])
+    assert set(read_table(folder.path, "curves")["k"]) == {0, 2}
+
+
+def test_of_the_other_half_only_so_many_examples_are_held_out(model, data, finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    folder = carried_out(model, tmp_path / "run", data[:1], held_out=2)
+    fewer, all_of_them = (read_table(path, "examples") for path in (folder.path, finished.path))
+    assert sorted(fewer["example"].unique()) == [1, 3]
+    assert set(read_table(folder.path, "joint")["n"]) == {2}
+    both = fewer.merge(all_of_them, on=["task", "series", "k", "draw", "example"])
+    assert len(both) == len(fewer)
+    np.testing.assert_allclose(both["value_x"], both["value_y"], atol=1e-5)
+
+
+def test_gates_that_suit_only_their_own_examples_are_called_overfitted():
+    def ends(task, own, held_out, fit="plus"):
+        columns = {"likelihood": own, "held_out_likelihood": held_out, "ungated_likelihood": [-4.0, -4.0]}
+        return pd.DataFrame({"model": "m", "task": task, "fit": fit, **columns})
+
+    said = overfitted(
+        pd.concat(
+            [
+                ends("by heart", [-2.0, -3.0], [-5.0, -6.0]),
+                ends("learnt", [-2.0, -3.0], [-3.0, -3.5]),
+                ends("not learnt", [-9.0, -9.0], [-10.0, -10.0]),
+                ends("learnt", [-2.0, -3.0], [-5.0, -6.0], fit="free"),
+            ]
+        )
+    )
+    assert len(said) == 1
+    assert said[0].startswith("by heart, m: OVERFITTED")
+    assert "(-2.50 nats per token)" in said[0]
+    assert "(-5.50; -4.00 without gates)" in said[0]
+
+
+# ---- the order of the curves -----------------------------------------------------------------------
+
+
+def made_curves(facilitation, irrelevance, interference, spread=0.1):
+    """Curves of two seeds over k = 0, 10, 20, 30 from the values at each k."""
+    ks = [0, 10, 20, 30]
+    middle = np.array([facilitation, irrelevance, interference], dtype=float)
+    y = np.stack([middle - spread, middle + spread])[..., None].repeat(3, axis=3)
+    y[:, :, 0] = 0
+    return curve_rows(y, ks, 0, {"model": "m", "task": "t"})
+
+
+def test_curves_in_the_expected_order_are_said_to_be_so():
+    row = expected_order(made_curves([0, -1, -2, -3], [0, 0, 0, 0], [0, 1, 0.5, 0]))
+    assert (row["k"], row["below"], row["peak"], row["above"]) == (20, True, 10, True)
+    assert "NOT" not in order_sentence(row)
+
+
+def test_where_the_order_does_not_show_the_sentence_says_which_part():
+    row = expected_order(made_curves([0, -1, -0.1, -3], [0, 0, 0, 0], [0, 1, 0.5, 0]))
+    assert (row["below"], row["above"]) == (False, True)
+    said = order_sentence(row)
+    assert said.index("interference is above") < said.index("NOT") < said.index("facilitation is below")
+    row = expected_order(made_curves([0, -1, -2, -3], [0, 0, 0, 0], [0, 0.05, -0.5, -1]))
+    assert (row["below"], row["above"], row["peak"]) == (True, False, 10)
+
+
+def test_bands_resample_seeds_and_the_wider_ones_examples_too():
+    draw = np.random.default_rng(0)
+    y = draw.normal(0, 1, (5, 3, 1, 20)) + draw.normal(0, 0.2, (5, 1, 1, 1))
+    rows = curve_rows(y, [4], 0, {"model": "m", "task": "t"})
+    means = y[:, 0, 0].mean(axis=1)
+    resampled = [np.mean(draw.choice(means, 5)) for _ in range(20_000)]
+    np.testing.assert_allclose(
+        rows.loc[0, ["lo", "hi"]].astype(float), np.quantile(resampled, [0.025, 0.975]), atol=0.02
+    )
+    assert (rows["both_lo"] < rows["lo"]).all()
+    assert (rows["both_hi"] > rows["hi"]).all()
+    single = curve_rows(y[:1], [4], 0, {"model": "m", "task": "t"})
+    assert (single["lo"] == single["both_lo"]).all()
+
+
+def test_the_joint_effect_is_ranked_among_the_random_sets():
+    row = joint_rows(
+        np.array([2.0, 4.0]), np.array([[1.0, 1.0], [5.0, 3.0], [2.0, 2.0], [0.0, 0.0]]), {}, {}
+    ).iloc[0]
+    assert (row["effect"], row["larger_than"], row["sets"], row["n"]) == (3.0, 0.75, 4, 2)
+
+
+# ---- settings --------------------------------------------------------------------------------------
+
+
+def test_quick_means_two_seeds_few_updates_and_short_targets_unless_told_otherwise():
+    quick = quickened(RolesSettings(quick=True))
+    assert (quick.seeds, quick.n, quick.fit, quick.ks, quick.random_sets) == (2, 800, QUICK_FIT, QUICK_KS, 0)
+    assert quick.task_options == {"math": {"length": "short"}}
+    own = quickened(RolesSettings(quick=True, fit=FitSettings(updates=7), ks=(0, 1), tasks=("ioi",)))
+    assert (own.fit.updates, own.ks, own.task_options) == (7, (0, 1), {})
+
+
+def test_quick_takes_more_short_examples_than_long_ones(model):
+    short = hw.Task("s", tuple(hw.Example("the cat", " sat") for _ in range(60)))
+    long = hw.Task("l", tuple(hw.Example("the cat " * 20, " sat") for _ in range(60)))
+    assert few_tokens(short, model) == 70 // 3
+    assert few_tokens(long, model) == QUICK_FEWEST
+
+
+@pytest.mark.bundled
+def test_a_task_with_fewer_examples_than_asked_for_gives_all_it_has(smollm2):
+    settings = RolesSettings(tasks=("abilities",), n=4000)
+    bench = Workbench(progress=False)
+    there_are = available("abilities", tokens=smollm2.tokens)
+    assert 500 < there_are < 800
+    assert len(study._task(settings, bench, smollm2, "abilities")) == there_are
+    assert len(study._task(RolesSettings(n=30), bench, smollm2, "abilities")) == 30
+
+
+def test_a_quick_run_takes_small_batches_and_few_held_out_examples(model, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    seen = []
+    real = study.one_fit
+    monkeypatch.setattr(
+        study, "one_fit", lambda likelihood, *rest: seen.append(rest[2].batch) or real(likelihood, *rest)
+    )
+    monkeypatch.setattr("headwise.studies.roles.settings.QUICK_FEWEST", 1)
+    monkeypatch.setattr("headwise.studies.roles.settings.QUICK_TOKENS", 20)
+    folder = carried_out(model, tmp_path / "run", data[:1], quick=True, fit={}, ks=[])
+    lengths = [len(model.tokens(e.prompt + e.target)) for e in hw.task(data[0], model=model)]
+    few = int(20 / np.mean(lengths))
+    assert 1 <= few < 4
+    assert seen == [few] * 3
+    assert read_table(folder.path, "examples")["example"].nunique() == min(2 * few, len(lengths) // 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"seeds": 0}, "seeds is 0"),
+        ({"random_sets": -1}, "random_sets -1"),
+        ({"held_out": 0}, "held_out 0"),
+        ({"ks": [0]}, "at least one above 0"),
+        ({"fit": {"update": 3}}, "did you mean 'updates'"),
+        ({"fit": {"clip": "both"}}, "clip"),
+        ({"random_set": 3}, "did you mean 'random_sets'"),
+    ],
+)
+def test_a_mistake_ends_the_run_before_it_begins(model, data, tmp_path, settings, said):
+    with pytest.raises(HeadwiseError, match=said):
+        carried_out(model, tmp_path / "run", data, **settings)
+
+
+def test_cells_computed_again_are_the_same_to_the_bit(model, finished, monkeypatch):
+    from headwise.studies.verify import verify
+
+    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    bench = Workbench(progress=False)
+    bench.add(model)
+    found = verify(finished.path, cells=3, workbench=bench)
+    assert [one.said for one in found] == ["identical"] * 3

@@ -1,0 +1,84 @@
+"""What studies can be told: shrunk for `quick`, and listed in words."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from headwise.studies.base import studies
+from headwise.studies.settings.described import described
+from headwise.studies.settings.resolve import StudySettings, assignments, build
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    depth: int = 3
+    """How deep."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer(StudySettings):
+    n: int | None = None
+    """How many."""
+    seed: int = 7
+    """Of the draws."""
+    names: tuple[str, ...] = ("a", "b")
+    joint: str = "\n"
+    inner: Inner = field(default_factory=Inner)
+
+
+def test_quick_numbers_are_never_larger_than_those_given():
+    assert Outer(n=5).at_most(n=12).n == 5
+    assert Outer(n=50).at_most(n=12).n == 12
+    assert Outer().at_most(n=12).n == 12
+    assert Outer(n=50).at_most(seed=3) == Outer(n=50, seed=3)
+
+
+def test_a_setting_is_listed_with_its_default_and_the_text_under_it():
+    rows = {row.name: row for row in described(Outer)}
+    assert (rows["n"].default, rows["n"].about) == ("–", "How many.")
+    assert (rows["seed"].default, rows["seed"].about) == (
+        "7",
+        "Of the draws.",
+    )  # its own, not the one of all studies
+    assert (rows["inner.depth"].default, rows["inner.depth"].about) == ("3", "How deep.")
+    assert rows["names"].default == "[a, b]"
+    assert rows["joint"].default == r"'\n'"
+    assert rows["quick"].default == "false"
+    assert next(iter(rows)) == "n"  # a study's own come first
+
+
+@pytest.mark.parametrize("name", sorted(studies()))
+def test_every_listed_setting_of_a_study_can_be_set_and_says_what_it_is(name):
+    kind = studies()[name].settings
+    rows = described(kind)
+    assert {row.name.split(".")[0] for row in rows} == {one.name for one in dataclasses.fields(kind)}
+    for row in rows:
+        assert row.about, row.name
+        if row.default not in ("–",) and "'" not in row.default:
+            given = build(kind, assignments([f"{row.name}={row.default}"]))
+            value = given
+            for part in row.name.split("."):
+                value = getattr(value, part)
+            original = kind()
+            for part in row.name.split("."):
+                original = getattr(original, part)
+            assert value == original, row.name
+
+
+def test_the_texts_are_those_of_the_source():
+    import headwise.studies.masking.study as module
+
+    tree = ast.parse(Path(module.__file__).read_text())
+    (body,) = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == "MaskingSettings"]
+    texts = [
+        one.value.value
+        for one in body.body[1:]
+        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
+    ]
+    listed = [row.about for row in described(module.MaskingSettings)]
+    assert [" ".join(text.split()) for text in texts] == listed[: len(texts)]

@@ -1,0 +1,191 @@
+"""Progress: an honest time left, lines in a log, a bar on a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import threading
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from headwise.progress import Pace, _lines, clock, progress
+from headwise.runs import progress as public
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.time = 1_000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def timeless(capsys: pytest.CaptureFixture[str]) -> str:
+    return re.sub(r"\d+:\d\d", "TIME", capsys.readouterr().err)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    screen = io.StringIO()
+    module = sys.modules["headwise.progress"]  # the attribute of this name is the function
+    monkeypatch.setattr(module, "_console", lambda: Console(file=screen, force_terminal=True, width=100))
+    return screen
+
+
+# --- time left ------------------------------------------------------------------------------------
+
+
+def test_nothing_is_promised_before_the_first_step_or_without_an_end() -> None:
+    assert Pace(10, 0.0).left(5.0) is None
+    endless = Pace(None, 0.0)
+    endless.advance(3, 1.0)
+    assert endless.left(2.0) is None
+
+
+def test_an_even_pace_is_told_exactly() -> None:
+    pace = Pace(100, 0.0)
+    for step in range(1, 41):
+        pace.advance(1, step * 2.0)
+    assert pace.left(80.0) == pytest.approx(120)
+    assert pace.left(81.0) == pytest.approx(119)  # time passes between steps too
+    assert pace.left(1_000.0) == 0
+
+
+def test_a_slow_start_is_forgotten() -> None:
+    pace = Pace(100, 0.0)
+    pace.advance(1, 60.0)  # loading and compiling
+    for step in range(1, 50):
+        pace.advance(1, 60.0 + step)
+    assert pace.left(109.0) == pytest.approx(50, abs=1)
+
+
+def test_steps_of_different_size_count_by_size() -> None:
+    pace = Pace(100, 0.0)
+    pace.advance(10, 10.0)
+    pace.advance(40, 50.0)
+    assert pace.left(50.0) == pytest.approx(50)
+
+
+def test_seconds_read_like_a_clock() -> None:
+    assert [clock(s) for s in (0, 59.6, 61, 3_599, 3_600, 90_061)] == [
+        "0:00",
+        "1:00",
+        "1:01",
+        "59:59",
+        "1:00:00",
+        "25:01:01",
+    ]
+
+
+# --- a log ----------------------------------------------------------------------------------------
+
+
+def test_a_log_gets_a_line_after_ten_seconds_then_each_minute_and_at_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = Clock()
+    with _lines("Scoring", 200, now) as advance:
+        for _ in range(200):
+            now.time += 1
+            advance()
+    assert capsys.readouterr().err.splitlines() == [
+        "Scoring: 10/200 (5%), 0:10 so far, about 3:10 left",
+        "Scoring: 70/200 (35%), 1:10 so far, about 2:10 left",
+        "Scoring: 130/200 (65%), 2:10 so far, about 1:10 left",
+        "Scoring: 190/200 (95%), 3:10 so far, about 0:10 left",
+        "Scoring: 200/200 (100%), done in 3:20",
+    ]
+
+
+def test_a_log_says_where_an_interrupted_piece_of_work_stood(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> None:
+        with progress("Scoring", total=4) as advance:
+            advance()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert timeless(capsys) == "Scoring: stopped at 1/4 (25%) after TIME\n"
+
+
+def test_an_unknown_total_is_counted_without_a_share(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("Reading") as advance:
+        advance(5)
+    assert timeless(capsys) == "Reading: 5, done in TIME\n"
+
+
+def test_work_inside_work_stays_quiet_unless_it_is_long(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("Outer", total=2) as outer:
+        for _ in range(2):
+            with progress("Inner", total=3) as inner:
+                inner(3)
+            outer()
+    assert timeless(capsys) == "Outer: 2/2 (100%), done in TIME\n"
+
+
+def test_nothing_is_shown_when_not_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with public("Scoring", total=2, show=False) as advance:
+        advance()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_notebook_that_cannot_draw_gets_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = sys.modules["headwise.progress"]
+    monkeypatch.setattr(module, "_console", lambda: Console(force_jupyter=True))
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    with progress("Scoring", total=1) as advance:
+        advance()
+    assert timeless(capsys) == "Scoring: 1/1 (100%), done in TIME\n"
+
+
+# --- a terminal -----------------------------------------------------------------------------------
+
+
+def test_a_terminal_gets_a_bar_with_the_count(terminal: io.StringIO) -> None:
+    with progress("Scoring", total=3) as advance:
+        advance(2)
+        advance()
+    assert "Scoring" in terminal.getvalue()
+    assert "3/3" in terminal.getvalue()
+
+
+def test_bars_can_be_nested_and_threads_can_share_the_terminal(terminal: io.StringIO) -> None:
+    with progress("Outer", total=2) as outer:
+        for _ in range(2):
+            with progress("Inner", total=3) as inner:
+                inner(3)
+            outer()
+    shown = terminal.getvalue()
+    assert "Outer" in shown
+    assert "2/2" in shown
+
+    def work(name: str, failures: list[Any]) -> None:
+        try:
+            with progress(name, total=50) as advance:
+                for _ in range(50):
+                    advance()
+        except Exception as error:  # a thread would swallow it
+            failures.append(error)
+
+    failures: list[Any] = []
+    threads = [threading.Thread(target=work, args=(f"thread {i}", failures)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_an_error_leaves_the_terminal_ready_for_the_next_bar(terminal: io.StringIO) -> None:
+    with pytest.raises(ValueError, match="stop"), progress("First", total=3):
+        raise ValueError("stop")
+    with progress("Second", total=1) as advance:
+        advance()
+    assert "1/1" in terminal.getvalue()
