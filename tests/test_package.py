@@ -24,6 +24,13 @@ def test_the_public_names_are_about_a_dozen_and_all_there():
         _ = hw.nothing
 
 
+def package_data():
+    """Every file of the package that is not Python, as the wheel names it."""
+    source = REPOSITORY / "src"
+    files = (path for path in (source / "headwise").rglob("*.*") if path.suffix not in (".py", ".pyc"))
+    return {path.relative_to(source).as_posix() for path in files if path.is_file()}
+
+
 def test_a_wheel_is_built_and_runs_from_where_it_is_installed(tmp_path):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, REPOSITORY], check=True)
@@ -31,6 +38,7 @@ def test_a_wheel_is_built_and_runs_from_where_it_is_installed(tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert "headwise/model/verify/families.json" in names
     assert "headwise/py.typed" in names
+    assert "headwise/tasks/builtin/data/ioi.txt" in package_data() <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
     installed = tmp_path / "installed"
