@@ -277,3 +277,26 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path):
     assert "the same command goes on from there" in said
     assert "Traceback" not in said
     assert json.loads((tmp_path / "run/run.json").read_text())["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_demo_leaves_out_the_sparse_companion_where_it_is_not_installed_and_says_so(
+    monkeypatch, tmp_path, found
+):
+    from headwise.cli import demo
+
+    asked, told = {}, []
+    known = {"smollm2-sparse": None} if found else {}
+    monkeypatch.setattr(demo, "companions", lambda: known)
+    monkeypatch.setattr(
+        demo,
+        "run",
+        lambda name, out, **options: asked.setdefault(name, options) and SimpleNamespace(path=out),
+    )
+    monkeypatch.setattr(demo, "write_report", lambda folders, page: page)
+    monkeypatch.setattr(demo, "findings", lambda folders: [])
+    demo.demo(tmp_path, tell=told.append)
+    assert asked["circuits"]["models"] == ["smollm2", *known]
+    assert ("smollm2-sparse" in asked["circuits"]["command"]) == found
+    assert all(options["models"] == ["smollm2"] for name, options in asked.items() if name != "circuits")
+    assert any("without smollm2-sparse" in line for line in told) != found
