@@ -114,7 +114,7 @@ def _finish(folder: RunFolder, executor: Executor, progress: bool) -> None:
     for _ in range(3):
         try:
             _compute_missing(folder, executor, progress)
-            folder.written = _write_tables(folder, progress)
+            folder.wrote(_write_tables(folder, progress))
             return
         except DamagedError:
             folder.salvage()

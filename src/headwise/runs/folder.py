@@ -25,9 +25,10 @@ from headwise.runs import display
 from headwise.runs.cells import Cell, CellResult, plain
 from headwise.runs.disk import inside, settle, told, unused
 from headwise.runs.hold import hold, make
-from headwise.runs.info import FORMAT, changes, now, understood, versions, write_json
+from headwise.runs.info import FORMAT, changes, now, understood, versions, without_trust, write_json
 from headwise.runs.salvage import finish_salvage, move_store, salvage
 from headwise.runs.store import CellStore, DamagedError
+from headwise.runs.written import latest, record
 
 if TYPE_CHECKING:
     from headwise.runs.execute import Executor
@@ -68,7 +69,8 @@ class RunFolder:
         self.path = Path(path).expanduser().absolute()
         self.notices: list[str] = []
         """Sentences the user should read: what changed, what was damaged, what was not finite."""
-        given = {"study": study, "settings": settings, "fingerprints": fingerprints, "seeds": seeds}
+        kept = None if settings is None else without_trust(settings)
+        given = {"study": study, "settings": kept, "fingerprints": fingerprints, "seeds": seeds}
         about = {name: plain(value, name) for name, value in given.items() if value is not None}
         self.asked: dict[str, tuple[Cell, Compute]] = {}
         """The cells of this session by key, in the order of the tables' rows, and how to compute each."""
@@ -138,6 +140,7 @@ class RunFolder:
             target = self.set_aside(*stale)
             self.notice(f"{', '.join(stale)} belonged to other settings and was moved to {target}")
         self.info["tables"] = self.written
+        self.info["written"] = latest(self.info["written"], without=[Path(name).stem for name in stale])
 
     # --- what is written down -----------------------------------------------------------------------
 
@@ -170,6 +173,19 @@ class RunFolder:
         """Write `run.json`."""
         self.info["notices"] = self.notices
         write_json(self.file("run.json"), self.info)
+
+    def record_table(self, name: str, digest: str) -> None:
+        """Write down the SHA-256 of a table, and what it was made with, before its file takes its place."""
+        self.begin()
+        known = self.info["written"]
+        self.info["written"] = record(self.info, name, digest)
+        if self.info["written"] != known:
+            self.save()
+
+    def wrote(self, tables: list[str]) -> None:
+        """These tables of the session are in place; what earlier files of the same names were is forgotten."""
+        self.written = tables
+        self.info["written"] = latest(self.info["written"])
 
     def salvage(self) -> None:
         """Save the good cells of a damaged store into a new one and go on with that."""
@@ -234,7 +250,7 @@ class RunFolder:
         place = self.path / "run.json"
         with told(place):
             try:
-                earlier = understood(place.read_text(encoding="utf-8"))
+                return understood(place.read_text(encoding="utf-8"), self.path)
             except FileNotFoundError:
                 return {}
             except ValueError:
@@ -242,11 +258,6 @@ class RunFolder:
                 place.replace(kept)
                 self.notice(f"run.json could not be read and is kept as {kept.name}; finished cells are used")
                 return {}
-        if earlier.get("format", 0) > FORMAT:
-            raise HeadwiseError(
-                f"{self.path} was written by a newer headwise; update it, or give another --out"
-            )
-        return earlier
 
     def _open_store(self) -> CellStore:
         place = self.path / "cells.sqlite"
@@ -314,4 +325,5 @@ class RunFolder:
             "status": "running",
             "cells": len(self.store),
             "tables": earlier.get("tables", []),
+            "written": earlier.get("written", []),
         }

@@ -189,6 +189,11 @@ class CellStore:
             raise DamagedError(f"table {name!r} of cell {key[:12]} in {self.path} is damaged")
         return decode(row[0])
 
+    def check(self, key: str) -> None:
+        """Raise `DamagedError` where a finished cell is not what was written."""
+        for name in self._checked(key)[2]:
+            self.table(key, name)
+
     def table_names(self) -> Iterator[tuple[str, str]]:
         """Every (key, table name) there is, from the index alone."""
         with guarded(self.path):
