@@ -235,6 +235,10 @@ def report(
     """Write one self-contained HTML page over one or more runs."""
     from headwise.report import write_report
 
+    if out.is_symlink():
+        raise HeadwiseError(
+            f"{out} is a link, and the page would take its place; give --out a name of its own"
+        )
     typer.echo(f"{write_report(runs, out)}: open it in a browser; it needs no network")
 
 
@@ -370,7 +374,9 @@ def _run(
         folder = carry_out(study, out, file, fresh=fresh, command=command, **where, **settings)
     for notice in folder.notices:
         typer.echo(f"note: {notice}", err=True)
-    typer.echo(f"{out}: tables, figures and report.html")
+    typer.echo(
+        f"{out}: tables{', figures and report.html' if folder.report else ' and figures, but no report'}"
+    )
 
 
 def _where(

@@ -90,17 +90,13 @@ def test_a_run_with_the_log_of_a_killed_process_is_verified_and_not_touched(run,
     """The last cells are in the log alone, as a process leaves them that was killed."""
     database = run / "cells.sqlite"
     whole = database.read_bytes()
-    with sqlite3.connect(database) as old:
-        rows = {table: old.execute(f"SELECT * FROM {table}").fetchall() for table in ("cells", "blobs")}
-    old.close()
     with CellStore(database) as store:
-        store.forget(store.keys())
-    writing = sqlite3.connect(database)
-    for table, lines in rows.items():
-        writing.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(lines[0]))})", lines)
-    writing.commit()
-    left = {end: Path(f"{database}{end}").read_bytes() for end in ("", "-wal", "-shm")}
-    writing.close()
+        kept = [(store.cell(key), store.get(key)) for key in sorted(store.keys())]
+        store.forget([cell.key for cell, _ in kept])
+    with CellStore(database) as store:
+        for cell, result in kept:
+            store.put(cell, result)
+        left = {end: Path(f"{database}{end}").read_bytes() for end in ("", "-wal", "-shm")}
     for end, content in left.items():
         Path(f"{database}{end}").write_bytes(content)
     assert left[""] != whole

@@ -25,7 +25,16 @@ from headwise.runs import display
 from headwise.runs.cells import Cell, CellResult, plain
 from headwise.runs.disk import inside, settle, told, unused
 from headwise.runs.hold import hold, make
-from headwise.runs.info import FORMAT, changes, now, understood, versions, without_trust, write_json
+from headwise.runs.info import (
+    FORMAT,
+    changes,
+    now,
+    overwrite_status,
+    understood,
+    versions,
+    without_trust,
+    write_json,
+)
 from headwise.runs.salvage import finish_salvage, move_store, salvage
 from headwise.runs.store import CellStore, DamagedError
 from headwise.runs.written import latest, record
@@ -63,7 +72,8 @@ class RunFolder:
 
         `question` is what the study asks, `settings` are its resolved settings, `fingerprints` the hashes of
         models and tasks; `command` is the command line, by default this process's own. With `fresh` an earlier
-        run in the same place is moved into a subfolder and everything is computed anew. With the path alone an
+        run in the same place is moved into a subfolder and everything is computed anew; it is moved when the first
+        cells are asked for, so a mistake in the settings leaves it where it is. With the path alone an
         existing run is only looked at, and `run.json` stays as it is until something is executed.
         """
         self.path = Path(path).expanduser().absolute()
@@ -76,6 +86,8 @@ class RunFolder:
         """The cells of this session by key, in the order of the tables' rows, and how to compute each."""
         self.executor: Executor | None = None
         """What computes the cells of this session, where it is not this process."""
+        self.report: Path | None = None
+        """The page about the run, once it is written."""
         self.written: list[str] = []
         """The tables that this session has written."""
         self._closed = False
@@ -88,17 +100,15 @@ class RunFolder:
                     "there, or give another --out"
                 )
         self._lock = hold(self.path)
+        self._begun = False
+        self._about, self._command, self._question = about, command, question
+        self._fresh = fresh and any((self.path / name).exists() for name in ("cells.sqlite", *_SET_ASIDE))
+        self.info: dict[str, Any] = {}
         try:
-            if fresh:
-                self._set_aside_everything()
-            earlier = self._read_earlier()
-            self.store = self._open_store()
-            self._compare(earlier, about)
-            self.info = earlier
-            self._begun = False
-            self._session = self._describe(about, earlier, command, question)
-            if about or not earlier:
-                self.begin()
+            if not self._fresh:
+                self._open()
+                if about or not self.info:
+                    self.begin()
         except BaseException:
             self._let_go()
             raise
@@ -112,6 +122,8 @@ class RunFolder:
             raise HeadwiseError(
                 f"{'/'.join(parts)!r} lies outside the run folder {self.path}; give a name inside it"
             )
+        if not self._fresh:
+            self.store.check_place()  # a folder that was moved away is not made again
         with told(wanted):
             wanted.parent.mkdir(parents=True, exist_ok=True)
         return wanted
@@ -146,7 +158,7 @@ class RunFolder:
 
     @property
     def status(self) -> str:
-        return str(self.info["status"])
+        return str(self.info.get("status", ""))
 
     def __repr__(self) -> str:
         return display.line(self.path, self.info)
@@ -160,8 +172,12 @@ class RunFolder:
         if self._closed:
             raise HeadwiseError(f"the run {self.path} is closed; open it again to go on")
         if not self._begun:
+            if self._fresh:
+                self._set_aside_everything()
+                self._fresh = False
+                self._open()
             self._begun = True
-            self.info = self._session
+            self.info = self._describe()
             self.save()
 
     def notice(self, sentence: str) -> None:
@@ -212,10 +228,39 @@ class RunFolder:
             self.info["timings"]["seconds"] += round(time.monotonic() - self._started, 3)
             with suppress(DamagedError):  # the next opening finds it and saves what can be saved
                 self.info["cells"] = len(self.store)
-            self.store.close()
-            self.save()
+            if status == "done":
+                self.store.close()
+                self.save()
+            else:
+                self._save_failure()
         finally:
             self._let_go()
+
+    def _save_failure(self) -> None:
+        """Write `run.json` where a disk may be full: closing the store may take the last room, or give some back."""
+        try:
+            self.save()
+            self.store.close()
+        except HeadwiseError:
+            self.store.close()
+            try:
+                self.save()
+            except HeadwiseError:
+                self.store.check_place()
+                overwrite_status(self.path / "run.json", self.status)
+                raise
+
+    def mark_failed(self, problem: str) -> None:
+        """Write down that something went wrong after the run was closed, where that can be written."""
+        with suppress(HeadwiseError):
+            if not (self.path / "run.json").is_file():
+                return
+            lock = hold(self.path)
+            try:
+                self.info |= {"status": "failed", "problem": problem}
+                self.save()
+            finally:
+                lock.release()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -237,9 +282,13 @@ class RunFolder:
 
     # --- opening ------------------------------------------------------------------------------------
 
+    def _open(self) -> None:
+        """Read what is there, and open its cells."""
+        self.info = self._read_earlier()
+        self.store = self._open_store()
+        self._compare(self.info, self._about)
+
     def _set_aside_everything(self) -> None:
-        if not any((self.path / name).exists() for name in ("cells.sqlite", *_SET_ASIDE)):
-            return
         target = self.set_aside()
         with told(self.path):  # the cells first: cut short, what is left is a run without cells
             move_store(self.path / "cells.sqlite", target / "cells.sqlite")
@@ -300,20 +349,16 @@ class RunFolder:
                 "used where nothing that they depend on has changed"
             )
 
-    def _describe(
-        self,
-        about: Mapping[str, Any],
-        earlier: Mapping[str, Any],
-        command: str | None,
-        question: str | None,
-    ) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
+        """What `run.json` says from now on."""
+        about, earlier = self._about, self.info
         before = earlier.get("timings", {})
         unsaid = {"study": "", "settings": {}, "fingerprints": {}, "seeds": {}}
         return {
             "format": FORMAT,
             **{name: about.get(name, earlier.get(name, unsaid[name])) for name in unsaid},
-            "question": earlier.get("question", "") if question is None else question,
-            "command": shlex.join(sys.argv) if command is None else command,
+            "question": earlier.get("question", "") if self._question is None else self._question,
+            "command": shlex.join(sys.argv) if self._command is None else self._command,
             "versions": versions(),
             "timings": {
                 "created": before.get("created") or now(),

@@ -132,6 +132,17 @@ def write_json(path: Path, value: Any) -> None:
         partial.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
+def overwrite_status(path: Path, status: str) -> None:
+    """Where no room is left for a new `run.json`: put the status into the bytes of the old one, if it fits there."""
+    running = b'"status": "running"'
+    other = f'"status": "{status}"'.encode().ljust(len(running))
+    with suppress(OSError), path.open("rb+") as file:
+        content = file.read()
+        if content.count(running) == 1 and len(other) == len(running):
+            file.seek(content.index(running))
+            file.write(other)
+
+
 def versions() -> dict[str, str]:
     """The versions that can change a number, without importing anything."""
     found = {"python": platform.python_version(), "headwise": __version__}

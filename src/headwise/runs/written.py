@@ -1,8 +1,8 @@
 """Which session of a run wrote which table: the SHA-256 of the file, and the settings that it was made with.
 
-`run.json` holds this as the list `written`, the latest session last. A table's hash is written down just before the file
-takes its place, and the hash of the file before it is dropped just after; so whenever a run is killed, the tables that
-are there have their hash in the list, and with it the settings that are theirs.
+`run.json` holds this as the list `written`, the latest session last. A table's hash is written down just before its
+file takes its place, and the hash of the file before it is dropped just after. So whenever a run is killed, the list
+has the hash of every table that is there, and the settings that the table was made with.
 """
 
 from __future__ import annotations
