@@ -104,12 +104,13 @@ def test_a_run_folder_that_goes_away_under_a_study_is_a_sentence_and_is_not_made
             happens(place)
         return compute(cell)
 
-    with (
-        pytest.raises(HeadwiseError, match="was moved, deleted or replaced while it was in use"),
-        RunFolder(place, study="toy", settings={}) as folder,
-    ):
-        execute(folder, make_cells(5), disturbed, progress=False)
-        happens(place)
+    def study():
+        with RunFolder(place, study="toy", settings={}) as folder:
+            execute(folder, make_cells(5), disturbed, progress=False)
+            happens(place)
+
+    with pytest.raises(HeadwiseError, match="was moved, deleted or replaced while it was in use"):
+        study()
     if happens is replaced:
         assert read_info(place)["study"] == "another"
         assert cells_of(place) == 0

@@ -36,6 +36,7 @@ from headwise.runs.info import (
     write_json,
 )
 from headwise.runs.salvage import finish_salvage, move_store, salvage
+from headwise.runs.stopping import interrupts_held
 from headwise.runs.store import CellStore, DamagedError
 from headwise.runs.written import latest, record
 
@@ -73,7 +74,7 @@ class RunFolder:
         `question` is what the study asks, `settings` are its resolved settings, `fingerprints` the hashes of
         models and tasks; `command` is the command line, by default this process's own. With `fresh` an earlier
         run in the same place is moved into a subfolder and everything is computed anew; it is moved when the first
-        cells are asked for, so a mistake in the settings leaves it where it is. With the path alone an
+        cell is finished, so a mistake in the settings leaves it where it is. With the path alone an
         existing run is only looked at, and `run.json` stays as it is until something is executed.
         """
         self.path = Path(path).expanduser().absolute()
@@ -104,6 +105,7 @@ class RunFolder:
         self._about, self._command, self._question = about, command, question
         self._fresh = fresh and any((self.path / name).exists() for name in ("cells.sqlite", *_SET_ASIDE))
         self.info: dict[str, Any] = {}
+        self.store: CellStore
         try:
             if not self._fresh:
                 self._open()
@@ -157,6 +159,11 @@ class RunFolder:
     # --- what is written down -----------------------------------------------------------------------
 
     @property
+    def finished(self) -> set[str]:
+        """The keys of the cells that need not be computed."""
+        return set() if self._fresh else self.store.keys()
+
+    @property
     def status(self) -> str:
         return str(self.info.get("status", ""))
 
@@ -167,11 +174,12 @@ class RunFolder:
         """In a notebook, its figures."""
         return display.page(self.path, self.info, self.notices)
 
-    def begin(self) -> None:
-        """Write down that something is being computed."""
+    def begin(self, *, with_result: bool = False) -> None:
+        """Write down that something is being computed; a run that gives way to a fresh one does so with the first
+        result."""
         if self._closed:
             raise HeadwiseError(f"the run {self.path} is closed; open it again to go on")
-        if not self._begun:
+        if not self._begun and (with_result or not self._fresh):
             if self._fresh:
                 self._set_aside_everything()
                 self._fresh = False
@@ -192,7 +200,7 @@ class RunFolder:
 
     def record_table(self, name: str, digest: str) -> None:
         """Write down the SHA-256 of a table, and what it was made with, before its file takes its place."""
-        self.begin()
+        self.begin(with_result=True)
         known = self.info["written"]
         self.info["written"] = record(self.info, name, digest)
         if self.info["written"] != known:
@@ -215,6 +223,10 @@ class RunFolder:
         """Write down how it ended, and let go of store and lock. A second call changes nothing."""
         if self._closed:
             return
+        with interrupts_held():
+            self._close(status, problem)
+
+    def _close(self, status: str, problem: str | None) -> None:
         self._closed = True
         try:
             if not self._begun:
