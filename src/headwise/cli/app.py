@@ -10,13 +10,13 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, first_line
 
 app = typer.Typer(
     name="headwise",
@@ -235,6 +235,10 @@ def report(
     """Write one self-contained HTML page over one or more runs."""
     from headwise.report import write_report
 
+    if out.is_symlink():
+        raise HeadwiseError(
+            f"{out} is a link, and the page would take its place; give --out a name of its own"
+        )
     typer.echo(f"{write_report(runs, out)}: open it in a browser; it needs no network")
 
 
@@ -243,12 +247,13 @@ def verify(
     run: Annotated[Path, typer.Argument(help="a finished run folder")],
     cells: Annotated[int, typer.Option(help="how many to compute again", min=1)] = 3,
     seed: Annotated[int, typer.Option(help="which ones")] = 0,
+    trust_remote_code: Annotated[bool, typer.Option(help="run code from the model's repository")] = False,
 ) -> None:
-    """Compute a sample of a run's cells again and say whether they match."""
+    """Make a run's tables again from its cells, compute a sample of the cells again, and say whether they match."""
     from headwise.studies.verify import summary
     from headwise.studies.verify import verify as compute_again
 
-    results = compute_again(run, cells=cells, seed=seed)
+    results = compute_again(run, cells=cells, seed=seed, trust_remote_code=trust_remote_code)
     for one in results:
         typer.echo(f"{'same' if one.same else 'DIFFERS'}  {one.label}: {one.said}")
     typer.echo(summary(results))
@@ -369,7 +374,9 @@ def _run(
         folder = carry_out(study, out, file, fresh=fresh, command=command, **where, **settings)
     for notice in folder.notices:
         typer.echo(f"note: {notice}", err=True)
-    typer.echo(f"{out}: tables, figures and report.html")
+    typer.echo(
+        f"{out}: tables{', figures and report.html' if folder.report else ' and figures, but no report'}"
+    )
 
 
 def _where(
@@ -430,25 +437,81 @@ def main() -> None:
     """Exit 0 done; 2 the user's mistake, one sentence; 1 anything else."""
     import os
 
+    from headwise.runs.stopping import one_interrupt
+
     # Our own progress bars say what matters; a user who wants transformers' back sets these.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    _fill_closed_streams()
     logging.basicConfig(format="%(message)s", handlers=[_Stderr()])
     logging.getLogger("headwise").setLevel(logging.INFO)
+    with one_interrupt():
+        code = _exit_code()
+        sys.exit(_flushed() or code)
+
+
+def _exit_code() -> int | str | None:
+    """Carry out the command; what goes wrong ends in a sentence of ours."""
     try:
         app()
+    except SystemExit as ended:
+        return ended.code
     except HeadwiseError as error:
-        typer.echo(f"headwise: {error}", err=True)
-        sys.exit(2)
-    except (RuntimeError, MemoryError) as error:
-        if not _out_of_memory(error):
-            raise
-        typer.echo(
-            "headwise: out of memory; what is finished is kept, so run the same command again with a smaller "
-            "--batch-tokens (1024, say), a smaller --dtype or on another --device",
-            err=True,
+        _say(str(error))
+        return 2
+    except Exception as error:
+        # Where the output is what failed, one more line of it fails too.
+        unwritten = _flushed("\n") if isinstance(error, OSError) else 0
+        if unwritten:
+            return unwritten
+        if isinstance(error, RuntimeError | MemoryError) and _out_of_memory(error):
+            _say(
+                "out of memory; what is finished is kept, so run the same command again with a smaller "
+                "--batch-tokens (1024, say), a smaller --dtype or on another --device"
+            )
+            return 1
+        import traceback
+
+        traceback.print_exc()
+        _say(
+            f"stopped by an error that nobody foresaw ({type(error).__name__}: {first_line(error)}); what was finished "
+            "is kept. Please report it with the lines above"
         )
-        sys.exit(1)
+        return 1
+    return 0
+
+
+def _say(sentence: str) -> None:
+    """One line on the standard error: messages of other libraries inside a sentence may have several."""
+    with suppress(OSError):  # nobody is left to be told
+        typer.echo(f"headwise: {' '.join(sentence.split())}", err=True)
+
+
+def _fill_closed_streams() -> None:
+    """Streams that were closed before we began (`>&-`) lead nowhere, instead of into the next file that is opened."""
+    import os
+
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _flushed(further: str = "") -> int:
+    """0 where everything that was said, and `further`, has been written; else the exit code, after a sentence."""
+    import errno
+    import os
+
+    try:
+        sys.stdout.write(further)
+        sys.stdout.flush()
+        return 0
+    except OSError as error:
+        # Python tries again when it ends, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:  # `| head`: the reader has what it wanted
+            return 1
+        _say(f"the output cannot be written: {error.strerror}; what was computed is kept")
+        return 2
 
 
 def _out_of_memory(error: BaseException) -> bool:

@@ -114,7 +114,8 @@ def _finish(folder: RunFolder, executor: Executor, progress: bool) -> None:
     for _ in range(3):
         try:
             _compute_missing(folder, executor, progress)
-            folder.written = _write_tables(folder, progress)
+            folder.begin(with_result=True)  # where no cell was asked for
+            folder.wrote(_write_tables(folder, progress))
             return
         except DamagedError:
             folder.salvage()
@@ -125,12 +126,12 @@ def _finish(folder: RunFolder, executor: Executor, progress: bool) -> None:
 
 
 def _compute_missing(folder: RunFolder, executor: Executor, progress: bool) -> None:
-    finished = folder.store.keys()
+    finished = folder.finished
     missing = [item for key, item in folder.asked.items() if key not in finished]
     if not missing:
         return
     before = len(folder.asked) - len(missing)
-    label = folder.info["study"] or "cells"
+    label = folder.info.get("study") or "cells"
     if before:
         label += f", {before} cells finished before"
     with show_progress(label, len(missing), show=progress) as advance:
@@ -138,6 +139,7 @@ def _compute_missing(folder: RunFolder, executor: Executor, progress: bool) -> N
             with closing(executor.run([cell for cell, _ in group], compute)) as finishing:
                 for cell, result, seconds in finishing:
                     notes, blobs, flagged = result if isinstance(result, Encoded) else encoded(result)
+                    folder.begin(with_result=True)
                     folder.store.put_encoded(cell.text, notes, blobs, seconds=seconds, flagged=flagged)
                     advance()
 
