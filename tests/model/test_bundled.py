@@ -738,6 +738,28 @@ def test_a_full_disk_while_saving_weights_is_recognised_in_the_writers_own_words
     assert failure.value.errno == errno.ENOSPC
 
 
+@pytest.mark.parametrize(
+    ("written", "asked", "said"),
+    [
+        ("add_block_count", 10**9, r"asks for llama\.block_count = 1000000000"),
+        ("add_feed_forward_length", 10**9, r"asks for llama\.feed_forward_length = 1000000000"),
+        ("add_feed_forward_length", 9_000, r"describes a model of more than .* and the weights hold at most"),
+    ],
+)
+def test_a_gguf_that_asks_for_a_larger_model_than_it_holds_is_refused(
+    written, asked, said, tmp_path, monkeypatch
+):
+    from gguf import GGUFWriter
+
+    import headwise as hw
+
+    write = getattr(GGUFWriter, written)
+    monkeypatch.setattr(GGUFWriter, written, lambda self, _: write(self, asked))
+    write_gguf(tmp_path / "tiny.gguf", to_llama_cpp(tiny_weights(lambda values: values, tied=True)))
+    with pytest.raises(HeadwiseError, match=said):
+        hw.load(tmp_path / "tiny.gguf", device="cpu")
+
+
 @pytest.mark.parametrize("wanted", [True, False, None])
 def test_a_gguf_says_whether_it_wants_a_begin_token(wanted, tmp_path):
     write_gguf(tmp_path / "tiny.gguf", bos=wanted)

@@ -18,6 +18,7 @@ from headwise.model.devices import entry_device, tokens_at_once
 from headwise.model.model import Model
 from headwise.model.origin import origin
 from headwise.model.proof import prove
+from headwise.model.shapes import check_fits
 from headwise.model.text import Text
 
 log = logging.getLogger("headwise")
@@ -229,8 +230,7 @@ def _from_pretrained(
         raise HeadwiseError("give either device or device_map, not both")
     target = _device(device) if device_map is None else None
     chosen = _dtype(dtype, target or _device(None))
-    if Path(found.path).is_dir() and not found.gguf_file:
-        checkpoint.check(Path(found.path), found.label)
+    _check_weights(found, options)
     try:
         hf, report = hub.reached(
             AutoModelForCausalLM.from_pretrained,
@@ -252,6 +252,34 @@ def _from_pretrained(
     if target is not None:
         hf = hf.to(target)
     return hf.eval()
+
+
+def _check_weights(found: _Place, options: dict[str, Any]) -> None:
+    """Before anything is built: the weights are safe to open, and the described model is no larger than they are."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if found.gguf_file:
+        weights = gguf.check(Path(found.path) / found.gguf_file)
+    else:
+        local = Path(found.path)
+        folder: Path | None = local if local.is_dir() else hub.snapshot(found.path, options["revision"])
+        if folder is None:
+            return  # transformers says why the hub has none
+        weights = checkpoint.check(folder, found.label)
+    if options["trust_remote_code"]:
+        return  # code that is trusted to build the model may build what it likes
+
+    def build() -> nn.Module:
+        config = hub.reached(AutoConfig.from_pretrained, found.path, **options, **found.options)
+        model: nn.Module = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        return model
+
+    try:
+        check_fits(weights, build)
+    except HeadwiseError:
+        raise
+    except Exception as error:
+        raise _explained(error, found.path, found.label) from error
 
 
 def _tokenizer(found: _Place, options: dict[str, Any]) -> Any:
