@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.errors import HeadwiseError, shown
+from headwise.model import chat
 
 
 class Text:
@@ -71,14 +72,12 @@ class Text:
         """Whether the tokenizer knows how a chat is written."""
         return bool(getattr(self.tokenizer, "chat_template", None))
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
         """The text of a chat up to where the model's answer begins, special tokens and beginning token included."""
         try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    [dict(m) for m in messages], add_generation_prompt=True, tokenize=False
-                )
-            )
+            return chat.render(self.tokenizer, messages, add_generation_prompt)
+        except HeadwiseError:
+            raise
         except Exception as error:  # a template is a program of its own, and raises what it likes
             roles = ", ".join(str(m.get("role")) for m in messages[:4])
             raise HeadwiseError(
