@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from headwise.runs.cells import Cell
 
 _ANSWERS = ("score", "value")
+_MEASURED = ("scores", "curves", "examples")
+"""The tables that hold what was measured; a summary in another one may have no answer."""
 _SAY_WHERE = ("series", "action", "k", "draw", "layer", "head", "metric", "example")
 _LISTED = 8
 NOTE = "not_finite"
@@ -58,6 +60,14 @@ def sentence(cell: Cell, entries: Sequence[Mapping[str, Any]]) -> str:
         more = ", ..." if len(entry["examples"]) == _LISTED else ""
         text += f" (example{'s' * (len(entry['examples']) > 1)} {numbers}{more})"
     return f"{text} {'is' if entry['count'] == 1 else 'are'} not finite; the tables keep them as they are"
+
+
+def nothing_finite(entries: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first column of answers (table.column) without a single finite value; None where each has some."""
+    for entry in entries:
+        if entry["table"] in _MEASURED and entry["column"] in _ANSWERS and entry["count"] == entry["of"]:
+            return f"{entry['table']}.{entry['column']}"
+    return None
 
 
 def _drop_gaps(row: Mapping[Any, Any]) -> dict[str, Any]:
