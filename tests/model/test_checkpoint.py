@@ -109,16 +109,6 @@ def test_a_tokenizer_of_another_model_is_noticed_at_its_first_strange_token(fold
         model.tokens("the cat sat .")
 
 
-def test_a_text_longer_than_the_learned_positions_is_refused_and_rotary_ones_go_on():
-    tokenizer = make_word_tokenizer()
-    text = "cat " * 70
-    learned = hw.load(tiny_model("gpt2", vocab_size=len(tokenizer)), tokenizer=tokenizer, name="learned")
-    with pytest.raises(HeadwiseError, match="has 70 tokens, and the model has positions for 64"):
-        learned.tokens(text)
-    rotary = hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer, name="rotary")
-    assert len(rotary.tokens(text)) == 70
-
-
 # --- weights that config.json or an index points at ----------------------------------------------------------
 
 
