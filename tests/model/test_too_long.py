@@ -135,7 +135,7 @@ def test_how_many_examples_were_cut_is_said_once(caplog):
 def test_generation_needs_room_for_what_is_written():
     model = loaded()
     assert len(hw.generate(model, [words(60)], max_new_tokens=5).prompts[0]) == 60
-    with pytest.raises(HeadwiseError, match=r"has 65 tokens, and the model was made for 64"):
+    with pytest.raises(HeadwiseError, match=r"has 65 tokens with the 5 that may be written"):
         hw.generate(model, [words(61)], max_new_tokens=5)
     with pytest.raises(HeadwiseError, match="100 new tokens leave no room for a prompt"):
         hw.generate(loaded(truncate=True), [words(3)], max_new_tokens=100)

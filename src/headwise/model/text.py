@@ -62,7 +62,8 @@ class Text:
 
     def fitted(self, rows: Sequence[list[int]], room: int = 0) -> list[list[int]]:
         """The token lists, each short enough that `room` more tokens can follow it: refused or cut where not."""
-        over = self.excess(len(row) + room for row in rows)
+        new = f" with the {room + 1} that may be written" if room else ""  # the last of them is never read
+        over = self.excess((len(row) + room for row in rows), "prompt" if room else "text", new)
         for row, excess in zip(rows, over, strict=True):
             if excess and len(row) - excess <= len(self.prefix):
                 raise HeadwiseError(
@@ -75,15 +76,18 @@ class Text:
         kept = len(self.prefix) if row[: len(self.prefix)] == self.prefix else 0
         return row[:kept] + row[kept + excess :] if excess else row
 
-    def excess(self, lengths: Iterable[int], what: str = "text") -> list[int]:
-        """By how many tokens each length exceeds what the model was made for: all 0, unless texts are to be cut."""
+    def excess(self, lengths: Iterable[int], what: str, new: str = "") -> list[int]:
+        """By how many tokens each length exceeds what the model was made for: all 0, unless texts are to be cut.
+
+        what, new: for the sentence, what the lengths are of, and what they count in.
+        """
         given, longest = list(lengths), self.longest
         over = [0 if longest is None else max(0, length - longest) for length in given]
         count = sum(map(bool, over))
         if not count:
             return over
         some = f"{count} of {len(given)} {what}s" if len(given) > 1 else f"the {what}"
-        size = f"up to {max(given)} tokens" if count > 1 else f"{max(given)} tokens"
+        size = f"{'up to ' * (count > 1)}{max(given)} tokens{new}"
         if not self.truncate:
             raise HeadwiseError(
                 f"{some} {'have' if count > 1 else 'has'} {size}, and the model was made for {longest}; shorten "
