@@ -188,8 +188,8 @@ def _tell_not_finite(folder: RunFolder) -> None:
         )
     if empty:
         (cell, column), others = empty[0], len(empty) - 1
-        more = f" (and so it is in {others} more cell{'s' * (others > 1)})" if others else ""
+        more = f" and so it is in {others} more cell{'s' * (others > 1)}," if others else ""
         raise HeadwiseError(
-            f"{cell.label}: every value of {column} is NaN or infinite{more}, so there is no result; use a wider dtype "
-            "(--dtype float32), or another metric or reference"
+            f"{cell.label}: every value of {column},{more} so there is no result; use a wider dtype (--dtype float32), "
+            "or another metric or reference, or leave examples at fault out"
         )
