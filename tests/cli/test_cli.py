@@ -60,7 +60,7 @@ def folder(tmp_path_factory):
 
     tokenizer = make_word_tokenizer(WORDS)
     place = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(place)
+    tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512).save_pretrained(place)
     tokenizer.save_pretrained(place)
     return place
 

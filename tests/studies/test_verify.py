@@ -21,7 +21,7 @@ from headwise.studies.workbench import Workbench
 @pytest.fixture(scope="module")
 def bench(word_tokenizer):
     made = Workbench(progress=False)
-    tiny = tiny_model("llama", vocab_size=len(word_tokenizer))
+    tiny = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
     made.add(hw.load(tiny, tokenizer=word_tokenizer, name="tiny"))
     return made
 
@@ -235,7 +235,7 @@ def test_rounding_is_no_difference_but_is_said(run, bench):
 
 def test_another_model_or_an_unfinished_run_is_refused(run, word_tokenizer):
     other = Workbench(progress=False)
-    tiny = tiny_model("llama", vocab_size=len(word_tokenizer), seed=5)
+    tiny = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512, seed=5)
     other.add(hw.load(tiny, tokenizer=word_tokenizer, name="tiny"))
     with pytest.raises(HeadwiseError, match="is not the one of the run"):
         verify(run, workbench=other)

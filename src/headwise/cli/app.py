@@ -42,6 +42,9 @@ Workers = Annotated[
 CoresPerWorker = Annotated[int | None, typer.Option(help="ray: cores, and threads, of one worker", min=1)]
 DevicesPerWorker = Annotated[int | None, typer.Option(help="ray: GPUs of one worker", min=1)]
 BatchTokens = Annotated[int | None, typer.Option(help="tokens in one forward pass, at most about", min=1)]
+Truncate = Annotated[
+    bool, typer.Option("--truncate", help="cut prompts that are too long for the model from the left")
+]
 
 
 @app.command()
@@ -106,14 +109,14 @@ def task_(
     ] = None,
     device: Device = None,
     dtype: Dtype = None,
+    truncate: Truncate = False,
 ) -> None:
     """Show what a task asks and, with --model, how well a model does."""
     from headwise.cli.showing import show_task
     from headwise.studies.settings.resolve import assignments
 
-    typer.echo(
-        show_task(name, show, model, seed, assignments(option or []), {"device": device, "dtype": dtype})
-    )
+    how = {"device": device, "dtype": dtype, "truncate": truncate}
+    typer.echo(show_task(name, show, model, seed, assignments(option or []), how))
 
 
 @app.command()
@@ -137,6 +140,7 @@ def score(
     device: Device = None,
     dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
+    truncate: Truncate = False,
     engine: Engine = "local",
     address: Address = None,
     workers: Workers = None,
@@ -153,6 +157,7 @@ def score(
         "metric": metric,
         "reference": reference,
         "positions": positions,
+        "truncate": truncate or None,
     }
     early = {"precision": precision, "top": top, "confidence": confidence}
     given = [f"method_options.{name}={value}" for name, value in early.items() if value is not None]
@@ -181,6 +186,7 @@ def run(
     device: Device = None,
     dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
+    truncate: Truncate = False,
     engine: Engine = "local",
     address: Address = None,
     workers: Workers = None,
@@ -188,7 +194,7 @@ def run(
     devices_per_worker: DevicesPerWorker = None,
 ) -> None:
     """Carry out a study into a run folder; the same command again resumes."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"truncate": truncate or None}
     if model:
         settings["models"] = model
     if task or data:

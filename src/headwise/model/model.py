@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
@@ -73,6 +72,11 @@ class Model:
                 f"{self.name} was given without a tokenizer; pass it: hw.load(model, tokenizer=...)"
             )
         return self._text
+
+    @property
+    def has_text(self) -> bool:
+        """Whether a tokenizer was given."""
+        return self._text is not None
 
     def tokens(self, text: str) -> list[int]:
         """Token numbers of a text as the model reads it."""
@@ -221,12 +225,24 @@ def _embedded(hf: nn.Module) -> int | None:
 
 
 def _positions(hf: nn.Module) -> int | None:
-    """How many positions there are, where they are learned one by one; rotary and relative ones have no end."""
+    """How many tokens the model was made for; None where its configuration says no number, or positions are relative.
+
+    Rotary positions could be counted on beyond it, but the model has never met them.
+    """
     config = hf.config.get_text_config()  # type: ignore[operator, union-attr]
     most = getattr(config, "max_position_embeddings", None)
-    learned = any(
-        isinstance(module, nn.Embedding)
-        and re.search(r"(^|\.)(wpe|embed_positions|position_embeddings?)$", name)
-        for name, module in hf.named_modules()
-    )
-    return most if learned and isinstance(most, int) else None
+    if not isinstance(most, int) or most <= 0 or getattr(config, "alibi", False):
+        return None
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]  # one per kind of layer
+    return max(most, *(_stretched(most, kind) for kind in kinds))
+
+
+def _stretched(most: int, rope: dict[str, Any]) -> int:
+    """To how many positions a scaling of the rotary ones reaches; some configurations count it in already."""
+    factor, before = rope.get("factor"), rope.get("original_max_position_embeddings")
+    if not isinstance(factor, int | float):
+        return most
+    if not isinstance(before, int):
+        before = most if rope.get("rope_type", rope.get("type")) in ("linear", "dynamic", "yarn") else 0
+    return int(factor * before)

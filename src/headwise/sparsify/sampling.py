@@ -77,7 +77,7 @@ def _from_chat(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
     """Up to the user's first words: the model writes the rest of the question, and the answer."""
     tokenizer: Any = model.text.tokenizer
     mark = "QUESTION"
-    whole = tokenizer.apply_chat_template([{"role": "user", "content": mark}], tokenize=False)
+    whole = model.text.chat([{"role": "user", "content": mark}], add_generation_prompt=False)
     before = whole[: whole.index(mark)] if mark in whole else ""
     # Only the turn's own beginning: a system message is the same in every sample.
     before = before[before.rfind("<") :] if "<" in before else before

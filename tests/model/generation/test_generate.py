@@ -374,7 +374,8 @@ def test_a_text_longer_than_a_table_of_positions_is_refused_before_it_is_written
     prompt = " ".join(["cat"] * 60)
     assert len(hw.generate(model, [prompt], max_new_tokens=5).tokens[0][0]) == 5
     with pytest.raises(
-        HeadwiseError, match="prompt 1 has 60 tokens and may grow by 6, but gpt2 has 64 positions"
+        HeadwiseError,
+        match="the prompt has 65 tokens with the 6 that may be written, and the model was made for 64",
     ):
         hw.generate(model, [prompt], max_new_tokens=6)
 

@@ -47,7 +47,9 @@ def data(tmp_path_factory):
 def finished(word_tokenizer, data, tmp_path_factory):
     """One whole run, with its figures; drawing them is most of the work, so it is done once."""
     model = hw.load(
-        tiny_model("llama", vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name="tiny"
+        tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512),
+        tokenizer=word_tokenizer,
+        name="tiny",
     )
     return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data)
 

@@ -68,7 +68,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(word_tokenizer):
-    hf = tiny_model("llama", vocab_size=len(word_tokenizer))
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
     hf.generation_config.eos_token_id = None
     return hw.load(hf, tokenizer=word_tokenizer, name="tiny")
 

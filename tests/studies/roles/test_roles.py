@@ -54,7 +54,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(word_tokenizer):
-    hf = tiny_model("llama", vocab_size=len(word_tokenizer))
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
     return hw.load(hf, tokenizer=word_tokenizer, name="tiny")
 
 

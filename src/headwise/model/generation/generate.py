@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import gate_numbers, ones
@@ -96,8 +96,8 @@ def generate(
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     if "" in stops:
         raise HeadwiseError("a stop string must not be empty")
-    encoded = encode_prompts(model, prompts, chat)
-    _check_length(model, encoded, max_new_tokens)
+    # The last token is written, but never read.
+    encoded = encode_prompts(model, prompts, chat, room=max_new_tokens - 1)
     means = None
     if reference == "mean":
         behind = encoded if reference_prompts is None else encode_prompts(model, reference_prompts, chat)
@@ -369,21 +369,3 @@ def _matched(gates: np.ndarray, shifts: np.ndarray | None) -> tuple[np.ndarray, 
     # Copies, because torch warns of arrays that share their memory.
     several = (np.array(np.broadcast_to(one, (count, *one.shape[1:]))) for one in (gates, shifts))
     return next(several), next(several)
-
-
-def _check_length(model: Model, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
-    """A table of learned positions ends somewhere; rotary and other computed positions do not."""
-    most = getattr(model.hf.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[operator, union-attr]
-    if not isinstance(most, int):
-        return
-    words = model.hf.get_input_embeddings()  # type: ignore[operator]
-    tables = [m.num_embeddings for m in model.hf.modules() if isinstance(m, nn.Embedding) and m is not words]
-    longest = max(range(len(prompts)), key=lambda e: len(prompts[e]), default=None)
-    if longest is None or not any(most <= size <= most + 2 for size in tables):
-        return
-    # The last token is written, but never read.
-    if len(prompts[longest]) + max_new_tokens - 1 > most:
-        raise HeadwiseError(
-            f"prompt {longest + 1} has {len(prompts[longest])} tokens and may grow by {max_new_tokens}, but "
-            f"{model.name} has {most} positions; shorten the prompt or lower max_new_tokens"
-        )

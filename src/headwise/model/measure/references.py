@@ -49,7 +49,7 @@ def donor_prompts(reference: str, text: Text, examples: Sequence[Example], seed:
     if reference != "resample":
         return None
     groups: dict[int, list[int]] = {}
-    for index, ids in enumerate(text.encode_many([e.prompt for e in examples])):
+    for index, ids in enumerate(text.encode_whole(text.trimmed([e.prompt for e in examples]))):
         groups.setdefault(len(ids), []).append(index)
     prompts = [""] * len(examples)
     draw = random.Random(f"resample/{seed}")
@@ -70,8 +70,8 @@ def donor_rows(
     text: Text, examples: Sequence[Example], rows: Sequence[Row], prompts: Sequence[str]
 ) -> list[list[int]]:
     """Input tokens of each row's donor: the donor's prompt, then the row's own continuation."""
-    encoded = text.encode_many([prompts[row.example] for row in rows])
-    own = text.encode_many([examples[row.example].prompt for row in rows])
+    encoded = text.encode_whole(text.trimmed([prompts[row.example] for row in rows]))
+    own = text.encode_whole(text.trimmed([examples[row.example].prompt for row in rows]))
     donors = []
     for row, donor, prompt in zip(rows, encoded, own, strict=True):
         if len(donor) != len(prompt):
@@ -79,6 +79,7 @@ def donor_rows(
                 f"example {row.example + 1}: its prompt has {len(prompt)} tokens and the counterfactual {len(donor)}; "
                 "they must be equal, so that every position has its partner"
             )
+        donor = text.without(donor, row.dropped)
         # An empty prompt begins with a start token that the tokenizer itself does not add.
         head = row.ids[: row.start - len(donor)] if row.start > len(donor) else []
         donors.append([*head, *donor][: row.start] + row.ids[row.start :])

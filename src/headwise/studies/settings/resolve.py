@@ -39,6 +39,8 @@ class StudySettings:
     """Most tokens in one forward pass."""
     compile: bool = False
     """On an accelerator: fuse small operations with torch.compile, which pays for large models and long runs."""
+    truncate: bool = False
+    """Cut prompts that are longer than a model was made for from the left; by default they are refused."""
     revision: str | None = None
     """Of models from the hub: a branch, a tag or a commit."""
     trust_remote_code: bool = False
