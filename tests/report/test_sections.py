@@ -180,7 +180,7 @@ def test_the_curves_of_circuits_have_every_point_and_controls_their_mean(section
         assert set(drawn) == set(curve)  # the metric itself, in the same table, is another thing
         for k, value in curve.items():
             assert drawn[k] == pytest.approx((value, value - 0.05, value + 0.05), abs=1e-5)
-        (control,) = [t for t in shown if t["name"] == "random order" and t["text"][0] == model]
+        (control,) = [t for t in shown if t["name"] == "random heads" and t["text"][0] == model]
         chance = points(control)
         assert {k: y for k, (y, _, _) in chance.items()} == {0: 0.0, 2: pytest.approx(0.2), 6: 1.0}
 

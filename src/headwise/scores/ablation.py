@@ -9,7 +9,7 @@ import numpy as np
 from headwise.errors import HeadwiseError
 from headwise.heads import single_gates
 from headwise.model.engine import Engine
-from headwise.scores.adaptive import Adaptive, to_precision, top_k
+from headwise.scores.adaptive import Adaptive, crowding_of, to_precision, top_k
 from headwise.scores.registry import Setup, register
 
 BACKWARD_ROWS = 3
@@ -99,6 +99,7 @@ def _adaptive(
 
     shape = (len(setup.task), len(heads))
     common: dict[str, Any] = {"confidence": confidence, "population": population, "seed": setup.seed}
+    common["crowding"] = crowding_of(setup.task.shared_groups())
     common["call_cost"] = CALL_COST["cpu" if setup.model.device.type == "cpu" else "accelerator"]
     if top is not None:
         found = top_k(exact, attribution, shape, top, order=order, **common)

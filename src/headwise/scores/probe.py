@@ -101,8 +101,9 @@ def probe(
     dealt = np.random.default_rng(seed).permutation(labels)
     fitted_dealt, parts_dealt = _fitted(features, dealt, len(classes), seed)
     right_dealt = _hits(fitted_dealt, parts_dealt, features, dealt)
-    lo, hi = stats.bootstrap_mean(right, seed=seed)
-    dealt_lo, dealt_hi = stats.bootstrap_mean(right_dealt, seed=seed)
+    lo, hi = stats.bootstrap_mean(right, groups=[groups[i] for i in parts.held_out], seed=seed)
+    together = [groups[i] for i in parts_dealt.held_out]
+    dealt_lo, dealt_hi = stats.bootstrap_mean(right_dealt, groups=together, seed=seed)
     report: dict[str, Any] = {
         "accuracy": float(right.mean()),
         "lo": _number(lo),
@@ -123,7 +124,7 @@ def probe(
         "seed": seed,
     }
     return {
-        name: _scores(model, name, report, fitted, features, labels, right, parts.held_out, number)
+        name: _scores(model, name, report, fitted, features, labels, right, parts.held_out, number, task)
         for number, name in enumerate(classes)
         if name != REST or REST in {e.label for e in task}
     }
@@ -200,6 +201,7 @@ def _scores(
     right: np.ndarray,
     held_out: np.ndarray,
     number: int,
+    task: Task,
 ) -> Scores:
     """The map of one class, from its held-out examples."""
     mine = labels[held_out] == number
@@ -217,6 +219,14 @@ def _scores(
         "held_out": chosen.tolist(),
         "signs": sign_map.tolist(),
     }
+    shared = task.shared_groups()
     return Scores.from_examples(
-        examples, model=model.name, task=name, method="probe", signed=False, metric=UNIT, details=details
+        examples,
+        model=model.name,
+        task=name,
+        method="probe",
+        signed=False,
+        metric=UNIT,
+        details=details,
+        groups=None if shared is None else tuple(shared[i] for i in chosen),
     )

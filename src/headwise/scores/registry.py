@@ -192,8 +192,17 @@ def score(
         "metric": setup.unit or measured.name,
         "details": details,
         "exists": np.array(model.exists),
+        "groups": _groups(task, setup.details),
     }
     if setup.estimates:
         own = dict(setup.estimates)
         return Scores(own.pop("value"), own.pop("stderr"), examples, **about, own=own)
     return Scores.from_examples(examples, **about)
+
+
+def _groups(task: Task, details: dict[str, Any]) -> tuple[str | None, ...] | None:
+    """The groups behind a score's rows: those of the examples that a probe held out; none where rows are seeds."""
+    groups = task.shared_groups()
+    if groups is None or details.get("replicates") == "seeds":
+        return None
+    return tuple(groups[i] for i in details["held_out"]) if "held_out" in details else groups

@@ -127,6 +127,8 @@ def example_table(scores: Scores) -> pd.DataFrame:
             "value": values.ravel(),
         }
     )
+    if scores.groups is not None:
+        table["group"] = np.repeat(np.array(scores.groups, dtype=object), len(heads))
     # Where a method chose not to run an example there is no row, rather than a value that went missing.
     return table.dropna(subset=["value"]).reset_index(drop=True) if scores.own else table
 

@@ -28,7 +28,8 @@ class Example:
     also: tuple[str, ...] = ()
     """Further right continuations, where the target is a set (any year greater than the given one)."""
     group: str | None = None
-    """What it has in common with others, such as the fact they ask for: `Task.halves` keeps them together."""
+    """What it has in common with others, such as the fact they ask for: `Task.halves` keeps them together, and
+    intervals and tests count a group once."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ class Task:
     def groups(self) -> list[str | int]:
         """The group of every example; one that has none is a group by itself, named by its index."""
         return [i if e.group is None else e.group for i, e in enumerate(self.examples)]
+
+    def shared_groups(self) -> tuple[str | None, ...] | None:
+        """The group of every example for intervals and tests, or None where no two examples share one."""
+        named = [example.group for example in self.examples if example.group is not None]
+        return tuple(example.group for example in self.examples) if len(set(named)) < len(named) else None
 
     def sides(self) -> tuple[list[int], list[int]]:
         """The indices of the examples in each of the halves."""

@@ -10,7 +10,7 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.scores.registry import check_method_options
 from headwise.studies.settings import StudySettings
 from headwise.sweeps.curve import check_threshold
-from headwise.sweeps.sweep import ACTIONS, CONTROLS
+from headwise.sweeps.sweep import ACTIONS, CONTROLS, DRAWS
 
 ROLES = ("dense", "sparse", "control")
 RANKINGS = ("signed", "absolute", "hinders")
@@ -66,8 +66,9 @@ class CircuitsSettings(StudySettings):
     points: int = 21
     """Most numbers of heads that are measured along a curve."""
     controls: tuple[str, ...] = CONTROLS
-    """Orders to compare with: `random`, and `random_layer`, which visits the layers as the order does."""
-    draws: int = 1
+    """Heads to compare with: `random`, and `random_layer`, as many from each layer as the order's first k have there;
+    never one of the order's first k."""
+    draws: int = DRAWS
     """Of each control."""
     maps: int = 4
     """Heads of each order whose attention is drawn."""

@@ -175,7 +175,9 @@ def _tables(scores: Scores, seed: int, places: np.ndarray) -> dict[str, pd.DataF
     examples = example_table(scores)
     examples["example"] = places.astype(np.int32)[examples["example"].to_numpy()]
     count = elbow_count(scores.values)
-    stable = stats.stability(scores.examples, count, seed=seed, absolute=True) if count else float("nan")
+    stable = float("nan")
+    if count:
+        stable = stats.stability(scores.examples, count, groups=scores.groups, seed=seed, absolute=True)
     elbow = {
         "model": scores.model,
         "task": scores.task,
