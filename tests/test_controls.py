@@ -1,6 +1,7 @@
 """Control draws: sizes, layers and what they must not touch, for random shapes and orders."""
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -47,7 +48,7 @@ def test_a_control_never_holds_the_first_k_heads_of_its_order_at_any_k(made, see
 def test_a_random_control_grows_with_k_and_loses_a_head_only_to_the_order(made, seed):
     every, order = made
     drawn = control_sets("random", every, order, range(len(every) // 2 + 1), seed)
-    for k, (before, after) in enumerate(zip(drawn, drawn[1:], strict=False)):
+    for k, (before, after) in enumerate(pairwise(drawn)):
         assert set(before.heads) - set(after.heads) <= {order[k]}
 
 

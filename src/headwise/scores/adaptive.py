@@ -354,9 +354,11 @@ def _result(
 
     beyond = np.sqrt(found.stderr**2 + crowding * found.spread_exact / ledger.N)
     stderr = beyond if population else found.stderr
-    half = _t(LEVEL, found.df) * stderr
+    # Groups that are all alike are N / crowding examples, and leave as few degrees of freedom.
+    df_beyond = np.minimum(found.df, max(ledger.N / crowding - 1, 1))
+    half = _t(LEVEL, df_beyond if population else found.df) * stderr
     with np.errstate(divide="ignore", invalid="ignore"):
-        p = 2 * stdtr(found.df, -np.abs(np.where(found.values == 0, 0.0, found.values / beyond)))
+        p = 2 * stdtr(df_beyond, -np.abs(np.where(found.values == 0, 0.0, found.values / beyond)))
     examples = np.empty_like(ledger.values)
     examples[ledger.order] = ledger.values
     return Adaptive(

@@ -77,7 +77,8 @@ def sweep(
     check_threshold(threshold)
     if draws < 1 or control_points < 2 or points < 2:
         raise HeadwiseError(
-            f"draws is {draws}, points {points} and control_points {control_points}; expected at least 1 draw and 2 points"
+            f"draws is {draws}, points {points} and control_points {control_points}; expected at least 1 draw and "
+            "2 points"
         )
     heads = _heads(model, order, by)
     chosen = None if k is None else _checked(k, len(heads))

@@ -126,8 +126,8 @@ def _about_controls(draws: int, note: str) -> str:
         return ""
     moved = f" (in the same layers: {note}, where a layer has too few others)" if note else ""
     return (
-        f"Grey: the mean of {draws} draws of as many other heads, never one of the curve's own first k{moved}, with 95 % "
-        "bands over draws and examples; it ends where too few other heads are left. "
+        f"Grey: the mean of {draws} draws of as many other heads, never one of the curve's own first k{moved}, with "
+        "95 % bands over draws and examples; it ends where too few other heads are left. "
     )
 
 

@@ -69,7 +69,8 @@ def intervene(
     after = generate(model, prompts(test), max_new_tokens=max_new_tokens, **options).texts
     full = write(prompts(test))
     values = np.stack([judge.right(texts, test, full) for texts in after])[:, None]  # S, 1, E
-    return intervention_rows(kind, strengths, judge.right(full, test, full), values, seed)
+    before = judge.right(full, test, full)
+    return intervention_rows(kind, strengths, before, values, seed, test.shared_groups())
 
 
 def variants(
@@ -115,14 +116,19 @@ def contrast(model: Model, find: Task, judge: Judge, write: Write) -> Directions
 
 
 def intervention_rows(
-    kind: str, strengths: Sequence[float], before: np.ndarray, after: np.ndarray, seed: int
+    kind: str,
+    strengths: Sequence[float],
+    before: np.ndarray,
+    after: np.ndarray,
+    seed: int,
+    groups: Sequence[str | None] | None = None,
 ) -> pd.DataFrame:
-    """Rows from right answers before `[E]` and after `[S, R, E]`."""
-    low, high = stats.bootstrap_mean(before[:, None], seed=seed)
+    """Rows from right answers before `[E]` and after `[S, R, E]`; groups `[E]` of the examples, if some share one."""
+    low, high = stats.bootstrap_mean(before[:, None], groups=groups, seed=seed)
     rows = []
     for strength, values in zip(strengths, after, strict=True):
-        lo, hi = stats.bootstrap_crossed(values, seed=seed)
-        less, more = stats.bootstrap_crossed(values - before, seed=seed)
+        lo, hi = stats.bootstrap_crossed(values, groups=groups, seed=seed)
+        less, more = stats.bootstrap_crossed(values - before, groups=groups, seed=seed)
         rows.append(
             {
                 "kind": kind,
@@ -189,7 +195,8 @@ def _intervene(plans: dict[str, Plan], cell: Cell) -> CellResult:
     before = judge.right(full, test, full)
     tables = []
     for series, own in (("top", values[:, :1]), ("random", values[:, 1:])):
-        rows = intervention_rows(kind, strengths, before, own, plan.settings.seed)
+        groups = test.shared_groups()
+        rows = intervention_rows(kind, strengths, before, own, plan.settings.seed, groups)
         about = {"model": plan.shown, "task": label, "series": series, "k": len(sets[0])}
         tables.append(pd.DataFrame(about, index=rows.index).join(rows).assign(metric=ACCURACY))
     return CellResult({"interventions": pd.concat(tables, ignore_index=True)})

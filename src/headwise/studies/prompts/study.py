@@ -257,6 +257,7 @@ class _Work:
                 heads=given.heads,
                 profile_prompts=given.profile_prompts,
                 arm_options=vars(given.arm),
+                groups=None if problems.groups is None else problems.groups[:most],
                 seed=given.seed,
                 batch_tokens=given.batch_tokens,
                 advance=advance,
