@@ -57,12 +57,14 @@ Order = list[Head]
 
 
 def head_list(given: Any) -> Order:
-    """Heads as a caller gives them, "L12H3" or (12, 3), in their order.
+    """Heads as a caller gives them, "L12H3" or (12, 3), in their order; one head needs no list.
 
-    >>> head_list(["L1H2", (0, 3)])
-    [Head(layer=1, head=2), Head(layer=0, head=3)]
+    >>> head_list(["L1H2", (0, 3)]), head_list("L1H2")
+    ([Head(layer=1, head=2), Head(layer=0, head=3)], [Head(layer=1, head=2)])
     """
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if isinstance(given, str | Head):
+        given = [given]
+    if not isinstance(given, Iterable):
         raise HeadwiseError(f"heads are given as a list such as ['L12H3'], not as {shown(given)}")
     return [Head.parse(one) if isinstance(one, str) else _pair(one) for one in given]
 
@@ -149,8 +151,9 @@ def lone_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
 
 def single_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
     """Gates `[V, L, H]`, one variant per head, each with that head alone at 0."""
-    gates = np.ones((len(heads), *shape), dtype=np.float32)
-    for variant, (layer, head) in enumerate(_inside(heads, shape)):
+    chosen = _inside(heads, shape)
+    gates = np.ones((len(chosen), *shape), dtype=np.float32)
+    for variant, (layer, head) in enumerate(chosen):
         gates[variant, layer, head] = 0
     return gates
 
@@ -345,7 +348,9 @@ class Scores:
 
 def save_order(order: Sequence[Head], path: str | Path) -> None:
     """Write an order as a heads file: a JSON list of "L12H3"."""
-    Path(path).write_text(json.dumps([str(Head(*h)) for h in order], indent=0) + "\n", encoding="utf-8")
+    Path(path).write_text(
+        json.dumps([str(head) for head in head_list(order)], indent=0) + "\n", encoding="utf-8"
+    )
 
 
 def load_order(path: str | Path) -> Order:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headwise.constraints import several
 from headwise.errors import HeadwiseError, unknown
 
 Gold = str | Sequence[str]
@@ -57,6 +58,8 @@ class TextMetric:
         against: str | None = None,
     ) -> np.ndarray:
         """The metric of each text `[n]`, compared with its gold answer or the full model's text."""
+        texts, gold, full = (None if one is None else several(one) for one in (texts, gold, full))
+        assert texts is not None, "texts are always given"
         against = against or self.against[0]
         if against not in self.against:
             raise unknown(f"comparison of the metric {self.name!r}", against, self.against)

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from headwise.constraints import Number, OneOf
 from headwise.errors import HeadwiseError
 from headwise.heads import single_gates
 from headwise.model.engine import Engine
 from headwise.scores.adaptive import Adaptive, crowding_of, to_precision, top_k
+from headwise.scores.race import KEYS
 from headwise.scores.registry import Setup, register
 
 BACKWARD_ROWS = 3
@@ -23,6 +25,12 @@ its rows, because starting its kernels does."""
     "ablation",
     about="exact: metric with the head minus metric without it",
     steps=lambda model, task: len(model.heads()) * len(task),
+    constraints={
+        "precision": Number(least=0),
+        "top": Number(least=1),
+        "confidence": Number(above=0, below=1),
+        "order": OneOf("order", lambda: KEYS),
+    },
 )
 def ablation(
     setup: Setup,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise import stats
+from headwise.constraints import Number
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Head, Scores
 from headwise.model.answers import answer_outputs
@@ -30,7 +31,10 @@ UNIT = "class logit"
 
 
 @register(
-    "probe", signed=False, about="readable: gradient × activation in a classifier of labels over all heads"
+    "probe",
+    signed=False,
+    about="readable: gradient × activation in a classifier of labels over all heads",
+    constraints={"answer_tokens": Number(least=1)},
 )
 def probe_one(setup: Setup, label: str | None = None, answer_tokens: int | None = None) -> np.ndarray:
     """|gradient × activation| of one label's logit at a head's projection, in a classifier over all heads.

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
+from headwise.constraints import Constraints, Number, check_settings
 from headwise.errors import HeadwiseError, unknown
 from headwise.figures.contrast import contrast_bars
 from headwise.figures.style import file_name, save
@@ -26,7 +27,7 @@ from headwise.scores.gate_fit import FitSettings
 from headwise.scores.gating import UNIT
 from headwise.studies.registry import register
 from headwise.studies.roles.tables import gate_rows, objective_rows
-from headwise.studies.settings import StudySettings, plain
+from headwise.studies.settings import REFERENCE, TASKS, StudySettings, plain
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
 
@@ -34,6 +35,8 @@ from headwise.tasks import Task
 @dataclass(frozen=True, kw_only=True)
 class PairSettings:
     """Two behaviours on the same material."""
+
+    CONSTRAINTS: ClassVar[Constraints] = {"keep": TASKS, "lose": TASKS}
 
     keep: str
     """A task that should stay as it is: a built-in name, a file, or hub:owner/name."""
@@ -44,10 +47,20 @@ class PairSettings:
     lose_options: dict[str, Any] = field(default_factory=dict)
     """The same for the other side."""
 
+    def __post_init__(self) -> None:
+        check_settings(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ContrastSettings(StudySettings):
     """Settings of the study `contrast`."""
+
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "n": Number(least=2),
+        "seeds": Number(least=1),
+        "floor": Number(),
+        "reference": REFERENCE,
+    }
 
     pairs: dict[str, PairSettings] = field(default_factory=dict)
     """Pairs of tasks by name; best in a study file."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwise import stats
+from headwise.constraints import several
 from headwise.controls import Draw, control_sets, most_k
 from headwise.errors import HeadwiseError, shown, unknown
 from headwise.heads import Head, Order, Scores, head_list, keep_gates, mask_gates, ones
@@ -35,13 +36,13 @@ DRAWS = 5
 def sweep(
     model: Model,
     task: Task,
-    order: Scores | Sequence[Head | str],
+    order: Scores | Head | str | Sequence[Head | str],
     action: str = "keep",
     *,
     reference: str | None = None,
     metric: str | None = None,
     k: Sequence[int] | None = None,
-    controls: Sequence[str] = CONTROLS,
+    controls: str | Sequence[str] = CONTROLS,
     draws: int = DRAWS,
     by: str = "signed",
     threshold: float = THRESHOLD,
@@ -71,6 +72,7 @@ def sweep(
     """
     if action not in ACTIONS:
         raise unknown("action", action, ACTIONS)
+    controls = several(controls)
     for kind in controls:
         if kind not in CONTROLS:
             raise unknown("control", kind, CONTROLS)
@@ -236,7 +238,7 @@ def _refined(
     return k, values
 
 
-def _heads(model: Model, order: Scores | Sequence[Head | str], by: str) -> Order:
+def _heads(model: Model, order: Scores | Head | str | Sequence[Head | str], by: str) -> Order:
     heads = order.order(by) if isinstance(order, Scores) else head_list(order)
     known = set(model.heads())
     strange = [head for head in heads if head not in known]

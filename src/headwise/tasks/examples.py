@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from headwise.errors import HeadwiseError
+from headwise.constraints import several
+from headwise.errors import HeadwiseError, shown
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,14 @@ class Example:
     group: str | None = None
     """What it has in common with others, such as the fact they ask for: `Task.halves` keeps them together, and
     intervals and tests count a group once."""
+
+    def __post_init__(self) -> None:
+        for name in ("foils", "also"):
+            texts = tuple(several(getattr(self, name)))  # one text is one foil
+            strange = next((text for text in texts if not isinstance(text, str)), None)
+            if strange is not None:
+                raise HeadwiseError(f"{name} of an example holds {shown(strange)}; expected texts")
+            object.__setattr__(self, name, texts)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from headwise.figures.circuits import explained_panels
 from headwise.figures.style import file_name, save
 from headwise.runs import RunFolder, execute, read_table
 from headwise.studies.circuits.cells import Work
-from headwise.studies.circuits.settings import CircuitsSettings, check
+from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.registry import register
 from headwise.studies.workbench import Workbench
 from headwise.sweeps.sweep import DRAWS
@@ -39,7 +39,6 @@ QUICK = {"n": 12, "points": 11, "draws": DRAWS}
     settings=CircuitsSettings,
 )
 def carry_out(settings: CircuitsSettings, bench: Workbench, folder: RunFolder) -> None:
-    check(settings)
     if settings.quick:
         settings = replace(settings.at_most(**QUICK), controls=settings.controls[:1])
     work = Work(settings, bench)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from headwise import stats
+from headwise.constraints import Constraints, NotEmpty, Number
 from headwise.figures.functions import READABLE, ability_maps, overlap_matrix
 from headwise.figures.style import file_name, save
 from headwise.heads import Scores
@@ -24,10 +25,15 @@ from headwise.scores import method, score
 from headwise.scores.probe import check_labels, probe
 from headwise.stats.elbow import elbow_count
 from headwise.studies.abilities import abilities_of, sources, together
-from headwise.studies.functions.tables import agreement_rows, overlap_rows, scores_fingerprint
+from headwise.studies.functions.tables import (
+    agreement_rows,
+    overlap_rows,
+    scores_fingerprint,
+    significant_heads,
+)
 from headwise.studies.registry import register
 from headwise.studies.score import example_table
-from headwise.studies.settings import StudySettings
+from headwise.studies.settings import METHOD, METRIC, REFERENCE, TASKS, StudySettings
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
 
@@ -40,6 +46,16 @@ EVERY = "all"
 @dataclass(frozen=True, kw_only=True)
 class FunctionsSettings(StudySettings):
     """Settings of the study `functions`."""
+
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "tasks": TASKS,
+        "methods": (NotEmpty("method"), METHOD),
+        "limit": Number(least=1),
+        "n": Number(least=1),
+        "metric": METRIC,
+        "reference": REFERENCE,
+        "answer_tokens": Number(least=1),
+    }
 
     tasks: tuple[str, ...] = ()
     """Built-in names, files (CogQA, or your own with labels), or hub:owner/name; `abilities` by default. An
@@ -66,8 +82,6 @@ class FunctionsSettings(StudySettings):
 
 @register("functions", question="Which heads serve which ability?", settings=FunctionsSettings)
 def carry_out(settings: FunctionsSettings, bench: Workbench, folder: RunFolder) -> None:
-    for name in settings.methods:
-        method(name)  # an unknown one should end the run before it begins
     if settings.quick:
         settings = settings.at_most(n=QUICK)
     by_model = {}
@@ -184,10 +198,15 @@ def _tables(scores: Scores, seed: int, places: np.ndarray) -> dict[str, pd.DataF
         "method": scores.method,
         "heads": count,
         "of": len(heads),
+        "significant": significant_heads(table),
         "stability": stable,
         "n": scores.n,
     }
-    return {"scores": table, "examples": examples, "elbows": pd.DataFrame([elbow])}
+    return {
+        "scores": table,
+        "examples": examples,
+        "elbows": pd.DataFrame([elbow]).astype({"significant": "Int32"}),
+    }
 
 
 def _places(scores: Scores, tasks: dict[str, Task], label: str) -> np.ndarray:

@@ -20,7 +20,7 @@ import pandas as pd
 from headwise import stats
 from headwise.controls import random_heads
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads import Head
+from headwise.heads import Head, head_list
 from headwise.model.directions import Directions, directions
 from headwise.model.generate import generate
 from headwise.runs import Cell, CellResult, RunFolder, execute
@@ -41,7 +41,7 @@ Write = Callable[[list[str]], list[str]]
 def intervene(
     model: Model,
     task: Task,
-    heads: Sequence[Head],
+    heads: Head | str | Sequence[Head | str],
     kind: str = "amplify",
     strengths: Sequence[float] = (),
     *,
@@ -59,6 +59,7 @@ def intervene(
     if kind not in KINDS:
         raise unknown("intervention", kind, KINDS)
     strengths = tuple(strengths) or STRENGTHS[kind]
+    heads = head_list(heads)
     find, test = task.halves()
     judge = Judge(accuracy_metric(accuracy, test), "chrf", answer)
 
