@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from headwise.constraints import LARGEST_NUMBER
 from headwise.errors import HeadwiseError
@@ -65,12 +65,11 @@ def _loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
-
         def construct_yaml_float(self, node: Any) -> float:
             text = self.construct_scalar(node).lower()
             return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
+    Loader.yaml_implicit_resolvers = {}
     for tag, words in _WORDS.items():
         Loader.add_implicit_resolver(tag, re.compile(f"^(?:{words.pattern})$"), None)
     Loader.add_constructor(f"{_TAG}float", Loader.construct_yaml_float)

@@ -155,7 +155,7 @@ def moved_note(table: pd.DataFrame) -> str:
     own = table[(table["series"] == "random_layer") & (table["moved"].fillna(0) > 0)]
     if own.empty:
         return ""
-    most = own.loc[own["moved"].astype(int).idxmax()]
+    most = own.iloc[int(own["moved"].astype(int).to_numpy().argmax())]
     return f"up to {int(most['moved'])} of {int(most['k'])} from the nearest layers"
 
 

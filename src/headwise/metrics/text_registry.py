@@ -58,8 +58,8 @@ class TextMetric:
         against: str | None = None,
     ) -> np.ndarray:
         """The metric of each text `[n]`, compared with its gold answer or the full model's text."""
-        texts, gold, full = (None if one is None else several(one) for one in (texts, gold, full))
-        assert texts is not None, "texts are always given"
+        texts = several(texts)
+        gold, full = (None if one is None else several(one) for one in (gold, full))
         against = against or self.against[0]
         if against not in self.against:
             raise unknown(f"comparison of the metric {self.name!r}", against, self.against)

@@ -68,7 +68,9 @@ def answer_rows(
             "written": np.array([len(ids) for ids in written.tokens[0]], dtype=np.int32),
         }
     )
-    return table if problems.groups is None else table.assign(group=problems.groups)
+    if problems.groups is not None:
+        table["group"] = np.array(problems.groups, dtype=object)
+    return table
 
 
 def judged(
