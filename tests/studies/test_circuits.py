@@ -339,11 +339,11 @@ def test_models_on_the_command_line_are_a_pair_and_its_control():
         ({"action": "kep"}, "did you mean 'keep'"),
         ({"method_options": {"stepps": 3}}, "did you mean 'steps'"),
         ({"threshold": 1.2}, r"up to 1, not at 1\.2"),
-        ({"n": 3}, "at least 4 examples"),
-        ({"points": 2}, "at least 3 points"),
+        ({"n": 3}, "n is 3; expected at least 4"),
+        ({"points": 2}, "points is 2; expected at least 3"),
         ({"k": [4, 17]}, "dense has 16 heads, so k runs from 0 to 16"),
         ({"orders": []}, "at least one order"),
-        ({"tasks": ["x", "x"]}, "each task once per pair"),
+        ({"tasks": ["ioi", "ioi"]}, "each task once per pair"),
     ],
 )
 def test_a_mistake_ends_the_run_before_it_begins(models, data, tmp_path, settings, said):
