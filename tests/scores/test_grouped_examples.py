@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import headwise as hw
 from headwise.scores.adaptive import crowding_of
+from headwise.studies.circuits.tables import ratio_row
 from headwise.studies.masking.intervene import intervention_rows
 from headwise.studies.masking.texts import Judge, point_tables
+from headwise.studies.prompts.answers import answers_fingerprint, summary_tables
 from headwise.studies.roles.tables import curve_rows
 from headwise.studies.score import example_table
 from headwise.sweeps.sweep import sweep
@@ -124,3 +127,58 @@ def test_scores_that_stop_early_assume_the_worst_of_groups(tiny, tasks):
         precision=0.0,
     ).table()
     assert (together["p"] > naive["p"]).mean() > 0.9
+
+
+def test_the_ratio_of_a_pair_counts_groups_once():
+    random = np.random.default_rng(5)
+    ks = [0, 2, 5, 9, 16]
+    growth = np.array([0, 0.4, 0.7, 1.1, 1.0])
+
+    def curve(slower):
+        whole = 2 + random.normal(0, 0.8, 8)
+        values = growth[:, None] ** slower * whole + random.normal(0, 0.2, (5, 8)) * (growth > 0)[:, None]
+        rows = [(k, e, values[i, e]) for i, k in enumerate(ks) for e in range(8)]
+        return pd.DataFrame(rows, columns=["k", "example", "value"])
+
+    def repeated(rows):
+        several = [rows.assign(example=rows["example"] * COPIES + copy) for copy in range(COPIES)]
+        return pd.concat(several, ignore_index=True)
+
+    curves = [curve(1.0), curve(1.6)]
+    how = {"threshold": 0.8, "defined": True, "paired": True, "seed": 0}
+    alone = ratio_row(*curves, **how)
+    groups = [f"g{i}" for i in range(8) for _ in range(COPIES)]
+    together = ratio_row(*map(repeated, curves), **how, groups=groups, other_groups=groups)
+    for name in ("ratio", "lo", "hi", "stays_lo", "stays_hi"):
+        assert together[name] == pytest.approx(alone[name], abs=1e-9, nan_ok=True)
+
+
+def test_the_answers_to_prompts_count_groups_of_problems_once():
+    random = np.random.default_rng(6)
+    rows = [
+        {
+            "condition": condition,
+            "copies": 0,
+            "seed": 0,
+            "problem": problem,
+            "right": float(random.integers(0, 2)),
+        }
+        for condition in ("none", "meaningless")
+        for problem in range(10)
+    ]
+    alone = pd.DataFrame(rows).assign(truncated=False, parsed="1")
+    several = [
+        alone.assign(problem=alone["problem"] * 3 + copy, group=alone["problem"].astype(str))
+        for copy in range(3)
+    ]
+    together = pd.concat(several, ignore_index=True)
+    first, second = (summary_tables(answers, "none", 0) for answers in (alone, together))
+    np.testing.assert_allclose(
+        second["accuracy"][["accuracy", "lo", "hi"]], first["accuracy"][["accuracy", "lo", "hi"]]
+    )
+    np.testing.assert_allclose(second["comparisons"][["lo", "hi"]], first["comparisons"][["lo", "hi"]])
+    assert (first["comparisons"]["test"].item(), second["comparisons"]["test"].item()) == (
+        "McNemar",
+        "sign flip",
+    )
+    assert answers_fingerprint(together) != answers_fingerprint(together.assign(group="x"))
