@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headwise.constraints import several
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.gating import gated
@@ -93,7 +94,9 @@ def generate(
     _check(max_new_tokens, temperature, top_p, reference, positions)
     if isinstance(prompts, str):
         raise HeadwiseError("prompts must be a list; put the one text into a list: [text]")
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    if isinstance(reference_prompts, str):
+        reference_prompts = [reference_prompts]
+    stops = tuple(several(stop))
     if "" in stops:
         raise HeadwiseError("a stop string must not be empty")
     # The last token is written, but never read.

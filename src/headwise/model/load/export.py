@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Head
+from headwise.heads import Head, head_list
 from headwise.model.sites.kinds import is_transposed
 from headwise.model.sites.probe import probe_logits, weight_dtype
 from headwise.model.sites.reach import Reach
@@ -35,7 +35,9 @@ RECORD = "headwise.json"
 """Beside the weights: which heads were gated, and by how much. Servers leave it alone."""
 
 
-def export(model: Model, heads: Sequence[Head], out: str | Path, gate: float = 0.0) -> Path:
+def export(
+    model: Model, heads: Head | str | Sequence[Head | str], out: str | Path, gate: float = 0.0
+) -> Path:
     """Write the model with the given heads at `gate` as a checkpoint folder; returns its path.
 
     0 removes a head, above 1 amplifies it. `AutoModelForCausalLM.from_pretrained(out)` loads the result; the
@@ -46,14 +48,15 @@ def export(model: Model, heads: Sequence[Head], out: str | Path, gate: float = 0
             f"{model.name} has edge gates, which no plain checkpoint can hold: its weights alone are another, dense "
             "model. Load it with headwise and give the heads as gates"
         )
+    chosen = head_list(heads)
     folder = _empty_folder(out)
-    gates = _gates(model, heads, gate)
+    gates = _gates(model, chosen, gate)
     # Which of several linear maps after an attention is its output projection is only known where it was tried.
     reach, _ = prove(model.hf, every_layer=True)
     with torch.no_grad(), baked(reach, gates):
         _save(model, folder)
     model.text.tokenizer.save_pretrained(folder)
-    record = {"model": model.name, "gate": gate, "heads": [str(Head(*head)) for head in heads]}
+    record = {"model": model.name, "gate": gate, "heads": [str(head) for head in chosen]}
     (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return folder
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headwise.constraints import Number, check_values
 from headwise.errors import HeadwiseError
 from headwise.heads import gate_numbers, ones
 from headwise.model.backward.remembered import remembering_less
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from headwise.model.model import Model
     from headwise.tasks.examples import Task
 
+CONSTRAINTS = {"seed": Number(least=0), "batch_tokens": Number(least=1)}
+"""Of every call that runs a model on examples."""
 LOGIT_BUDGET = 2**26
 """Most logits held at once, in numbers: 256 MB in float32; four times as many on an accelerator, which is idle with
 few rows."""
@@ -115,6 +118,7 @@ class Engine:
         advance: called with the number of (variant, row) pairs just finished.
         """
         check_reference(reference, positions)
+        check_values({"seed": seed, "batch_tokens": batch_tokens}, CONSTRAINTS)
         self.model, self.task, self.metric = model, task, metric
         self.reference, self.positions = reference, positions
         self.batch_tokens = batch_tokens or model.batch_tokens

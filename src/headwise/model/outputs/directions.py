@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from headwise.constraints import several
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.forward.memory import in_halves
@@ -47,6 +48,7 @@ class Directions:
 
 def directions(model: Model, right: Sequence[str], wrong: Sequence[str]) -> Directions:
     """Directions from texts that end right and texts that end wrong, read at their last token."""
+    right, wrong = several(right), several(wrong)
     if not right or not wrong:
         raise HeadwiseError(
             f"a direction from wrong to right needs texts of both kinds; got {len(right)} right and {len(wrong)} wrong"
