@@ -89,10 +89,10 @@ def load(
         tokenizer = tokenizer or _tokenizer(found, options)
     if bos is None and wants_bos is None and _family(hf).startswith("gemma"):
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
-    reach, proof = prove(hf, every_layer=check_every_layer)
+    reach, proof, capabilities = prove(hf, every_layer=check_every_layer)
     text = Text(tokenizer, wants_bos) if tokenizer is not None else None
     budget = batch_tokens or tokens_at_once(entry_device(hf))
-    model = Model(hf, text, label, reach, proof, budget, compile)
+    model = Model(hf, text, label, reach, proof, capabilities, budget, compile)
     model.edge_gates, model.origin = gates, where_from
     return model
 
