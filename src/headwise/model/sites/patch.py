@@ -70,7 +70,7 @@ def attention_named(model: nn.Module, rename: Callable[[str], str | None]) -> It
 def name_attention(model: nn.Module, rename: Callable[[str], str | None]) -> list[tuple[Any, str]]:
     """Let the model's configurations name another attention implementation from now on.
 
-    rename: from the name there is to the new one; None leaves it. Returns every changed configuration with its old name.
+    rename: from the name there is to the new one; None leaves it. Returns each changed configuration and its old name.
     """
     configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
     changed = []
