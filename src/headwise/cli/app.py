@@ -62,7 +62,7 @@ def check(
         model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, check_every_layer=True
     )
     layers, heads = loaded.shape
-    sites, proof = loaded.reach.sites, loaded.proof
+    sites, proof, midway = loaded.reach.sites, loaded.proof, loaded.capabilities.enter_midway
     dtype_name = str(loaded.dtype).removeprefix("torch.")
     exactly = "exactly" if proof.noise == 0 else f"within the device's own noise of {proof.noise:.1e}"
     kv_heads, head_size = _span([s.kv_heads for s in sites]), _span([s.head_dim for s in sites])
@@ -74,7 +74,7 @@ def check(
         f"  a gate at 0      zeroed columns of the output projection, largest gap {proof.largest_gap:.1e} "
         f"({proof.sites_checked} of {len(sites)} layers)",
         f"  fired            {len(sites)} of {len(sites)} layers with attention",
-        f"  prefix reuse     {'yes' if proof.reuse else 'no: ' + '; '.join(proof.notes)}",
+        f"  prefix reuse     {'yes' if midway else 'no: blocks exchange more than the residual stream'}",
         f"  seconds          {time.perf_counter() - started:.1f} (proof {proof.seconds:.1f})",
     ]
     if layers > len(sites):
@@ -523,7 +523,7 @@ def _flushed(further: str = "") -> int:
 def _out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
-    from headwise.model.forward.memory import out_of_memory
+    from headwise.model.forward.out_of_memory import out_of_memory
 
     return out_of_memory(error)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.model.generation.decode import Batch
+from headwise.model.forward.decode import Batch
 from headwise.model.model import Model
 from headwise.sparsify.openings import OPENINGS, QUESTIONS
 
@@ -86,7 +86,7 @@ def _from_chat(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
 
 @torch.no_grad()
 def _continued(hf: torch.nn.Module, starts: list[list[int]], length: int, seed: int) -> Tensor:
-    batch = Batch(hf, starts, 0, cached=True)
+    batch = Batch(hf, starts)
     generator = torch.Generator(batch.ids.device).manual_seed(seed)
     for _ in range(length - batch.width):
         # The largest of logit + Gumbel noise is a draw from the softmax, without sorting or summing it.

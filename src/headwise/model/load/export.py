@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, head_list
+from headwise.model.forward.gate import same_gates
+from headwise.model.forward.run import Pass, run
 from headwise.model.sites.kinds import is_transposed
-from headwise.model.sites.probe import probe_logits, weight_dtype
+from headwise.model.sites.probe import probe_input, probe_logits, weight_dtype
 from headwise.model.sites.reach import Reach
 from headwise.model.sites.sites import Site
 from headwise.model.verify.proof import prove
@@ -52,7 +54,7 @@ def export(
     folder = _empty_folder(out)
     gates = _gates(model, chosen, gate)
     # Which of several linear maps after an attention is its output projection is only known where it was tried.
-    reach, _ = prove(model.hf, every_layer=True)
+    reach, _, _ = prove(model.hf, every_layer=True)
     with torch.no_grad(), baked(reach, gates):
         _save(model, folder)
     model.text.tokenizer.save_pretrained(folder)
@@ -142,11 +144,8 @@ def _scale(site: Site, gates: np.ndarray) -> None:
 
 
 def _gated_logits(reach: Reach, gates: np.ndarray) -> Tensor:
-    def gate(layer: int, z: Tensor) -> Tensor:
-        return z * torch.from_numpy(gates[layer, : z.shape[2]]).to(z.device, z.dtype)[:, None]
-
-    with reach.visiting(gate):
-        return probe_logits(reach.model)
+    asked = Pass(ids=probe_input(reach.model), heads=same_gates(gates))
+    return run(reach.model, asked, reach).logits
 
 
 def _limit(model: nn.Module, logits: Tensor) -> float:

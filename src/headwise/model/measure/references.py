@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.model.forward.memory import in_halves
+from headwise.model.forward.out_of_memory import example_too_large, in_halves
 from headwise.model.forward.schedule import batches
 from headwise.model.tokens.encode import Row, pad_right
 from headwise.model.tokens.text import Text
@@ -111,7 +111,7 @@ def mean_outputs(
         )
     sums: dict[int, Tensor] = {}
 
-    def add(numbers: list[int]) -> None:
+    def add(numbers: Sequence[int]) -> None:
         ids = pad_right([rows[n].ids for n in numbers])
         lengths = torch.tensor([len(rows[n].ids) for n in numbers])
         real = torch.arange(ids.shape[1])[None, :] < lengths[:, None]
@@ -124,6 +124,6 @@ def mean_outputs(
             sums[layer] = sums[layer] + found if layer in sums else found
 
     for numbers in batches([len(row.ids) for row in rows], batch_tokens):
-        in_halves(numbers, add)
+        in_halves(numbers, add, example_too_large)
     count = len(rows) if by_position else sum(len(row.ids) for row in rows)
     return {layer: (total / count).to(model.dtype) for layer, total in sums.items()}

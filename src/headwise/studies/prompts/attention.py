@@ -21,9 +21,9 @@ from torch import nn
 from headwise import stats
 from headwise.heads import Head
 from headwise.model.arm.arm import arm
-from headwise.model.arm.mlp_gates import mlp_gates, watching_gates
+from headwise.model.arm.mlp_gates import mlp_gates, seen_gates
 from headwise.model.attention.attention import attention
-from headwise.model.forward.unembed import logits_at
+from headwise.model.forward.run import Pass
 from headwise.model.model import Model
 from headwise.model.tokens.spans import Located, aligned
 from headwise.studies.prompts.measures import (
@@ -157,11 +157,14 @@ def _look(
             keys=(0,),
             batch_tokens=batch_tokens,
         )
-        with torch.inference_mode(), watching_gates(gates, see), model.visiting(note):
-            # Not `model.logits`, which leaves out most of the last MLP.
-            logits_at(
-                model.hf, torch.tensor([prompt.ids], device=model.device), torch.zeros(1, 1, dtype=torch.long)
-            )
+        asked = Pass(
+            ids=torch.tensor([prompt.ids], device=model.device),
+            scored=torch.zeros(1, 1, dtype=torch.long),
+            heads=note,
+            modules=seen_gates(gates, see),
+        )
+        with torch.inference_mode():
+            model.run_whole(asked)  # `run` leaves out most of the last MLP
     rows = found.rows if len(picked) else found.rows[:, :0]
     return _Seen(found.profile, rows, [outputs[layer] for layer in sorted(outputs)], activations)
 
