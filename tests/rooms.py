@@ -32,13 +32,7 @@ ROOM_OF: dict[str, str] = {
     "metrics": "metrics", "scores": "scores", "sweeps": "sweeps", "studies": "studies", "runs": "runs",
     "studies/*/charts.py": "study pages", "studies/*/findings.py": "study pages",
     "report": "report", "explore": "explore", "sparsify": "sparsify", "cli": "cli",
-    # Where files stand that have not moved yet.
-    "online.py": "hub", "model/hub.py": "hub", "plugins.py": "registry",
-    "plain_yaml.py": "files", "runs/disk.py": "files",
-    "figures": "charts", "report/about": "study pages",
-    "heads.py": "heads", "heads_file.py": "heads", "controls.py": "heads",
-    "sparsify.py": "sparsify", "sparsifying": "sparsify",
-    "cli.py": "cli", "listing.py": "cli", "showing.py": "cli", "demo.py": "cli", "harness.py": "cli",
+    "constraints.py": "registry", "progress.py": "files", "harness.py": "cli",
 }  # fmt: skip
 """Room by path below src/headwise: a file, or a folder with all that is in it. `*` stands for one folder; the longest
 path that fits wins."""

@@ -72,12 +72,12 @@ def name_attention(model: nn.Module, rename: Callable[[str], str | None]) -> lis
 
     rename: from the name there is to the new one; None leaves it. Returns each changed configuration and its old name.
     """
-    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
-    changed = []
+    configs: dict[int, Any] = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+    changed: list[tuple[Any, str]] = []
     for config in configs.values():
-        own = getattr(config, _NAME, None)
+        own: str | None = getattr(config, _NAME, None)
         new = rename(own) if own is not None else None
-        if new is not None:
+        if own is not None and new is not None:
             setattr(config, _NAME, new)
             changed.append((config, own))
     return changed
