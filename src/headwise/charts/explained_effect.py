@@ -22,9 +22,10 @@ COLOURS = (
 )
 """Of the first pair, the second, the third; then again."""
 CONTROLS = {
-    "random": ("random order", "-"),
-    "random_layer": ("random, same layers", (0, (4, 2))),
+    "random": ("random heads", "-"),
+    "random_layer": ("random heads, same layers", (0, (4, 2))),
 }
+"""Of each kind of control its name and its line. None holds one of the order's own first k heads."""
 FEW = 0.1
 """Share of the heads: where all curves reach the threshold before it, the axis of heads is a square root."""
 _LONGEST_NAME = 30
@@ -40,7 +41,8 @@ def explained_panels(
 ) -> Any:
     """One panel per task: the explained effect of each model's first k heads, with its interval over examples.
 
-    curves: the rows of `curves` of one order, with its controls (thin grey, the mean of their draws).
+    curves: the rows of `curves` of one order, with its controls: thin grey, the mean of their draws and an interval
+        over draws and examples; they end where too few heads are left besides the order's own.
     members: which models form a pair, and in which role; by default each model stands alone.
     ratios: a dashed segment joins the dense and the sparse model's curve at the threshold and says how many
         times more heads the dense one needs, with its interval. Returns a matplotlib figure.
@@ -50,7 +52,7 @@ def explained_panels(
     table = curves[curves["metric"] == EXPLAINED]
     shown = _members(table) if members is None else members[members["model"].isin(table["model"])]
     tasks = list(dict.fromkeys(shown["task"]))
-    few = few_heads(table, threshold)
+    few, note = few_heads(table, threshold), moved_note(table)
     columns = min(COLUMNS, len(tasks))
     rows = math.ceil(len(tasks) / columns)
     size = (4.6, 3.2) if len(tasks) == 1 else (2.75 * columns + 0.4, 2.55 * rows + 0.2)
@@ -61,7 +63,7 @@ def explained_panels(
             own = table[table["task"] == task]
             together = shown[shown["task"] == task]
             if controls:
-                _draw_controls(panel, own)
+                _draw_controls(panel, own, note)
             _draw_curves(panel, own, together)
             _limits(panel, own, few)
             if ratios is not None:
@@ -80,12 +82,13 @@ def explained_panels(
     return figure
 
 
-_CHANCE = {label for label, _ in CONTROLS.values()}
+def _is_chance(label: str) -> bool:
+    return any(label.startswith(name) for name, _ in CONTROLS.values())
 
 
 def _entries(panel: Any, chance: bool) -> tuple[list[Any], list[str]]:
     handles, labels = panel.get_legend_handles_labels()
-    found = [(h, label) for h, label in zip(handles, labels, strict=True) if (label in _CHANCE) == chance]
+    found = [(h, label) for h, label in zip(handles, labels, strict=True) if _is_chance(label) == chance]
     return [h for h, _ in found], [label for _, label in found]
 
 
@@ -136,19 +139,41 @@ def _draw_curves(panel: Any, table: pd.DataFrame, members: pd.DataFrame) -> None
         panel.plot(own["k"], own["value"], style, color=colour, label=name, linewidth=1.6)
 
 
-def _draw_controls(panel: Any, table: pd.DataFrame) -> None:
+def mean_of_draws(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows without single draws of a control where the mean over its draws is there, with its interval."""
+    keys = ["model", "task", "order", "series", "metric"]
+    if "draw" not in table or table.empty:
+        return table
+    pooled = table["draw"].isna().groupby([table[key] for key in keys], sort=False).transform("any")
+    return table[table["draw"].isna() | ~pooled]
+
+
+def moved_note(table: pd.DataFrame) -> str:
+    """How many heads of the layer-matched draws came from other layers, at most; empty where none did."""
+    if "moved" not in table:
+        return ""
+    own = table[(table["series"] == "random_layer") & (table["moved"].fillna(0) > 0)]
+    if own.empty:
+        return ""
+    most = own.iloc[int(own["moved"].astype(int).to_numpy().argmax())]
+    return f"up to {int(most['moved'])} of {int(most['k'])} from the nearest layers"
+
+
+def _draw_controls(panel: Any, table: pd.DataFrame, note: str) -> None:
     for kind, (label, style) in CONTROLS.items():
-        of_kind = table[(table["series"] == kind) & table["value"].notna()]
+        of_kind = mean_of_draws(table[(table["series"] == kind) & table["value"].notna()])
+        name = f"{label} ({note})" if note and kind == "random_layer" else label
         for number, (_, own) in enumerate(of_kind.groupby("model", sort=False)):
-            mean = own.groupby("k")["value"].mean()
+            mean = own.groupby("k")[["value", "lo", "hi"]].mean()
+            panel.fill_between(mean.index, mean["lo"], mean["hi"], color="0.65", alpha=0.15, linewidth=0)
             # One entry of the legend for all models: which is which does not matter, they are chance.
             panel.plot(
                 mean.index,
-                mean,
+                mean["value"],
                 linestyle=style,
                 color="0.65",
                 linewidth=0.8,
-                label=None if number else label,
+                label=None if number else name,
                 zorder=1,
             )
 

@@ -157,7 +157,7 @@ def test_a_long_text_done_in_blocks_of_queries_gives_the_same_output(sparse_fold
 def test_a_sparse_model_passes_every_proof_and_the_engine_takes_it(sparse_folder):
     model = hw.load(sparse_folder, device="cpu", check_every_layer=True)
     assert model.proof.sites_checked == 4
-    assert model.proof.reuse
+    assert model.capabilities.enter_midway
     assert model.name == "thin"
     task = word_task()
     exact = score(model, task, "ablation")
@@ -312,14 +312,14 @@ def test_a_companion_with_one_changed_byte_or_a_missing_file_is_refused_by_the_f
 
 
 def test_a_companion_is_hashed_once_in_a_process(installed, monkeypatch):
-    from headwise.model.load import companions
+    from headwise.model.load import bundled, companions
 
     hashed = []
-    real = companions._sha256
-    monkeypatch.setattr(companions, "_sha256", lambda content: hashed.append(len(content)) or real(content))
+    real = bundled._sha256
+    monkeypatch.setattr(bundled, "_sha256", lambda path: hashed.append(path.name) or real(path))
     for _ in range(3):
         assert companions.companion_folder("smollm2-sparse") == installed / "smollm2-sparse"
-    assert len(hashed) == 4  # the manifest and three files
+    assert sorted(hashed) == sorted(["manifest.json", adapter.WEIGHTS, adapter.GATES, adapter.CONFIG])
 
 
 def test_the_package_of_companions_is_not_imported(installed):

@@ -6,14 +6,13 @@ where it is installed, or in `companions/` of the clone that this file is in.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from headwise.errors import HeadwiseError
+from headwise.model.load.bundled import sha256_once
 from headwise.model.sparse.adapter import is_adapter
 
 PACKAGE, MANIFEST = "headwise_companions", "manifest.json"
@@ -78,17 +77,14 @@ def _root() -> Path | None:
     return next((place for place in (*places, clone) if (place / MANIFEST).is_file()), None)
 
 
-@cache  # what is good is hashed once in a process
 def _check(root: Path, alias: str) -> None:
     """Refuse a companion whose files are not those that this version of headwise was made for."""
     try:
-        manifest = (root / MANIFEST).read_bytes()
-        wrong = [MANIFEST] if _sha256(manifest) != MANIFEST_SHA256 else []
-        if not wrong:
-            files = {
-                n: entry["sha256"] for n, entry in json.loads(manifest).items() if n.startswith(f"{alias}/")
-            }
-            wrong = [n for n, digest in files.items() if _sha256((root / n).read_bytes()) != digest]
+        files = {MANIFEST: MANIFEST_SHA256}
+        if sha256_once(root / MANIFEST) == MANIFEST_SHA256:
+            listed = json.loads((root / MANIFEST).read_text(encoding="utf-8")).items()
+            files = {name: entry["sha256"] for name, entry in listed if name.startswith(f"{alias}/")}
+        wrong = [name for name, digest in files.items() if sha256_once(root / name) != digest]
     except OSError as error:
         raise HeadwiseError(f"{error.filename} cannot be read ({error.strerror}); {_INSTALL}") from error
     if wrong:
@@ -96,7 +92,3 @@ def _check(root: Path, alias: str) -> None:
             f"{root / wrong[0]} is not the file that this version of headwise was made for (its SHA-256 differs); "
             f"{_INSTALL}"
         )
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

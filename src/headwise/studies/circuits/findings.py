@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.explained_effect import COLOURS, CONTROLS, EXPLAINED, effect_range, few_heads, root_ticks
+from headwise.charts.explained_effect import (
+    COLOURS,
+    CONTROLS,
+    EXPLAINED,
+    effect_range,
+    few_heads,
+    mean_of_draws,
+    moved_note,
+    root_ticks,
+)
 from headwise.charts.interactive import colour_bar, curve, joined, rounded
 from headwise.charts.section import Chart, Finding, Panel, Section, head_rows, register
 from headwise.charts.words import task_title
@@ -43,9 +52,11 @@ def _curves(
 ) -> Chart:
     kept = curves["action"].iloc[0] == "keep"
     curves = curves[curves["metric"] == EXPLAINED]
+    draws, note = _draws(curves), moved_note(curves)
+    curves = mean_of_draws(curves)
     curves = curves.groupby(["model", "task", "order", "by", "series", "k"], sort=False, as_index=False).agg(
         {"value": "mean", "lo": "mean", "hi": "mean", "n": "first"}
-    )  # a control's draws are shown as their mean
+    )  # a run of an earlier version has a control's draws alone
     few = few_heads(curves, threshold)
     place = np.sqrt if few else np.asarray
     curves = curves.assign(place=place(curves["k"].to_numpy(dtype=float)))
@@ -63,7 +74,7 @@ def _curves(
         owners: dict[str, str] = {}
         for (model, _order, by, series), rows in part.groupby(["model", "order", "by", "series"], sort=False):
             if series in CONTROLS:
-                traces.append(_control(rows, str(model), str(series), first=str(series) not in seen))
+                traces += _control(rows, str(model), str(series), first=str(series) not in seen)
                 seen.add(str(series))
                 continue
             name = f"{model}, {series}"
@@ -91,8 +102,10 @@ def _curves(
         title="How much of the behaviour the first k heads explain",
         panels=panels,
         caption=("0 is no head kept, 1 the whole model; every other head is" if kept else _MASKED)
-        + " replaced by its reference. Bands are 95 % over examples; grey lines are random orders. The dashed "
-        "segment joins two models where they first reach the threshold and carries the ratio of their heads.",
+        + " replaced by its reference. Bands are 95 % over examples. "
+        + _about_controls(draws, note)
+        + "The dashed segment joins two models where they first reach the threshold and carries the ratio of their "
+        "heads.",
         columns=2,
         least=400,
         height=300,
@@ -100,15 +113,33 @@ def _curves(
     )
 
 
-def _control(rows: pd.DataFrame, model: str, series: str, first: bool) -> dict[str, Any]:
-    """A thin grey line without its band, which would hide the curves; one entry of the legend for all models."""
+def _draws(curves: pd.DataFrame) -> int:
+    """How many draws a control has."""
+    numbers = (
+        curves.loc[curves["series"].isin(CONTROLS), "draw"] if "draw" in curves else pd.Series(dtype=float)
+    )
+    return int(numbers.nunique())
+
+
+def _about_controls(draws: int, note: str) -> str:
+    if not draws:
+        return ""
+    moved = f" (in the same layers: {note}, where a layer has too few others)" if note else ""
+    return (
+        f"Grey: the mean of {draws} draws of as many other heads, never one of the curve's own first k{moved}, with "
+        "95 % bands over draws and examples; it ends where too few other heads are left. "
+    )
+
+
+def _control(rows: pd.DataFrame, model: str, series: str, first: bool) -> list[dict[str, Any]]:
+    """A thin grey line and its pale band; one entry of the legend for all models."""
     name, _ = CONTROLS[series]
     dash = "solid" if series == "random" else "dash"
-    line = curve(rows, name=name, colour="#9aa0a6", x="place", said="k", dash=dash, first=first)[-1]
+    *band, line = curve(rows, name=name, colour="#9aa0a6", x="place", said="k", dash=dash, first=first)
     line["line"]["width"] = 1
     line["text"] = [model] * len(rows)
     line["hovertemplate"] = "%{text}, " + line["hovertemplate"]
-    return line
+    return [*band, line]
 
 
 def _root_axis(most: int) -> dict[str, Any]:

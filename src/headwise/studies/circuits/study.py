@@ -20,15 +20,16 @@ from headwise.charts.style import file_name, save
 from headwise.runs import RunFolder, execute, read_table
 from headwise.studies.base import register
 from headwise.studies.circuits.cells import Work
-from headwise.studies.circuits.settings import CircuitsSettings, check
+from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.workbench import Workbench
+from headwise.sweeps.sweep import DRAWS
 
 log = logging.getLogger("headwise")
 
 # Counted in forward rows per example of a half: ranking about 22 (5 slopes, each with its reference), a curve
-# points + 8, controls 6 per draw. Two models on the four tasks (116 tokens over one example of each) are then
-# about 290,000 tokens, and 65,000 with `quick`; two cores do some 500 a second.
-QUICK = {"n": 12, "points": 11, "draws": 1}
+# points + 8, controls 7 per draw (4 with `quick`). Two models on the four tasks (116 tokens over one example of each)
+# are then about 560,000 tokens, and 85,000 with `quick`; two cores do some 500 a second.
+QUICK = {"n": 12, "points": 11, "draws": DRAWS}
 """The most of each with `quick`, which also leaves out the layer-matched control."""
 
 
@@ -38,7 +39,6 @@ QUICK = {"n": 12, "points": 11, "draws": 1}
     settings=CircuitsSettings,
 )
 def carry_out(settings: CircuitsSettings, bench: Workbench, folder: RunFolder) -> None:
-    check(settings)
     if settings.quick:
         settings = replace(settings.at_most(**QUICK), controls=settings.controls[:1])
     work = Work(settings, bench)
@@ -63,7 +63,7 @@ def _draw(folder: RunFolder, threshold: float) -> None:
     place = folder.path / "figures"
     for series in dict.fromkeys(summary["series"]):
         figure = explained_panels(
-            curves[(curves["order"] == series) | (curves["series"] == "random")],
+            curves[curves["order"] == series],
             members=members,
             ratios=None if ratios is None else ratios[ratios["series"] == series],
             threshold=threshold,

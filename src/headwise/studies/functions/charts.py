@@ -64,7 +64,8 @@ def overlap_matrix(table: pd.DataFrame) -> Any:
     """How far the heads of each two abilities are the same, one matrix per method.
 
     `table` holds the rows of `overlap` of one model. A number is the Jaccard index of the two sets of heads
-    before the elbow; the number of heads stands beside the ability's name. Returns a matplotlib figure.
+    before the elbow. Beside the ability's name stand how many these are and, for a score with a sign, how many heads
+    have q < .05: a head before the elbow need not be told from 0. Returns a matplotlib figure.
     """
     from matplotlib.figure import Figure
 
@@ -81,7 +82,7 @@ def overlap_matrix(table: pd.DataFrame) -> Any:
             part = table[table["method"] == method]
             values = part.pivot(index="task", columns="other", values="jaccard").loc[abilities, abilities]
             image = panel.imshow(values.to_numpy(), cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
-            counts = part.drop_duplicates("task").set_index("task")["heads"]
+            counts = _counts(part)
             names = [f"{a} ({counts[a]})" for a in abilities] if panel is panels[0, 0] else None
             places = range(len(abilities))
             panel.set_yticks(places, names or [f"({counts[a]})" for a in abilities])
@@ -93,9 +94,21 @@ def overlap_matrix(table: pd.DataFrame) -> Any:
                 panel.text(column, row, _short(value), ha="center", va="center", color=colour, fontsize=7)
         figure.colorbar(image, ax=panels, label="Jaccard index of the heads before the elbow", shrink=0.8)
         figure.suptitle(
-            f"Heads that abilities share, {table['model'].iloc[0]} (in brackets: heads)", fontsize=10
+            f"Heads that abilities share, {table['model'].iloc[0]} (in brackets: heads before the elbow; with q < .05)",
+            fontsize=10,
         )
     return figure
+
+
+def _counts(part: pd.DataFrame) -> dict[str, str]:
+    """Of each ability the heads before the elbow and, where there is a test, those with q < .05."""
+    counts = {}
+    for row in part.drop_duplicates("task").to_dict("records"):
+        tested = row.get("significant")
+        counts[row["task"]] = (
+            f"{row['heads']}" if tested is None or pd.isna(tested) else f"{row['heads']}; {tested}"
+        )
+    return counts
 
 
 def _short(value: float) -> str:

@@ -23,12 +23,12 @@ def section(run: Run) -> Section:
         for (model, method), part in scores.groupby(["model", "method"], sort=False)
     ]
     charts += [_shared(model, part) for model, part in by_model(overlap)]
-    findings = [*_abilities(run.table("elbows"), overlap), *_probe(run.table("probe"))]
+    findings = [*_abilities(run.table("elbows"), overlap, scores), *_probe(run.table("probe"))]
     return Section(findings=findings, charts=charts, heads=head_rows(scores))
 
 
-def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame) -> list[Finding]:
-    """How many heads each ability takes, and how far abilities share them, by each causal method."""
+def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame, scores: pd.DataFrame) -> list[Finding]:
+    """How many heads each ability takes, by the elbow and by test, and how far abilities share them, by method."""
     found = []
     for (model, method), rows in elbows.groupby(["model", "method"], sort=False):
         if method == "probe":
@@ -36,8 +36,9 @@ def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame) -> list[Finding]:
         in_order = rows.sort_values("heads", kind="stable")
         least, most = in_order.iloc[0], in_order.iloc[-1]
         sentence = (
-            f"By {method}, an ability of {model} rests on {least['heads']} ({least['task']}) to {most['heads']} "
-            f"({most['task']}) of {most['of']} heads"
+            f"By {method}, the elbow of an ability of {model} comes after {least['heads']} ({least['task']}) to "
+            f"{most['heads']} ({most['task']}) of {most['of']} heads; "
+            + _tested(scores[(scores["model"] == model) & (scores["method"] == method)])
         )
         pairs = overlap[
             (overlap["model"] == model)
@@ -47,10 +48,21 @@ def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame) -> list[Finding]:
         if len(pairs):
             shared, chance = pairs["jaccard"].mean(), pairs["by_chance"].mean()
             sentence += (
-                f"; two abilities share {shared:.0%} of theirs on average, where chance gives {chance:.0%}"
+                f"; two abilities share {shared:.0%} of the heads before their elbows on average, where chance gives "
+                f"{chance:.0%}"
             )
         found.append(Finding(sentence=sentence + ".", weight=0.5))
     return found
+
+
+def _tested(scores: pd.DataFrame) -> str:
+    """How many heads are told from 0: a head before the elbow need not be."""
+    if scores["q"].isna().all():
+        return "the method has no test of single heads"
+    counts = (scores["q"] < 0.05).groupby(scores["task"], sort=False).sum().sort_values(kind="stable")
+    without = int((counts == 0).sum())
+    said = f"{counts.iloc[0]} ({counts.index[0]}) to {counts.iloc[-1]} ({counts.index[-1]}) have q < .05"
+    return said + (f", none in {without} of {len(counts)} abilities" if without else "")
 
 
 def _probe(table: pd.DataFrame) -> list[Finding]:
@@ -88,10 +100,26 @@ def _shared(model: str, overlap: pd.DataFrame) -> Chart:
     return Chart(
         title=f"Heads that abilities share, {model}",
         panels=panels,
-        caption="Of the heads before the elbow: shared ones over all in either list.",
+        caption="Of the heads before the elbow: shared ones over all in either list. A head before the elbow need not "
+        "be told from 0; `significant` counts those with q < .05.",
         columns=2,
         least=440,
         height=460,
         gap=160,
-        table=overlap[["method", "task", "other", "jaccard", "by_chance", "heads", "other_heads"]],
+        table=overlap[
+            [
+                name
+                for name in (
+                    "method",
+                    "task",
+                    "other",
+                    "jaccard",
+                    "by_chance",
+                    "heads",
+                    "other_heads",
+                    "significant",
+                )
+                if name in overlap
+            ]
+        ],
     )
