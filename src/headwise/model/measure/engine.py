@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.constraints import Number, check_values
 from headwise.errors import HeadwiseError
 from headwise.heads import gate_numbers, ones
 from headwise.model.backward.recompute import feed_forward_parts
@@ -31,13 +30,12 @@ from headwise.model.forward.out_of_memory import fits, in_halves
 from headwise.model.forward.schedule import alike, batch_size, queues
 from headwise.model.measure.metric import Metric
 from headwise.model.measure.rows import Block, Intervention, Rows
+from headwise.settings import Count, Seed, Settings
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
     from headwise.tasks.examples import Task
 
-CONSTRAINTS = {"seed": Number(least=0), "batch_tokens": Number(least=1)}
-"""Of every call that runs a model on examples."""
 LOGIT_BUDGET = 2**26
 """Most logits held at once, in numbers: 256 MB in float32; four times as many on an accelerator, which is idle with
 few rows."""
@@ -45,6 +43,13 @@ CPU_FILLED = 1024
 """Tokens that keep two cores as busy as more would; a backward pass, which keeps every layer, has twice as many."""
 GRADIENT_RECOMPUTE = 0.5
 """Share of the blocks whose feed-forward parts a backward pass on a CPU computes again."""
+
+
+class CallSettings(Settings):
+    """What every call that runs a model on examples is told and has to check."""
+
+    seed: Seed = 0
+    batch_tokens: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class Engine:
         sixteenth more.
         advance: called with the number of (variant, row) pairs just finished.
         """
-        check_values({"seed": seed, "batch_tokens": batch_tokens}, CONSTRAINTS)
+        CallSettings(seed=seed, batch_tokens=batch_tokens)
         self.model, self.task, self.metric = model, task, metric
         self.reference, self.positions = reference, positions
         self.batch_tokens = batch_tokens or model.batch_tokens
