@@ -124,7 +124,10 @@ def passes(function: Callable[[Any], Any]) -> AfterValidator:
 
 
 def _plain(value: Any, name: str) -> Any:
-    """Lists as tuples, because settings do not change; numpy's numbers are numbers too; a whole number has at most 64 bits, as everything that reads it later has."""
+    """Lists as tuples, because settings do not change; numpy's numbers as numbers.
+
+    A whole number has at most 64 bits, as everything that reads it later has.
+    """
     if isinstance(value, list | tuple):
         return tuple(_plain(item, name) for item in value)
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():

@@ -126,7 +126,8 @@ FREE |= {
     "held_out",
 }
 FREE |= {"fit", "arm", "pairs", "dense", "truncate", "models", "floor", "strengths", "bias"}
-"""Settings of which anything of the right type (a number: if it is finite) may be right, and those that are settings themselves."""
+"""Settings of which anything of the right type (a number: if it is finite) may be right, and those
+that are settings themselves."""
 
 
 @pytest.mark.parametrize("kind", [*(one.settings for one in studies().values()), SparsifySettings])

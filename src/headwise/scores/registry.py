@@ -19,8 +19,8 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Scores
 from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
-from headwise.model.measure.engine import CallSettings, Engine
-from headwise.model.measure.references import check_reference
+from headwise.model.measure.engine import Engine
+from headwise.model.measure.references import CallSettings, check_reference
 from headwise.model.model import Model
 from headwise.registry import Registry
 from headwise.settings import Settings

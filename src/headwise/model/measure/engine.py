@@ -29,8 +29,8 @@ from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.out_of_memory import fits, in_halves
 from headwise.model.forward.schedule import alike, batch_size, queues
 from headwise.model.measure.metric import Metric
+from headwise.model.measure.references import CallSettings
 from headwise.model.measure.rows import Block, Intervention, Rows
-from headwise.settings import Count, Seed, Settings
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -43,13 +43,6 @@ CPU_FILLED = 1024
 """Tokens that keep two cores as busy as more would; a backward pass, which keeps every layer, has twice as many."""
 GRADIENT_RECOMPUTE = 0.5
 """Share of the blocks whose feed-forward parts a backward pass on a CPU computes again."""
-
-
-class CallSettings(Settings):
-    """What every call that runs a model on examples is told and has to check."""
-
-    seed: Seed = 0
-    batch_tokens: Count | None = None
 
 
 @dataclass(frozen=True)
