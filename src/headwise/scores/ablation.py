@@ -52,7 +52,7 @@ class AblationOptions(Settings):
 
     @property
     def early(self) -> bool:
-        """Whether heads are run on fewer examples than there are."""
+        """Whether heads are run on fewer examples than there are, which not every metric allows (`check_metric`)."""
         return self.precision is not None or self.top is not None
 
 
@@ -94,11 +94,6 @@ def _adaptive(setup: Setup, engine: Engine, asked: AblationOptions) -> np.ndarra
     """The engine's side: attribution once, then the pairs that the statistics ask for."""
     top, confidence = asked.top, asked.confidence
     metric, heads = setup.metric, setup.model.heads()
-    if not metric.differentiable:
-        raise HeadwiseError(
-            f"the metric {metric.name!r} takes few values, and a head may do nothing on a few examples and much on "
-            "others; to stop early use one such as logit_diff or logprob, or leave precision and top out"
-        )
     layers, numbers = (np.array(part) for part in zip(*heads, strict=True))
     attribution = None
     if (

@@ -154,8 +154,9 @@ def method(name: str) -> Method:
     return METHODS.get(name)
 
 
-def check_method_options(options: Mapping[str, Any], chosen: Sequence[str]) -> None:
-    """An option that none of the chosen methods takes is refused, with the methods that do; so is a wrong value."""
+def check_methods(chosen: Sequence[str], options: Mapping[str, Any], metric: str | None) -> None:
+    """Refuse an option that none of the chosen methods takes, naming those that do; a wrong value; a metric (by default
+    each task's own) that does not suit a method."""
     known = {name: method(name).options for name in chosen}
     for option in options:
         if any(option in takes for takes in known.values()):
@@ -168,15 +169,23 @@ def check_method_options(options: Mapping[str, Any], chosen: Sequence[str]) -> N
             )
         raise unknown("option of the methods", option, {name for takes in known.values() for name in takes})
     for name, takes in known.items():
-        method(name).settings(**{option: value for option, value in options.items() if option in takes})
+        own = {option: value for option, value in options.items() if option in takes}
+        method(name).settings(**own)
+        if metric is not None:
+            check_metric(method(name), metric_named(metric), own)
 
 
-def check_metric(chosen: Method, measured: Metric) -> None:
-    """Refuse a metric without a slope for a method that reads it."""
+def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -> None:
+    """Refuse a metric without slope for a method that reads it, and one of few values for a method that stops early."""
     if chosen.first_order and not measured.first_order:
         raise HeadwiseError(
             f"the method {chosen.name!r} reads the gradient at full gates, where the metric {measured.name!r} has "
             "none; use logit_diff or logprob, or the method 'ablation'"
+        )
+    if getattr(chosen.settings(**options), "early", False) and not measured.differentiable:
+        raise HeadwiseError(
+            f"the metric {measured.name!r} takes few values, and a head may do nothing on a few examples and much on "
+            "others; to stop early use one such as logit_diff or logprob, or leave precision and top out"
         )
 
 
@@ -208,7 +217,7 @@ def score(
     check_reference(reference, positions)
     CallSettings(seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
-    check_metric(chosen, measured)
+    check_metric(chosen, measured, options)
     setup = Setup(model, task, measured, reference, positions, seed, reference_task, batch_tokens, advance)
     examples = chosen.run(setup, **options)
     examples = np.where(model.exists, examples, np.nan)

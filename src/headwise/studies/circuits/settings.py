@@ -9,8 +9,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
-from headwise.metrics import metric
-from headwise.scores.registry import check_method_options, check_metric, method
+from headwise.scores.registry import check_methods
 from headwise.settings import Count, Settings, Several, Text, not_empty, one_of, passes
 from headwise.studies.settings.shared import (
     RANKINGS,
@@ -111,10 +110,7 @@ class CircuitsSettings(StudySettings):
         return self
 
     def _check(self) -> None:
-        check_method_options(self.method_options, self.orders)
-        if self.metric is not None:
-            for name in self.orders:
-                check_metric(method(name), metric(self.metric))
+        check_methods(self.orders, self.method_options, self.metric)
         for pair in self.pairs:
             names = list(pair.members.values())
             if len(set(names)) < len(names):

@@ -100,8 +100,7 @@ class MaskingSettings(StudySettings):
         for option in self.method_options:
             if option not in options:
                 raise unknown(f"option of method {self.method!r}", option, options)
-        chosen.settings(**self.method_options)
-        check_metric(chosen, metric(self.metric))
+        check_metric(chosen, metric(self.metric), self.method_options)
         return self
 
     def before_run(self) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from headwise.metrics import metric
-from headwise.scores.registry import check_method_options, check_metric, method
+from headwise.scores.registry import check_methods
 from headwise.settings import Count
 from headwise.studies.settings.shared import (
     MethodNames,
@@ -41,8 +40,5 @@ class ScoreSettings(StudySettings):
 
     @model_validator(mode="after")
     def _methods_fit(self) -> Self:
-        check_method_options(self.method_options, self.methods)
-        if self.metric is not None:
-            for name in self.methods:
-                check_metric(method(name), metric(self.metric))
+        check_methods(self.methods, self.method_options, self.metric)
         return self
