@@ -35,7 +35,13 @@ def test_the_table_of_heads_holds_every_row_of_the_scores(make_run, tmp_path):
 def test_a_map_has_each_score_at_its_layer_and_head(make_run, tmp_path):
     table = score_table("tiny", "ioi", "ablation", (3, 4))
     page = write_report([make_run("a", "score", {"scores": table})], tmp_path / "r.html").read_text()
-    (panel,) = data_of(page)["charts"]["chart-0"]["panels"]
+    panel, largest = data_of(page)["charts"]["chart-0"]["panels"]
+    assert largest["y"]["ticktext"][0] == "L{}H{}".format(
+        *table.loc[table["score"].abs().idxmax(), ["layer", "head"]]
+    )
+    sure = table[table["q"] < 0.05]
+    dots = [pair for trace in panel["traces"][1:] for pair in zip(trace["y"], trace["x"], strict=True)]
+    assert dots == list(zip(sure["layer"], sure["head"], strict=True))
     for row in table.itertuples():
         assert panel["traces"][0]["z"][row.layer][row.head] == pytest.approx(row.score, rel=1e-3)
 

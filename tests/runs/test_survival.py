@@ -16,7 +16,6 @@ import pytest
 
 from headwise.runs import CellStore, read_info
 from helpers import REPOSITORY
-
 from runs.toy_study import run, table_bytes
 
 TOY = Path(__file__).with_name("toy_study.py")

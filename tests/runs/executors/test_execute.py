@@ -20,7 +20,6 @@ from headwise.errors import HeadwiseError
 from headwise.runs import Cell, CellResult, CellStore, Finished, RunFolder, execute, read_info, read_table
 from headwise.runs.store import store as store_module
 from headwise.runs.store.encoded import encoded
-
 from runs.toy_study import compute, make_cells, run, table_bytes
 
 TOY = Path(__file__).parents[1] / "toy_study.py"

@@ -16,7 +16,6 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.runs import Cell, CellResult, CellStore, RunFolder, execute, read_info
 from runs import toy_study
-
 from runs.toy_study import make_cells, run, table_bytes
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")

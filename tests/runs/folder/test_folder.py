@@ -14,7 +14,6 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.runs import Cell, CellStore, RunFolder, execute, read_info, read_table
-
 from runs.toy_study import compute, make_cells, run
 
 HOLD = """

@@ -17,7 +17,6 @@ from headwise.runs.store import store as store_module
 from headwise.runs.store.columns import encode, to_arrow
 from headwise.runs.store.salvage import finish_salvage, salvage
 from headwise.runs.store.store import DamagedError
-
 from runs.toy_study import compute, make_cells
 
 

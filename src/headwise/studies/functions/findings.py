@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import pandas as pd
 
-from headwise.charts.interactive import matrix
-from headwise.charts.section import Chart, Finding, Panel, Section, head_rows, register
-from headwise.runs.gather import Run, by_model
-from headwise.studies.functions.charts import READABLE
-from headwise.studies.score.findings import maps
+from headwise.charts.section import Finding, Tables, table_of
+
+READABLE = "a probe shows what is readable from a head, not what the head does"
 
 
-@register("functions")
-def section(run: Run) -> Section:
-    scores, overlap = run.table("scores"), run.table("overlap")
-    charts = [
-        maps(
-            part,
-            title=f"{str(method).capitalize()} of {model}, by ability",
-            caption=f"{READABLE[0].upper()}{READABLE[1:]}." if method == "probe" else "",
-        )
-        for (model, method), part in scores.groupby(["model", "method"], sort=False)
+def findings(tables: Tables) -> list[Finding]:
+    return [
+        *_abilities(table_of(tables, "elbows"), table_of(tables, "overlap")),
+        *_probe(table_of(tables, "probe")),
     ]
-    charts += [_shared(model, part) for model, part in by_model(overlap)]
-    findings = [*_abilities(run.table("elbows"), overlap), *_probe(run.table("probe"))]
-    return Section(findings=findings, charts=charts, heads=head_rows(scores))
 
 
 def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame) -> list[Finding]:
     """How many heads each ability takes, and how far abilities share them, by each causal method."""
-    found = []
+    found: list[Finding] = []
+    if elbows.empty:
+        return found
     for (model, method), rows in elbows.groupby(["model", "method"], sort=False):
         if method == "probe":
             continue
@@ -65,33 +56,3 @@ def _probe(table: pd.DataFrame) -> list[Finding]:
         )
         for row in table[table["task"] == "all"].to_dict("records")
     ]
-
-
-def _shared(model: str, overlap: pd.DataFrame) -> Chart:
-    """How far the heads of each two abilities are the same, a matrix per method."""
-    panels: list[Panel] = []
-    for method, rows in overlap.groupby("method", sort=False):
-        names = list(dict.fromkeys(rows["task"]))
-        square = rows.pivot(index="task", columns="other", values="jaccard").loc[names, names]
-        panels.append(
-            Panel(
-                title=str(method),
-                traces=[
-                    matrix(
-                        square, unit="Jaccard index", hover="%{y} and %{x}: %{z:.2f}", low=0, bar=not panels
-                    )
-                ],
-                x={"tickangle": -40},
-                y={"autorange": "reversed"},
-            )
-        )
-    return Chart(
-        title=f"Heads that abilities share, {model}",
-        panels=panels,
-        caption="Of the heads before the elbow: shared ones over all in either list.",
-        columns=2,
-        least=440,
-        height=460,
-        gap=160,
-        table=overlap[["method", "task", "other", "jaccard", "by_chance", "heads", "other_heads"]],
-    )
