@@ -45,8 +45,9 @@ def figure(chart: Chart) -> Any:
             if panel is not None:
                 twins[number] = _draw(axes[number], panel, _edges(np.array(places), number, chart))
         _colour_bars(drawn, chart, axes)
-        _legends(drawn, chart, axes, twins)
         heading = chart.title if chart.heading is None else chart.heading
+        taken = {"top": heading, "bottom": chart.note}  # matplotlib would write a legend over them
+        _legends(drawn, chart, axes, twins, "right" if taken.get(chart.legend) else chart.legend)
         if chart.once:
             _name_axes(drawn, [axes[number] for number in twins])
         if heading:
@@ -118,8 +119,11 @@ def _set_axis(axes: Any, which: str, axis: Axis, edge: Axis | None) -> None:
     """Set up one axis; what the axis at the edge of the grid says is not said again."""
     own = axes.xaxis if which == "x" else axes.yaxis
     if axis.scale == "log":
-        getattr(axes, f"set_{which}scale")("log", base=2 if axis.ticks is not None else 10)
-        own.set_minor_locator(_no_ticks())
+        getattr(axes, f"set_{which}scale")("log", base=10 if axis.ticks is None else 2)
+        own.set_major_formatter(lambda tick, _: f"{tick:g}")
+        own.set_minor_formatter(lambda tick, _: f"{tick:g}" if f"{tick:e}"[0] in "25" else "")
+        if axis.ticks is not None:
+            own.set_minor_locator(_no_ticks())
     elif axis.scale == "root":
         functions = (lambda k: np.sqrt(np.maximum(k, 0)), np.square)
         getattr(axes, f"set_{which}scale")("function", functions=functions)
@@ -292,7 +296,7 @@ def _colour_bars(drawn: Any, chart: Chart, axes: Any) -> None:
         bar.set_label(_plain(scale.label))
 
 
-def _legends(drawn: Any, chart: Chart, axes: Any, twins: dict[int, Any]) -> None:
+def _legends(drawn: Any, chart: Chart, axes: Any, twins: dict[int, Any], side: str) -> None:
     """In the panels that have legends of their own, and one for all others."""
     common: dict[str, Any] = {}
     for number, panel in enumerate(chart.panels):
@@ -310,9 +314,9 @@ def _legends(drawn: Any, chart: Chart, axes: Any, twins: dict[int, Any]) -> None
             look["frameon"] = not above
             axes[number].legend(inside.values(), map(_plain, inside), ncols=columns, **look)
     if common:
-        columns = 1 if chart.legend == "right" else min(chart.legend_columns, len(common))
+        columns = 1 if side == "right" else min(chart.legend_columns, len(common))
         look = {"ncols": columns, "columnspacing": 1.2, "handlelength": 2.4, **_LEGEND}
-        drawn.legend(common.values(), map(_plain, common), loc=_OUTSIDE[chart.legend], **look)
+        drawn.legend(common.values(), map(_plain, common), loc=_OUTSIDE[side], **look)
 
 
 def _entries(axes: Any, twin: Any, panel: Panel) -> list[tuple[str, Any]]:

@@ -242,7 +242,7 @@ def _strengths(part: pd.DataFrame, kind: str, ability: str) -> Panel:
         }
         about |= {"name": word, "colour": colour, "dash": dash, "marker": "circle", "band": 0.12}
         lines.append(Line(x=[start, *line["strength"]], y=[before["before"], *line["after"]], **about))
-    y = Axis(label=f"Accuracy, {kind}", limits=(-0.03, 1.03))
+    y = Axis(label="Accuracy", limits=(-0.03, 1.03))
     return Panel(row=kind, column=wrapped(ability), marks=lines, x=Axis(label=name), y=y)
 
 
