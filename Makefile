@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types unit browser bench fuzz survive scale families test-comet clean
+.PHONY: demo test lint types unit browser bench fuzz survive scale same same-faults families test-comet clean
 
 demo: $(STAMP)
 	$(BIN)/headwise demo
@@ -59,6 +59,14 @@ fuzz: $(STAMP)
 # One study killed 50 times at random moments, against the same study left alone.
 survive: $(STAMP)
 	$(BIN)/python benchmarks/survival.py
+
+# The numbers of an old commit beside those of this tree, by public names and the command line alone; and ten planted
+# faults that this comparison must notice. About eight and four minutes on two cores.
+same: $(STAMP)
+	PYTHONPATH=benchmarks $(BIN)/python -m same_numbers --old $(OLD)
+
+same-faults: $(STAMP)
+	PYTHONPATH=benchmarks $(BIN)/python -m same_numbers.faults
 
 # COMET for real, in an environment of its own (unbabel-comet pins old libraries), on a tiny model made on the spot.
 COMET_PYTHON ?= python3.11

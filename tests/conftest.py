@@ -36,7 +36,7 @@ def tiny(word_tokenizer):
     import headwise as hw
     from headwise.model.verify.tiny import tiny_model
 
-    hf = tiny_model("llama", vocab_size=len(word_tokenizer)).to(DEVICE)
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512).to(DEVICE)
     return hw.load(hf, tokenizer=word_tokenizer, name="tiny")
 
 

@@ -18,7 +18,11 @@ SPARSE = ["L1H3", "L2H2", "L3H1"]
 def planted_model(tokenizer, heads, name="planted"):
     """A tiny random Llama of 4 layers × 4 heads in which only these heads write anything."""
     # Loaded whole: the loader's proof asks that the heads it turns off make a difference.
-    model = hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer, name=name)
+    model = hw.load(
+        tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512),
+        tokenizer=tokenizer,
+        name=name,
+    )
     kept = {hw.Head.parse(head) for head in heads}
     with torch.no_grad():
         for number, layer in enumerate(model.hf.model.layers):

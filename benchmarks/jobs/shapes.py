@@ -98,7 +98,7 @@ def shapes(bench: Bench) -> dict[str, Any]:
         hf = random_model(SHAPES[name], device, torch.bfloat16)
         model = hw.load(hf, tokenizer=word_tokenizer(), name=name)
         began = time.perf_counter()
-        compiles = device.startswith("cuda") and model.fused.works
+        compiles = device.startswith("cuda") and model.capabilities.compiled.works
         compile_s = time.perf_counter() - began
         hooks, cost = Hooks(hf), Cost(hf.config)
         for tokens in sizes.lengths:

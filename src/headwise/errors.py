@@ -36,6 +36,8 @@ def first_line(error: BaseException, longest: int = 300) -> str:
     ('no such thing', 'KeyError')
     """
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    if "above report" in said:  # transformers refers to a table that it logs, and that nobody sees
+        said = "its tensors are not those that its config.json describes"
     return said if len(said) <= longest else said[: longest - 1] + "…"
 
 

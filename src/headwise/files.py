@@ -17,6 +17,10 @@ _LIMITED = {errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
+class DiskError(HeadwiseError):
+    """The system does not let a file be written or read."""
+
+
 @contextmanager
 def told(path: Path) -> Iterator[None]:
     """Turn what the operating system says about `path` into a sentence that says what to do."""
@@ -41,20 +45,20 @@ def told(path: Path) -> Iterator[None]:
         raise _sentence(path, OSError(int(number[1]), os.strerror(int(number[1])))) from error
 
 
-def _sentence(path: Path, error: OSError) -> HeadwiseError:
+def _sentence(path: Path, error: OSError) -> DiskError:
     if error.errno in _FULL:
-        return HeadwiseError(
+        return DiskError(
             f"the disk that holds {path} is full; everything finished so far is kept, so make room and run "
             "the same command again"
         )
     if error.errno in _LIMITED:
-        return HeadwiseError(
+        return DiskError(
             f"{path} may not grow any larger (a limit of this account or of the file system); everything finished so "
             "far is kept, so raise the limit (ulimit -f) or give --out another disk, and run the same command again"
         )
     if error.errno in _READ_ONLY:
-        return HeadwiseError(f"{path} cannot be written to; give --out a folder that can be")
-    return HeadwiseError(f"{path} cannot be used: {error.strerror or error}")
+        return DiskError(f"{path} cannot be written to; give --out a folder that can be")
+    return DiskError(f"{path} cannot be used: {error.strerror or error}")
 
 
 @contextmanager

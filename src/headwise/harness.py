@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import gate_numbers
+from headwise.model.forward.gate import same_gates
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -55,11 +56,7 @@ def lm_eval(
     if unknown:
         raise HeadwiseError(f"the harness has no task {unknown[0]!r}; `lm_eval ls tasks` lists those it has")
 
-    def gate(layer: int, z: Tensor) -> Tensor:
-        g = factors[layer, : z.shape[2]]
-        return z if bool((g == 1).all()) else z * g.to(z.device, z.dtype)[:, None]
-
-    with torch.no_grad(), model.visiting(gate):
+    with torch.no_grad(), model.visiting(same_gates(factors)):
         driven = HFLM(pretrained=model.hf, tokenizer=model.text.tokenizer, batch_size=batch_size)
         found = simple_evaluate(model=driven, tasks=names, task_manager=manager, **options)
     assert found is not None, "only one process runs, so it is the one that reports"

@@ -104,6 +104,21 @@ def test_one_model_is_drawn_without_a_ratio():
     assert [line.get_label() for line in panel.lines] == ["smollm2"]
 
 
+def test_heads_that_came_from_other_layers_are_counted_below_the_panels():
+    curves = curve("GPT-2", "ioi", 80)
+    control = curve("GPT-2", "ioi", 144, series="random_layer").query("k <= 72")
+    moved = np.maximum(0, control["k"] - 30)
+    draws = [control.assign(draw=i, value=i, lo=0, hi=0, moved=moved) for i in range(2)]
+    table = pd.concat([curves, control.assign(moved=moved), *draws], ignore_index=True)
+    picture = figure(explained_chart(table))
+    (panel,) = drawn(picture)
+    most, at = int(moved.max()), int(control["k"].max())
+    label = f"random heads, same layers (up to {most} of {at} from the nearest layers)"
+    assert [text.get_text() for text in picture.legends[0].get_texts()] == [label]
+    # The line is the mean over draws as the table has it, with its band; single draws are not drawn.
+    np.testing.assert_allclose(named(panel, label).get_ydata(), control["value"])
+
+
 def test_where_few_heads_do_it_the_axis_gives_them_room():
     curves, members, ratios = pairs(total=270, dense=8)
     panels = drawn(figure(explained_chart(curves, members=members, ratios=ratios)))

@@ -133,6 +133,14 @@ def test_the_matrix_shows_the_jaccard_index_of_every_pair():
             assert values[ABILITIES.index(row.task), ABILITIES.index(row.other)] == row.jaccard
         assert texts_apart(picture, panel.get_yticklabels())
     assert panels[0].get_yticklabels()[2].get_text() == "Logical Reasoning (5)"
+    counted = table.assign(
+        significant=pd.array([3 if m == "attribution" else None for m in table["method"]], "Int32")
+    )
+    picture = figure(overlap_matrix(counted))
+    panels, _ = drawn(picture)
+    labels = [[label.get_text() for label in panel.get_yticklabels()][2] for panel in panels]
+    assert labels == ["Logical Reasoning (5; 3)", "Logical Reasoning (5)"]
+    assert all(texts_apart(picture, panel.get_yticklabels()) for panel in panels)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def folder(tmp_path_factory):
 
     tokenizer = make_word_tokenizer(WORDS)
     place = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(place)
+    tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512).save_pretrained(place)
     tokenizer.save_pretrained(place)
     return place
 
@@ -277,3 +277,82 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path):
     assert "the same command goes on from there" in said
     assert "Traceback" not in said
     assert json.loads((tmp_path / "run/run.json").read_text())["status"] == "interrupted"
+
+
+PROGRAM = f'{sys.executable} -c "from headwise.cli.app import main; main()"'
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ("list tasks | head -1", 0, ""),
+        ("list tasks >&-", 0, ""),
+        ("list tasks >&- 2>&-", 0, ""),
+        ("list tasks > /dev/full", 2, "headwise: the output cannot be written: No space left on device"),
+        ("list methods > /dev/full", 2, "headwise: the output cannot be written: No space left on device"),
+        ("--help > /dev/full", 2, "headwise: the output cannot be written: No space left on device"),
+    ],
+)
+def test_an_output_that_is_closed_or_full_is_no_traceback(arguments, code, said):
+    done = subprocess.run(
+        ["bash", "-c", f"{PROGRAM} {arguments}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code
+    assert done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) == bool(said)
+
+
+def test_an_error_of_another_library_ends_in_a_sentence_of_ours(monkeypatch, here):
+    import headwise.listing
+
+    def broken(*_, **__):
+        raise ValueError("first line\n\nlook at the above report!")
+
+    monkeypatch.setattr(headwise.listing, "show", broken)
+    done = here("list", "tasks")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("headwise: stopped by an error that nobody foresaw (ValueError: first line)")
+
+
+def test_a_message_of_several_lines_is_shown_as_one(monkeypatch, here):
+    import headwise.listing
+
+    from headwise.errors import HeadwiseError
+
+    def broken(*_, **__):
+        raise HeadwiseError("the table cannot be read: Invalid:\n  magic bytes\n  not found; write it again")
+
+    monkeypatch.setattr(headwise.listing, "show", broken)
+    done = here("list", "tasks")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "headwise: the table cannot be read: Invalid: magic bytes not found; write it again\n"
+    )
+
+
+def test_what_transformers_says_about_a_report_that_nobody_sees_is_not_passed_on():
+    from headwise.errors import first_line
+
+    said = first_line(
+        RuntimeError("You set `x` to `False`, thus raising an error. look at the above report!")
+    )
+    assert said == "its tensors are not those that its config.json describes"
+
+
+def test_fresh_with_a_mistake_in_the_settings_leaves_the_earlier_run_where_it_is(folder, tmp_path, here):
+    first = ["score", folder, "induction", "-n", 4, "--method", "random", "--out", "run", "--device", "cpu"]
+    assert here(*first).returncode == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    for mistake in (["--method", "ablate"], ["--set", "method_options.top=3"], ["--metric", "logit"]):
+        done = here(*first, "--fresh", *mistake)
+        assert done.returncode == 2, mistake
+        assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before, mistake
+    assert here(*first, "--fresh").returncode == 0
+    assert (tmp_path / "run/earlier/cells.sqlite").is_file()
+
+
+def test_a_report_through_a_link_is_refused(folder, tmp_path, here):
+    (tmp_path / "page").symlink_to("other.html")
+    one_sentence(here("report", tmp_path, "--out", "page"), "is a link")

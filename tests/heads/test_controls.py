@@ -1,6 +1,7 @@
 """Control draws: sizes, layers and what they must not touch, for random shapes and orders."""
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,12 @@ from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.heads.controls import layer_matched_heads, layer_matched_order, random_heads, random_order
+from headwise.heads.controls import (
+    control_sets,
+    layer_matched_heads,
+    random_heads,
+    random_order,
+)
 
 
 @st.composite
@@ -19,12 +25,36 @@ def _orders(draw):
 
 
 @given(_orders(), st.integers(0, 99))
-def test_orders_hold_every_head_once_and_a_matched_one_visits_the_same_layers(made, seed):
-    every, order = made
+def test_a_random_order_holds_every_head_once(made, seed):
+    every, _ = made
     assert sorted(random_order(every, seed)) == sorted(every)
-    matched = layer_matched_order(order, seed)
-    assert sorted(matched) == sorted(every)
-    assert [h.layer for h in matched] == [h.layer for h in order]
+
+
+@given(_orders(), st.integers(0, 99), st.sampled_from(["random", "random_layer"]))
+def test_a_control_never_holds_the_first_k_heads_of_its_order_at_any_k(made, seed, kind):
+    every, order = made
+    ks = list(range(len(every) // 2 + 1))
+    drawn = control_sets(kind, every, order, ks, seed)
+    per_layer = len(every) // len({h.layer for h in every})
+    for k, (heads, moved) in zip(ks, drawn, strict=True):
+        assert len(set(heads)) == len(heads) == k
+        assert not set(heads) & set(order[:k])
+        if kind == "random_layer":
+            wanted = Counter(h.layer for h in order[:k])
+            assert moved == sum(max(0, 2 * count - per_layer) for count in wanted.values())
+            if not moved:
+                assert Counter(h.layer for h in heads) == wanted
+    assert drawn == control_sets(kind, every, order, ks, seed)
+    with pytest.raises(HeadwiseError, match="are left"):
+        control_sets(kind, every, order, [len(every) // 2 + 1], seed)
+
+
+@given(_orders(), st.integers(0, 99))
+def test_a_random_control_grows_with_k_and_loses_a_head_only_to_the_order(made, seed):
+    every, order = made
+    drawn = control_sets("random", every, order, range(len(every) // 2 + 1), seed)
+    for k, (before, after) in enumerate(pairwise(drawn)):
+        assert set(before.heads) - set(after.heads) <= {order[k]}
 
 
 @given(_orders(), st.data())

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from html import unescape
 
 import pandas as pd
 import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.report import findings, write_report
-from headwise.runs import RunFolder, read_info
+from headwise.runs import Cell, CellResult, RunFolder, execute, read_info, write_table
 from headwise.studies import base as registry
 from headwise.studies.settings.resolve import StudySettings
+from headwise.studies.verify import verify
 from report.conftest import HOSTILE, score_table
 
 
@@ -129,3 +132,101 @@ def test_a_folder_that_is_no_run_is_named(tmp_path):
         write_report([tmp_path], tmp_path / "r.html")
     with pytest.raises(HeadwiseError, match="at least one"):
         write_report([], tmp_path / "r.html")
+
+
+def test_a_table_that_is_not_what_the_run_wrote_is_named_on_the_page_and_in_the_terminal(
+    make_run, tmp_path, caplog
+):
+    scores = score_table("tiny", "ioi", "ablation", (2, 3))
+    run = make_run("run", "score", {"scores": scores, "extra": scores})
+    good = write_report([run], tmp_path / "good.html").read_text()
+    assert "not what the run wrote" not in good
+    assert "2 of 2 tables have the SHA-256" in good
+    assert caplog.text == ""
+    write_table(run, "scores", [scores.assign(score=scores["score"] + 1)])
+    (run / "tables/extra.parquet").unlink()
+    page = write_report([run], tmp_path / "page.html").read_text()
+    for said in (page, caplog.text):
+        assert "The table scores is not what the run wrote" in said
+        assert "The table extra, which the run wrote, is missing." in said
+    assert "0 of 1 tables have the SHA-256" in page
+
+
+def test_a_run_of_an_earlier_headwise_without_hashes_is_shown_and_says_that_nothing_was_checked(
+    make_run, tmp_path, caplog
+):
+    run = make_run("run", "score", {"scores": score_table("tiny", "ioi", "ablation", (2, 3))})
+    info = json.loads((run / "run.json").read_text())
+    del info["written"]
+    (run / "run.json").write_text(json.dumps(info))
+    page = write_report([run], tmp_path / "page.html").read_text()
+    assert "run.json holds no SHA-256 of the tables" in page
+    assert caplog.text == ""
+
+
+def settings_on(page: str) -> dict:
+    return json.loads(unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)[1]))
+
+
+def test_a_run_begun_again_with_other_settings_and_stopped_shows_the_settings_of_its_tables(tmp_path):
+    def once(settings, stop_after=None):
+        """Two stages, a table each; the session ends without a word after the first, as if killed."""
+        tables = score_table("tiny", "ioi", "ablation", (2, 3), seed=settings["n"])
+        folder = RunFolder(
+            tmp_path / "run", study="score", settings=settings, command=f"run -n {settings['n']}"
+        )
+        for number, name in enumerate(("scores", "extra")):
+            if number == stop_after:
+                folder.store.close()
+                folder._lock.release()
+                return
+            cell = Cell("score", "tiny", "ioi", name, settings, {})
+            execute(folder, [cell], lambda cell: CellResult({cell.part: tables}), progress=False)
+        folder.close()
+
+    def page() -> str:
+        return write_report([tmp_path / "run"], tmp_path / "page.html").read_text()
+
+    once({"n": 4})
+    assert settings_on(page()) == {"n": 4}
+    assert "other settings" not in page()
+    once({"n": 8}, stop_after=0)
+    stopped = page()
+    assert settings_on(stopped) == {"n": 4}
+    assert "run -n 4" in stopped
+    assert "started again with other settings and has written no tables since" in stopped
+    once({"n": 8}, stop_after=1)
+    half = page()
+    assert settings_on(half) == {"n": 8}
+    assert "The table extra is of an earlier session with other settings" in half
+    once({"n": 8})
+    assert settings_on(page()) == {"n": 8}
+    assert "other settings" not in page()
+    assert "run -n 4" not in (tmp_path / "run/run.json").read_text()
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a fifo", "a link to a device"])
+def test_a_report_is_not_written_over_what_is_no_regular_file(make_run, tmp_path, kind):
+    run = make_run("run", "score", {"scores": score_table("tiny", "ioi", "ablation", (2, 3))})
+    out = tmp_path / "out"
+    {"a folder": out.mkdir, "a fifo": lambda: os.mkfifo(out)}.get(kind, lambda: out.symlink_to("/dev/null"))()
+    before = out.lstat()
+    with pytest.raises(HeadwiseError, match=r"give --out a name such as report\.html"):
+        write_report([run], out)
+    assert out.lstat() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_a_run_of_a_later_format_is_refused(make_run, tmp_path):
+    run = make_run("run", "score", {"scores": score_table("tiny", "ioi", "ablation", (2, 3))})
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(
+        json.dumps({**info, "format": 2, "tables": {"scores": "what it means then"}})
+    )
+    with pytest.raises(HeadwiseError, match="was written by a newer headwise"):
+        write_report([run], tmp_path / "page.html")
+    with pytest.raises(HeadwiseError, match="was written by a newer headwise"):
+        verify(run)
+    with pytest.raises(HeadwiseError, match="was written by a newer headwise"):
+        RunFolder(run)
+    assert json.loads((run / "run.json").read_text())["format"] == 2

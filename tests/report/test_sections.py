@@ -7,6 +7,7 @@ import math
 import re
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from headwise.charts.interactive import page_chart
@@ -418,3 +419,30 @@ def test_every_finding_stands_on_the_page_as_it_was_worded(make_run, tmp_path):
 
     assert [unescape(item) for item in items] == worded
     assert json.dumps(data_of(page)).count('"map": true') == 6 + 2
+
+
+def test_a_count_of_heads_by_the_elbow_stands_beside_those_told_from_zero():
+    from headwise.studies.functions.findings import _abilities
+
+    elbows = pd.DataFrame(
+        [
+            {"model": "m", "method": "attribution", "task": task, "heads": heads, "of": 40, "n": 8}
+            for task, heads in (("Retrieval", 18), ("Inference", 30), ("Syntax", 25))
+        ]
+    )
+    q = {"Retrieval": [0.01, 0.04, 0.2], "Inference": [0.5, 0.6, 0.7], "Syntax": [0.05, 0.049, 0.9]}
+    scores = pd.DataFrame(
+        [
+            {"model": "m", "method": "attribution", "task": task, "q": one}
+            for task, several in q.items()
+            for one in several
+        ]
+    )
+    overlap = pd.DataFrame(columns=["model", "method", "task", "other", "jaccard", "by_chance"])
+    (finding,) = _abilities(elbows, overlap, scores)
+    assert finding.sentence == (
+        "By attribution, the elbow of an ability of m comes after 18 (Retrieval) to 30 (Inference) of 40 heads; 0 "
+        "(Inference) to 2 (Retrieval) have q < .05, none in 1 of 3 abilities."
+    )
+    (finding,) = _abilities(elbows, overlap, scores.assign(q=float("nan")))
+    assert finding.sentence.endswith("of 40 heads; the method has no test of single heads.")

@@ -110,6 +110,93 @@ def test_ctrl_c_and_a_polite_kill_end_in_order_and_say_how_to_go_on(tmp_path, na
     assert table_bytes(out) == table_bytes(tmp_path / "whole")
 
 
+IMPATIENT = """
+import sys, time
+sys.path.insert(0, {here!r})
+import runs.toy_study as toy
+from pathlib import Path
+from headwise import cli
+from headwise.runs import store
+def slowly(cell):
+    print(cell.part, flush=True)
+    time.sleep(0.2)
+    return toy.compute(cell)
+close = store.CellStore.close
+def slow_close(self):
+    time.sleep(0.5)  # signals arrive while the run is closed, too
+    close(self)
+store.CellStore.close = slow_close
+@cli.app.command("toy")
+def command():
+    with cli._resumable():
+        toy.run(Path({out!r}), 40, slowly)
+sys.argv = ["headwise", "toy"]
+cli.main()
+"""
+
+
+def test_six_fast_ctrl_c_leave_a_true_status_and_no_traceback(tmp_path):
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-c", IMPATIENT.format(here=str(REPOSITORY / "tests"), out=str(out))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout.readline() == "part 0\n"
+    for _ in range(6):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.15)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    assert said.startswith("stopped; what is finished is kept")
+    assert "Traceback" not in said
+    assert "Interrupt" not in said
+    assert read_info(out)["status"] == "interrupted"
+    assert not (out / "cells.sqlite-wal").exists()
+
+
+def test_ctrl_c_while_a_run_is_closed_waits_until_its_status_is_written(tmp_path, monkeypatch):
+    import headwise.runs.folder as module
+
+    write = module.write_json
+
+    def interrupted(path, value):
+        if value["status"] == "done":
+            signal.raise_signal(signal.SIGINT)
+        write(path, value)
+
+    monkeypatch.setattr(module, "write_json", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", 2)
+    assert read_info(tmp_path / "run")["status"] == "done"
+
+
+def test_ctrl_c_long_after_another_is_heard(monkeypatch):
+    """A library may have swallowed the first."""
+    from headwise.runs import stopping
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    now = 100.0
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: now)
+    try:
+        with stopping.one_interrupt():
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            now += 1
+            signal.raise_signal(signal.SIGINT)
+            now += 6
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with stopping.one_interrupt():
+            pass
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_second_signal_does_not_cut_the_closing_short_and_handlers_are_put_back():
     from headwise.runs.stopping import Stopped, stoppable
 

@@ -137,9 +137,9 @@ def test_an_option_of_another_method_is_refused_with_that_method():
     with pytest.raises(
         HeadwiseError, match=r"precision is an option of ablation, not of attribution, random"
     ):
-        check_method_options(["graddrop", "precision"], ["attribution", "random"])
+        check_method_options({"graddrop": True, "precision": 0.1}, ["attribution", "random"])
     with pytest.raises(
         HeadwiseError, match=r"unknown option of the methods 'gradrop'; did you mean 'graddrop'"
     ):
-        check_method_options(["gradrop"], ["attribution"])
-    check_method_options(["graddrop", "precision"], ["attribution", "ablation"])
+        check_method_options({"gradrop": True}, ["attribution"])
+    check_method_options({"graddrop": True, "precision": 0.1}, ["attribution", "ablation"])

@@ -1,4 +1,5 @@
-"""A metric that is NaN or infinite for some example: the example is named, the run goes on, the cell says so."""
+"""A metric that is NaN or infinite for some example: the example is named, the cell says so, and a run whose scores
+are all NaN has failed."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
+from headwise.runs.folder.info import read_info
 from headwise.studies.workbench import Workbench
 from helpers import WORDS
 
@@ -37,31 +40,36 @@ def data(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["ablation", "attribution"])
-def test_the_example_is_named_the_run_goes_on_and_the_cell_says_so(bench, data, tmp_path, method):
-    folder = hw.run(
-        "score",
-        tmp_path / "run",
-        workbench=bench,
-        models=["tiny"],
-        tasks=[str(data)],
-        methods=[method, "random"],
-    )
-    assert folder.status == "done"
-    (notice,) = [notice for notice in folder.notices if "not finite" in notice]
+def test_scores_that_one_example_makes_nan_fail_the_run_which_names_it_and_keeps_the_rest(
+    bench, data, tmp_path, method
+):
+    said = rf"{method} on .* every value of scores\.score is NaN or infinite \(example 1\), so there is no result"
+    with pytest.raises(HeadwiseError, match=said):
+        hw.run(
+            "score",
+            tmp_path / "run",
+            workbench=bench,
+            models=["tiny"],
+            tasks=[str(data)],
+            methods=[method, "random"],
+        )
+    path = tmp_path / "run"
+    info = read_info(path)
+    assert info["status"] == "failed"
+    (notice,) = [notice for notice in info["notices"] if "not finite" in notice]
     assert f"{method} on" in notice
     assert "(example 1)" in notice
-    scores = read_table(folder.path, "scores")
+    scores = read_table(path, "scores")
     assert len(scores) == 2 * 16  # every head keeps its row
     assert scores[scores["method"] == method]["score"].isna().all()
     assert scores[scores["method"] == "random"]["score"].notna().all()
-    examples = read_table(folder.path, "examples")
+    examples = read_table(path, "examples")
     mine = examples[examples["method"] == method]
     assert set(mine[mine["value"].isna()]["example"]) == {1}
     assert mine[mine["example"] != 1]["value"].notna().all()
-    with CellStore(folder.path / "cells.sqlite") as store:
+    with CellStore(path / "cells.sqlite") as store:
         flagged = [store.cell(key).part for key in store.flagged()]
     assert flagged == [method]
-    assert (folder.path / "report.html").is_file()
 
 
 def test_a_head_whose_score_went_wrong_stays_in_the_table_and_comes_last_in_the_order(tmp_path):

@@ -26,7 +26,7 @@ def folders(tmp_path_factory):
     tokenizer = make_word_tokenizer()
     made = []
     for name in ("one", "two"):
-        hf = tiny_model("llama", vocab_size=len(tokenizer), seed=len(made))
+        hf = tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512, seed=len(made))
         hf.generation_config.eos_token_id = None
         place = tmp_path_factory.mktemp("models") / name
         hf.save_pretrained(place)

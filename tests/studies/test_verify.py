@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
+import sqlite3
+from pathlib import Path
 
 import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
-from headwise.runs import CellResult, CellStore, read_info
+from headwise.runs import CellResult, CellStore, read_info, read_table, write_table
 from headwise.studies.verify import summary, verify
 from headwise.studies.workbench import Workbench
 
@@ -17,7 +21,7 @@ from headwise.studies.workbench import Workbench
 @pytest.fixture(scope="module")
 def bench(word_tokenizer):
     made = Workbench(progress=False)
-    tiny = tiny_model("llama", vocab_size=len(word_tokenizer))
+    tiny = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
     made.add(hw.load(tiny, tokenizer=word_tokenizer, name="tiny"))
     return made
 
@@ -55,18 +59,169 @@ def changed(run, change):
                 store.put(cell, CellResult({**result.tables, "scores": scores}, result.notes))
 
 
+def state_of(folder: Path) -> dict[str, tuple[str, int, int]]:
+    """Every file of a folder: its hash, when it was changed, and which file it is."""
+    return {
+        str(path.relative_to(folder)): (
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder",
+            path.stat().st_mtime_ns,
+            path.stat().st_ino,
+        )
+        for path in [folder, *folder.rglob("*")]
+    }
+
+
+def failures(run, bench) -> dict[str, str]:
+    return {one.label: one.said for one in verify(run, cells=3, workbench=bench) if not one.same}
+
+
 def test_cells_of_a_good_run_come_out_identical_and_the_run_is_not_touched(run, bench):
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    before = state_of(run)
     results = verify(run, cells=3, workbench=bench)
-    assert [one.said for one in results] == ["identical"] * 3
-    assert summary(results) == "3 of 3 cells came out the same"
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert [one.said for one in results] == ["identical"] * 5
+    assert [one.label for one in results][:2] == ["table examples", "table scores"]
+    assert summary(results) == (
+        "3 of 3 cells came out the same, and 2 of 2 tables are what the run's cells give"
+    )
+    assert state_of(run) == before
+
+
+def test_a_run_with_the_log_of_a_killed_process_is_verified_and_not_touched(run, bench):
+    """The last cells are in the log alone, as a process leaves them that was killed."""
+    database = run / "cells.sqlite"
+    whole = database.read_bytes()
+    with CellStore(database) as store:
+        kept = [(store.cell(key), store.get(key)) for key in sorted(store.keys())]
+        store.forget([cell.key for cell, _ in kept])
+    with CellStore(database) as store:
+        for cell, result in kept:
+            store.put(cell, result)
+        left = {end: Path(f"{database}{end}").read_bytes() for end in ("", "-wal", "-shm")}
+    for end, content in left.items():
+        Path(f"{database}{end}").write_bytes(content)
+    assert left[""] != whole
+    before = state_of(run)
+    assert failures(run, bench) == {}
+    assert state_of(run) == before
+
+
+def test_a_run_without_cells_fails_and_nothing_is_written_into_it(run, bench):
+    for content in (b"", None):
+        if content is None:  # a sound store that holds nothing
+            (run / "cells.sqlite").unlink()
+            CellStore(run / "cells.sqlite").close()
+        else:
+            (run / "cells.sqlite").write_bytes(content)
+        before = state_of(run)
+        (one,) = verify(run, workbench=bench)
+        assert (one.same, one.label) == (False, "cells.sqlite")
+        assert "holds no finished cell" in one.said
+        assert summary([one]) == "the run could not be verified"
+        assert state_of(run) == before
+
+
+def test_a_damaged_cell_or_one_that_is_gone_is_a_failure(run, bench):
+    whole = (run / "cells.sqlite").read_bytes()
+    with CellStore(run / "cells.sqlite") as store:
+        store.forget(sorted(store.keys())[:1])
+    assert "lacks a cell that the run's settings ask for" in failures(run, bench)["cells.sqlite"]
+    (run / "cells.sqlite").write_bytes(whole)
+    with sqlite3.connect(run / "cells.sqlite") as store:
+        store.execute("UPDATE blobs SET data = data || x'00' WHERE id = 1")
+    store.close()
+    assert "is damaged" in failures(run, bench)["cells.sqlite"]
+
+
+def test_a_forged_a_truncated_a_deleted_and_an_added_table_are_named(run, bench):
+    scores = read_table(run, "scores")
+    other = scores.copy()
+    other.loc[0, "score"] += 1e-9  # less than rounding could ever be called
+    write_table(run, "scores", [other])
+    (failed,) = failures(run, bench).items()
+    assert failed[0] == "table scores"
+    assert "scores.score differs by" in failed[1]
+    write_table(run, "scores", [scores.iloc[::-1]])
+    assert "table scores" in failures(run, bench)
+    write_table(run, "scores", [scores])
+    assert failures(run, bench) == {}
+    table = run / "tables/examples.parquet"
+    whole = table.read_bytes()
+    table.write_bytes(whole[: len(whole) // 2])
+    assert "is not a readable table" in failures(run, bench)["table examples"]
+    table.unlink()
+    assert failures(run, bench) == {"table examples": "is missing from the run"}
+    table.write_bytes(whole)
+    write_table(run, "extra", [scores])
+    assert failures(run, bench) == {"table extra": "does not come from the run's cells"}
+
+
+CODE = """
+from pathlib import Path
+Path({marker!r}).write_text("this code ran")
+from transformers import LlamaConfig
+class StrangeConfig(LlamaConfig):
+    model_type = "strange"
+"""
+
+
+@pytest.mark.parametrize("where", ["settings", "every place"])
+def test_code_in_a_run_folder_is_never_run_whatever_its_files_say(run, tmp_path, monkeypatch, where):
+    from headwise.cli.app import main
+
+    marker = tmp_path / "marker"
+    model = run / "model"
+    model.mkdir()
+    (model / "configuration_strange.py").write_text(CODE.format(marker=str(marker)))
+    (model / "modeling_strange.py").write_text(CODE.format(marker=str(marker)))
+    (model / "tokenization_strange.py").write_text(CODE.format(marker=str(marker)))
+    (model / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "strange",
+                "architectures": ["StrangeModel"],
+                "trust_remote_code": True,
+                "auto_map": {
+                    "AutoConfig": "configuration_strange.StrangeConfig",
+                    "AutoModelForCausalLM": "modeling_strange.StrangeModel",
+                },
+            }
+        )
+    )
+    (model / "tokenizer_config.json").write_text(
+        json.dumps({"auto_map": {"AutoTokenizer": ["tokenization_strange.Strange", None]}})
+    )
+    tiny_model("llama").save_pretrained(tmp_path / "weights")
+    shutil.copy(tmp_path / "weights/model.safetensors", model)
+    info = json.loads((run / "run.json").read_text())
+    info["settings"] |= {"models": [str(model)], "trust_remote_code": True}
+    if where == "every place":
+        info["written"][0]["settings"] = info["settings"]
+        info |= {"trust_remote_code": True, "options": {"trust_remote_code": True}}
+    (run / "run.json").write_text(json.dumps(info))
+    assert "trust_remote_code" not in read_info(run)["settings"]
+    with pytest.raises(HeadwiseError, match="needs code from its repository"):
+        verify(run)
+    for command in (["verify", str(run)], ["report", str(run), "--out", str(tmp_path / "page.html")]):
+        monkeypatch.setattr("sys.argv", ["headwise", *command])
+        with pytest.raises(SystemExit):
+            main()
+    assert not marker.exists()
+    # The folder is a trap that works: with trust given by the caller the code does run.
+    with pytest.raises(HeadwiseError):
+        verify(run, trust_remote_code=True)
+    assert marker.exists()
+
+
+def test_trust_is_not_written_into_a_run(bench, tmp_path, finished):
+    settings = read_info(finished)["settings"]
+    hw.run("score", tmp_path / "run", workbench=bench, progress=False, **settings, trust_remote_code=True)
+    assert "trust_remote_code" not in (tmp_path / "run/run.json").read_text()
 
 
 def test_a_changed_number_is_found_and_named(run, bench):
     changed(run, lambda score: score + 1)
     results = verify(run, cells=3, workbench=bench)
-    (bad,) = [one for one in results if not one.same]
+    (bad,) = [one for one in results if one.kind == "cell" and not one.same]
     assert bad.label.startswith("ablation on")
     assert "scores.score differs by" in bad.said
 
@@ -74,13 +229,13 @@ def test_a_changed_number_is_found_and_named(run, bench):
 def test_rounding_is_no_difference_but_is_said(run, bench):
     changed(run, lambda score: score * (1 + 1e-6))
     results = verify(run, cells=3, workbench=bench)
-    assert all(one.same for one in results)
+    assert all(one.same for one in results if one.kind == "cell")
     assert any("the same to" in one.said for one in results)
 
 
 def test_another_model_or_an_unfinished_run_is_refused(run, word_tokenizer):
     other = Workbench(progress=False)
-    tiny = tiny_model("llama", vocab_size=len(word_tokenizer), seed=5)
+    tiny = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512, seed=5)
     other.add(hw.load(tiny, tokenizer=word_tokenizer, name="tiny"))
     with pytest.raises(HeadwiseError, match="is not the one of the run"):
         verify(run, workbench=other)

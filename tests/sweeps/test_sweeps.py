@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -44,26 +46,60 @@ def test_the_explained_effect_reaches_one_at_exactly_the_planted_number(swept):
     assert swept.k_at(0.999).stays == len(DENSE)
 
 
-def test_random_orders_lie_below(swept):
+def test_random_heads_lie_below_and_end_where_no_others_are_left(swept):
     assert len(swept.controls) == 6
+    own = swept.explained().set_index("k")["value"]
     for control in swept.controls:
         shares = control.explained().set_index("k")["value"]
         assert shares[0] == 0
-        assert shares[16] == 1
-        assert control.cpr().value < swept.cpr().value
-        assert control.cmd().value > swept.cmd().value
+        assert shares.index.max() == 8  # of 16 heads: beyond, k heads leave fewer than k others
+        assert (shares[1:] < own[shares.index[1:]] - 0.2).all()
+        assert np.isnan(control.cpr().value)
     assert {(one.series, one.draw) for one in swept.controls} == {
         (kind, draw) for kind in ("random", "random_layer") for draw in range(3)
     }
-    at_planted = [np.interp(len(DENSE), c.k, c.explained()["value"]) for c in swept.controls]
-    assert np.mean(at_planted) < 0.9
 
 
-def test_layer_matched_orders_visit_the_layers_as_the_order_does(swept):
+def test_controls_never_hold_the_heads_they_are_compared_with(swept):
     for control in swept.controls:
-        same = [head.layer for head in control.order] == [head.layer for head in swept.order]
-        assert same == (control.series == "random_layer")
-        assert control.order != swept.order
+        for place, (k, heads) in enumerate(zip(control.k, control.sets, strict=True)):
+            assert len(set(heads)) == k
+            assert not set(heads) & set(swept.order[:k])
+            if control.series == "random_layer":
+                wanted, found = (Counter(head.layer for head in one) for one in (swept.order[:k], heads))
+                assert (wanted - found).total() == control.moved[place]
+
+
+def test_a_draw_that_would_hold_the_circuit_by_chance_cannot_pass_for_chance(planted, halves):
+    """Two of a layer's four heads are the circuit: a draw from the same layer used to hold them now and then."""
+    found = sweep(planted, halves[1], DENSE, controls=["random_layer"], draws=20)
+    at = {k: place for place, k in enumerate(found.controls[0].k)}
+    last = max(at)
+    for control in found.controls:
+        assert not set(control.sets[at[last]]) & {hw.Head.parse(head) for head in DENSE[:last]}
+        assert control.explained()["value"].iloc[at[last]] < 0.1
+
+
+def test_the_band_of_a_control_is_that_of_resampled_draws_and_examples(swept):
+    table = swept.table()
+    for kind in ("random", "random_layer"):
+        draws = [one for one in swept.controls if one.series == kind]
+        pooled = table[(table["series"] == kind) & table["draw"].isna()]
+        pooled = pooled[pooled["metric"] == "explained_effect"].set_index("k")
+        assert (pooled["draws"] == 3).all()
+        whole = swept.full - swept.none
+        random = np.random.default_rng(3)
+        for place, k in enumerate(draws[0].k):
+            gains = np.stack([one.values[place] - one.none for one in draws])  # R, E
+            assert pooled["value"][k] == pytest.approx(gains.mean() / whole.mean())
+            means = []
+            for _ in range(4000):
+                rows, columns = random.integers(0, 3, 3), random.integers(0, len(whole), len(whole))
+                means.append(gains[rows][:, columns].mean() / whole[columns].mean())
+            np.testing.assert_allclose(
+                (pooled["lo"][k], pooled["hi"][k]), np.quantile(means, [0.025, 0.975]), atol=0.02
+            )
+    assert table.loc[table["series"] == "random_layer", "moved"].notna().all()
 
 
 def by_hand(model, example, kept):
@@ -79,7 +115,7 @@ def test_every_value_is_what_hooks_give(planted, halves, scores, action):
     heads = planted.heads()
     for curve in (found, *found.controls):
         for place, k in enumerate(curve.k):
-            chosen = curve.order[:k]
+            chosen = curve.sets[place] if curve.sets else curve.order[:k]
             kept = chosen if action == "keep" else [head for head in heads if head not in chosen]
             for e, example in enumerate(list(halves[1])[:4]):
                 assert curve.values[place, e] == pytest.approx(by_hand(planted, example, kept), abs=1e-4)
@@ -111,7 +147,9 @@ def test_a_grid_that_is_given_is_one_call_of_the_engine(planted, halves, scores,
     monkeypatch.setattr(Engine, "measure", lambda *a, **o: calls.append(len(a[1])) or real(*a, **o))
     found = sweep(planted, halves[1], scores, k=[4, 2, 2, 9, 0], draws=2)
     assert list(found.k) == [0, 2, 4, 9]
-    assert calls == [1 + 3 + 2 * 2 * 5]  # all heads; the order's k between the ends; those of the controls
+    assert calls == [
+        1 + 3 + 2 * 2 * 5
+    ]  # all heads; the order's k between the ends; 1, 3, 4, 6 and 8 of the controls
 
 
 def test_the_default_grid_has_at_most_25_points_and_the_neighbours_of_the_answer(word_tokenizer):
@@ -192,7 +230,7 @@ def test_the_table_has_the_columns_of_the_contract(swept):
     examples = swept.example_table()
     keys = ["series", "draw", "k"]
     means = examples.groupby(keys, dropna=False)["value"].mean()
-    raw = table[table["metric"] == "logit_diff"].set_index(keys)["value"]
+    raw = table[(table["metric"] == "logit_diff") & table["draws"].isna()].set_index(keys)["value"]
     np.testing.assert_allclose(means.loc[raw.index], raw, atol=1e-12)
 
 
@@ -215,6 +253,7 @@ def test_an_order_of_some_heads_has_a_curve_and_no_area(planted, halves):
     assert np.isnan(found.cpr().value)
     layer_matched = next(one for one in found.controls if one.series == "random_layer")
     assert [head.layer for head in layer_matched.order] == [0, 1, 1, 2, 3, 3]
+    assert not set(map(str, layer_matched.order)) & set(DENSE)
 
 
 def test_the_ends_of_a_grid_need_not_be_measured(planted, halves, scores, swept):

@@ -6,6 +6,8 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from io import BytesIO
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -61,16 +63,29 @@ def file_name(name: object) -> str:
 
 def png(figure: Any) -> bytes:
     """A figure as the bytes of a PNG, for notebooks."""
-    from io import BytesIO
-
     buffer = BytesIO()
     with house_style():
         figure.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()
 
 
+_left_out: ContextVar[bool] = ContextVar("left_out", default=False)
+
+
+@contextmanager
+def without_figures() -> Iterator[None]:
+    """While this holds, `save` writes nothing: for those who carry out a study for its numbers alone."""
+    token = _left_out.set(True)
+    try:
+        yield
+    finally:
+        _left_out.reset(token)
+
+
 def save(figure: Any, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG, SVG and PDF into `folder`, and nowhere else; returns the paths."""
+    if _left_out.get():
+        return []
     paths = [folder / f"{name}.{kind}" for kind in FORMATS]
     for path in paths:
         if path.parent != folder or not inside(folder, path):
@@ -90,6 +105,10 @@ def _write(figure: Any, paths: list[Path]) -> None:
             if path.suffix == ".pdf"
             else {}
         )
-        # Whole or not at all, and a full disk is an OSError with its number.
-        with house_style(), replacing(path) as partial:
-            figure.savefig(partial, format=path.suffix[1:], metadata=metadata)
+        # Into memory first: where a disk is full, Matplotlib's PDF writer raises errors of its own and keeps the file
+        # open, which also keeps its space taken.
+        drawn = BytesIO()
+        with house_style():
+            figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
+        with replacing(path) as partial:
+            partial.write_bytes(drawn.getbuffer())

@@ -10,13 +10,13 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, first_line
 
 app = typer.Typer(
     name="headwise",
@@ -42,6 +42,9 @@ Workers = Annotated[
 CoresPerWorker = Annotated[int | None, typer.Option(help="ray: cores, and threads, of one worker", min=1)]
 DevicesPerWorker = Annotated[int | None, typer.Option(help="ray: GPUs of one worker", min=1)]
 BatchTokens = Annotated[int | None, typer.Option(help="tokens in one forward pass, at most about", min=1)]
+Truncate = Annotated[
+    bool, typer.Option("--truncate", help="cut prompts that are too long for the model from the left")
+]
 
 
 @app.command()
@@ -59,7 +62,7 @@ def check(
         model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, check_every_layer=True
     )
     layers, heads = loaded.shape
-    sites, proof = loaded.reach.sites, loaded.proof
+    sites, proof, midway = loaded.reach.sites, loaded.proof, loaded.capabilities.enter_midway
     dtype_name = str(loaded.dtype).removeprefix("torch.")
     exactly = "exactly" if proof.noise == 0 else f"within the device's own noise of {proof.noise:.1e}"
     kv_heads, head_size = _span([s.kv_heads for s in sites]), _span([s.head_dim for s in sites])
@@ -71,7 +74,7 @@ def check(
         f"  a gate at 0      zeroed columns of the output projection, largest gap {proof.largest_gap:.1e} "
         f"({proof.sites_checked} of {len(sites)} layers)",
         f"  fired            {len(sites)} of {len(sites)} layers with attention",
-        f"  prefix reuse     {'yes' if proof.reuse else 'no: ' + '; '.join(proof.notes)}",
+        f"  prefix reuse     {'yes' if midway else 'no: blocks exchange more than the residual stream'}",
         f"  seconds          {time.perf_counter() - started:.1f} (proof {proof.seconds:.1f})",
     ]
     if layers > len(sites):
@@ -106,14 +109,14 @@ def task_(
     ] = None,
     device: Device = None,
     dtype: Dtype = None,
+    truncate: Truncate = False,
 ) -> None:
     """Show what a task asks and, with --model, how well a model does."""
     from headwise.cli.showing import show_task
     from headwise.studies.settings.resolve import assignments
 
-    typer.echo(
-        show_task(name, show, model, seed, assignments(option or []), {"device": device, "dtype": dtype})
-    )
+    how = {"device": device, "dtype": dtype, "truncate": truncate}
+    typer.echo(show_task(name, show, model, seed, assignments(option or []), how))
 
 
 @app.command()
@@ -137,6 +140,7 @@ def score(
     device: Device = None,
     dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
+    truncate: Truncate = False,
     engine: Engine = "local",
     address: Address = None,
     workers: Workers = None,
@@ -153,6 +157,7 @@ def score(
         "metric": metric,
         "reference": reference,
         "positions": positions,
+        "truncate": truncate or None,
     }
     early = {"precision": precision, "top": top, "confidence": confidence}
     given = [f"method_options.{name}={value}" for name, value in early.items() if value is not None]
@@ -181,6 +186,7 @@ def run(
     device: Device = None,
     dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
+    truncate: Truncate = False,
     engine: Engine = "local",
     address: Address = None,
     workers: Workers = None,
@@ -188,7 +194,7 @@ def run(
     devices_per_worker: DevicesPerWorker = None,
 ) -> None:
     """Carry out a study into a run folder; the same command again resumes."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"truncate": truncate or None}
     if model:
         settings["models"] = model
     if task or data:
@@ -235,6 +241,10 @@ def report(
     """Write one self-contained HTML page over one or more runs."""
     from headwise.report import write_report
 
+    if out.is_symlink():
+        raise HeadwiseError(
+            f"{out} is a link, and the page would take its place; give --out a name of its own"
+        )
     typer.echo(f"{write_report(runs, out)}: open it in a browser; it needs no network")
 
 
@@ -243,12 +253,13 @@ def verify(
     run: Annotated[Path, typer.Argument(help="a finished run folder")],
     cells: Annotated[int, typer.Option(help="how many to compute again", min=1)] = 3,
     seed: Annotated[int, typer.Option(help="which ones")] = 0,
+    trust_remote_code: Annotated[bool, typer.Option(help="run code from the model's repository")] = False,
 ) -> None:
-    """Compute a sample of a run's cells again and say whether they match."""
+    """Make a run's tables again from its cells, compute a sample of the cells again, and say whether they match."""
     from headwise.studies.verify import summary
     from headwise.studies.verify import verify as compute_again
 
-    results = compute_again(run, cells=cells, seed=seed)
+    results = compute_again(run, cells=cells, seed=seed, trust_remote_code=trust_remote_code)
     for one in results:
         typer.echo(f"{'same' if one.same else 'DIFFERS'}  {one.label}: {one.said}")
     typer.echo(summary(results))
@@ -369,7 +380,9 @@ def _run(
         folder = carry_out(study, out, file, fresh=fresh, command=command, **where, **settings)
     for notice in folder.notices:
         typer.echo(f"note: {notice}", err=True)
-    typer.echo(f"{out}: tables, figures and report.html")
+    typer.echo(
+        f"{out}: tables{', figures and report.html' if folder.report else ' and figures, but no report'}"
+    )
 
 
 def _where(
@@ -430,31 +443,87 @@ def main() -> None:
     """Exit 0 done; 2 the user's mistake, one sentence; 1 anything else."""
     import os
 
+    from headwise.runs.stopping import one_interrupt
+
     # Our own progress bars say what matters; a user who wants transformers' back sets these.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    _fill_closed_streams()
     logging.basicConfig(format="%(message)s", handlers=[_Stderr()])
     logging.getLogger("headwise").setLevel(logging.INFO)
+    with one_interrupt():
+        code = _exit_code()
+        sys.exit(_flushed() or code)
+
+
+def _exit_code() -> int | str | None:
+    """Carry out the command; what goes wrong ends in a sentence of ours."""
     try:
         app()
+    except SystemExit as ended:
+        return ended.code
     except HeadwiseError as error:
-        typer.echo(f"headwise: {error}", err=True)
-        sys.exit(2)
-    except (RuntimeError, MemoryError) as error:
-        if not _out_of_memory(error):
-            raise
-        typer.echo(
-            "headwise: out of memory; what is finished is kept, so run the same command again with a smaller "
-            "--batch-tokens (1024, say), a smaller --dtype or on another --device",
-            err=True,
+        _say(str(error))
+        return 2
+    except Exception as error:
+        # Where the output is what failed, one more line of it fails too.
+        unwritten = _flushed("\n") if isinstance(error, OSError) else 0
+        if unwritten:
+            return unwritten
+        if isinstance(error, RuntimeError | MemoryError) and _out_of_memory(error):
+            _say(
+                "out of memory; what is finished is kept, so run the same command again with a smaller "
+                "--batch-tokens (1024, say), a smaller --dtype or on another --device"
+            )
+            return 1
+        import traceback
+
+        traceback.print_exc()
+        _say(
+            f"stopped by an error that nobody foresaw ({type(error).__name__}: {first_line(error)}); what was finished "
+            "is kept. Please report it with the lines above"
         )
-        sys.exit(1)
+        return 1
+    return 0
+
+
+def _say(sentence: str) -> None:
+    """One line on the standard error: messages of other libraries inside a sentence may have several."""
+    with suppress(OSError):  # nobody is left to be told
+        typer.echo(f"headwise: {' '.join(sentence.split())}", err=True)
+
+
+def _fill_closed_streams() -> None:
+    """Streams that were closed before we began (`>&-`) lead nowhere, instead of into the next file that is opened."""
+    import os
+
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _flushed(further: str = "") -> int:
+    """0 where everything that was said, and `further`, has been written; else the exit code, after a sentence."""
+    import errno
+    import os
+
+    try:
+        sys.stdout.write(further)
+        sys.stdout.flush()
+        return 0
+    except OSError as error:
+        # Python tries again when it ends, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:  # `| head`: the reader has what it wanted
+            return 1
+        _say(f"the output cannot be written: {error.strerror}; what was computed is kept")
+        return 2
 
 
 def _out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
-    from headwise.model.forward.memory import out_of_memory
+    from headwise.model.forward.out_of_memory import out_of_memory
 
     return out_of_memory(error)
 

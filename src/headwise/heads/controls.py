@@ -1,7 +1,8 @@
 """What an order of heads is compared with: heads drawn at random, and heads drawn from the same layers.
 
 A head of an early layer does more than one of a late layer, whatever the behaviour, so an order may look good
-for its layers alone. A layer-matched draw has as many heads in each layer as the order it is compared with.
+for its layers alone. A layer-matched draw has as many heads in each layer as the heads it is compared with. A draw
+never holds one of these: it would show their effect, not chance.
 """
 
 from __future__ import annotations
@@ -28,18 +29,6 @@ def random_order(heads: Sequence[Head], seed: int | str) -> Order:
     return random.Random(f"random order/{seed}").sample(list(heads), len(heads))
 
 
-def layer_matched_order(order: Sequence[Head], seed: int | str) -> Order:
-    """A random order that visits the layers in the sequence in which `order` does."""
-    generator = random.Random(f"layer-matched order/{seed}")
-    waiting: dict[int, Order] = {}
-    for head in order:
-        waiting.setdefault(head.layer, []).append(head)
-    for heads in waiting.values():
-        heads.sort()  # the draw depends on the layers visited, not on which head came first
-        generator.shuffle(heads)
-    return [waiting[head.layer].pop() for head in order]
-
-
 def random_heads(heads: Iterable[Head], top: Sequence[Head], seed: int | str) -> Draw:
     """As many heads as `top` has, none of them in it."""
     free = _free(heads, top)
@@ -52,11 +41,45 @@ def layer_matched_heads(heads: Iterable[Head], top: Sequence[Head], seed: int | 
     Where a layer has too few free heads, the rest come from the nearest layers that have some.
     """
     generator = random.Random(f"layer-matched heads/{seed}")
-    free: dict[int, Order] = {}
-    for head in _free(heads, top):
-        free.setdefault(head.layer, []).append(head)
+    free = _by_layer(_free(heads, top))
     for others in free.values():
         generator.shuffle(others)
+    return _matched(free, top)
+
+
+def control_sets(
+    kind: str, heads: Iterable[Head], order: Sequence[Head], ks: Sequence[int], seed: int | str
+) -> list[Draw]:
+    """A draw for the order's first k heads at each of `ks`, none of them among these k; one seed, one draw.
+
+    kind: `random`, or `random_layer`: as many heads from each layer as the first k have there. All heads are shuffled
+    once, and at each k the first that are free are taken: a set grows with k and loses a head only to the order.
+    There are such sets up to half of all heads (`most_k`).
+    """
+    every = list(heads)
+    shuffled = random.Random(f"{kind} control/{seed}").sample(every, len(every))
+    drawn = []
+    for k in ks:
+        top = order[:k]
+        free = _free(shuffled, top)
+        drawn.append(_matched(_by_layer(free), top) if kind == "random_layer" else Draw(free[:k], 0))
+    return drawn
+
+
+def most_k(total: int) -> int:
+    """The largest k for which `total` heads hold k others."""
+    return total // 2
+
+
+def _by_layer(heads: Iterable[Head]) -> dict[int, Order]:
+    found: dict[int, Order] = {}
+    for head in heads:
+        found.setdefault(head.layer, []).append(head)
+    return found
+
+
+def _matched(free: dict[int, Order], top: Sequence[Head]) -> Draw:
+    """From each layer the first free heads, as many as `top` has there; what a layer lacks, from the nearest."""
     drawn: Order = []
     lacking: list[int] = []
     for layer, wanted in sorted(Counter(head.layer for head in top).items()):

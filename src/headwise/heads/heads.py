@@ -57,12 +57,14 @@ Order = list[Head]
 
 
 def head_list(given: Any) -> Order:
-    """Heads as a caller gives them, "L12H3" or (12, 3), in their order.
+    """Heads as a caller gives them, "L12H3" or (12, 3), in their order; one head needs no list.
 
-    >>> head_list(["L1H2", (0, 3)])
-    [Head(layer=1, head=2), Head(layer=0, head=3)]
+    >>> head_list(["L1H2", (0, 3)]), head_list("L1H2")
+    ([Head(layer=1, head=2), Head(layer=0, head=3)], [Head(layer=1, head=2)])
     """
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if isinstance(given, str | Head):
+        given = [given]
+    if not isinstance(given, Iterable):
         raise HeadwiseError(f"heads are given as a list such as ['L12H3'], not as {shown(given)}")
     return [Head.parse(one) if isinstance(one, str) else _pair(one) for one in given]
 
@@ -149,8 +151,9 @@ def lone_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
 
 def single_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
     """Gates `[V, L, H]`, one variant per head, each with that head alone at 0."""
-    gates = np.ones((len(heads), *shape), dtype=np.float32)
-    for variant, (layer, head) in enumerate(_inside(heads, shape)):
+    chosen = _inside(heads, shape)
+    gates = np.ones((len(chosen), *shape), dtype=np.float32)
+    for variant, (layer, head) in enumerate(chosen):
         gates[variant, layer, head] = 0
     return gates
 
@@ -188,13 +191,16 @@ class Scores:
     exists: np.ndarray | None = None
     """`[L, H]`: which heads there are. By default those with a value or an example that is a number; told, a head
     whose every number went wrong keeps its place in the tables."""
+    groups: Sequence[str | None] | None = None
+    """The group of every example, where some share one: intervals and tests then count groups, not examples."""
 
     @classmethod
     def from_examples(cls, examples: np.ndarray, **about: Any) -> Scores:
         """Scores whose value is the plain mean of `examples[E, L, H]`."""
-        n = len(examples)
-        spread = examples.std(axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full(examples.shape[1:], np.nan)
-        return cls(examples.mean(axis=0), spread, examples, **about)
+        from headwise.stats.resampling import group_codes, standard_error
+
+        codes = group_codes(about.get("groups"), len(examples))
+        return cls(examples.mean(axis=0), standard_error(examples, codes), examples, **about)
 
     def _checked(self) -> Scores:
         """These scores, if their arrays belong together."""
@@ -213,6 +219,10 @@ class Scores:
         for name in ("model", "task", "method", "metric"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} is no text")
+        if self.groups is not None and (
+            not isinstance(self.groups, list | tuple) or len(self.groups) != len(self.examples)
+        ):
+            raise ValueError(f"groups are no list of {len(self.examples)} names")
         return self
 
     @property
@@ -257,9 +267,11 @@ class Scores:
             lo, hi, n, p = (np.array([self.own[name][h] for h in heads]) for name in ("lo", "hi", "n", "p"))
         else:
             columns = np.stack([self.examples[:, h.layer, h.head] for h in heads], axis=1)  # E, heads
-            lo, hi = stats.bootstrap_mean(columns, seed=seed)
+            lo, hi = stats.bootstrap_mean(columns, groups=self.groups, seed=seed)
             # An unsigned score cannot be centred on zero, so asking whether its mean is zero has no meaning.
-            p = stats.sign_flip(columns, seed=seed) if self.signed else np.full(len(heads), np.nan)
+            p = np.full(len(heads), np.nan)
+            if self.signed:
+                p = stats.sign_flip(columns, groups=self.groups, seed=seed)
         q = stats.benjamini_hochberg(p) if self.signed else p
         return pd.DataFrame(
             {
@@ -284,6 +296,8 @@ class Scores:
         """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
         about = {k: getattr(self, k) for k in ("model", "task", "method", "signed", "metric")}
         about["details"] = dict(self.details)
+        if self.groups is not None:
+            about["groups"] = list(self.groups)
         arrays: dict[str, Any] = {f"own_{name}": column for name, column in self.own.items()}
         if self.exists is not None:
             arrays["exists"] = self.exists
@@ -335,7 +349,9 @@ class Scores:
 
 def save_order(order: Sequence[Head], path: str | Path) -> None:
     """Write an order as a heads file: a JSON list of "L12H3"."""
-    Path(path).write_text(json.dumps([str(Head(*h)) for h in order], indent=0) + "\n", encoding="utf-8")
+    Path(path).write_text(
+        json.dumps([str(head) for head in head_list(order)], indent=0) + "\n", encoding="utf-8"
+    )
 
 
 def load_order(path: str | Path) -> Order:

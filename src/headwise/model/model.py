@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,18 +15,16 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.backward.packing import packing_works
-from headwise.model.backward.sparing import sparing_works
-from headwise.model.backward.target_logprobs import plain_unembedding
-from headwise.model.forward.fused import Fused
-from headwise.model.forward.products import faster_products
-from headwise.model.forward.unembed import logits_at
+from headwise.model.forward.frozen import frozen
+from headwise.model.forward.run import Output, Pass, run
 from headwise.model.load.origin import Origin, reduced
+from headwise.model.sites.attention_function import Visitor
 from headwise.model.sites.devices import entry_device, stored
 from headwise.model.sites.probe import weight_dtype
-from headwise.model.sites.reach import Reach, Visitor
+from headwise.model.sites.reach import Reach
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text
+from headwise.model.verify.capabilities import Capabilities
 from headwise.model.verify.proof import Proof
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -42,6 +40,7 @@ class Model:
         name: str,
         reach: Reach,
         proof: Proof,
+        capabilities: Capabilities,
         batch_tokens: int,
         compile: bool = False,
     ) -> None:
@@ -49,6 +48,7 @@ class Model:
         self.name = name
         self.reach = reach
         self.proof = proof
+        self.capabilities = capabilities
         self.batch_tokens = batch_tokens
         self.compile = compile
         self.edge_gates: adapter.EdgeGates | None = None
@@ -73,6 +73,11 @@ class Model:
                 f"{self.name} was given without a tokenizer; pass it: hw.load(model, tokenizer=...)"
             )
         return self._text
+
+    @property
+    def has_text(self) -> bool:
+        """Whether a tokenizer was given."""
+        return self._text is not None
 
     def tokens(self, text: str) -> list[int]:
         """Token numbers of a text as the model reads it."""
@@ -128,31 +133,29 @@ class Model:
         """While this holds, forward passes show each layer's head outputs to `visitor`."""
         return self.reach.visiting(visitor)
 
-    @contextmanager
-    def frozen(self) -> Iterator[None]:
-        """While this holds, no weight asks for a gradient, and products are taken accordingly; afterwards those
-        weights ask that did."""
-        asking = [parameter for parameter in self.hf.parameters() if parameter.requires_grad]
-        for parameter in asking:
-            parameter.requires_grad_(False)
-        try:
-            with faster_products(self.hf):
-                yield
-        finally:
-            for parameter in asking:
-                if not parameter.is_inference():  # offloaded weights are made anew for each pass
-                    parameter.requires_grad_(True)
+    def frozen(self) -> AbstractContextManager[None]:
+        """While this holds, no weight needs a gradient, and products are computed accordingly."""
+        return frozen(self.hf)
 
     def running(self) -> AbstractContextManager[None]:
-        """While this holds, forward passes that nobody differentiates are as fast as this device does them."""
+        """While this holds, forward passes without gradients are as fast as this device computes them."""
         if self.device.type == "cpu":
             return self.frozen()  # frozen weights are multiplied faster
-        return self.fused.acting() if self.compile and self.fused.works else nullcontext()
+        compiled = self.capabilities.compiled if self.compile else None
+        return compiled.acting() if compiled is not None and compiled.works else nullcontext()
 
-    @cached_property
-    def fused(self) -> Fused:
-        """Its norms, feed-forward parts and rotary embeddings in compiled form."""
-        return Fused(self.reach)
+    def run(self, asked: Pass) -> Output:
+        """Carry out one forward pass with the shortcuts that were proven for this model."""
+        can = self.capabilities
+        return run(self.hf, replace(asked, narrow=can.narrow, as_tuples=can.as_tuples), self.reach)
+
+    def run_whole(self, asked: Pass) -> Output:
+        """The same with every part of the last block computed at every position, for what looks into it."""
+        return run(self.hf, replace(asked, as_tuples=self.capabilities.as_tuples), self.reach)
+
+    def logits(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32."""
+        return self.run(Pass(ids=ids, scored=positions)).logits
 
     def outputs(self, ids: Tensor, keep: Callable[[Tensor], Tensor] | None = None) -> dict[int, Tensor]:
         """Head outputs of a plain run: layer -> `[B, T, H, D]`, or what `keep` makes of them, layer by layer."""
@@ -167,32 +170,10 @@ class Model:
             seen[layer] = z.detach() if keep is None else keep(z.detach())
             return z
 
-        with torch.no_grad(), self.visiting(note):
-            self.logits(ids.to(self.device), torch.zeros(len(ids), 1, dtype=torch.long))
+        first = torch.zeros(len(ids), 1, dtype=torch.long)
+        with torch.no_grad():
+            self.run(Pass(ids=ids.to(self.device), scored=first, heads=note))
         return seen
-
-    def logits(self, ids: Tensor, positions: Tensor, places: Tensor | None = None) -> Tensor:
-        """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32.
-
-        places `[B, T]`: numbers of the tokens, where they are not simply counted.
-        """
-        return logits_at(self.hf, ids, positions, self.proof.tail, places)
-
-    @cached_property
-    def plain_unembedding(self) -> nn.Linear | None:
-        """The last layer, where the logits are what it gives, so that they need not all be held at once."""
-        return plain_unembedding(self.hf)
-
-    @cached_property
-    def packs(self) -> bool:
-        """Whether rows may stand one behind the other in one sequence without seeing one another."""
-        return packing_works(self.hf)
-
-    @cached_property
-    def spares(self) -> bool:
-        """Whether slopes of packed rows can be had at half the memory."""
-        with self.frozen():
-            return sparing_works(self.reach)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -221,12 +202,24 @@ def _embedded(hf: nn.Module) -> int | None:
 
 
 def _positions(hf: nn.Module) -> int | None:
-    """How many positions there are, where they are learned one by one; rotary and relative ones have no end."""
+    """How many tokens the model was made for; None where its configuration says no number, or positions are relative.
+
+    Rotary positions could be counted on beyond it, but the model has never met them.
+    """
     config = hf.config.get_text_config()  # type: ignore[operator, union-attr]
     most = getattr(config, "max_position_embeddings", None)
-    learned = any(
-        isinstance(module, nn.Embedding)
-        and re.search(r"(^|\.)(wpe|embed_positions|position_embeddings?)$", name)
-        for name, module in hf.named_modules()
-    )
-    return most if learned and isinstance(most, int) else None
+    if not isinstance(most, int) or most <= 0 or getattr(config, "alibi", False):
+        return None
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]  # one per kind of layer
+    return max(most, *(_stretched(most, kind) for kind in kinds))
+
+
+def _stretched(most: int, rope: dict[str, Any]) -> int:
+    """To how many positions a scaling of the rotary ones reaches; some configurations count it in already."""
+    factor, before = rope.get("factor"), rope.get("original_max_position_embeddings")
+    if not isinstance(factor, int | float):
+        return most
+    if not isinstance(before, int):
+        before = most if rope.get("rope_type", rope.get("type")) in ("linear", "dynamic", "yarn") else 0
+    return int(factor * before)

@@ -7,6 +7,7 @@ escapes, or as JSON that the script sets as text, never as markup.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from headwise.errors import HeadwiseError, shown
 from headwise.files import replacing, told
 from headwise.runs.gather import Run
 
+log = logging.getLogger("headwise")
+
 _ROWS = 500
 """Most rows of a chart's own table; the run's tables have them all."""
 _TEXTS = 60
@@ -36,7 +39,16 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     if not runs:
         raise HeadwiseError("a report needs at least one run folder")
     path = Path(out)
-    page = _page([Run(Path(run)) for run in runs])
+    if path.exists() and not path.is_file():
+        raise HeadwiseError(
+            f"{path} is {'a folder' if path.is_dir() else 'no regular file'}, and the report is one file; give --out a "
+            "name such as report.html"
+        )
+    shown_runs = [Run(Path(run)) for run in runs]
+    page = _page(shown_runs)
+    for run in shown_runs:
+        for warning in run.warnings:
+            log.warning("%s: %s", run.path, warning)
     with told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with told(path), replacing(path) as partial:
@@ -108,7 +120,8 @@ def _page(runs: Sequence[Run]) -> str:
                 "findings": section.findings,
                 "charts": ids,
                 "texts": _table(section.texts, _TEXTS),
-                "settings": json.dumps(run.info.get("settings", {}), indent=1, ensure_ascii=False),
+                "made_with": run.made_with,
+                "settings": json.dumps(run.made_with["settings"], indent=1, ensure_ascii=False),
                 "took": _took(run.info.get("timings", {}).get("seconds")),
             }
         )

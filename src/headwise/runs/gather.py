@@ -10,7 +10,9 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.files import told
 from headwise.runs import read_info, read_table
+from headwise.runs.folder.written import session, sha256
 
 
 class RunTables(Mapping[str, pd.DataFrame]):
@@ -65,9 +67,78 @@ class Run:
             table = self.tables.get(name)
             if table is not None and "model" in table:
                 return [str(model) for model in table["model"].unique()]
-        named = self.info["settings"].get("models", [])
+        named = self.made_with["settings"].get("models", [])
         return [str(name) for name in (named if isinstance(named, list) else [named])]
+
+    @cached_property
+    def _sessions(self) -> dict[str, dict[str, Any] | None]:
+        """The tables that are there, each with the session that wrote it; None where no session wrote this file."""
+        files = sorted(path for path in (self.path / "tables").glob("*.parquet") if path.is_file())
+        with told(self.path / "tables"):
+            return {file.stem: session(self.info["written"], file.stem, sha256(file)) for file in files}
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """Settings, fingerprints, versions and command of what wrote the tables: a run that was started again with
+        others, and stopped, still has the tables of before."""
+        wrote = [entry for entry in self.info["written"] if entry in self._sessions.values()]
+        return wrote[-1] if wrote else self.info
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the reader of the tables must know before anything else."""
+        if not self.info["written"]:
+            return []  # an earlier headwise wrote no hashes
+        said = []
+        forged = [name for name, wrote in self._sessions.items() if wrote is None]
+        if forged:
+            said.append(
+                f"The table{_s(forged)} {_named(forged)} {_are(forged)} not what the run wrote: the SHA-256 is not the "
+                "one in run.json. Do not rely on what is shown from there; `headwise verify` says what differs, and "
+                "the command of the run writes the tables again."
+            )
+        gone = sorted(
+            {name for entry in self.info["written"] for name in entry["tables"]} - {*self._sessions}
+        )
+        if gone:
+            said.append(f"The table{_s(gone)} {_named(gone)}, which the run wrote, {_are(gone)} missing.")
+        older = [
+            name
+            for name, wrote in self._sessions.items()
+            if wrote is not None and wrote["settings"] != self.made_with["settings"]
+        ]
+        if older:
+            said.append(
+                f"The table{_s(older)} {_named(older)} {_are(older)} of an earlier session with other settings: the "
+                "last one was stopped before it wrote them."
+            )
+        if self.made_with["settings"] != self.info["settings"]:
+            said.append(
+                "This run was started again with other settings and has written no tables since. The tables, and the "
+                "settings below, are those of the session before."
+            )
+        return said
+
+    @property
+    def hashes(self) -> str:
+        """Whether the tables were checked, in words."""
+        if not self.info["written"]:
+            return "run.json holds no SHA-256 of the tables (an earlier headwise wrote it), so they were not checked"
+        good = sum(wrote is not None for wrote in self._sessions.values())
+        return f"{good} of {len(self._sessions)} tables have the SHA-256 that is in run.json"
 
     @cached_property
     def tables(self) -> RunTables:
         return RunTables(self.path)
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(names)
+
+
+def _s(names: list[str]) -> str:
+    return "s" * (len(names) != 1)
+
+
+def _are(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"

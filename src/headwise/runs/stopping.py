@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -43,6 +45,58 @@ def stoppable() -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, before[number])
+
+
+_PATIENCE = 5.0
+"""Seconds after Ctrl-C in which more of them do nothing."""
+
+
+@contextmanager
+def one_interrupt() -> Iterator[None]:
+    """While this holds, impatient Ctrl-C count as one, so that none of them cuts short what the first one began.
+
+    After an interrupt the process is about to end, and this goes on holding. It is for the command line alone, and does
+    nothing where somebody else handles Ctrl-C.
+    """
+    if not _python_handles_interrupts():
+        yield
+        return
+    last = -math.inf
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before > _PATIENCE:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        if last == -math.inf:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """While this holds, Ctrl-C waits: it is raised when the block has ended."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    waiting: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda number, frame: waiting.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if waiting:
+            handler(signal.SIGINT, waiting[0])
+
+
+def _python_handles_interrupts() -> bool:
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    return in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @contextmanager

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from headwise.constraints import Number, OneOf
 from headwise.errors import HeadwiseError
 from headwise.heads import single_gates
 from headwise.model.measure.engine import Engine
-from headwise.scores.adaptive.adaptive import Adaptive, to_precision, top_k
+from headwise.scores.adaptive.adaptive import Adaptive, crowding_of, to_precision, top_k
+from headwise.scores.adaptive.race import KEYS
 from headwise.scores.registry import Setup, register
 
 BACKWARD_ROWS = 3
@@ -23,6 +25,12 @@ its rows, because starting its kernels does."""
     "ablation",
     about="exact: metric with the head minus metric without it",
     steps=lambda model, task: len(model.heads()) * len(task),
+    constraints={
+        "precision": Number(least=0),
+        "top": Number(least=1),
+        "confidence": Number(above=0, below=1),
+        "order": OneOf("order", lambda: KEYS),
+    },
 )
 def ablation(
     setup: Setup,
@@ -99,6 +107,7 @@ def _adaptive(
 
     shape = (len(setup.task), len(heads))
     common: dict[str, Any] = {"confidence": confidence, "population": population, "seed": setup.seed}
+    common["crowding"] = crowding_of(setup.task.shared_groups())
     common["call_cost"] = CALL_COST["cpu" if setup.model.device.type == "cpu" else "accelerator"]
     if top is not None:
         found = top_k(exact, attribution, shape, top, order=order, **common)

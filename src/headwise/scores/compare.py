@@ -96,7 +96,7 @@ def _over_resamples(scores: Scores, k: int, seed: int) -> float:
     """NaN where heads were run on different examples: there is no resample of examples that all of them have."""
     if np.isnan(scores.examples[:, np.isfinite(scores.values)]).any():
         return float("nan")
-    return stats.stability(scores.examples, k, seed=seed, absolute=True)
+    return stats.stability(scores.examples, k, groups=scores.groups, seed=seed, absolute=True)
 
 
 def _over_seeds(scores: Sequence[Scores], tops: Sequence[Any]) -> list[float]:

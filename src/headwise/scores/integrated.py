@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 
+from headwise.constraints import Number
 from headwise.errors import HeadwiseError
 from headwise.heads import ones
 from headwise.scores.registry import Setup, register
@@ -18,6 +19,7 @@ FIRST_STEPS = 5
 @register(
     "integrated",
     about="slope of the metric averaged from no heads to all heads; sums to metric(full) − metric(none)",
+    constraints={"steps": Number(least=1), "tolerance": Number(above=0), "most_steps": Number(least=1)},
 )
 def integrated(
     setup: Setup, steps: int | None = None, tolerance: float = 0.05, most_steps: int = 320

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from headwise.constraints import OneOf
 from headwise.errors import HeadwiseError, unknown
 from headwise.model.attention.blocks import attention_blocks
 from headwise.model.attention.reported import watchable
@@ -22,6 +23,7 @@ from headwise.scores.registry import Setup, register
     "pattern",
     signed=False,
     about="attention on the previous token, an equal one, what followed one, or the answer in the prompt (kind=)",
+    constraints={"kind": OneOf("kind of pattern", lambda: KINDS)},
 )
 def pattern(setup: Setup, kind: str = "previous") -> np.ndarray:
     """The share of its attention that a head spends where its `kind` would, per example, from 0 to 1; unsigned.

@@ -7,17 +7,19 @@ up in the command line, in the tables and in the report by itself.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
+from headwise.constraints import Constraints, check_values, fitted
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Scores
 from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
-from headwise.model.measure.engine import Engine
+from headwise.model.measure.engine import CONSTRAINTS, Engine
+from headwise.model.measure.references import check_reference
 from headwise.model.model import Model
 from headwise.registry import Registry
 from headwise.tasks.examples import Task
@@ -90,6 +92,8 @@ class Method:
     """Whether it reads the gradient at full gates, and so refuses metrics whose gradient there is 0."""
     steps: Callable[[Model, Task], int]
     """How many (variant, row) pairs it will report as done, for an honest progress bar."""
+    constraints: Constraints = field(default_factory=dict)
+    """What its own options may be, beside their types."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -110,11 +114,12 @@ def register(
     signed: bool = True,
     first_order: bool = False,
     steps: Callable[[Model, Task], int] = lambda model, task: len(task),
+    constraints: Constraints | None = None,
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
     """Make a method known under `name`."""
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        METHODS.add(name, Method(name, about, run, signed, first_order, steps))
+        METHODS.add(name, Method(name, about, run, signed, first_order, steps, constraints or {}))
         return run
 
     return add
@@ -130,11 +135,22 @@ def method(name: str) -> Method:
     return METHODS.get(name)
 
 
-def check_method_options(options: Iterable[str], chosen: Sequence[str]) -> None:
-    """An option that none of the chosen methods takes is refused, with the methods that do."""
+def check_option_values(name: str, options: Mapping[str, Any]) -> None:
+    """The types and bounds of a method's own options."""
+    chosen = method(name)
+    hints = get_type_hints(chosen.run)
+    checked = {option: fitted(value, hints.get(option, Any), option) for option, value in options.items()}
+    check_values(checked, chosen.constraints)
+
+
+def check_method_options(options: Mapping[str, Any], chosen: Sequence[str]) -> None:
+    """An option that none of the chosen methods takes is refused, with the methods that do; so is a wrong value."""
     known = {name: method(name).options for name in chosen}
     for option in options:
-        if any(option in takes for takes in known.values()):
+        takers = [name for name, takes in known.items() if option in takes]
+        for name in takers:
+            check_option_values(name, {option: options[option]})
+        if takers:
             continue
         others = [name for name, other in methods().items() if option in other.options]
         if others:
@@ -169,6 +185,9 @@ def score(
     for option in options:
         if option not in chosen.options:
             raise unknown(f"option of method {by!r}", option, chosen.options)
+    check_option_values(by, options)
+    check_reference(reference, positions)
+    check_values({"seed": seed, "batch_tokens": batch_tokens}, CONSTRAINTS)
     measured = metric_named(metric or task.metric)
     if chosen.first_order and not measured.first_order:
         raise HeadwiseError(
@@ -188,8 +207,17 @@ def score(
         "metric": setup.unit or measured.name,
         "details": details,
         "exists": np.array(model.exists),
+        "groups": _groups(task, setup.details),
     }
     if setup.estimates:
         own = dict(setup.estimates)
         return Scores(own.pop("value"), own.pop("stderr"), examples, **about, own=own)
     return Scores.from_examples(examples, **about)
+
+
+def _groups(task: Task, details: dict[str, Any]) -> tuple[str | None, ...] | None:
+    """The groups behind a score's rows: those of the examples that a probe held out; none where rows are seeds."""
+    groups = task.shared_groups()
+    if groups is None or details.get("replicates") == "seeds":
+        return None
+    return tuple(groups[i] for i in details["held_out"]) if "held_out" in details else groups

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.model.generation.decode import Batch
+from headwise.model.forward.decode import Batch
 from headwise.model.model import Model
 from headwise.sparsify.openings import OPENINGS, QUESTIONS
 
@@ -77,7 +77,7 @@ def _from_chat(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
     """Up to the user's first words: the model writes the rest of the question, and the answer."""
     tokenizer: Any = model.text.tokenizer
     mark = "QUESTION"
-    whole = tokenizer.apply_chat_template([{"role": "user", "content": mark}], tokenize=False)
+    whole = model.text.chat([{"role": "user", "content": mark}], add_generation_prompt=False)
     before = whole[: whole.index(mark)] if mark in whole else ""
     # Only the turn's own beginning: a system message is the same in every sample.
     before = before[before.rfind("<") :] if "<" in before else before
@@ -86,7 +86,7 @@ def _from_chat(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
 
 @torch.no_grad()
 def _continued(hf: torch.nn.Module, starts: list[list[int]], length: int, seed: int) -> Tensor:
-    batch = Batch(hf, starts, 0, cached=True)
+    batch = Batch(hf, starts)
     generator = torch.Generator(batch.ids.device).manual_seed(seed)
     for _ in range(length - batch.width):
         # The largest of logit + Gumbel noise is a draw from the softmax, without sorting or summing it.

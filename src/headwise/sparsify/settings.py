@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from headwise.errors import HeadwiseError
+from headwise.constraints import Constraints, Number, check_settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparsifySettings:
     """What is trained, on what, for how long, and how much the model may lose."""
+
+    CONSTRAINTS: ClassVar[Constraints] = {
+        **dict.fromkeys(("steps", "batch", "rank", "check_every", "checkpoint_every"), Number(least=1)),
+        **dict.fromkeys(("warmup", "sample", "seed", "multiplier_rate"), Number(least=0)),
+        "length": Number(least=8),
+        "bias": Number(),
+        **dict.fromkeys(("rate", "bound", "multiplier", "temperature", "final_temperature"), Number(above=0)),
+        **dict.fromkeys(("text_weight", "anneal", "text_share"), Number(least=0, most=1)),
+    }
 
     steps: int = 4000
     """Updates in all. The learning rate and the noise follow a schedule over them."""
@@ -53,14 +63,4 @@ class SparsifySettings:
     """Updates between two checkpoints."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "rank", "check_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise HeadwiseError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.length < 8:
-            raise HeadwiseError(f"length is {self.length}; a sequence needs at least 8 tokens")
-        for name in ("rate", "bound", "multiplier", "temperature", "final_temperature"):
-            if not getattr(self, name) > 0:
-                raise HeadwiseError(f"{name} is {getattr(self, name)}; it must be above 0")
-        for name in ("text_weight", "anneal", "text_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise HeadwiseError(f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
+        check_settings(self)

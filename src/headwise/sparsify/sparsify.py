@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from headwise.constraints import several
 from headwise.errors import HeadwiseError
 from headwise.files import told
 from headwise.model.load.companions import companions
@@ -43,7 +44,7 @@ def is_sparse(model: str | Path) -> bool:
 
 def sparsify(
     model: str | Path,
-    texts: Sequence[str | Path] = (),
+    texts: str | Path | Sequence[str | Path] = (),
     out: str | Path = "sparse",
     *,
     start: str | Path | None = None,
@@ -69,7 +70,7 @@ def sparsify(
         raise HeadwiseError(
             f"{model} was trained by headwise sparsify already; give the dense model it is based on"
         )
-    paths = [Path(text) for text in texts]
+    paths = [Path(text) for text in several(texts)]
     disk = Disk(Path(out))
     base = _base_name(str(model))
     named: dict[str, Any] = {"model": base, "texts": {path.name: _digest(path) for path in paths}}
@@ -109,7 +110,7 @@ def draw_training(out: str | Path) -> None:
 
 def evaluate(
     sparse: str | Path,
-    held_out: Sequence[str | Path],
+    held_out: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     control: str | Path | None = None,
@@ -135,7 +136,7 @@ def evaluate(
     models = {"dense": load(gates.base, device=device, dtype="float32"), **models}
     if control is not None:
         models["control"] = load(control, device=device, dtype="float32")
-    paths = [Path(path) for path in held_out]
+    paths = [Path(path) for path in several(held_out)]
     with progress("Evaluating", len(paths) + bool(ioi)) as advance:
         tables = evaluation.evaluate(models, paths, length=length, limit=limit, ioi=ioi, advance=advance)
     folder = Path(out)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.model.forward.replay import Replay
+from headwise.model.forward.cuda_graph import Replay
 from headwise.model.sparse import edge_gates as sparse
 from headwise.model.sparse.open_edges import EdgeCounts
 from headwise.sparsify.checkpoint import CHECKS, HISTORY, Disk

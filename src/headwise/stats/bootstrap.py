@@ -13,10 +13,16 @@ from headwise.stats.resampling import (
     as_matrix,
     blocks,
     floats,
+    group_codes,
+    group_sums,
     percentiles,
     resample_counts,
     resampled_means,
+    units,
 )
+
+Groups = Sequence[Any] | np.ndarray | None
+"""A name for each example's group, or None where every example stands alone."""
 
 
 class Ratio(NamedTuple):
@@ -28,33 +34,49 @@ class Ratio(NamedTuple):
 
 
 def bootstrap_mean(
-    columns: np.ndarray, *, draws: int = 10_000, level: float = 0.95, seed: int = 0
+    columns: np.ndarray,
+    *,
+    groups: Groups = None,
+    draws: int = 10_000,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The interval `(lo, hi)` of the mean over examples of each column of `columns[E, ...]`."""
+    """The interval `(lo, hi)` of the mean over examples of each column of `columns[E, ...]`.
+
+    `groups[E]` names what each example has in common with others: whole groups are then resampled.
+    """
     flat, shape = as_matrix(columns)
     E, K = flat.shape
+    codes = group_codes(groups, E)
     bounds = np.full((2, K), np.nan)
     usable = np.flatnonzero(np.isfinite(flat).all(axis=0))
-    if E > 1:
+    if units(E, codes) > 1:
         for block in blocks(usable, draws):
-            bounds[:, block] = percentiles(resampled_means(flat[:, block], draws, seed), level)
+            bounds[:, block] = percentiles(resampled_means(flat[:, block], draws, seed, codes), level)
     return bounds[0].reshape(shape), bounds[1].reshape(shape)
 
 
 def bootstrap_difference(
-    a: np.ndarray, b: np.ndarray, *, draws: int = 10_000, level: float = 0.95, seed: int = 0
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    groups: Groups = None,
+    draws: int = 10_000,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The interval of mean(a) − mean(b), where row i of both is the same example."""
     a, b = floats(a), floats(b)
     if a.shape != b.shape:
         raise HeadwiseError(f"a paired difference needs equal shapes, not {a.shape} and {b.shape}")
-    return bootstrap_mean(a - b, draws=draws, level=level, seed=seed)
+    return bootstrap_mean(a - b, groups=groups, draws=draws, level=level, seed=seed)
 
 
 def bootstrap_ratio(
     numerator: np.ndarray,
     denominator: np.ndarray,
     *,
+    groups: Groups = None,
     draws: int = 10_000,
     level: float = 0.95,
     seed: int = 0,
@@ -63,7 +85,7 @@ def bootstrap_ratio(
 
     A ratio of means, never a mean of ratios. Where the interval of the denominator's mean includes 0 the
     ratio is undefined: value and interval are NaN. `numerator[E, ...]` may have columns (the points of a
-    curve) over one `denominator[E]`, or a denominator of its own shape.
+    curve) over one `denominator[E]`, or a denominator of its own shape. `groups`: as in `bootstrap_mean`.
     """
     top, shape = as_matrix(numerator)
     E, K = top.shape
@@ -72,29 +94,37 @@ def bootstrap_ratio(
         raise HeadwiseError(
             f"a ratio needs a denominator for each of {E} examples, in 1 column or {K}; got {bottom.shape}"
         )
+    codes = group_codes(groups, E)
     found = np.full((3, K), np.nan)
-    lo, hi = bootstrap_mean(bottom, draws=draws, level=level, seed=seed)
+    lo, hi = bootstrap_mean(bottom, groups=codes, draws=draws, level=level, seed=seed)
     defined = np.broadcast_to((lo > 0) | (hi < 0), K) & np.isfinite(top).all(axis=0)  # NaN compares as False
     for block in blocks(np.flatnonzero(defined), draws):
         below = bottom if bottom.shape[1] == 1 else bottom[:, block]
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = resampled_means(top[:, block], draws, seed) / resampled_means(below, draws, seed)
+            ratios = resampled_means(top[:, block], draws, seed, codes)
+            ratios = ratios / resampled_means(below, draws, seed, codes)
         found[0, block] = top[:, block].mean(axis=0) / below.mean(axis=0)
         found[1:, block] = percentiles(ratios, level)
     return Ratio(*(row.reshape(shape) for row in found))
 
 
 def resampled_ratio(
-    numerator: np.ndarray, denominator: np.ndarray, *, draws: int = 10_000, seed: int = 0
+    numerator: np.ndarray,
+    denominator: np.ndarray,
+    *,
+    groups: Groups = None,
+    draws: int = 10_000,
+    seed: int = 0,
 ) -> np.ndarray:
     """`[B, K]`: mean of `numerator[E, K]` over mean of `denominator[E]` in every resample of the examples.
 
-    For intervals of what is read off a whole curve, such as where it first reaches a height. The same seed and
-    number of examples give the same resamples, so two curves over the same examples stay paired.
+    For intervals of what is read off a whole curve, such as where it first reaches a height. The same seed, number
+    of examples and groups give the same resamples, so two curves over the same examples stay paired.
     """
     top, bottom = as_matrix(numerator)[0], as_matrix(denominator)[0]
+    codes = group_codes(groups, len(top))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return resampled_means(top, draws, seed) / resampled_means(bottom, draws, seed)
+        return resampled_means(top, draws, seed, codes) / resampled_means(bottom, draws, seed, codes)
 
 
 def interval(resampled: np.ndarray, level: float = 0.95) -> tuple[float, float]:
@@ -120,41 +150,42 @@ def bootstrap_clustered(
     cluster are no independent evidence; counted as if they were, the interval is too narrow. The mean is over
     values, so a larger cluster weighs more. One cluster gives NaN.
     """
-    flat, shape = as_matrix(values)
-    names, member = np.unique(np.asarray(cluster), return_inverse=True)
-    if member.shape != (len(flat),):
-        raise HeadwiseError(f"{len(flat)} values need as many cluster names, not {np.shape(cluster)}")
-    bounds = np.full((2, flat.shape[1]), np.nan)
-    if len(names) > 1:
-        sizes = np.bincount(member).astype(float)[:, None]
-        for block in blocks(np.flatnonzero(np.isfinite(flat).all(axis=0)), draws):
-            sums = np.zeros((len(names), len(block)))
-            np.add.at(sums, member, flat[:, block])
-            means = resampled_means(sums, draws, seed) / resampled_means(sizes, draws, seed)
-            bounds[:, block] = percentiles(means, level)
-    return bounds[0].reshape(shape), bounds[1].reshape(shape)
+    return bootstrap_mean(values, groups=cluster, draws=draws, level=level, seed=seed)
 
 
 def bootstrap_crossed(
-    values: np.ndarray, *, draws: int = 10_000, level: float = 0.95, seed: int = 0
+    values: np.ndarray,
+    *,
+    denominator: np.ndarray | None = None,
+    groups: Groups = None,
+    draws: int = 10_000,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> tuple[float, float]:
     """The interval of the mean of `values[R, E]` when rows and columns are both resampled.
 
     For R random draws of heads, each measured on the same E examples: another set of heads and another set of
     examples would both have changed the mean (the pigeonhole bootstrap, Owen 2007, on the cautious side).
-    A single row or column leaves only the other to be resampled.
+    A single row or column leaves only the other to be resampled. With `denominator[E]` it is the interval of the
+    ratio of the means, both over the same examples; `groups[E]`: whole groups of examples are resampled.
     """
     table = floats(values)
     if table.ndim != 2:
         raise HeadwiseError(f"values must be [draws, examples], not of shape {table.shape}")
-    if table.size < 2 or not np.isfinite(table).all():
-        return float("nan"), float("nan")
     R, E = table.shape
-    rows, columns = resample_counts(R, draws, seed), resample_counts(E, draws, seed + 1)
+    below = np.ones(E) if denominator is None else floats(denominator)
+    codes = group_codes(groups, E)
+    if R * units(E, codes) < 2 or not (np.isfinite(table).all() and np.isfinite(below).all()):
+        return float("nan"), float("nan")
+    if codes is not None:
+        table, below = group_sums(table.T, codes).T, group_sums(below, codes)
+    rows, columns = resample_counts(R, draws, seed), resample_counts(table.shape[1], draws, seed + 1)
     means = np.empty(draws)
     done = 0
     for by_row, by_column in aligned(rows, columns):
-        means[done : done + len(by_row)] = ((by_row @ table) * by_column).sum(axis=1) / (R * E)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            total = ((by_row @ table) * by_column).sum(axis=1)
+            means[done : done + len(by_row)] = total / (R * (by_column @ below))
         done += len(by_row)
     lo, hi = percentiles(means[:, None], level)[:, 0]
     return float(lo), float(hi)

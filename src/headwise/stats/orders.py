@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.stats.resampling import as_matrix, floats, resample_counts
+from headwise.stats.resampling import as_matrix, floats, group_codes, group_sums, resample_counts, units
 
 
 def jaccard(a: Collection[Any], b: Collection[Any]) -> float:
@@ -25,19 +25,27 @@ def agreement_of_orders(tops: Sequence[Collection[Any]]) -> float:
 
 
 def stability(
-    examples: np.ndarray, k: int, *, resamples: int = 1_000, seed: int = 0, absolute: bool = False
+    examples: np.ndarray,
+    k: int,
+    *,
+    groups: Sequence[Any] | np.ndarray | None = None,
+    resamples: int = 1_000,
+    seed: int = 0,
+    absolute: bool = False,
 ) -> float:
     """How far the top k would change with other examples: mean Jaccard of resampled and full top k, 0 to 1.
 
     `examples[E, ...]`, a column per head. Ranked by the mean, or by its absolute value. Columns with a NaN
-    have no rank. NaN for fewer than two examples; a k of all columns is stable by definition, 1.
+    have no rank. NaN for fewer than two examples; a k of all columns is stable by definition, 1. `groups[E]` names
+    what examples have in common: whole groups are resampled.
     """
     flat = as_matrix(examples)[0]
     flat = flat[:, np.isfinite(flat).all(axis=0)]
     E, K = flat.shape
     if k < 1:
         raise HeadwiseError(f"a top k needs k ≥ 1, not {k}")
-    if E < 2 or not K:
+    codes = group_codes(groups, E)
+    if units(E, codes) < 2 or not K:
         return float("nan")
     k = min(k, K)
 
@@ -47,8 +55,10 @@ def stability(
     in_full = np.zeros(K, dtype=bool)
     in_full[top(flat.mean(axis=0)[None])] = True
     total = 0.0
-    for counts in resample_counts(E, resamples, seed, K):
-        shared = in_full[top(counts @ flat)].sum(axis=1)
+    # All columns of one resample are over the same examples, so their sums rank as their means do.
+    sums = flat if codes is None else group_sums(flat, codes)
+    for counts in resample_counts(len(sums), resamples, seed, K):
+        shared = in_full[top(counts @ sums)].sum(axis=1)
         total += (shared / (2 * k - shared)).sum()
     return float(total / resamples)
 

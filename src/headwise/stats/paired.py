@@ -6,12 +6,13 @@ E problems, S sampled answers of each (one where decoding is greedy). Values are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from headwise import stats
 from headwise.errors import HeadwiseError
+from headwise.stats.resampling import group_codes, standard_error
 
 
 class Paired(NamedTuple):
@@ -32,13 +33,20 @@ class Paired(NamedTuple):
 
 
 def compare_paired(
-    a: np.ndarray, b: np.ndarray, *, comparisons: int = 1, seed: int = 0, level: float = 0.95
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    groups: Sequence[Any] | np.ndarray | None = None,
+    comparisons: int = 1,
+    seed: int = 0,
+    level: float = 0.95,
 ) -> Paired:
     """`b[E, S]` against `a[E, S]`: 1 where an answer is right; row e of both is the same problem.
 
     The interval is a bootstrap over problems: sampled answers of one problem stay together. `comparisons`: how
     many tests are made at once; what can be detected is computed for the strictest of them, as Holm's rule
-    begins.
+    begins. `groups[E]` names what problems have in common: whole groups are resampled, and the test flips the sign
+    of whole groups, also where each problem has one answer (McNemar's test would count a group's problems apart).
     """
     a, b = _table(a), _table(b)
     if len(a) != len(b) or not len(a):
@@ -49,13 +57,14 @@ def compare_paired(
     only_a, only_b = int((by_problem < 0).sum()), int((by_problem > 0).sum())
     n, strictest = len(a), 1 - (1 - level) / max(comparisons, 1)
     # As many answers of every problem: resampling whole problems is resampling their means.
-    lo, hi = stats.bootstrap_mean(by_problem, seed=seed, level=level)
-    if a.shape[1] == b.shape[1] == 1:
+    codes = group_codes(groups, n)
+    lo, hi = stats.bootstrap_mean(by_problem, groups=codes, seed=seed, level=level)
+    if a.shape[1] == b.shape[1] == 1 and codes is None:
         p, test = stats.mcnemar_exact(only_a, only_b), "McNemar"
         smallest = detectable_by_mcnemar(n, (only_a + only_b) / n, level=strictest)
     else:
-        p, test = float(stats.sign_flip(by_problem[:, None], seed=seed)[0]), "sign flip"
-        smallest = detectable_mean(by_problem, level=strictest)
+        p = float(stats.sign_flip(by_problem[:, None], groups=codes, seed=seed)[0])
+        test, smallest = "sign flip", detectable_mean(by_problem, groups=codes, level=strictest)
     return Paired(float(by_problem.mean()), float(lo), float(hi), p, test, only_a, only_b, n, smallest)
 
 
@@ -81,7 +90,11 @@ def detectable_by_mcnemar(n: int, discordant: float, *, power: float = 0.8, leve
 
 
 def detectable_mean(
-    differences: Sequence[float] | np.ndarray, *, power: float = 0.8, level: float = 0.95
+    differences: Sequence[float] | np.ndarray,
+    *,
+    groups: Sequence[Any] | np.ndarray | None = None,
+    power: float = 0.8,
+    level: float = 0.95,
 ) -> float:
     """The smallest true mean difference found, from the spread over problems (normal approximation).
 
@@ -90,6 +103,10 @@ def detectable_mean(
     from scipy.stats import norm
 
     values = np.asarray(differences, dtype=float)
+    codes = group_codes(groups, len(values))
+    if codes is not None:
+        error = float(standard_error(values[:, None], codes)[0])
+        return float((norm.ppf((1 + level) / 2) + norm.ppf(power)) * error) if error > 0 else float("nan")
     spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     if spread == 0:
         return float("nan")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,10 +80,66 @@ def aligned(a: Iterator[np.ndarray], b: Iterator[np.ndarray]) -> Iterator[tuple[
         left, right = left[rows:], right[rows:]
 
 
-def resampled_means(columns: np.ndarray, draws: int, seed: int) -> np.ndarray:
-    """`[draws, K]`: the mean of every column in every resample."""
+def group_codes(groups: Sequence[Any] | np.ndarray | None, E: int) -> np.ndarray | None:
+    """The number of each example's group `[E]`, counted in the order in which groups come first.
+
+    An example whose group is None stands alone. None where there are no groups, or no two examples share one: then
+    examples are resampled as they are.
+    """
+    if groups is None:
+        return None
+    names = [(place,) if name is None else name for place, name in enumerate(groups)]
+    if len(names) != E:
+        raise HeadwiseError(f"{E} values need as many cluster names (groups), not {len(names)}")
+    numbers: dict[Any, int] = {}
+    codes = np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=int)
+    return codes if len(numbers) < E else None
+
+
+def group_sums(columns: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """`[G, K]`: each column summed over the examples of each group."""
+    sums = np.zeros((int(codes.max()) + 1, *columns.shape[1:]))
+    np.add.at(sums, codes, columns)
+    return sums
+
+
+def units(E: int, codes: np.ndarray | None) -> int:
+    """How many independent units there are: examples, or groups of them."""
+    return E if codes is None else int(codes.max()) + 1
+
+
+def resampled_means(
+    columns: np.ndarray, draws: int, seed: int, codes: np.ndarray | None = None
+) -> np.ndarray:
+    """`[draws, K]`: the mean of every column in every resample of the examples, or of whole groups of them.
+
+    The mean is over examples, so a larger group weighs more.
+    """
     E = len(columns)
     # Measured from the first example, a constant column is exactly 0 and its interval exactly its value.
     shifted = columns - columns[0]
-    means = np.concatenate([counts @ shifted for counts in resample_counts(E, draws, seed)])
-    return means / E + columns[0]
+    if codes is None:
+        means = np.concatenate([counts @ shifted for counts in resample_counts(E, draws, seed)])
+        return means / E + columns[0]
+    sums, sizes = group_sums(shifted, codes), np.bincount(codes).astype(float)
+    drawn = resample_counts(len(sizes), draws, seed)
+    means = np.concatenate([(counts @ sums) / (counts @ sizes)[:, None] for counts in drawn])
+    return means + columns[0]
+
+
+def standard_error(columns: np.ndarray, codes: np.ndarray | None = None) -> np.ndarray:
+    """The standard error of the mean of `columns[E, ...]`; with groups, from the spread of their sums.
+
+    A group's sum of deviations is one observation (the cluster-robust error of Liang & Zeger 1986, with the
+    correction G / (G − 1)); with groups of one it is the usual one. NaN for fewer than two examples or groups.
+    """
+    E = len(columns)
+    if units(E, codes) < 2:
+        return np.full(columns.shape[1:], np.nan)
+    if codes is None:
+        plain: np.ndarray = columns.std(axis=0, ddof=1) / np.sqrt(E)
+        return plain
+    sums = group_sums(columns - columns.mean(axis=0), codes)
+    G = len(sums)
+    error: np.ndarray = np.sqrt((sums**2).sum(axis=0) * G / (G - 1)) / E
+    return error

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.stats.resampling import as_matrix, blocks, checked, floats, rows_at_once
+from headwise.stats.resampling import (
+    as_matrix,
+    blocks,
+    checked,
+    floats,
+    group_codes,
+    group_sums,
+    rows_at_once,
+)
 
 _EXACT_EXAMPLES = 14
 """Up to here all 2^E sign vectors are tried: at most 16,384, fewer than a random draw would use."""
 _LEAST_FLIPS = 10_000
 
 
-def sign_flip(columns: np.ndarray, *, flips: int | None = None, seed: int = 0) -> np.ndarray:
+def sign_flip(
+    columns: np.ndarray,
+    *,
+    groups: Sequence[Any] | np.ndarray | None = None,
+    flips: int | None = None,
+    seed: int = 0,
+) -> np.ndarray:
     """Two-sided p of the mean of each column of `columns[E, ...]` being 0, by flipping the signs of examples.
 
     Under the null a value and its negative are equally likely, so every pattern of signs is. With at most
     14 examples all 2^E patterns are tried, whatever `flips` says, and p is the share at least as extreme;
     otherwise p = (b + 1) / (B + 1) over B random patterns, by default 20 for each column and at least 10,000,
     so that the smallest p still survives a correction over all columns. A column of zeros gives 1.
+    `groups[E]` names what examples have in common: the sign of a whole group is flipped, so a group counts once.
     """
     flat, shape = as_matrix(columns)
+    codes = group_codes(groups, len(flat))
+    if codes is not None:
+        flat = group_sums(flat, codes)
     E, K = flat.shape
     p = np.full(K, np.nan)
     usable = np.flatnonzero(np.isfinite(flat).all(axis=0)) if E else np.empty(0, int)

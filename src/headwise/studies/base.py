@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.files import DiskError
 from headwise.registry import Registry
 from headwise.report import write_report
 from headwise.runs import RunFolder
@@ -114,7 +115,11 @@ def run(
         folder.executor = executor
         chosen.carry_out(resolved, bench, folder)
     try:
-        write_report([folder.path], folder.path / "report.html")
-    except HeadwiseError as error:  # the tables and figures are there: a page about them is no reason to fail
+        folder.report = write_report([folder.path], folder.path / "report.html")
+    except HeadwiseError as error:
+        if isinstance(error, DiskError) or not (folder.path / "run.json").is_file():
+            folder.mark_failed(f"the report was not written: {error}")
+            raise
+        # The tables and figures are there: a page about them that cannot be made is no reason to fail.
         folder.notice(f"no report was written: {error}")
     return folder

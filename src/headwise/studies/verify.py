@@ -1,15 +1,18 @@
-"""Whether a run's numbers come out again: some of its cells, computed anew and compared.
+"""Whether a run's numbers come out again: its tables, made anew from its cells, and some cells, computed anew.
 
-The run itself is not touched. A copy of it without the chosen cells is carried out again, which computes exactly
-those; what comes out is compared with what the run holds.
+The run itself is only read, so it may lie on a read-only disk. Its cells are copied into a temporary folder. There the
+study is carried out twice: first with every cell, which computes nothing and gives the tables; then without the chosen
+cells, which computes exactly those.
+
+A run folder may come from anybody: nothing in it decides whether code from a model's repository may run.
 """
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,9 +20,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from headwise.charts.style import without_figures
 from headwise.errors import HeadwiseError
-from headwise.runs import CellResult, CellStore, RunFolder, read_info
-from headwise.studies.base import study
+from headwise.files import told
+from headwise.runs import Cell, CellResult, CellStore, Finished, RunFolder, read_info, read_table
+from headwise.runs.store.store import DamagedError
+from headwise.studies.base import Study, study
 from headwise.studies.settings.resolve import build
 from headwise.studies.workbench import Workbench
 
@@ -30,13 +36,27 @@ between machines, threads and batch sizes."""
 
 @dataclass(frozen=True)
 class Verified:
-    """One cell, computed again."""
+    """One cell computed again, or one table made again."""
 
     label: str
     same: bool
-    """Whether everything agrees within the tolerance."""
+    """Whether everything agrees: of a cell within the tolerance, of a table exactly."""
     said: str
     """In words: identical, or what differs by how much."""
+    kind: str = "cell"
+    """cell, table, or store: what is wrong with all cells together."""
+
+
+class _MissingCell(Exception):  # noqa: N818 - not an error of anybody's: it ends the first of the two passes
+    """The settings ask for a cell that the run does not hold."""
+
+
+class _ComputesNothing:
+    """The executor of the pass that makes the tables from what is stored."""
+
+    def run(self, cells: Sequence[Cell], compute: Any) -> Generator[Finished, None, None]:
+        raise _MissingCell(cells[0].label)
+        yield
 
 
 def verify(
@@ -45,9 +65,14 @@ def verify(
     cells: int = 3,
     seed: int = 0,
     tolerance: float = TOLERANCE,
+    trust_remote_code: bool = False,
     workbench: Workbench | None = None,
 ) -> list[Verified]:
-    """Compute `cells` randomly chosen cells of a finished run again and compare each with what is stored."""
+    """Make the tables of a finished run again from its cells, compute `cells` randomly chosen cells again, and compare
+    each with what the run holds.
+
+    trust_remote_code: whether code from the models' repositories may run; what the run folder says of it is ignored.
+    """
     path = Path(run)
     info = read_info(path)
     if info.get("status") != "done":
@@ -55,33 +80,92 @@ def verify(
             f"the run {run} is {info.get('status')}; finish it first, with the command it came from"
         )
     chosen = study(str(info["study"]))
-    settings: Any = build(chosen.settings, info["settings"])
-    bench = workbench or Workbench()
-    bench.configure(settings)
-    _check_models(info["fingerprints"], bench.fingerprints(settings))
+    given = dict(info["settings"])
+    if "trust_remote_code" in {field.name for field in fields(chosen.settings)}:
+        given["trust_remote_code"] = trust_remote_code
+    settings: Any = build(chosen.settings, given)
     with TemporaryDirectory() as place:
         copy = Path(place) / "run"
-        copy.mkdir()
-        with CellStore(path / "cells.sqlite", must_exist=True) as store:
-            keys = sorted(store.keys())
-            drawn = random.Random(f"verify/{seed}").sample(keys, min(cells, len(keys)))
-            before = {key: (store.cell(key).label, store.get(key)) for key in drawn}
-        shutil.copy(path / "cells.sqlite", copy)
+        _copy_cells(path, copy)
+        try:
+            with CellStore(copy / "cells.sqlite") as store:
+                keys = sorted(store.keys())
+                for key in keys:
+                    store.check(key)
+                drawn = random.Random(f"verify/{seed}").sample(keys, min(cells, len(keys)))
+                before = {key: (store.cell(key).label, store.get(key)) for key in drawn}
+        except DamagedError as error:
+            return [Verified("cells.sqlite", False, str(error).partition(";")[0], "store")]
+        if not keys:
+            return [
+                Verified("cells.sqlite", False, "holds no finished cell; nothing can be verified", "store")
+            ]
+        bench = workbench or Workbench()
+        bench.configure(settings)
+        _check_models(info["fingerprints"], bench.fingerprints(settings))
+        try:
+            _carry_out(chosen, settings, bench, copy, info, _ComputesNothing())
+        except _MissingCell as missing:
+            said = f"lacks a cell that the run's settings ask for: {missing}"
+            return [Verified("cells.sqlite", False, said, "store")]
+        tables = _compared_tables(path, copy)
         with CellStore(copy / "cells.sqlite") as store:
             store.forget(drawn)
-        with RunFolder(
-            copy,
-            study=info["study"],
-            settings=info["settings"],
-            fingerprints=info["fingerprints"],
-            command="verify",
-        ) as folder:
-            chosen.carry_out(settings, bench, folder)
+        _carry_out(chosen, settings, bench, copy, info)
         with CellStore(copy / "cells.sqlite") as store:
             return [
-                _compared(label, old, store.get(key) if key in store else None, tolerance)
-                for key, (label, old) in before.items()
+                *tables,
+                *(
+                    _compared(label, old, store.get(key) if key in store else None, tolerance)
+                    for key, (label, old) in before.items()
+                ),
             ]
+
+
+def _copy_cells(run: Path, copy: Path) -> None:
+    """The cells of a run, with the log that a killed process left; SQLite would write beside the run's own."""
+    if not (run / "cells.sqlite").is_file():
+        raise HeadwiseError(
+            f"there are no finished cells at {run / 'cells.sqlite'}; give the folder of a run"
+        )
+    with told(copy):
+        copy.mkdir()
+        for name in ("cells.sqlite", "cells.sqlite-wal"):
+            if (run / name).is_file():
+                shutil.copyfile(run / name, copy / name)
+
+
+def _carry_out(
+    chosen: Study, settings: Any, bench: Workbench, copy: Path, info: dict[str, Any], executor: Any = None
+) -> None:
+    about = {name: info[name] for name in ("study", "settings", "fingerprints")}
+    with without_figures(), RunFolder(copy, command="verify", **about) as folder:
+        folder.executor = executor
+        chosen.carry_out(settings, bench, folder)
+
+
+def _compared_tables(run: Path, copy: Path) -> list[Verified]:
+    """Each table of the run with the one made from its cells."""
+    made, there = ({file.stem for file in (place / "tables").glob("*.parquet")} for place in (copy, run))
+    return [
+        Verified(f"table {name}", not said, said or "identical", "table")
+        for name in sorted(made | there)
+        for said in [_table_difference(name, run, copy, name in made, name in there)]
+    ]
+
+
+def _table_difference(name: str, run: Path, copy: Path, made: bool, there: bool) -> str:
+    """What is wrong with a table of the run, in words; nothing where it is what its cells give."""
+    if not there:
+        return "is missing from the run"
+    if not made:
+        return "does not come from the run's cells"
+    try:
+        kept = read_table(run, name)
+    except HeadwiseError as error:
+        return str(error)
+    # Not the bytes: another version of the Parquet library writes the same rows otherwise.
+    return "; ".join(_differences(name, read_table(copy, name), kept, tolerance=0.0))
 
 
 def _check_models(before: dict[str, str], now: dict[str, str]) -> None:
@@ -145,5 +229,11 @@ def _gaps(old: pd.DataFrame, new: pd.DataFrame) -> Iterator[tuple[str, float]]:
 
 def summary(results: Sequence[Verified]) -> str:
     """All of it in one sentence."""
-    good = sum(one.same for one in results)
-    return f"{good} of {len(results)} cells came out the same"
+    cells = [one.same for one in results if one.kind == "cell"]
+    tables = [one.same for one in results if one.kind == "table"]
+    if not cells:
+        return "the run could not be verified"
+    return (
+        f"{sum(cells)} of {len(cells)} cells came out the same, and {sum(tables)} of {len(tables)} tables are what the "
+        "run's cells give"
+    )

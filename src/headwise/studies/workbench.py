@@ -25,8 +25,8 @@ class Workbench:
         self._elsewhere = False
 
     def configure(self, settings: Any) -> None:
-        """Take over how models are to be loaded: device, dtype, batch_tokens, compile."""
-        names = ("device", "dtype", "batch_tokens", "compile", "revision", "trust_remote_code")
+        """Take over how models are to be loaded: device, dtype, batch_tokens, compile, truncate."""
+        names = ("device", "dtype", "batch_tokens", "compile", "truncate", "revision", "trust_remote_code")
         options = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
         if options != self._load_options:
             self._models = {name: model for name, model in self._models.items() if name in self._added}

@@ -5,6 +5,7 @@ K points of a curve, E examples, B resamples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,11 +47,17 @@ class Sweep:
     reference: str
     total: int
     """Heads of the model."""
+    groups: Sequence[str | None] | None = None
+    """The group of every example, where some share one: intervals then resample groups."""
     by: str = "given"
     """How the order was made of its scores: signed, absolute, hinders; or given as a list of heads."""
     draw: int | None = None
     """Which of several draws of a control."""
     seed: int = 0
+    sets: tuple[Order, ...] = ()
+    """Of a control: the heads at each k, none of them among the first k of the order it is compared with."""
+    moved: tuple[int, ...] | None = None
+    """Of a layer-matched control: how many heads at each k came from another layer, because theirs had too few."""
     controls: tuple[Sweep, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -75,7 +82,7 @@ class Sweep:
     def effect(self) -> Estimate:
         """m(full) − m(none): what all heads together do, in the metric's unit."""
         whole = self.full - self.none
-        lo, hi = stats.bootstrap_mean(whole, seed=self.seed)
+        lo, hi = stats.bootstrap_mean(whole, groups=self.groups, seed=self.seed)
         return Estimate(float(whole.mean()), float(lo), float(hi))
 
     @property
@@ -86,7 +93,7 @@ class Sweep:
 
     def explained(self) -> pd.DataFrame:
         """The explained effect at each k with its interval (columns k, value, lo, hi); NaN where undefined."""
-        found = stats.bootstrap_ratio(self.gains.T, self.full - self.none, seed=self.seed)
+        found = stats.bootstrap_ratio(self.gains.T, self.full - self.none, groups=self.groups, seed=self.seed)
         return pd.DataFrame({"k": self.k, "value": found.value, "lo": found.lo, "hi": found.hi})
 
     def k_at(self, threshold: float = THRESHOLD) -> HeadsNeeded:
@@ -111,7 +118,14 @@ class Sweep:
     ) -> np.ndarray:
         """Heads needed in each resample of the examples `[B]`; two sweeps over the same examples stay paired."""
         seed = self.seed if seed is None else seed
-        return resampled_needs(*self._with_ends(), self.full - self.none, threshold, stays=stays, seed=seed)
+        return resampled_needs(
+            *self._with_ends(),
+            self.full - self.none,
+            threshold,
+            stays=stays,
+            groups=self.groups,
+            seed=seed,
+        )
 
     def _with_ends(self) -> tuple[np.ndarray, np.ndarray]:
         """k and gains `[K, E]` with both ends: they are known without measuring.
@@ -139,21 +153,28 @@ class Sweep:
         whole = self.full - self.none
         k, gains = self._with_ends()
         found = areas(k, gains.mean(1) / whole.mean(), self.total)[which]
-        resampled = areas(k, stats.resampled_ratio(gains.T, whole, seed=self.seed), self.total)[which]
-        return Estimate(float(found), *stats.interval(resampled))
+        shares = stats.resampled_ratio(gains.T, whole, groups=self.groups, seed=self.seed)
+        return Estimate(float(found), *stats.interval(areas(k, shares, self.total)[which]))
 
     # ---- tables ----------------------------------------------------------------------------------------
 
     def table(self) -> pd.DataFrame:
-        """The contract's curve table: the explained effect, then the metric itself; controls after the order."""
+        """The contract's curve table: the explained effect, then the metric itself; controls after the order.
+
+        Of each kind of control first the mean of its draws, with an interval over draws and examples (`draw` is
+        empty), then every draw.
+        """
         shares = self.explained()
-        lo, hi = stats.bootstrap_mean(self.values.T, seed=self.seed)
+        lo, hi = stats.bootstrap_mean(self.values.T, groups=self.groups, seed=self.seed)
         raw = pd.DataFrame({"k": self.k, "value": self.values.mean(1), "lo": lo, "hi": hi})
         frames = [
             self._rows(shares.assign(metric=EXPLAINED)),
             self._rows(raw.assign(metric=self.metric)),
         ]
-        return pd.concat([*frames, *(control.table() for control in self.controls)], ignore_index=True)
+        for kind in dict.fromkeys(control.series for control in self.controls):
+            draws = [control for control in self.controls if control.series == kind]
+            frames += [_mean_of_draws(draws), *(control.table() for control in draws)]
+        return pd.concat(frames, ignore_index=True)
 
     def example_table(self) -> pd.DataFrame:
         """The metric of every example at every k; controls after the order."""
@@ -171,6 +192,11 @@ class Sweep:
 
     def _rows(self, frame: pd.DataFrame) -> pd.DataFrame:
         draw = pd.array([self.draw] * len(frame), dtype="Int32")
+        if self.moved is not None:
+            moved = dict(zip(self.k.tolist(), self.moved, strict=True))
+            frame = frame.assign(moved=pd.array([moved[k] for k in frame["k"]], dtype="Int32"))
+        if self.groups is not None and "example" in frame:
+            frame = frame.assign(group=[self.groups[e] for e in frame["example"]])
         about = {"model": self.model, "task": self.task, "series": self.series, "action": self.action}
         more = {"n": self.n, "draw": draw, "order": self.details.get("order", self.series), "by": self.by}
         return frame.assign(**about, **more, reference=self.reference)
@@ -214,6 +240,25 @@ class Sweep:
         from headwise.charts.style import png
 
         return png(self.plot())
+
+
+def _mean_of_draws(draws: Sequence[Sweep]) -> pd.DataFrame:
+    """The curve of one kind of control: the mean of its draws, with an interval over draws and examples."""
+    first = draws[0]
+    whole, defined = first.full - first.none, first.defined
+    rows = []
+    for place, k in enumerate(first.k):
+        values = np.stack([draw.values[place] for draw in draws])  # R, E
+        gains = np.stack([draw.gains[place] for draw in draws])
+        share = gains.mean() / whole.mean() if defined else np.nan
+        band = (np.nan, np.nan)
+        if defined:
+            band = stats.bootstrap_crossed(gains, denominator=whole, groups=first.groups, seed=first.seed)
+        rows.append({"k": k, "value": share, "lo": band[0], "hi": band[1], "metric": EXPLAINED})
+        lo, hi = stats.bootstrap_crossed(values, groups=first.groups, seed=first.seed)
+        rows.append({"k": k, "value": values.mean(), "lo": lo, "hi": hi, "metric": first.metric})
+    table = pd.DataFrame(rows).sort_values("metric", key=lambda name: name != EXPLAINED, kind="stable")
+    return replace(first, draw=None)._rows(table).assign(draws=len(draws))
 
 
 def check_threshold(threshold: float) -> None:

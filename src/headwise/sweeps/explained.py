@@ -11,7 +11,7 @@ K points of a curve, E examples, B resamples.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -83,10 +83,12 @@ def resampled_needs(
     threshold: float,
     *,
     stays: bool = False,
+    groups: Sequence[str | None] | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """`[B]`: heads needed in every resample of the examples; gains `[K, E]`, effect `[E]`."""
-    return heads_needed(k, stats.resampled_ratio(gains.T, effect, seed=seed), threshold, stays=stays)
+    """`[B]`: heads needed in every resample of the examples; gains `[K, E]`, effect `[E]`, groups `[E]`."""
+    shares = stats.resampled_ratio(gains.T, effect, groups=groups, seed=seed)
+    return heads_needed(k, shares, threshold, stays=stays)
 
 
 def whole_interval(needed: np.ndarray, level: float = 0.95) -> tuple[float, float]:

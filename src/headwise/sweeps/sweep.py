@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwise import stats
+from headwise.constraints import several
 from headwise.errors import HeadwiseError, shown, unknown
 from headwise.heads import Head, Order, Scores, head_list, keep_gates, mask_gates, ones
-from headwise.heads.controls import layer_matched_order, random_order
+from headwise.heads.controls import Draw, control_sets, most_k
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
@@ -28,19 +29,21 @@ CONTROLS = ("random", "random_layer")
 POINTS = 25
 """Most points of a curve whose grid is not given: a third is spread over all heads, the rest near the knee."""
 CONTROL_POINTS = 8
+DRAWS = 5
+"""Of each control: one draw may hold, by chance, heads that matter."""
 
 
 def sweep(
     model: Model,
     task: Task,
-    order: Scores | Sequence[Head | str],
+    order: Scores | Head | str | Sequence[Head | str],
     action: str = "keep",
     *,
     reference: str | None = None,
     metric: str | None = None,
     k: Sequence[int] | None = None,
-    controls: Sequence[str] = CONTROLS,
-    draws: int = 2,
+    controls: str | Sequence[str] = CONTROLS,
+    draws: int = DRAWS,
     by: str = "signed",
     threshold: float = THRESHOLD,
     points: int = POINTS,
@@ -59,8 +62,9 @@ def sweep(
     metric: by default the task's own. positions, reference_task: see `headwise.model.measure.engine.Engine`.
     k: the numbers of heads to measure; by default at most `points`, a few spread over all heads and the rest
         where the curve reaches `threshold` of the explained effect.
-    controls: `random` orders and `random_layer` ones (which visit the layers as the order does), `draws` of each,
-        at `control_points` numbers of heads.
+    controls: `random` heads and `random_layer` ones (as many from each layer as the order's first k have there), never
+        one of the order's first k; `draws` of each, at `control_points` numbers of heads, up to half of all heads:
+        beyond that there are not enough others.
 
     >>> found, tested = hw.task("ioi", 64, model=model).halves()                # doctest: +SKIP
     >>> scores = hw.score(model, found, "integrated", reference="patch")        # doctest: +SKIP
@@ -68,10 +72,16 @@ def sweep(
     """
     if action not in ACTIONS:
         raise unknown("action", action, ACTIONS)
+    controls = several(controls)
     for kind in controls:
         if kind not in CONTROLS:
             raise unknown("control", kind, CONTROLS)
     check_threshold(threshold)
+    if draws < 1 or control_points < 2 or points < 2:
+        raise HeadwiseError(
+            f"draws is {draws}, points {points} and control_points {control_points}; expected at least 1 draw and "
+            "2 points"
+        )
     heads = _heads(model, order, by)
     chosen = None if k is None else _checked(k, len(heads))
     measured = metric_named(metric or task.metric)
@@ -90,10 +100,11 @@ def sweep(
     ranked_by, name = "given", "order"
     if isinstance(order, Scores):
         ranked_by, name = ranking(order.method, order.signed, by)
-    drawn = _control_orders(model, heads, controls, draws, seed)
-    at = spread_points(len(heads), control_points)
+    at = spread_points(min(len(heads), most_k(len(model.heads()))), control_points)
+    drawn = _drawn(model, heads, controls, draws, at, seed)
     first = chosen or spread_points(len(heads), max(2, points // 3 + 1))
-    values, *under = curve.values([(heads, first), *((one, at) for _, _, one in drawn)])
+    asked = [[heads[:k] for k in first], *([one.heads for one in sets] for _, _, sets in drawn)]
+    values, *under = curve.values(asked)
     own = np.array(first), values
     if chosen is None:
         own = _refined(curve, heads, *own, threshold, points)
@@ -112,13 +123,23 @@ def sweep(
             measured.name,
             engine.reference,
             total=len(model.heads()),
+            groups=task.shared_groups(),
             seed=seed,
             **about,
         )
 
     others = tuple(
-        found(np.array(at), values, one, kind, draw=number, details={"order": name})
-        for (kind, number, one), values in zip(drawn, under, strict=True)
+        found(
+            np.array(at),
+            values,
+            sets[-1].heads,
+            kind,
+            draw=number,
+            sets=tuple(one.heads for one in sets),
+            moved=tuple(one.moved for one in sets) if kind == "random_layer" else None,
+            details={"order": name},
+        )
+        for (kind, number, sets), values in zip(drawn, under, strict=True)
     )
     details = {"order": name, "rows": engine.rows_spent, "batch_tokens": engine.batch_tokens}
     return found(*own, heads, name, by=ranked_by, controls=others, details=details)
@@ -144,7 +165,7 @@ def ranking(method: str, signed: bool, by: str) -> tuple[str, str]:
 
 def most_rows(points: int, kinds: int, draws: int, control_points: int = CONTROL_POINTS) -> int:
     """Most variants that a sweep measures per example: what its cost is counted in."""
-    return points - 1 + kinds * draws * max(control_points - 2, 0)
+    return points - 1 + kinds * draws * max(control_points - 1, 0)
 
 
 class _Curve:
@@ -171,16 +192,16 @@ class _Curve:
         assert self._full is not None, "values come first"
         return self._full
 
-    def values(self, asked: Sequence[tuple[Order, Sequence[int]]]) -> list[np.ndarray]:
-        """For each order the metric at its k, `[K, E]`, all in one call of the engine."""
+    def values(self, asked: Sequence[Sequence[Order]]) -> list[np.ndarray]:
+        """For each curve the metric with each of its sets of heads, `[K, E]`, all in one call of the engine."""
         total = len(self.engine.model.heads())
         shape = self.engine.model.shape
         make = keep_gates if self.action == "keep" else mask_gates
         wanted = [
-            (place, slot, make(order[:k], shape))
-            for place, (order, ks) in enumerate(asked)
-            for slot, k in enumerate(ks)
-            if 0 < k < total
+            (place, slot, make(heads, shape))
+            for place, sets in enumerate(asked)
+            for slot, heads in enumerate(sets)
+            if 0 < len(heads) < total
         ]
         gates = [gate for _, _, gate in wanted]
         first = self._none is None
@@ -193,7 +214,7 @@ class _Curve:
                 self._none, self._full = (start, end) if self.action == "keep" else (end, start)
         start, end = (self.none, self.full) if self.action == "keep" else (self.full, self.none)
         # Nothing changed is the start and everything changed is the end, exactly: no rounding of other batches.
-        found = [np.stack([start if k == 0 else end for k in ks]) for _, ks in asked]
+        found = [np.stack([end if heads else start for heads in sets]) for sets in asked]
         for number, (place, slot, _) in enumerate(wanted):
             found[place][slot] = start + gained[number]
         return found
@@ -206,18 +227,18 @@ def _refined(
     for rounds_left in (2, 1):
         whole = curve.full - curve.none
         gains = values - curve.none if curve.action == "keep" else curve.full - values
-        shares = stats.bootstrap_ratio(gains.T, whole).value
+        shares = stats.bootstrap_ratio(gains.T, whole, groups=curve.engine.task.shared_groups()).value
         further = knee_points(k, shares, threshold, (points - len(k)) // rounds_left)
         if not further:
             break
         k = np.concatenate([k, further])
-        values = np.concatenate([values, curve.values([(order, further)])[0]])
+        values = np.concatenate([values, curve.values([[order[:one] for one in further]])[0]])
         ascending = np.argsort(k)
         k, values = k[ascending], values[ascending]
     return k, values
 
 
-def _heads(model: Model, order: Scores | Sequence[Head | str], by: str) -> Order:
+def _heads(model: Model, order: Scores | Head | str | Sequence[Head | str], by: str) -> Order:
     heads = order.order(by) if isinstance(order, Scores) else head_list(order)
     known = set(model.heads())
     strange = [head for head in heads if head not in known]
@@ -248,18 +269,12 @@ def _checked(k: Sequence[int], most: int) -> list[int]:
     return sorted({int(one) for one in k})
 
 
-def _control_orders(
-    model: Model, order: Order, kinds: Sequence[str], draws: int, seed: int
-) -> list[tuple[str, int, Order]]:
-    """(kind, draw, order) of every control, over as many heads as the order has, drawn from all of the model's."""
-    drawn = []
-    ranked = set(order)
-    whole = [*order, *(head for head in model.heads() if head not in ranked)]
-    for kind in kinds:
-        for number in range(draws):
-            name = f"{seed}/{number}"
-            if kind == "random":
-                drawn.append((kind, number, random_order(model.heads(), name)[: len(order)]))
-            else:
-                drawn.append((kind, number, layer_matched_order(whole, name)[: len(order)]))
-    return drawn
+def _drawn(
+    model: Model, order: Order, kinds: Sequence[str], draws: int, ks: Sequence[int], seed: int
+) -> list[tuple[str, int, list[Draw]]]:
+    """(kind, draw, the heads at each k) of every control."""
+    return [
+        (kind, number, control_sets(kind, model.heads(), order, ks, f"{seed}/{number}"))
+        for kind in kinds
+        for number in range(draws)
+    ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from headwise.constraints import several
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.templates import Template
 
@@ -70,6 +71,7 @@ def conditions(
     >>> [c.name for c in conditions(["none", "meaningful"], lengths=(5, 50))]
     ['none', 'meaningful:5', 'meaningful:50']
     """
+    names = several(names)
     own = dict(fillers or {})
     taken = [name for name in own if name in UNITS or name == ARM or ":" in name or not name]
     if taken:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from headwise.errors import HeadwiseError
+from headwise.constraints import several
+from headwise.errors import HeadwiseError, shown
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,16 @@ class Example:
     also: tuple[str, ...] = ()
     """Further right continuations, where the target is a set (any year greater than the given one)."""
     group: str | None = None
-    """What it has in common with others, such as the fact they ask for: `Task.halves` keeps them together."""
+    """What it has in common with others, such as the fact they ask for: `Task.halves` keeps them together, and
+    intervals and tests count a group once."""
+
+    def __post_init__(self) -> None:
+        for name in ("foils", "also"):
+            texts = tuple(several(getattr(self, name)))  # one text is one foil
+            strange = next((text for text in texts if not isinstance(text, str)), None)
+            if strange is not None:
+                raise HeadwiseError(f"{name} of an example holds {shown(strange)}; expected texts")
+            object.__setattr__(self, name, texts)
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,11 @@ class Task:
     def groups(self) -> list[str | int]:
         """The group of every example; one that has none is a group by itself, named by its index."""
         return [i if e.group is None else e.group for i, e in enumerate(self.examples)]
+
+    def shared_groups(self) -> tuple[str | None, ...] | None:
+        """The group of every example for intervals and tests, or None where no two examples share one."""
+        named = [example.group for example in self.examples if example.group is not None]
+        return tuple(example.group for example in self.examples) if len(set(named)) < len(named) else None
 
     def sides(self) -> tuple[list[int], list[int]]:
         """The indices of the examples in each of the halves."""

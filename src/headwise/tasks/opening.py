@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from headwise.errors import HeadwiseError, shown
+from headwise.errors import HeadwiseError, shown, unknown
 from headwise.tasks import registry
 from headwise.tasks.examples import Task
 from headwise.tasks.files.hub import PREFIX
@@ -69,6 +69,13 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name in options:
         if name in ("source", "n", "limit", "model", "seed", "tokens"):
             raise HeadwiseError(f"{name!r} is no option of a task; it is set for the whole study")
+
+
+def check_source(source: str) -> None:
+    """Refuse a name that is no built-in task and no file's, before anything is loaded for it."""
+    known = registry.families()
+    if not _is_file(source) and source not in known:
+        raise unknown("task", source, known)
 
 
 def _is_file(source: str | Path) -> bool:

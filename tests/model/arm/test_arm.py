@@ -9,7 +9,8 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.arm.arm import arm, redistributed
-from headwise.model.arm.mlp_gates import first_gate, mlp_gates, watching_gates
+from headwise.model.arm.mlp_gates import first_gate, mlp_gates, seen_gates
+from headwise.model.forward.run import Pass
 from headwise.model.verify.tiny import tiny_model
 from helpers import WORDS, plain_logits
 
@@ -58,10 +59,14 @@ def test_the_first_activation_is_changed_and_nothing_else(family):
     assert sorted(gates) == [0, 1, 2, 3]
     seen = {}
     before = logits(model, IDS)
-    with watching_gates(gates, lambda block, a: seen.setdefault(("plain", block), a.clone())):
-        logits(model, IDS)
-    with arm(model), watching_gates(gates, lambda block, a: seen.setdefault(("arm", block), a.clone())):
-        under = logits(model, IDS)
+    read = {"ids": torch.tensor([IDS])}
+    plain = seen_gates(gates, lambda block, a: seen.setdefault(("plain", block), a.clone()))
+    armed = seen_gates(gates, lambda block, a: seen.setdefault(("arm", block), a.clone()))
+    with torch.no_grad():
+        model.run_whole(Pass(**read, modules=plain))
+        with arm(model):
+            model.run_whole(Pass(**read, modules=armed))
+            under = logits(model, IDS)
     a, changed = seen["plain", 0].numpy(), seen["arm", 0].numpy()
     units = a.shape[1]
     assert len(a) == 12

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ import headwise as hw
 from headwise.metrics import metric
 from headwise.model.backward.packing import Packed, packing_works
 from headwise.model.backward.target_logprobs import plain_unembedding, target_logprobs
+from headwise.model.forward.run import Pass
 from headwise.model.measure.engine import Engine
 from headwise.model.tokens.encode import encode_rows
 from headwise.model.verify.tiny import tiny_model
@@ -38,7 +41,7 @@ def test_packed_rows_get_the_logits_that_each_gets_alone(tiny):
     rows = encode_rows(tiny.text, task.examples, "target")
     packed = Packed.of(rows, tiny.device)
     with torch.no_grad():
-        found = tiny.logits(packed.ids, packed.positions, packed.place[None])[0].cpu()
+        found = tiny.run(packed.pass_()).logits[0].cpu()
     expected = torch.cat([plain_logits(tiny, row.ids)[row.positions] for row in rows])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert packed.tokens.tolist() == [[token for row in rows for token in row.tokens]]
@@ -88,13 +91,14 @@ def test_log_p_and_its_slopes_do_not_depend_on_how_many_logits_are_held(tiny, mo
     def shifted(layer, z):
         return z + bias
 
-    layer = tiny.plain_unembedding
+    asked = Pass(ids=ids, scored=positions, heads=shifted)
+    layer = tiny.capabilities.plain_unembedding
     results = []
     for way in (
-        lambda: target_logprobs(tiny.hf, layer, ids, positions, tokens),
-        lambda: tiny.logits(ids, positions).log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0],
+        lambda: target_logprobs(tiny.run(replace(asked, hidden=True)).logits, layer, tokens),
+        lambda: tiny.run(asked).logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0],
     ):
-        with tiny.frozen(), tiny.visiting(shifted):
+        with tiny.frozen():
             values = way()
             results.append((values.detach(), torch.autograd.grad((values * weights).sum(), bias)[0]))
     assert abs(results[1][1]) > 1e-3

@@ -10,8 +10,9 @@ import pytest
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import ones
+from headwise.model.forward.decode import Batch
 from headwise.model.generation import generate as generate_module
-from headwise.model.generation.decode import Batch, abilities
+from headwise.model.verify.decoding import decoding
 from headwise.model.verify.tiny import tiny_model
 from helpers import WORDS, make_word_tokenizer
 
@@ -35,9 +36,9 @@ def passes_seen(monkeypatch):
     seen = []
     real = Batch._run
 
-    def noted(batch, ids, mask):
+    def noted(batch, ids, mask, heads):
         seen.append((len(ids), ids.shape[1] - batch._read))
-        return real(batch, ids, mask)
+        return real(batch, ids, mask, heads)
 
     monkeypatch.setattr(Batch, "_run", noted)
     return seen
@@ -59,7 +60,7 @@ def test_prompts_that_begin_alike_write_what_they_write_alone(family, temperatur
 
 def test_the_beginning_is_read_once(passes_seen):
     model = loaded("llama")
-    abilities(model.hf, 0)
+    assert model.capabilities.decoding
     passes_seen.clear()
     hw.generate(model, PROMPTS, max_new_tokens=2)
     assert passes_seen == [(1, 20), (5, 12), (5, 1)]
@@ -67,11 +68,11 @@ def test_the_beginning_is_read_once(passes_seen):
 
 def test_a_model_with_a_window_or_gates_reads_every_row_in_full(passes_seen):
     windowed = loaded("mistral")
-    assert not abilities(windowed.hf, 0).prefix
+    assert not windowed.capabilities.decoding.prefix
     gates = ones((4, 4))
     gates[1, 2] = 0.5
     model = loaded("llama")
-    assert abilities(model.hf, 0).prefix
+    assert model.capabilities.decoding.prefix
     passes_seen.clear()
     hw.generate(model, PROMPTS, gates, max_new_tokens=1)
     assert passes_seen == [(5, 32)]
@@ -95,7 +96,7 @@ def test_prompts_may_be_token_numbers(monkeypatch):
 
 @pytest.mark.bundled
 def test_the_bundled_model_is_padded_cached_and_shares_its_beginning(smollm2):
-    able = abilities(smollm2.hf, 0)
+    able = smollm2.capabilities.decoding
     assert (able.padding, able.cache, able.prefix) == (True, True, True)
 
 
@@ -114,7 +115,7 @@ def test_a_model_that_gets_positions_or_its_cache_wrong_is_found_out(broken):
 
     forward.__signature__ = inspect.signature(real)
     hf.forward = forward
-    able = abilities(hf, 0)
+    able = decoding(hf)
     assert not (able.padding if broken == "positions" else able.cache)
     assert not able.prefix
 
@@ -124,7 +125,7 @@ def test_shifts_meet_prompts_that_begin_alike(positions, passes_seen):
     model = loaded("llama")
     shifts = np.zeros((2, *model.shape, 8))
     shifts[0, 1, 2], shifts[1, 3, 0] = DRAW.normal(size=(2, 8)) * 3
-    abilities(model.hf, 0)
+    assert model.capabilities.decoding
     passes_seen.clear()
     together = hw.generate(model, PROMPTS, shifts=shifts, positions=positions, max_new_tokens=4)
     assert passes_seen[0] == (10, 32)

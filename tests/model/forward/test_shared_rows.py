@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -23,7 +25,7 @@ def nested(model, make=mask_gates):
 
 
 def measured(model, gates, shares, **options):
-    model.proof.shares = shares
+    model.capabilities = replace(model.capabilities, share_rows=shares)
     engine = Engine(model, word_task(4), metric("logit_diff"), **options)
     return engine.measure(gates)
 
@@ -31,18 +33,18 @@ def measured(model, gates, shares, **options):
 def rows_computed(model, work):
     """Rows that went through each decoder block in all, counted at its attention module."""
     counts = dict.fromkeys(range(len(model.reach.blocks)), 0)
-
-    def note(layer, z):
-        counts[layer] += len(z)
-        return z
-
-    real = model.visiting
-    # Every pass of the engine visits; a second visitor beside it would be refused, so ours goes around its own.
-    model.visiting = lambda visitor: real(lambda layer, z: visitor(layer, note(layer, z)))
-    try:
-        work()
-    finally:
-        del model.visiting
+    handles = [
+        block.self_attn.register_forward_pre_hook(
+            lambda _, args, kwargs, layer=layer: counts.update(
+                {layer: counts[layer] + len(kwargs["hidden_states"])}
+            ),
+            with_kwargs=True,
+        )
+        for layer, block in enumerate(model.reach.blocks)
+    ]
+    work()
+    for handle in handles:
+        handle.remove()
     return counts
 
 
@@ -97,7 +99,7 @@ def test_single_heads_of_several_layers_share_one_batch(tiny):
 def test_other_families_share_or_run_in_full_with_the_same_values(family):
     tokenizer = make_word_tokenizer()
     model = hw.load(tiny_model(family, vocab_size=len(tokenizer)), tokenizer=tokenizer, name=family)
-    proven, gates = model.proof.shares, nested(model)
+    proven, gates = model.capabilities.share_rows, nested(model)
     if family in ("gpt2", "gpt_neox", "opt"):
         assert proven
     np.testing.assert_allclose(
@@ -118,8 +120,8 @@ def test_a_model_whose_blocks_count_rows_in_their_own_way_runs_in_full():
     hf.model.layers[1].register_forward_hook(scaled)
     inner = hf.model.layers[1].mlp
     inner.register_forward_hook(scaled)
-    assert not prove(hf)[1].shares
-    assert prove(tiny_model("llama", vocab_size=40))[1].shares
+    assert not prove(hf)[2].share_rows
+    assert prove(tiny_model("llama", vocab_size=40))[2].share_rows
 
 
 def test_as_many_rows_as_tokens_are_not_taken_for_one_another(tiny):
@@ -127,9 +129,9 @@ def test_as_many_rows_as_tokens_are_not_taken_for_one_another(tiny):
     length = len(Engine(tiny, task, metric("logit_diff")).rows[0].ids)
     heads = [Head(2, h % 4) for h in range(length - 1)]
     gates = np.stack([mask_gates(heads[: k + 1], tiny.shape) for k in range(length - 1)])  # and the baseline
-    tiny.proof.shares = True
+    tiny.capabilities = replace(tiny.capabilities, share_rows=True)
     shared = Engine(tiny, task, metric("logit_diff")).measure(gates).values
-    tiny.proof.shares = False
+    tiny.capabilities = replace(tiny.capabilities, share_rows=False)
     np.testing.assert_allclose(
         shared, Engine(tiny, task, metric("logit_diff")).measure(gates).values, atol=1e-5
     )

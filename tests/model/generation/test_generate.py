@@ -9,10 +9,10 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, keep_gates, mask_gates, ones
-from headwise.model.generation import generate as generate_module
-from headwise.model.generation.decode import Abilities, Batch, abilities
+from headwise.model.forward.decode import Batch
 from headwise.model.generation.prompts import continuation
 from headwise.model.generation.sampling import choose, uniforms
+from headwise.model.verify.decoding import Decoding, decoding
 from headwise.model.verify.proof import zeroed_columns
 from headwise.model.verify.tiny import tiny_model
 from helpers import WORDS, HeadsByHook, make_word_tokenizer, plain_logits
@@ -83,7 +83,7 @@ def test_with_all_gates_at_one_the_text_is_the_one_transformers_writes(family):
     written = hw.generate(family, PROMPTS, max_new_tokens=12)
     assert written.tokens[0] == [theirs(family, prompt) for prompt in PROMPTS]
     assert not written.finished.any()
-    able = abilities(family.hf, 0)
+    able = family.capabilities.decoding
     assert able.padding
     assert able.cache
 
@@ -185,12 +185,12 @@ def test_a_row_that_has_finished_leaves_the_batch(llama):
     assert written.passes[-1] < written.passes[0]
 
 
-@pytest.mark.parametrize("able", [Abilities(p, c) for p in (True, False) for c in (True, False)])
+@pytest.mark.parametrize("able", [Decoding(0, p, c) for p in (True, False) for c in (True, False)])
 @pytest.mark.parametrize("positions", ["all", "last"])
 def test_models_that_cannot_be_padded_or_cached_write_the_same(llama, monkeypatch, able, positions):
     gates = some_gates(llama)[:3]
     best = hw.generate(llama, PROMPTS, gates, max_new_tokens=6, positions=positions)
-    monkeypatch.setattr(generate_module, "abilities", lambda hf, pad: able)
+    monkeypatch.setitem(vars(llama.capabilities), "decoding", able)
     written = hw.generate(llama, PROMPTS, gates, max_new_tokens=6, positions=positions)
     assert written.tokens == best.tokens
     assert (max(written.passes) < max(best.passes)) == (not able.padding)
@@ -200,7 +200,7 @@ def test_a_model_that_ignores_positions_is_not_padded(llama):
     plain = llama.hf.forward
     llama.hf.forward = lambda input_ids, attention_mask=None, **rest: plain(input_ids=input_ids, **rest)
     try:
-        assert not abilities(llama.hf, 0).padding
+        assert not decoding(llama.hf).padding
         written = hw.generate(llama, PROMPTS, max_new_tokens=4)
     finally:
         del llama.hf.forward
@@ -222,16 +222,16 @@ def test_running_out_of_memory_halves_the_batch_and_changes_no_text(llama, monke
     whole = hw.generate(llama, PROMPTS, gates, max_new_tokens=6)
     logits = Batch.logits
 
-    def tight(batch):
+    def tight(batch, heads=None):
         if len(batch) > 3:
             raise torch.OutOfMemoryError("no room")
-        return logits(batch)
+        return logits(batch, heads)
 
     monkeypatch.setattr(Batch, "logits", tight)
     written = hw.generate(llama, PROMPTS, gates, max_new_tokens=6)
     assert written.tokens == whole.tokens
     assert 1 < max(written.passes) <= 3
-    monkeypatch.setattr(Batch, "logits", lambda batch: tight([0] * 9))
+    monkeypatch.setattr(Batch, "logits", lambda batch, heads: tight([0] * 9))
     with pytest.raises(HeadwiseError, match="does not fit into memory even alone"):
         hw.generate(llama, PROMPTS, gates, max_new_tokens=6)
 
@@ -374,7 +374,8 @@ def test_a_text_longer_than_a_table_of_positions_is_refused_before_it_is_written
     prompt = " ".join(["cat"] * 60)
     assert len(hw.generate(model, [prompt], max_new_tokens=5).tokens[0][0]) == 5
     with pytest.raises(
-        HeadwiseError, match="prompt 1 has 60 tokens and may grow by 6, but gpt2 has 64 positions"
+        HeadwiseError,
+        match="the prompt has 65 tokens with the 6 that may be written, and the model was made for 64",
     ):
         hw.generate(model, [prompt], max_new_tokens=6)
 

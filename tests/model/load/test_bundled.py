@@ -383,21 +383,53 @@ def test_a_cache_path_that_is_a_file_is_a_sentence(fake, tmp_path, monkeypatch):
 # ---- a damaged cache
 
 
-def _flip_a_byte(folder: Path) -> None:
+def _flip_a_bit(folder: Path) -> None:
     path = folder / "sub/data.bin"
     data = bytearray(path.read_bytes())
     data[1000] ^= 1
     path.write_bytes(data)
 
 
-def test_a_changed_byte_is_found_by_verify_and_put_right(fake, caplog):
+@pytest.mark.parametrize("first_use", [True, False], ids=["in a new process", "in the same process"])
+def test_a_changed_bit_is_found_when_the_model_is_used_and_put_right(first_use, fake, caplog, monkeypatch):
     folder = fetch("fake")
-    _flip_a_byte(folder)
-    assert fetch("fake") == folder, "the quick check looks at sizes alone"
-    assert not caplog.records
-    assert fetch("fake", verify=True) == folder
+    if first_use:
+        monkeypatch.setattr(bundled, "_hashed", {})
+    _flip_a_bit(folder)
+    assert fetch("fake") == folder
     assert "the content of sub/data.bin has changed" in caplog.text
     assert (folder / "sub/data.bin").read_bytes() == CONTENT["fake_asset/model/sub/data.bin"]
+
+
+def test_a_process_hashes_a_file_once_unless_it_changes_or_is_asked_to(fake, monkeypatch):
+    fetch("fake")
+    monkeypatch.setattr(bundled, "_hashed", {})
+    hashed: list[str] = []
+    sha256 = bundled._sha256
+    monkeypatch.setattr(bundled, "_sha256", lambda path: hashed.append(path.name) or sha256(path))
+    folder = fetch("fake")
+    assert sorted(hashed) == ["config.json", "data.bin"]
+    fetch("fake")
+    assert len(hashed) == 2
+    data = (folder / "sub/data.bin").read_bytes()
+    (folder / "sub/data.bin").write_bytes(data)  # the same bytes, written again
+    fetch("fake")
+    assert hashed[2:] == ["data.bin"]
+    fetch("fake", verify=True)
+    assert sorted(hashed[3:]) == ["config.json", "data.bin"]
+
+
+def test_a_file_that_does_not_belong_to_a_cached_model_is_named_and_not_deleted(fake, monkeypatch):
+    folder = fetch("fake")
+    (folder / ".DS_Store").write_text("")
+    assert fetch("fake") == folder
+    no_download(monkeypatch)
+    (folder / "sub/model.safetensors.index.json").write_text("{}")
+    with pytest.raises(
+        HeadwiseError, match=r"did not put there: sub/model\.safetensors\.index\.json; move them"
+    ):
+        fetch("fake")
+    assert (folder / "sub/model.safetensors.index.json").read_text() == "{}"
 
 
 def _edit_manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
@@ -421,7 +453,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_noticed_by_the_quick_check_and_put_right(kind, fake, cache, caplog):
+def test_damage_is_noticed_and_put_right(kind, fake, cache, caplog):
     damage, notice = DAMAGE[kind]
     folder = fetch("fake")
     damage(folder)
@@ -706,6 +738,28 @@ def test_a_full_disk_while_saving_weights_is_recognised_in_the_writers_own_words
     assert failure.value.errno == errno.ENOSPC
 
 
+@pytest.mark.parametrize(
+    ("written", "asked", "said"),
+    [
+        ("add_block_count", 10**9, r"asks for llama\.block_count = 1000000000"),
+        ("add_feed_forward_length", 10**9, r"asks for llama\.feed_forward_length = 1000000000"),
+        ("add_feed_forward_length", 9_000, r"describes a model of more than .* and the weights hold at most"),
+    ],
+)
+def test_a_gguf_that_asks_for_a_larger_model_than_it_holds_is_refused(
+    written, asked, said, tmp_path, monkeypatch
+):
+    from gguf import GGUFWriter
+
+    import headwise as hw
+
+    write = getattr(GGUFWriter, written)
+    monkeypatch.setattr(GGUFWriter, written, lambda self, _: write(self, asked))
+    write_gguf(tmp_path / "tiny.gguf", to_llama_cpp(tiny_weights(lambda values: values, tied=True)))
+    with pytest.raises(HeadwiseError, match=said):
+        hw.load(tmp_path / "tiny.gguf", device="cpu")
+
+
 @pytest.mark.parametrize("wanted", [True, False, None])
 def test_a_gguf_says_whether_it_wants_a_begin_token(wanted, tmp_path):
     write_gguf(tmp_path / "tiny.gguf", bos=wanted)
@@ -921,13 +975,14 @@ def test_minilm_gives_the_published_similarities(real_cache):
 
 
 @pytest.mark.bundled
-def test_a_damaged_smollm2_is_told_by_verify(smollm2):
-    path = smollm2 / "config.json"
-    good = path.read_bytes()
-    assert bundled._fault(smollm2, bundled.aliases()["smollm2"], verify=True) is None
-    try:
-        path.write_bytes(good.replace(b'"num_attention_heads": 9', b'"num_attention_heads": 8'))
-        assert bundled._fault(smollm2, bundled.aliases()["smollm2"], verify=False) is None
-        assert "config.json" in str(bundled._fault(smollm2, bundled.aliases()["smollm2"], verify=True))
-    finally:
-        path.write_bytes(good)
+def test_a_flipped_bit_in_smollm2s_weights_is_noticed(smollm2, tmp_path):
+    copy = tmp_path / smollm2.name
+    shutil.copytree(smollm2, copy)  # never the shared one
+    asset = bundled.aliases()["smollm2"]
+    assert bundled._fault(copy, asset, verify=False) is None
+    with (copy / "model.safetensors").open("r+b") as file:
+        file.seek(400_000_000)
+        byte = file.read(1)[0]
+        file.seek(400_000_000)
+        file.write(bytes([byte ^ 1]))
+    assert bundled._fault(copy, asset, verify=False) == "the content of model.safetensors has changed"

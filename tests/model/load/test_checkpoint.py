@@ -37,7 +37,7 @@ def config(folder, **changed):
             "asks for num_hidden_layers = 1000000000, and the weights beside it have 39",
         ),
         ({"vocab_size": 10**12}, "asks for vocab_size = 1000000000000"),
-        ({"hidden_size": 40_000, "vocab_size": 50_000}, "describes a model of more than 2.0e"),
+        ({"hidden_size": 40_000, "vocab_size": 50_000}, "describes a model of more than 2.0e"),  # embeddings
         ({"model_type": 3}, "model_type is 3; expected text"),
         ({"num_hidden_layers": 6}, r"lack \d+ tensors that its config.json asks for, model.layers.4"),
     ],
@@ -109,11 +109,180 @@ def test_a_tokenizer_of_another_model_is_noticed_at_its_first_strange_token(fold
         model.tokens("the cat sat .")
 
 
-def test_a_text_longer_than_the_learned_positions_is_refused_and_rotary_ones_go_on():
-    tokenizer = make_word_tokenizer()
-    text = "cat " * 70
-    learned = hw.load(tiny_model("gpt2", vocab_size=len(tokenizer)), tokenizer=tokenizer, name="learned")
-    with pytest.raises(HeadwiseError, match="has 70 tokens, and the model has positions for 64"):
-        learned.tokens(text)
-    rotary = hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer, name="rotary")
-    assert len(rotary.tokens(text)) == 70
+# --- weights that config.json or an index points at ----------------------------------------------------------
+
+
+def sharded(folder):
+    """The same model in several files with an index."""
+    model = tiny_model("llama", vocab_size=len(make_word_tokenizer()))
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="40KB")
+    index = folder / "model.safetensors.index.json"
+    return index, json.loads(index.read_text())
+
+
+class Runs:
+    """Opening a pickle of this leaves a file."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return open, (str(self.mark), "w")
+
+
+@pytest.mark.parametrize(
+    "where", ["a pickle beside it", "a pickle elsewhere", "safetensors elsewhere", "absolute"]
+)
+def test_an_index_names_only_safetensors_files_of_its_own_folder(folder, tmp_path, where):
+    index, content = sharded(folder)
+    name = sorted(content["weight_map"])[0]
+    state = {name: torch.zeros(2), "x": Runs(tmp_path / "ran")}
+    named, said = {
+        "a pickle beside it": ("pytorch_model.bin", "only safetensors files are opened"),
+        "a pickle elsewhere": ("../outside.bin", "expected the name of a file in the same folder"),
+        "safetensors elsewhere": ("../outside.safetensors", "expected the name of a file in the same folder"),
+        "absolute": (str(tmp_path / "outside.safetensors"), "expected the name of a file in the same folder"),
+    }[where]
+    if named.endswith(".bin"):
+        torch.save(state, folder / named)
+    else:
+        save_file({name: torch.zeros(2)}, tmp_path / "outside.safetensors", {"format": "pt"})
+    content["weight_map"][name] = named
+    index.write_text(json.dumps(content))
+    with pytest.raises(HeadwiseError, match=said):
+        hw.load(folder, device="cpu")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_config_may_not_name_pickled_weights(folder, tmp_path):
+    torch.save({"x": Runs(tmp_path / "ran")}, folder / "adapter_model.bin")
+    config(folder, transformers_weights="adapter_model.bin")
+    with pytest.raises(HeadwiseError, match=r"names 'adapter_model\.bin' as weights; only safetensors"):
+        hw.load(folder, device="cpu")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_adapter_beside_a_model_is_not_loaded_unasked(folder, tmp_path):
+    torch.save({"x": Runs(tmp_path / "ran")}, folder / "adapter_model.bin")
+    (folder / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "target_modules": ["q_proj"]})
+    )
+    with pytest.raises(HeadwiseError, match=r"holds a PEFT adapter .*merge"):
+        hw.load(folder, device="cpu")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_shard_that_is_missing_or_damaged_is_named(folder):
+    _, content = sharded(folder)
+    shard = folder / sorted(set(content["weight_map"].values()))[1]
+    raw = shard.read_bytes()
+    shard.write_bytes(raw[:-4])
+    with pytest.raises(HeadwiseError, match=f"{shard.name} is not a safetensors file .*cut short"):
+        hw.load(folder, device="cpu")
+    shard.unlink()
+    with pytest.raises(HeadwiseError, match=f"names '{shard.name}' as weights, and there is no such file"):
+        hw.load(folder, device="cpu")
+
+
+def test_files_that_no_index_names_do_not_count_as_weights(folder):
+    """Else a large file of nothing would make room for a large model."""
+    save_file({"padding": torch.zeros(5_000_000)}, folder / "padding.safetensors", {"format": "pt"})
+    config(folder, intermediate_size=2_000)
+    with pytest.raises(
+        HeadwiseError, match=r"asks for model\.layers\.0\.mlp\.\w+\.weight of shape .* weights hold"
+    ):
+        hw.load(folder, device="cpu")
+
+
+def hub_copy(folder, cache, name="owner/model"):
+    """The folder as the hub's own cache keeps it: links into a folder of blobs."""
+    root = cache / f"models--{name.replace('/', '--')}"
+    snapshot, commit = root / "snapshots" / ("0" * 40), "0" * 40
+    snapshot.mkdir(parents=True)
+    (root / "blobs").mkdir()
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text(commit)
+    for number, file in enumerate(sorted(folder.iterdir())):
+        file.rename(root / "blobs" / str(number))
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    return snapshot
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch):
+    import huggingface_hub.constants
+    import transformers.utils.hub
+
+    cache = tmp_path / "hub"
+    for module in (huggingface_hub.constants, transformers.utils.hub.constants):
+        monkeypatch.setattr(module, "HF_HUB_CACHE", str(cache))
+    return cache
+
+
+def test_a_sharded_model_of_the_hubs_cache_loads_by_name_and_by_folder(folder, hub_cache):
+    expected = hw.load(folder, device="cpu").fingerprint
+    sharded(folder)
+    snapshot = hub_copy(folder, hub_cache)
+    assert hw.load("owner/model", device="cpu").fingerprint == expected
+    assert hw.load(snapshot, device="cpu").fingerprint == expected
+
+
+def test_a_model_of_the_hub_is_looked_at_before_it_is_opened(folder, hub_cache, tmp_path):
+    index, content = sharded(folder)
+    content["weight_map"][sorted(content["weight_map"])[0]] = "pytorch_model.bin"
+    index.write_text(json.dumps(content))
+    torch.save({"x": Runs(tmp_path / "ran")}, folder / "pytorch_model.bin")
+    hub_copy(folder, hub_cache)
+    with pytest.raises(HeadwiseError, match=r"names 'pytorch_model\.bin' as weights; only safetensors"):
+        hw.load("owner/model", device="cpu")
+    assert not (tmp_path / "ran").exists()
+
+
+# --- models that are larger than their weights ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "changed"),
+    [
+        ("llama", {"intermediate_size": 20_000}),
+        ("llama", {"vocab_size": 20_000, "hidden_size": 4_000}),
+        ("llama", {"head_dim": 10_000}),
+        ("llama", {"num_hidden_layers": 900}),
+        ("gpt2", {"n_positions": 10**6}),
+        ("gptj", {"n_positions": 10**7}),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else value,
+)
+def test_a_model_larger_than_its_weights_is_never_given_memory(tmp_path, family, changed, monkeypatch):
+    from transformers import AutoModelForCausalLM
+
+    tiny_model(family).save_pretrained(tmp_path)
+    config(tmp_path, **changed)
+    monkeypatch.setattr(
+        AutoModelForCausalLM,
+        "from_pretrained",
+        lambda *_, **__: pytest.fail("transformers was asked to load it"),
+    )
+    with pytest.raises(HeadwiseError, match=r"config\.json (describes a model|asks for)"):
+        hw.load(tmp_path, device="cpu")
+
+
+def test_a_header_that_claims_more_numbers_than_bytes_is_refused(folder):
+    file = folder / "model.safetensors"
+    raw = file.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    header["model.norm.weight"]["shape"] = [10**9]
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
+    with pytest.raises(HeadwiseError, match=r"'model\.norm\.weight' of shape \[1000000000\] has \d+ bytes"):
+        hw.load(folder, device="cpu")
+
+
+def test_weights_of_another_size_are_named_with_both_shapes(folder):
+    config(folder, intermediate_size=65)
+    with pytest.raises(
+        HeadwiseError, match=r"asks for model\.layers\.0\.\S+ of shape \[.*65.*\], and the weights hold"
+    ):
+        hw.load(folder, device="cpu")

@@ -161,12 +161,28 @@ def test_code_from_a_repository_is_not_run_unless_asked(folder, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("live", [True, False])
+def test_weights_that_are_not_finite_are_named_when_a_model_is_loaded(folder, word_tokenizer, value, live):
+    """In the embedding of one token, which no proof reads."""
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer))
+    hw.load(hf, tokenizer=word_tokenizer)
+    with torch.no_grad():
+        hf.model.embed_tokens.weight[7, 3] = value
+        hf.model.layers[2].mlp.up_proj.weight[1] = value
+    hf.save_pretrained(folder)
+    source = {"source": hf, "tokenizer": word_tokenizer} if live else {"source": folder, "device": "cpu"}
+    said = r"1 of \d+ values of model\.embed_tokens\.weight are NaN or infinite .*\(1 more tensors have some too\)"
+    with pytest.raises(HeadwiseError, match=said):
+        hw.load(**source)
+
+
 @pytest.mark.bundled
 def test_the_bundled_model_has_thirty_layers_of_nine_heads(smollm2):
     assert smollm2.shape == (30, 9)
     assert smollm2.exists.all()
     assert {site.kv_heads for site in smollm2.reach.sites} == {3}
-    assert smollm2.proof.reuse
+    assert smollm2.capabilities.enter_midway
 
 
 @pytest.mark.bundled

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -92,7 +94,7 @@ def test_the_same_chunks_give_the_same_bits(tiny):
 def test_entering_in_the_middle_gives_the_same_as_running_in_full(tiny):
     task, gates = word_task(), single_gates(tiny.heads(), tiny.shape)
     entered = Engine(tiny, task, metric("logit_diff")).measure(gates)
-    tiny.proof.reuse = False
+    tiny.capabilities = replace(tiny.capabilities, enter_midway=False)
     whole = Engine(tiny, task, metric("logit_diff")).measure(gates)
     np.testing.assert_allclose(entered.effects, whole.effects, atol=1e-5)
 

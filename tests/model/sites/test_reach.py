@@ -76,8 +76,8 @@ def test_after_an_error_nothing_of_ours_is_left():
         with pytest.raises(ValueError, match="mine"), context:
             hf(input_ids=torch.arange(3, 9)[None])
     assert type(hf.config._attn_implementation) is str
-    assert not [m for m in hf.modules() if "_headwise_site" in vars(m)]
-    with reach.watching(lambda *_: None), pytest.raises(RuntimeError, match="one watcher"):
+    assert not [m for m in hf.modules() if "_headwise_heard_by" in vars(m)]
+    with reach.watching(lambda *_: None), pytest.raises(RuntimeError, match="has a watcher already"):
         reach.watching(lambda *_: None).__enter__()
 
 

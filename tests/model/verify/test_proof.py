@@ -86,25 +86,25 @@ def test_of_the_last_block_only_what_no_other_token_reads_is_narrowed(dtype):
     """A feed-forward part that adds a trace of the token before it, too faint for the rounding of bfloat16."""
     model = tiny_model("llama").to(dtype)
     last = model.model.layers[-1]
-    assert prove(model)[1].tail == (last.self_attn.o_proj, last.mlp)
+    assert prove(model)[2].narrow == (last.self_attn.o_proj, last.mlp)
     own = last.mlp.forward
     last.mlp.forward = lambda x: own(x) + 0.01 * nn.functional.pad(x, (0, 0, 1, 0))[:, :-1]
     # What the projection gives at one token is then read one token later.
-    assert prove(model)[1].tail == ()
+    assert prove(model)[2].narrow == ()
 
 
 def test_of_two_attentions_in_the_last_block_only_the_last_output_projection_is_narrowed():
     """What follows the first of them might be taken for its output projection: the second one's queries, say."""
     model = tiny_model("longcat_flash")
-    found, shown = prove(model)
+    found, _, shown = prove(model)
     last = found.blocks[-1]
-    assert shown.tail == (last.self_attn[1].o_proj,)
+    assert shown.narrow == (last.self_attn[1].o_proj,)
 
 
 def test_experts_whose_company_changes_are_narrowed_all_the_same():
     model = tiny_model("glm4_moe")
     last = model.model.layers[-1]
-    assert prove(model)[1].tail == (last.self_attn.o_proj, last.mlp)
+    assert prove(model)[2].narrow == (last.self_attn.o_proj, last.mlp)
 
 
 def test_a_part_that_computes_one_token_otherwise_than_many_is_not_narrowed():
@@ -112,7 +112,7 @@ def test_a_part_that_computes_one_token_otherwise_than_many_is_not_narrowed():
     last = model.model.layers[-1]
     own = last.mlp.forward
     last.mlp.forward = lambda x: own(x) * x.shape[1]
-    assert prove(model)[1].tail == (last.self_attn.o_proj,)
+    assert prove(model)[2].narrow == (last.self_attn.o_proj,)
 
 
 def test_after_the_proof_the_model_is_as_it_was():
@@ -128,7 +128,7 @@ def test_after_the_proof_the_model_is_as_it_was():
 
 def test_two_models_visited_at_once_do_not_disturb_one_another():
     one, two = tiny_model("llama"), tiny_model("llama", seed=1)
-    (reach_one, _), (reach_two, _) = prove(one), prove(two)
+    (reach_one, *_), (reach_two, *_) = prove(one), prove(two)
     ids = torch.arange(5, 12)[None]
     plain = two(input_ids=ids).logits
     alone = {}
@@ -150,6 +150,6 @@ def test_a_quantised_projection_is_proven_by_its_input():
         attention.o_proj = torch.ao.quantization.quantize_dynamic(
             nn.Sequential(attention.o_proj), {nn.Linear}, dtype=torch.qint8
         )[0]
-    found, shown = prove(model)
+    found, shown, _ = prove(model)
     assert found.mechanism == "attention function"
     assert shown.largest_gap < 1e-4

@@ -216,14 +216,35 @@ def test_a_resumed_run_tells_of_them_too(tmp_path: Path) -> None:
 
 
 def test_many_such_cells_are_counted_not_listed(tmp_path: Path) -> None:
-    def all_bad(cell: Cell) -> CellResult:
+    def one_bad(cell: Cell) -> CellResult:
         result = compute(cell)
-        result.tables["scores"]["score"] = np.nan
+        result.tables["scores"].loc[1, "score"] = np.nan
         return result
 
-    notices = run(tmp_path, 9, all_bad).notices
+    notices = run(tmp_path, 9, one_bad).notices
     assert len(notices) == 6
     assert notices[-1].startswith("4 more cells")
+
+
+@pytest.mark.parametrize(("table", "column"), [("scores", "score"), ("examples", "value")])
+def test_a_cell_without_a_single_finite_value_fails_the_run_and_the_others_are_kept(
+    tmp_path: Path, table: str, column: str
+) -> None:
+    def all_bad(cell: Cell) -> CellResult:
+        result = compute(cell)
+        if cell.part == "part 2":
+            result.tables[table][column] = [np.nan, np.inf, *[np.nan] * (len(result.tables[table]) - 2)]
+        return result
+
+    said = rf"part 2 on ioi with model0: every value of {table}\.{column} is NaN or infinite.*, so there is no result"
+    with pytest.raises(HeadwiseError, match=said):
+        run(tmp_path, 4, all_bad)
+    info = read_info(tmp_path)
+    assert (info["status"], info["cells"]) == ("failed", 4)
+    assert "every value of" in info["problem"]
+    with pytest.raises(HeadwiseError, match="every value of"):  # the same on resuming, and at once
+        run(tmp_path, 4, lambda cell: pytest.fail("nothing needs computing"))
+    assert read_info(tmp_path)["status"] == "failed"
 
 
 def test_empty_intervals_and_tests_are_not_taken_for_trouble(tmp_path: Path) -> None:

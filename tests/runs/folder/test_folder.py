@@ -147,6 +147,27 @@ def test_fresh_moves_the_earlier_run_away_and_starts_anew(place: Path) -> None:
     assert (earlier / "report.html").exists()
 
 
+def test_fresh_leaves_the_earlier_run_alone_until_something_is_to_be_computed(place: Path) -> None:
+    run(place, 4)
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    with (
+        pytest.raises(HeadwiseError, match="no such method"),
+        RunFolder(place, study="toy", settings={"count": -1}, fresh=True),
+    ):
+        raise HeadwiseError("no such method")  # as a study does that checks its settings first
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+
+
+def test_fresh_does_not_read_what_it_sets_aside(place: Path) -> None:
+    run(place, 2)
+    (place / "run.json").write_text(json.dumps({"format": 99}))
+    (place / "cells.sqlite").write_bytes(b"no database")
+    folder = run(place, 2, fresh=True)
+    assert len(folder.notices) == 1
+    assert read_info(place)["status"] == "done"
+    assert (place / "earlier/cells.sqlite").read_bytes() == b"no database"
+
+
 def test_fresh_in_an_empty_place_has_nothing_to_say(place: Path) -> None:
     assert run(place, 1, fresh=True).notices == []
 

@@ -47,7 +47,9 @@ def data(tmp_path_factory):
 def finished(word_tokenizer, data, tmp_path_factory):
     """One whole run, with its figures; drawing them is most of the work, so it is done once."""
     model = hw.load(
-        tiny_model("llama", vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name="tiny"
+        tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512),
+        tokenizer=word_tokenizer,
+        name="tiny",
     )
     return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data)
 
@@ -76,6 +78,10 @@ def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finishe
         own = scores[(scores["task"] == row.task) & (scores["method"] == row.method)]
         assert row.heads == elbow_count(own["score"].to_numpy())
         assert row.of == 16
+        told = own["q"].lt(0.05).sum() if row.method == "attribution" else pd.NA
+        assert row.significant is told or row.significant == told
+        shared = overlap[(overlap["task"] == row.task) & (overlap["method"] == row.method)]
+        assert shared["significant"].isna().all() if told is pd.NA else (shared["significant"] == told).all()
     assert len(overlap) == 2 * 3 * 3
     assert len(agreement) == 3
     assert list(probe["task"]) == ["all", *LABELS]
@@ -152,7 +158,7 @@ def test_abilities_examples_and_methods_can_be_chosen(tiny, data, tmp_path, monk
     [
         ({"abilities": ["animal"]}, "did you mean 'animals'"),
         ({"n": 2}, "has 2 examples, and a probe needs at least 3"),
-        ({"n": 0}, "n is 0; an ability needs at least one example"),
+        ({"n": 0}, "n is 0; expected at least 1"),
         ({"methods": ["prob"]}, "did you mean 'probe'"),
         ({"task_options": {"columns": {"label": "labels"}}}, "unknown column"),
         ({"data": None, "limit": 3}, "limit cuts a file"),
@@ -192,6 +198,7 @@ def made_scores(maps):
             "layer": 0,
             "head": h,
             "score": s,
+            "q": np.nan,
             "n": 4,
             "signed": name != "probe",
         }

@@ -68,7 +68,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(word_tokenizer):
-    hf = tiny_model("llama", vocab_size=len(word_tokenizer))
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
     hf.generation_config.eos_token_id = None
     return hw.load(hf, tokenizer=word_tokenizer, name="tiny")
 
@@ -286,7 +286,7 @@ def test_another_scale_or_place_of_the_gates_gives_other_cells(model, data, tmp_
         ({"method": "ablate"}, "did you mean 'ablation'"),
         ({"k": [9]}, "16 heads: a random control needs as many heads again, so mask 1 to 8"),
         ({"cross": True, "cross_k": 9}, "mask 1 to 8"),
-        ({"intervene": ["amplify"], "intervene_k": -1}, "mask 1 to 8"),
+        ({"intervene": ["amplify"], "intervene_k": 9}, "mask 1 to 8"),
         ({"layer_matched": [12]}, "mask 1 to 8"),
         (
             {"method": "probe", "method_options": {"answer_tokens": 3, "label": "x"}},

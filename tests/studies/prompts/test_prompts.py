@@ -37,7 +37,11 @@ TAGS = [f"<{end}{role}>" for role in ("system", "user", "assistant") for end in 
 @pytest.fixture(scope="module")
 def model():
     tokenizer = make_word_tokenizer([*WORDS, "/", "Q:", "A:", *TAGS])
-    return hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer, name="tiny")
+    return hw.load(
+        tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512),
+        tokenizer=tokenizer,
+        name="tiny",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +134,12 @@ def test_answers_are_those_of_plain_prompts_with_the_filler_written_in(model, da
 
 def eager_weights(model, ids, layer, head):
     """One head's map from a second copy of the model with eager attention."""
-    twin = tiny_model("llama", vocab_size=len(model.text.tokenizer), attn_implementation="eager")
+    twin = tiny_model(
+        "llama",
+        vocab_size=len(model.text.tokenizer),
+        max_position_embeddings=512,
+        attn_implementation="eager",
+    )
     with torch.no_grad():
         return twin(input_ids=torch.tensor([ids]), output_attentions=True).attentions[layer][0, head].numpy()
 

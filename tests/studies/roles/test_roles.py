@@ -54,7 +54,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(word_tokenizer):
-    hf = tiny_model("llama", vocab_size=len(word_tokenizer))
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
     return hw.load(hf, tokenizer=word_tokenizer, name="tiny")
 
 
@@ -340,8 +340,8 @@ def test_a_quick_run_takes_small_batches_and_few_held_out_examples(model, data, 
     ("settings", "said"),
     [
         ({"seeds": 0}, "seeds is 0"),
-        ({"random_sets": -1}, "random_sets -1"),
-        ({"held_out": 0}, "held_out 0"),
+        ({"random_sets": -1}, "random_sets is -1; expected at least 0"),
+        ({"held_out": 0}, "held_out is 0; expected at least 1"),
         ({"ks": [0]}, "at least one above 0"),
         ({"fit": {"update": 3}}, "did you mean 'updates'"),
         ({"fit": {"clip": "both"}}, "clip"),

@@ -10,7 +10,7 @@ import yaml
 from headwise.errors import HeadwiseError
 from headwise.studies.score.study import ScoreSettings
 from headwise.studies.settings.plain_yaml import parse
-from headwise.studies.settings.resolve import LARGEST_FILE, read_yaml, resolve
+from headwise.studies.settings.resolve import LARGEST_FILE, assignments, read_yaml, resolve
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
@@ -19,7 +19,8 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    "text", ["n: 3\ntasks: [a, b]\n", "a: {b: {c: 1.5}}", "x: &x [1]\ny: *x\n", "- 1\n- yes\n", "~"]
+    "text",
+    ["n: 3\ntasks: [a, b]\n", "a: {b: {c: 1.5}}", "x: &x [1]\ny: *x\n", "- 1\n- true\n- null\n", "~", "a:"],
 )
 def test_good_yaml_is_read_as_pyyaml_reads_it(text):
     assert parse(text, "f") == yaml.safe_load(text)
@@ -35,8 +36,15 @@ def test_good_yaml_is_read_as_pyyaml_reads_it(text):
         ("[" * 300 + "]" * 300, "nested too deeply"),
         ("[" * 50_000, "nested too deeply"),
         ("n: " + "9" * 5000, "cannot be read"),
-        ("n: 0x" + "f" * 40, "whole number of 160 bits"),
-        ("when: 2020-99-99", "cannot be read"),
+        (f"n: {2**159}", "whole number of 160 bits"),
+        (
+            "n: 010",
+            "f, line 1 has 010, a number with a leading zero; write 10, or put it in quotes if it is text",
+        ),
+        ("a: 1\nn: [-007.5]", "f, line 2 has -007.5, a number with a leading zero; write -7.5"),
+        ("n: !!int 0x10", "f, line 1 has 0x10 tagged as int, which it is not"),
+        ("n: !!float 1:30", "tagged as float"),
+        ("n: !!bool yes", "tagged as bool"),
         ("a: [1\n", "f, line 2 is not YAML"),
         ("a: 'x\0y'\n", "is not YAML"),
         (
@@ -53,6 +61,28 @@ def test_bad_yaml_is_one_sentence_with_the_line_at_once(text, said):
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("10", 10), ("-3", -3), ("+4", 4), ("0", 0), ("-0", 0), ("1.5", 1.5), ("1e-3", 0.001), ("1E5", 1e5),
+        ("-2.5e+3", -2500.0), ("0.95", 0.95), (".5", 0.5), ("3.", 3.0), ("0e0", 0.0),
+        ("1:30", "1:30"), ("0x10", "0x10"), ("0o17", "0o17"), ("0b11", "0b11"), ("1_000", "1_000"),
+        ("2020-01-01", "2020-01-01"), ("2020-99-99", "2020-99-99"), ("'010'", "010"), ('"1e3"', "1e3"),
+        ("yes", "yes"), ("no", "no"), ("on", "on"), ("off", "off"), ("Y", "Y"), ("true", True), ("False", False),
+        ("null", None), ("~", None), ("=", "="), ("1e", "1e"), ("e3", "e3"), ("007a", "007a"), ("0.0.1", "0.0.1"),
+    ],
+)  # fmt: skip
+def test_numbers_are_read_in_one_way_and_all_else_is_text(written, value):
+    for found in (parse(f"a: {written}", "f")["a"], assignments([f"a={written}"])["a"]):
+        assert found == value
+        assert type(found) is type(value)
+
+
+def test_a_leading_zero_on_the_command_line_is_refused():
+    with pytest.raises(HeadwiseError, match=r"--set 'n', line 1 has 010, .* write 10"):
+        assignments(["n=010"])
 
 
 def test_a_study_file_may_not_be_large_or_no_file(tmp_path):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headwise.constraints import several
 from headwise.errors import HeadwiseError, unknown
 from headwise.registry import Registry
 
@@ -58,6 +59,8 @@ class TextMetric:
         against: str | None = None,
     ) -> np.ndarray:
         """The metric of each text `[n]`, compared with its gold answer or the full model's text."""
+        texts = several(texts)
+        gold, full = (None if one is None else several(one) for one in (gold, full))
         against = against or self.against[0]
         if against not in self.against:
             raise unknown(f"comparison of the metric {self.name!r}", against, self.against)

@@ -23,6 +23,8 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.model.arm.mlp_gates import first_gate
+from headwise.model.forward.run import edited
+from headwise.model.sites.patch import hooked
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -53,21 +55,14 @@ def arm(
     def note_positions(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         positions[:] = [_positions(args, kwargs)]
 
-    def change(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+    def change(output: Tensor) -> Tensor:
         at = positions[0]
         a = output.reshape(*at.shape, output.shape[-1])  # B, T, U
         drawn = luck.at(at, output.shape[-1]).to(output.device)
         return redistributed(a.float(), drawn, c=c, p1=p1, mode=mode).to(output.dtype).reshape(output.shape)
 
-    handles = [
-        model.hf.register_forward_pre_hook(note_positions, with_kwargs=True),
-        gate.register_forward_hook(change),
-    ]
-    try:
+    with hooked([model.hf], before=note_positions), edited(gate, change):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def redistributed(a: Tensor, drawn: Tensor, *, c: float, p1: float, mode: str) -> Tensor:

@@ -8,15 +8,17 @@ function, are refused.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
+from headwise.model.forward.run import Pass
+from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input
 
 if TYPE_CHECKING:
@@ -41,13 +43,11 @@ def mlp_gates(model: Model) -> dict[int, nn.Module]:
     ids = probe_input(model.hf)
     runs: dict[nn.Module, list[tuple[int, ...]]] = {}
 
-    def note(module: nn.Module, _: Any, output: Any) -> None:
+    def note(module: nn.Module, _: Any, __: Any, output: Any) -> None:
         runs.setdefault(module, []).append(tuple(output.shape) if isinstance(output, Tensor) else ())
 
-    with ExitStack() as undo, torch.no_grad():
-        for module in candidates:
-            undo.callback(module.register_forward_hook(note).remove)
-        model.hf(input_ids=ids, use_cache=False)
+    with hooked(candidates, after=note), torch.no_grad():
+        model.run_whole(Pass(ids=ids))
     found: dict[int, tuple[int, nn.Module]] = {}
     rows, tokens = ids.shape
     for module, shapes in runs.items():
@@ -70,14 +70,13 @@ def first_gate(model: Model) -> nn.Module:
     return found[0]
 
 
-@contextmanager
-def watching_gates(gates: Mapping[int, nn.Module], see: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """While this holds, `see` gets (block, activations `[tokens of all rows, units]`) in every forward pass."""
-    with ExitStack() as undo:
-        for block, module in gates.items():
+def seen_gates(
+    gates: Mapping[int, nn.Module], see: Callable[[int, Tensor], None]
+) -> dict[nn.Module, Callable[[Tensor], Tensor]]:
+    """For `Pass.modules`: `see` gets (block, activations `[tokens of all rows, units]`), and nothing is changed."""
 
-            def show(_: nn.Module, __: Any, output: Tensor, block: int = block) -> None:
-                see(block, output.detach().flatten(0, -2))
+    def show(block: int, output: Tensor) -> Tensor:
+        see(block, output.detach().flatten(0, -2))
+        return output
 
-            undo.callback(module.register_forward_hook(show).remove)
-        yield
+    return {module: functools.partial(show, block) for block, module in gates.items()}

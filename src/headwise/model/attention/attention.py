@@ -185,6 +185,8 @@ def _ids(model: Model, prompt: Prompt, number: int) -> list[int]:
             "the prompts are a list of numbers; give a text, or a list of lists of token numbers"
         )
     ids = model.tokens(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
+    if model.has_text and not isinstance(prompt, str):
+        ids = model.text.fitted([ids])[0]
     if not ids:
         raise HeadwiseError(f"prompt {number + 1} has no tokens; attention needs at least one")
     embedding = getattr(model.hf.get_input_embeddings(), "weight", None)  # type: ignore[operator]

@@ -9,7 +9,6 @@ B rows of a batch, h heads of one layer, t queries of a block, s keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,8 +18,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.attention.reported import reported_weights
 from headwise.model.attention.weights import weight_blocks
-from headwise.model.forward.prefix import left_after
-from headwise.model.forward.unembed import logits_at
+from headwise.model.forward.run import Pass, run
 from headwise.model.sites.attention_function import Call
 from headwise.model.sites.reach import Reach
 
@@ -64,10 +62,14 @@ def attention_blocks(
         for start, weights in weight_blocks(call, [heads[p].head for p in places]):
             take(places, start, weights)
 
-    proof = model.proof
+    can = model.capabilities
     last = max(site.block for site in watched.sites if site.layer in of_layer)
-    with torch.inference_mode(), ExitStack() as stack:
-        stack.enter_context(watched.watching(watch))
-        if proof.reuse:
-            stack.enter_context(left_after(watched.blocks, last, proof.blocks_return_tuples))
-        logits_at(model.hf, ids.to(model.device), torch.zeros(len(ids), 1, dtype=torch.long))
+    asked = Pass(
+        ids=ids.to(model.device),
+        scored=torch.zeros(len(ids), 1, dtype=torch.long),
+        watch=watch,
+        last=last if can.enter_midway else None,
+        as_tuples=can.as_tuples,
+    )
+    with torch.inference_mode():
+        run(model.hf, asked, watched)

@@ -7,14 +7,15 @@ where a token's value vector does not depend on the tokens before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
+from headwise.model.forward.run import Pass
+from headwise.model.sites.patch import attention_named
 from headwise.model.sites.reach import Reach
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def watchable(reach: Reach) -> Reach | None:
     """
     if reach.mechanism == "attention function":
         return reach
-    with _unvisited(reach):
+    with reach.unvisited():
         try:
             other = Reach(reach.model, "attention function")
         except HeadwiseError:
@@ -44,15 +45,15 @@ def watchable(reach: Reach) -> Reach | None:
 def reported_weights(model: Model, ids: Tensor) -> dict[int, Tensor]:
     """layer -> weights `[B, H, T, T]` of one run, shown on the first layer to be those of our heads."""
     _check_size(model, ids)
-    with _unvisited(model.reach):
+    with model.reach.unvisited():
         _check_first_layer(model)
     return _run(model, ids)
 
 
 def _run(model: Model, ids: Tensor) -> dict[int, Tensor]:
     with torch.inference_mode(), _eager(model.hf):
-        run = model.hf(input_ids=ids.to(model.device), output_attentions=True, use_cache=False)
-    maps = [one for one in getattr(run, "attentions", None) or () if one is not None]
+        raw = model.run_whole(Pass(ids=ids.to(model.device), inputs={"output_attentions": True})).raw
+    maps = [one for one in getattr(raw, "attentions", None) or () if one is not None]
     sites, (rows, length) = model.reach.sites, ids.shape
     if [tuple(one.shape) for one in maps] != [(rows, site.heads, length, length) for site in sites]:
         raise HeadwiseError(
@@ -82,8 +83,8 @@ def _check_first_layer(model: Model) -> None:
         seen[layer] = z.double()
         return z
 
-    with torch.inference_mode(), _eager(model.hf), model.visiting(note):
-        model.hf(input_ids=ids.to(model.device), use_cache=False)
+    with torch.inference_mode(), _eager(model.hf):
+        model.run_whole(Pass(ids=ids.to(model.device), heads=note))
     z = seen[site.layer].transpose(1, 2)  # 2, H, 2, D
     first = z[:, :, 0] / weights[:, :, 0, :1]  # the value vector of the first token: it sees only itself
     rest = z[:, :, 1] - weights[:, :, 1, :1] * first  # share of b × its value vector
@@ -97,24 +98,6 @@ def _check_first_layer(model: Model) -> None:
         )
 
 
-@contextmanager
-def _unvisited(reach: Reach) -> Iterator[None]:
-    """While this holds, passes of our own do not show themselves to a visitor."""
-    visitor, reach._visitor = reach._visitor, None
-    try:
-        yield
-    finally:
-        reach._visitor = visitor
-
-
-@contextmanager
-def _eager(model: nn.Module) -> Iterator[None]:
+def _eager(model: nn.Module) -> AbstractContextManager[None]:
     """While this holds, the model's configurations name the eager implementation: others report nothing."""
-    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
-    with ExitStack() as undo:
-        for config in configs.values():
-            own = getattr(config, "_attn_implementation_internal", None)
-            if own is not None:
-                config._attn_implementation_internal = "eager"  # type: ignore[union-attr]
-                undo.callback(setattr, config, "_attn_implementation_internal", own)
-        yield
+    return attention_named(model, lambda _: "eager")

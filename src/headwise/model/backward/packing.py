@@ -3,19 +3,19 @@
 Tokens are numbered anew from the start of each row, and transformers then lets no row see another. Not every family
 does: `packing_works` compares, and the others are padded.
 
-S rows, T tokens of the longest, N tokens of all together, P scored positions of all together, H heads, D head size.
+S rows, N tokens of all together, P scored positions of all together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headwise.model.forward.gating import gated
-from headwise.model.forward.unembed import logits_at
+from headwise.model.forward.run import Pass, run
 from headwise.model.sites.probe import probe_input
 from headwise.model.tokens.encode import Row
 
@@ -53,29 +53,9 @@ class Packed:
         )
         return cls(*(field.to(device) for field in fields))
 
-    def visitor(
-        self, gates: Tensor, acts: Tensor | None, references: dict[int, Tensor] | None
-    ) -> Callable[[int, Tensor], Tensor]:
-        """z' = g·z + (1 − g)·r with each row's own gates `[S, L, H]`.
-
-        acts `[S, T]`: where gates act, None for everywhere. references: layer -> `[S, T, H, D]`, `[T, H, D]` or
-        `[H, D]`; None for zero.
-        """
-        per_token = gates.index_select(0, self.row)  # N, L, H
-        where = None if acts is None else acts[self.row, self.place][:, None, None]
-
-        def gate(layer: int, z: Tensor) -> Tensor:
-            g = per_token[:, layer, : z.shape[2], None].to(z.dtype)
-            reference = None if references is None else self._of_tokens(references[layer].to(z.dtype))
-            return gated(z[0], g, reference, where)[None]
-
-        return gate
-
-    def _of_tokens(self, reference: Tensor) -> Tensor:
-        """What stands for each token, broadcastable to `[N, H, D]`."""
-        if reference.dim() == 4:
-            return reference[self.row, self.place]
-        return reference[self.place] if reference.dim() == 3 else reference
+    def pass_(self, **more: Any) -> Pass:
+        """The forward pass over the packed rows, logits at their scored positions."""
+        return Pass(ids=self.ids, scored=self.positions, inputs={"position_ids": self.place[None]}, **more)
 
 
 _ROUNDING = 1e-3
@@ -90,16 +70,13 @@ def packing_works(model: nn.Module) -> bool:
     packed = Packed.of(rows, next(model.parameters()).device)
     try:
         with torch.no_grad():
-            found = logits_at(model, packed.ids, packed.positions, places=packed.place[None])[0]
-            mixed = logits_at(model, packed.ids, packed.positions)[0]
-            alone = [_logits(model, packed.ids[:, packed.row == row]) for row in range(len(rows))]
+            found = run(model, packed.pass_()).logits[0]
+            mixed = run(model, Pass(ids=packed.ids, scored=packed.positions)).logits[0]
+            alone = [
+                run(model, Pass(ids=packed.ids[:, packed.row == row])).logits[0] for row in range(len(rows))
+            ]
     except Exception:  # a family that takes no positions, or not these
         return False
     expected = torch.cat(alone)
     gap, seen = (float((logits - expected).abs().max()) for logits in (found, mixed))
     return gap <= _ROUNDING * seen
-
-
-def _logits(model: nn.Module, ids: Tensor) -> Tensor:
-    places = torch.arange(ids.shape[1], device=ids.device)[None]
-    return logits_at(model, ids, places)[0]

@@ -1,20 +1,20 @@
 """log p of given tokens without ever holding all their logits, for models whose logits are a plain product.
 
-The slope of log p by the last hidden state, the token's row of the unembedding less the expected row, is computed
-along with the value, a few words of the vocabulary at a time, while their logits are there.
+The gradient of log p by the last hidden state, the token's row of the unembedding less the expected row, is computed
+along with the value, a part of the vocabulary at a time, while those logits are there.
 B rows, P positions, W width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headwise.model.forward.products import product
-from headwise.model.forward.unembed import logits_at
+from headwise.model.forward.onednn import product
+from headwise.model.forward.run import Pass, run
+from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input
 
 POSITIONS, WORDS = 256, 4096
@@ -28,69 +28,42 @@ def plain_unembedding(model: nn.Module) -> nn.Linear | None:
     if type(layer) is not nn.Linear or layer.weight.dtype not in (torch.float32, torch.float64):
         return None
     results: list[Tensor] = []
-    handle = layer.register_forward_hook(lambda _, __, result: results.append(result))
-    try:
-        with torch.no_grad():
-            logits = model(input_ids=probe_input(model), use_cache=False).logits
-    finally:
-        handle.remove()
+    with torch.no_grad(), hooked([layer], after=lambda _, __, ___, result: results.append(result)):
+        logits = run(model, Pass(ids=probe_input(model))).logits
     same = (
         len(results) == 1 and results[0].data_ptr() == logits.data_ptr() and results[0].shape == logits.shape
     )
     return layer if same else None
 
 
-def target_logprobs(
-    model: nn.Module,
-    unembedding: nn.Linear,
-    ids: Tensor,
-    positions: Tensor,
-    tokens: Tensor,
-    tail: Sequence[nn.Module] = (),
-    places: Tensor | None = None,
-) -> Tensor:
-    """log p of `tokens[B, P]` after the tokens at `positions[B, P]`; the other arguments are those of `logits_at`."""
-    hidden: list[Tensor] = []
-
-    def keep(last: Tensor) -> Tensor:
-        hidden.append(last)
-        return last
-
-    had = vars(unembedding).get("forward")
-    unembedding.forward = keep  # type: ignore[method-assign, assignment]
-    try:
-        logits_at(model, ids, positions, tail, places)
-    finally:
-        if had is None:
-            del unembedding.forward
-        else:
-            unembedding.forward = had  # type: ignore[method-assign]
-    logprobs: Tensor = _Logprobs.apply(hidden[0], unembedding.weight, unembedding.bias, tokens)
+def target_logprobs(hidden: Tensor, unembedding: nn.Linear, tokens: Tensor) -> Tensor:
+    """log p of `tokens[B, P]`, from what the unembedding reads at their positions `[B, P, W]` (`Pass.hidden`)."""
+    logprobs: Tensor = _Logprobs.apply(hidden, unembedding.weight, unembedding.bias, tokens)
     return logprobs
 
 
 class _Logprobs(torch.autograd.Function):
-    """Of a frozen unembedding: no slope by its weight is wanted."""
+    """Of a frozen unembedding: no gradient by its weight is computed."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor) -> Tensor:
         rows, right = hidden.flatten(0, 1), tokens.flatten()
-        slopes = weight[right]
-        values = (rows * slopes).sum(-1)
+        gradients = weight[right]
+        values = (rows * gradients).sum(-1)
         if bias is not None:
             values += bias[right]
         for part in (slice(first, first + POSITIONS) for first in range(0, len(rows), POSITIONS)):
             log_total, expected = _expected(rows[part], weight, bias)
             values[part] -= log_total
-            slopes[part] -= expected
-        ctx.save_for_backward(slopes)
+            gradients[part] -= expected
+        ctx.save_for_backward(gradients)
         ctx.shape = hidden.shape
         return values.unflatten(0, tokens.shape)
 
     @staticmethod
-    def backward(ctx: Any, *slope: Tensor) -> tuple[Tensor, None, None, None]:
-        (slopes,) = ctx.saved_tensors
-        return (slopes * slope[0].flatten()[:, None]).reshape(ctx.shape), None, None, None
+    def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradients,) = ctx.saved_tensors
+        return (gradients * gradient[0].flatten()[:, None]).reshape(ctx.shape), None, None, None
 
 
 def _expected(rows: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:

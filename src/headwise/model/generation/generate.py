@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from headwise.constraints import several
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import gate_numbers, ones
-from headwise.model.forward.gating import gated
-from headwise.model.forward.memory import out_of_memory, release
-from headwise.model.generation.decode import Abilities, Batch, abilities
+from headwise.model.forward.decode import Batch
+from headwise.model.forward.gate import HeadGates
+from headwise.model.forward.out_of_memory import fits
 from headwise.model.generation.prompts import Prompt, continuation, encode_prompts, end_tokens
 from headwise.model.generation.sampling import choose, uniforms
 from headwise.model.measure.references import POSITIONS, REFERENCES, mean_outputs
+from headwise.model.sites.attention_function import Visitor
 from headwise.model.tokens.encode import Row
 
 if TYPE_CHECKING:
@@ -93,11 +95,13 @@ def generate(
     _check(max_new_tokens, temperature, top_p, reference, positions)
     if isinstance(prompts, str):
         raise HeadwiseError("prompts must be a list; put the one text into a list: [text]")
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    if isinstance(reference_prompts, str):
+        reference_prompts = [reference_prompts]
+    stops = tuple(several(stop))
     if "" in stops:
         raise HeadwiseError("a stop string must not be empty")
-    encoded = encode_prompts(model, prompts, chat)
-    _check_length(model, encoded, max_new_tokens)
+    # The last token is written, but never read.
+    encoded = encode_prompts(model, prompts, chat, room=max_new_tokens - 1)
     means = None
     if reference == "mean":
         behind = encoded if reference_prompts is None else encode_prompts(model, reference_prompts, chat)
@@ -129,15 +133,6 @@ _Pair = tuple[int, int]
 """(variant, prompt)."""
 
 
-@dataclass
-class _Live:
-    """What the gates of a batch are at the moment: it shrinks, and its first pass reads whole prompts."""
-
-    gates: Tensor  # B, L, H
-    variants: Tensor  # B: which variant each row is
-    acts: Tensor | None = None  # T: where gates act; None is everywhere
-
-
 class _Writer:
     """Everything a generation needs while it runs."""
 
@@ -161,9 +156,7 @@ class _Writer:
         self.choose, self.luck, self.stops = choose, luck, stops
         self.batch_tokens, self.advance = batch_tokens, advance
         self.ends = end_tokens(model)
-        padding = getattr(model.hf.config, "pad_token_id", None)
-        self.pad = padding if isinstance(padding, int) and 0 <= padding < model.vocabulary else 0
-        self.able: Abilities = abilities(model.hf, self.pad)
+        self.able = model.capabilities.decoding
         self.changed = {int(layer) for layer in np.flatnonzero((gates != 1).any(axis=(0, 2)))}
         self.shifts: dict[int, Tensor] = {}  # layer -> V, H, D
         if shifts is not None:
@@ -209,61 +202,62 @@ class _Writer:
 
     def _write(self, pairs: Sequence[_Pair]) -> list[tuple[list[int], bool]] | None:
         """Tokens of each row and whether it ended by itself; None when memory ran out."""
-        try:
-            with torch.inference_mode():
-                return self._write_batch(pairs)
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
-                raise
-            if len(pairs) == 1:
-                length = len(self.prompts[pairs[0][1]])
-                raise HeadwiseError(
-                    f"prompt {pairs[0][1] + 1} ({length} tokens, up to {self.max_new_tokens} new ones) does not fit "
-                    "into memory even alone; use a shorter prompt, a smaller dtype or another device"
-                ) from error
-        # Outside the except block: the traceback holds on to the tensors that filled the memory.
+        written: list[tuple[list[int], bool]] = []
+        with torch.inference_mode():
+            if fits(lambda: written.extend(self._write_batch(pairs))):
+                return written
+        if len(pairs) == 1:
+            length = len(self.prompts[pairs[0][1]])
+            raise HeadwiseError(
+                f"prompt {pairs[0][1] + 1} ({length} tokens, up to {self.max_new_tokens} new ones) does not fit "
+                "into memory even alone; use a shorter prompt, a smaller dtype or another device"
+            )
         width = len(self.prompts[pairs[-1][1]]) + self.max_new_tokens
         self.batch_tokens = max(1, min(self.batch_tokens, len(pairs) * width) // 2)
-        release()
         return None
 
     def _write_batch(self, pairs: Sequence[_Pair]) -> list[tuple[list[int], bool]]:
         prompts = [self.prompts[e] for _, e in pairs]
         shared = self._shared(prompts)
         self.passes += [1] if shared else []
-        batch = Batch(self.model.hf, prompts, self.pad, self.able.cache, shared)
+        batch = Batch(
+            self.model.hf,
+            prompts,
+            pad=self.able.pad,
+            cached=self.able.cache,
+            shared=shared,
+            reach=self.model.reach,
+        )
         device = batch.ids.device
         variants = torch.tensor([v for v, _ in pairs], device=device)
         gates = torch.from_numpy(self.gates[[v for v, _ in pairs]]).to(device, self.model.gate_dtype)
-        live = _Live(gates, variants)
         luck = None
         if self.luck is not None:
             luck = torch.from_numpy(self.luck[[e for _, e in pairs]]).to(device)
         written: list[list[int]] = [[] for _ in pairs]
         ended = [False] * len(pairs)
         rows = list(range(len(pairs)))  # which pair each row of the batch belongs to
-        with self.model.visiting(self._visitor(live)):
-            for step in range(self.max_new_tokens):
-                live.acts = batch.answering() if self.only_answers else None
-                logits = batch.logits()
-                self.passes.append(len(batch))
-                chosen = self.choose(logits, None if luck is None else luck[:, step])
-                for row, token in zip(rows, chosen.tolist(), strict=True):
-                    if token in self.ends:
-                        ended[row] = True
-                    else:
-                        written[row].append(token)
-                        ended[row] = self._stopped(pairs[row][1], written[row])
-                going = [place for place, row in enumerate(rows) if not ended[row]]
-                if not going or step + 1 == self.max_new_tokens:
-                    break
-                batch.append(chosen)
-                if len(going) < len(rows):
-                    rows = [rows[place] for place in going]
-                    index = torch.tensor(going, device=device)
-                    batch.keep(index)
-                    live.gates, live.variants = live.gates[index], live.variants[index]
-                    luck = None if luck is None else luck[index]
+        for step in range(self.max_new_tokens):
+            acts = batch.answering() if self.only_answers else None
+            logits = batch.logits(self._heads(gates, variants, acts))
+            self.passes.append(len(batch))
+            chosen = self.choose(logits, None if luck is None else luck[:, step])
+            for row, token in zip(rows, chosen.tolist(), strict=True):
+                if token in self.ends:
+                    ended[row] = True
+                else:
+                    written[row].append(token)
+                    ended[row] = self._stopped(pairs[row][1], written[row])
+            going = [place for place, row in enumerate(rows) if not ended[row]]
+            if not going or step + 1 == self.max_new_tokens:
+                break
+            batch.append(chosen)
+            if len(going) < len(rows):
+                rows = [rows[place] for place in going]
+                index = torch.tensor(going, device=device)
+                batch.keep(index)
+                gates, variants = gates[index], variants[index]
+                luck = None if luck is None else luck[index]
         return list(zip(written, ended, strict=True))
 
     def _shared(self, prompts: Sequence[Sequence[int]]) -> int:
@@ -279,23 +273,22 @@ class _Writer:
             same += 1
         return same if same >= LEAST_SHARED else 0
 
-    def _visitor(self, live: _Live) -> Callable[[int, Tensor], Tensor]:
-        """The gates of the rows that are writing, at the positions where they act."""
+    def _heads(self, gates: Tensor, variants: Tensor, acts: Tensor | None) -> Visitor | None:
+        """The gates `[B, L, H]` and shifts of the rows that are writing, at the positions `acts[T]` where they act."""
+        if not self.changed and not self.shifts:
+            return None
+        layers = self.changed | set(self.shifts)
+        gate = HeadGates(gates, layers, self.means, None if acts is None else acts[None])
 
-        def gate(layer: int, z: Tensor) -> Tensor:
-            if layer not in self.changed and layer not in self.shifts:
-                return z
-            g = live.gates[:, layer, : z.shape[2]].to(z.device, z.dtype)[:, None, :, None]  # B, 1, H, 1
-            reference = None if self.means is None else self.means[layer].to(z.device, z.dtype)
-            acts = None if live.acts is None else live.acts.to(z.device)[None, :, None, None]
-            z = gated(z, g, reference, acts)
+        def edit(layer: int, z: Tensor) -> Tensor:
+            z = gate(layer, z)
             if layer in self.shifts:
                 every = self.shifts[layer][:, : z.shape[2], : z.shape[3]].to(z.device, z.dtype)  # V, H, D
-                shift = every[live.variants.to(z.device)][:, None]  # B, 1, H, D
-                z = z + (shift if acts is None else shift * acts)
+                shift = every[variants.to(z.device)][:, None]  # B, 1, H, D
+                z = z + (shift if acts is None else shift * acts.to(z.device)[None, :, None, None])
             return z
 
-        return gate
+        return edit
 
     def _stopped(self, prompt: int, ids: list[int]) -> bool:
         if not self.stops:
@@ -369,21 +362,3 @@ def _matched(gates: np.ndarray, shifts: np.ndarray | None) -> tuple[np.ndarray, 
     # Copies, because torch warns of arrays that share their memory.
     several = (np.array(np.broadcast_to(one, (count, *one.shape[1:]))) for one in (gates, shifts))
     return next(several), next(several)
-
-
-def _check_length(model: Model, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
-    """A table of learned positions ends somewhere; rotary and other computed positions do not."""
-    most = getattr(model.hf.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[operator, union-attr]
-    if not isinstance(most, int):
-        return
-    words = model.hf.get_input_embeddings()  # type: ignore[operator]
-    tables = [m.num_embeddings for m in model.hf.modules() if isinstance(m, nn.Embedding) and m is not words]
-    longest = max(range(len(prompts)), key=lambda e: len(prompts[e]), default=None)
-    if longest is None or not any(most <= size <= most + 2 for size in tables):
-        return
-    # The last token is written, but never read.
-    if len(prompts[longest]) + max_new_tokens - 1 > most:
-        raise HeadwiseError(
-            f"prompt {longest + 1} has {len(prompts[longest])} tokens and may grow by {max_new_tokens}, but "
-            f"{model.name} has {most} positions; shorten the prompt or lower max_new_tokens"
-        )

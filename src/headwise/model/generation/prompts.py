@@ -14,8 +14,16 @@ Prompt = str | Sequence[Mapping[str, str]] | Sequence[int]
 """A text, its token numbers, or the messages of a chat: [{"role": "user", "content": "…"}]."""
 
 
-def encode_prompts(model: Model, prompts: Sequence[Prompt], chat: bool) -> list[list[int]]:
-    """Token numbers of each prompt, as the model reads them; in the chat template where asked."""
+def encode_prompts(model: Model, prompts: Sequence[Prompt], chat: bool, room: int = 0) -> list[list[int]]:
+    """Token numbers of each prompt, as the model reads them; in the chat template where asked.
+
+    room: how many more tokens the model will read after each; prompts that are too long for it are refused or cut.
+    """
+    encoded = _encoded(model, prompts, chat)
+    return model.text.fitted(encoded, room) if model.has_text else encoded
+
+
+def _encoded(model: Model, prompts: Sequence[Prompt], chat: bool) -> list[list[int]]:
     if prompts and all(_is_ids(prompt) for prompt in prompts):
         return [_checked_ids(model, prompt, number) for number, prompt in enumerate(prompts)]
     if not chat:
@@ -25,7 +33,7 @@ def encode_prompts(model: Model, prompts: Sequence[Prompt], chat: bool) -> list[
                     f"prompt {number + 1} is a {type(prompt).__name__}; expected a text (a list of messages needs "
                     "chat=True)"
                 )
-        return [ids or model.text.start() for ids in model.text.encode_many([str(p) for p in prompts])]
+        return [ids or model.text.start() for ids in model.text.encode_whole([str(p) for p in prompts])]
     if not model.text.has_chat:
         raise HeadwiseError(
             f"{model.name} has no chat template; use chat=False, or give the tokenizer a chat_template"
@@ -50,7 +58,7 @@ def _checked_ids(model: Model, prompt: Any, number: int) -> list[int]:
 def _templated(model: Model, prompt: Any) -> list[int]:
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     # The template writes the beginning token itself where the model wants one, so none is added here.
-    return list(model.text.tokenizer(model.text.chat(messages), add_special_tokens=False)["input_ids"])
+    return model.text.encode_rendered(model.text.chat(messages))
 
 
 def end_tokens(model: Model) -> set[int]:

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 MANIFEST = "headwise.json"
 RECIPE = 1
 """Goes up when the way a folder is made changes, so that folders of an older recipe are made anew."""
+_SYSTEM_FILES = (".DS_Store", "Thumbs.db", "desktop.ini")
+"""What desktops leave in folders that they show."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,9 @@ def cache_folder() -> Path:
 def fetch(alias: str, *, verify: bool = False) -> Path:
     """The folder of a bundled model, ready for transformers; fetched and converted on first use.
 
-    A folder that is already there is checked quickly (its manifest, every file and its size); with `verify`
-    every file's sha256 as well. One that fails the check is replaced.
+    A folder that is already there is checked against its manifest: which files, their sizes and their sha256. A
+    process hashes a file once, and again only where it has changed since; with `verify` in any case. A damaged
+    folder is replaced; one that holds files of somebody else is refused.
     """
     known = aliases()
     if alias not in known:
@@ -164,6 +167,9 @@ def fetch(alias: str, *, verify: bool = False) -> Path:
 
 # ---- the finished folder
 
+_hashed: dict[Path, tuple[tuple[int, ...], str]] = {}
+"""Files that this process has hashed: what the system said of each then, and its sha256."""
+
 
 def _fault(folder: Path, asset: Asset, verify: bool) -> str | None:
     """What is wrong with a cached folder, in a few words; None when it is good."""
@@ -182,11 +188,34 @@ def _fault(folder: Path, asset: Asset, verify: bool) -> str | None:
             found = (folder / name).stat().st_size
             if found != size:
                 return f"{name} has {found} bytes instead of {size}"
-            if verify and _sha256(folder / name) != sha256:
+            if _sha256_once(folder / name, again=verify) != sha256:
                 return f"the content of {name} has changed"
         except OSError as error:
             return f"{name}: {error.strerror}"
+    _refuse_strangers(folder, {MANIFEST, *recorded})
     return None
+
+
+def _refuse_strangers(folder: Path, known: set[str]) -> None:
+    """transformers reads whatever has the right name, such as a second index or an adapter. Such a file may be
+    somebody's work, so it is not deleted with the folder but named."""
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    strangers = sorted(name for name in files - known if PurePosixPath(name).name not in _SYSTEM_FILES)
+    if strangers:
+        more = f" and {len(strangers) - 5} more" if len(strangers) > 5 else ""
+        raise HeadwiseError(
+            f"the cached model {folder} holds files that headwise did not put there: {', '.join(strangers[:5])}{more}; "
+            "move them elsewhere, or delete the folder and it is fetched again"
+        )
+
+
+def _sha256_once(path: Path, again: bool) -> str:
+    """The hash of a file, computed once per process while size, time and place on the disk stay the same."""
+    facts = path.stat()
+    key = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino, facts.st_dev)
+    if again or _hashed.get(path, ((), ""))[0] != key:
+        _hashed[path] = (key, _sha256(path))
+    return _hashed[path][1]
 
 
 def _make(asset: Asset, folder: Path) -> None:

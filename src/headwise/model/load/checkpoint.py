@@ -7,55 +7,128 @@ for ever, a tensor that is missing it fills with random numbers, and pickled wei
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from headwise.errors import HeadwiseError, shown
+from headwise.model.load.shapes import Weights
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _HEADER = 100_000_000
 """Bytes; the limit of the safetensors format itself."""
+_BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BF16": 16, "C64": 64} | {
+    f"{kind}{bits}": bits for kind in "IUF" for bits in (8, 16, 32, 64)
+}
+"""Of one number, by the name of its type in a header (up to the underscore where that says the rest, as in F8_E4M3)."""
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_OF_SEVERAL_PROCESSES = re.compile(r"shard-[0-9]{5}-model-[0-9]{5}-of-[0-9]{5}\.safetensors$")
+"""Where a folder has such files, transformers opens them and no others."""
+_MOST_LAYERS = 4096
 _COUNTS = re.compile(
-    r"(num|n)_(hidden_|decoder_)?layers?|(num|n)_(local_|routed_|moe_)?experts|moe_num_experts|num_blocks"
+    r"(\w+_)?(num|n)_(\w+_)?(layers?|experts|blocks|labels)|(\w+_)?(en|de)coder_layers|(\w+\.)?(block|expert)_count"
 )
 _WIDTHS = re.compile(
     r"(\w+_)?vocab_size|(\w+_)?hidden_size|d_model|n_embd|(\w+_)?intermediate_size|(\w+_)?ffn_dim|n_inner|d_ff|"
-    r"(\w+_)?head_dim|(num|n)_(attention_|key_value_|kv_)?heads?"
+    r"(\w+_)?head_dim|(num|n)_(attention_|key_value_|kv_)?heads?|"
+    r"(\w+\.)+(vocab_size|embedding_length|feed_forward_length|head_count(_kv)?|key_length|value_length)"
 )
 
 
-def check(folder: Path, label: str) -> None:
-    """Raises a `HeadwiseError` for a folder whose weights cannot be what its config.json says."""
+def check(folder: Path, label: str) -> Weights:
+    """What the folder's weights are, from the headers of the files that transformers would open.
+
+    Raises a `HeadwiseError` where one of these is no safetensors file inside the folder, is damaged, or cannot be what
+    config.json says.
+    """
     config = _config(folder)
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
+    if (folder / "adapter_config.json").is_file():
+        raise HeadwiseError(
+            f"{label} holds a PEFT adapter (adapter_config.json) beside a model; merge the two (merge_and_unload) and "
+            "save the result with save_pretrained, or take the adapter's files out"
+        )
+    files = _weight_files(folder, label)
+    headers = [_header(file) for file in files]
+    tensors = sum(len(header) for header in headers)
+    size = sum(file.stat().st_size for file in files)
+    check_numbers(folder / "config.json", _numbers(config), tensors, size)
+    shapes = {
+        name: tuple(int(n) for n in entry["shape"]) for header in headers for name, entry in header.items()
+    }
+    return Weights(str(folder / "config.json"), shapes, size, packed="quantization_config" in config)
+
+
+def check_numbers(where: Path, numbers: Iterable[tuple[str, int]], tensors: int, size: int) -> None:
+    """Raises a `HeadwiseError` for a number of layers or a width that weights of this size cannot have."""
+    for name, value in numbers:
+        if _COUNTS.fullmatch(name) and value > min(1000 + 8 * tensors, _MOST_LAYERS):
+            raise HeadwiseError(
+                f"{where} asks for {name} = {value}, and the weights beside it have {tensors} tensors"
+            )
+        if _WIDTHS.fullmatch(name) and value > size:
+            raise HeadwiseError(
+                f"{where} asks for {name} = {value}, and the weights beside it have {size} bytes"
+            )
+
+
+def named_weights(folder: Path) -> str | None:
+    """The file with the weights where config.json itself names one, which is rare."""
+    named = _config(folder).get("transformers_weights")
+    return None if named is None else str(named)
+
+
+def _weight_files(folder: Path, label: str) -> list[Path]:
+    """The files that transformers will open, in its own order of choice."""
+    several = [file for file in folder.iterdir() if _OF_SEVERAL_PROCESSES.match(file.name)]
+    if several:
+        return [_inside(folder, file.name, folder) for file in sorted(several)]
+    chosen = named_weights(folder)
+    if chosen is None:
+        chosen = next((name for name in (WHOLE, INDEX) if (folder / name).is_file()), None)
+    if chosen is None:
         pickled = sorted(file.name for file in folder.iterdir() if file.suffix.lower() in PICKLED)
         if pickled:
             raise pickled_error(label, pickled[0])
         raise HeadwiseError(
-            f"the folder {folder} has no weights; expected model.safetensors beside config.json, as save_pretrained "
-            "writes it"
+            f"the folder {folder} has no weights; expected {WHOLE} (or {INDEX} and the files it names) beside "
+            "config.json, as save_pretrained writes it"
         )
-    headers = [_header(file) for file in files]
-    tensors = sum(len(header) for header in headers)
-    size = sum(file.stat().st_size for file in files)
-    for name, value in _numbers(config):
-        if _COUNTS.fullmatch(name) and value > 1000 + 8 * tensors:
-            raise HeadwiseError(
-                f"{folder / 'config.json'} asks for {name} = {value}, and the weights beside it have {tensors} tensors"
-            )
-        if _WIDTHS.fullmatch(name) and value > size:
-            raise HeadwiseError(
-                f"{folder / 'config.json'} asks for {name} = {value}, and the weights beside it have {size} bytes"
-            )
-    widest = _product(config)
-    if widest > 64 * size:
+    if not chosen.endswith(".index.json"):
+        return [_inside(folder, chosen, folder / "config.json")]
+    index = _plain_name(folder, chosen, folder / "config.json")
+    return [_inside(folder, name, index) for name in shard_names(index)]
+
+
+def shard_names(index: Path) -> list[str]:
+    """The files that an index names, whatever they are."""
+    named = _json(index).get("weight_map")
+    if not isinstance(named, dict) or not named or not all(isinstance(one, str) for one in named.values()):
+        raise HeadwiseError(f"{index} has no weight_map of tensor names to file names")
+    return sorted(set(named.values()))
+
+
+def _inside(folder: Path, name: str, said_by: Path) -> Path:
+    """A safetensors file of the folder. A link in it is followed, as the hub's cache consists of them: what it leads
+    to is opened as safetensors and nothing else."""
+    path = _plain_name(folder, name, said_by)
+    if path.suffix != ".safetensors":
         raise HeadwiseError(
-            f"{folder / 'config.json'} describes a model of more than {widest:.1e} numbers, and the weights beside it "
-            f"have {size} bytes"
+            f"{said_by} names {shown(name)} as weights; only safetensors files are opened, because others can run code"
         )
+    if not path.is_file():
+        raise HeadwiseError(f"{said_by} names {shown(name)} as weights, and there is no such file beside it")
+    return path
+
+
+def _plain_name(folder: Path, name: str, said_by: Path) -> Path:
+    parts = PurePosixPath(name.replace("\\", "/")).parts
+    if not parts or parts[0].startswith("/") or ":" in parts[0] or ".." in parts:
+        raise HeadwiseError(
+            f"{said_by} names {shown(name)} as weights; expected the name of a file in the same folder"
+        )
+    return folder / name
 
 
 def pickled_error(label: str, file: str) -> HeadwiseError:
@@ -79,7 +152,16 @@ def complete(label: str, report: Mapping[str, Any]) -> list[str]:
 
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
+    config = _json(path)
+    if not isinstance(config.get("model_type", ""), str):
+        raise HeadwiseError(f"{path}: model_type is {shown(config['model_type'])}; expected text")
+    return config
+
+
+def _json(path: Path) -> dict[str, Any]:
     try:
+        if path.stat().st_size > _HEADER:
+            raise HeadwiseError(f"{path} has {path.stat().st_size} bytes; expected at most {_HEADER}")
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise HeadwiseError(f"{path} cannot be read: {error.strerror or error}") from None
@@ -89,8 +171,6 @@ def _config(folder: Path) -> dict[str, Any]:
         raise HeadwiseError(f"{path}{line} is not JSON: {said}") from None
     if not isinstance(config, dict):
         raise HeadwiseError(f"{path} holds {shown(config)}; expected an object, as save_pretrained writes it")
-    if not isinstance(config.get("model_type", ""), str):
-        raise HeadwiseError(f"{path}: model_type is {shown(config['model_type'])}; expected text")
     return config
 
 
@@ -106,9 +186,18 @@ def _header(file: Path) -> dict[str, Any]:
         if not isinstance(header, dict):
             raise ValueError("its header is no object")
         header.pop("__metadata__", None)
-        ends = [entry["data_offsets"][1] for entry in header.values()]
-        if max(ends, default=0) != whole - 8 - length:
+        places = [entry["data_offsets"] for entry in header.values()]
+        # One behind the other, without gaps: nothing is counted twice.
+        filled = sum(end - begin for begin, end in places)
+        if max((end for _, end in places), default=0) != whole - 8 - length or filled != whole - 8 - length:
             raise ValueError(f"it is cut short or damaged ({whole} bytes)")
+        for name, entry in header.items():
+            (begin, end), kind = entry["data_offsets"], str(entry["dtype"])
+            bits = _BITS.get(kind) or _BITS.get(kind.partition("_")[0], 1)  # of an unknown type: at least one
+            if min([begin, end - begin, *entry["shape"]]) < 0 or bits * math.prod(entry["shape"]) > 8 * (
+                end - begin
+            ):
+                raise ValueError(f"{shown(name)} of shape {shown(entry['shape'])} has {end - begin} bytes")
     except OSError as error:
         raise HeadwiseError(f"{file} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
@@ -126,19 +215,3 @@ def _numbers(config: Any) -> Iterator[tuple[str, int]]:
                 yield str(name), value
             elif isinstance(value, dict):
                 yield from _numbers(value)
-
-
-def _product(config: Mapping[str, Any]) -> float:
-    """A lower bound of the numbers that the described model has: its embeddings, or one width for every layer."""
-    most = 0.0
-    for part in [config, *(value for value in config.values() if isinstance(value, dict))]:
-        found = {name: value for name, value in _numbers(part) if name in part and value > 0}
-
-        def first(*names: str, found: dict[str, int] = found) -> float:
-            return float(min(next((found[n] for n in names if n in found), 1), 10**18))
-
-        width = first("hidden_size", "n_embd", "d_model")
-        layers = first("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-        inner = first("intermediate_size", "n_inner", "ffn_dim", "d_ff")
-        most = max(most, width * first("vocab_size"), width * inner * layers)
-    return most

@@ -19,9 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Head
+from headwise.heads import Head, head_list
+from headwise.model.forward.gate import same_gates
+from headwise.model.forward.run import Pass, run
 from headwise.model.sites.kinds import is_transposed
-from headwise.model.sites.probe import probe_logits, weight_dtype
+from headwise.model.sites.probe import probe_input, probe_logits, weight_dtype
 from headwise.model.sites.reach import Reach
 from headwise.model.sites.sites import Site
 from headwise.model.verify.proof import prove
@@ -35,7 +37,9 @@ RECORD = "headwise.json"
 """Beside the weights: which heads were gated, and by how much. Servers leave it alone."""
 
 
-def export(model: Model, heads: Sequence[Head], out: str | Path, gate: float = 0.0) -> Path:
+def export(
+    model: Model, heads: Head | str | Sequence[Head | str], out: str | Path, gate: float = 0.0
+) -> Path:
     """Write the model with the given heads at `gate` as a checkpoint folder; returns its path.
 
     0 removes a head, above 1 amplifies it. `AutoModelForCausalLM.from_pretrained(out)` loads the result; the
@@ -46,14 +50,15 @@ def export(model: Model, heads: Sequence[Head], out: str | Path, gate: float = 0
             f"{model.name} has edge gates, which no plain checkpoint can hold: its weights alone are another, dense "
             "model. Load it with headwise and give the heads as gates"
         )
+    chosen = head_list(heads)
     folder = _empty_folder(out)
-    gates = _gates(model, heads, gate)
+    gates = _gates(model, chosen, gate)
     # Which of several linear maps after an attention is its output projection is only known where it was tried.
-    reach, _ = prove(model.hf, every_layer=True)
+    reach, _, _ = prove(model.hf, every_layer=True)
     with torch.no_grad(), baked(reach, gates):
         _save(model, folder)
     model.text.tokenizer.save_pretrained(folder)
-    record = {"model": model.name, "gate": gate, "heads": [str(Head(*head)) for head in heads]}
+    record = {"model": model.name, "gate": gate, "heads": [str(head) for head in chosen]}
     (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return folder
 
@@ -139,11 +144,8 @@ def _scale(site: Site, gates: np.ndarray) -> None:
 
 
 def _gated_logits(reach: Reach, gates: np.ndarray) -> Tensor:
-    def gate(layer: int, z: Tensor) -> Tensor:
-        return z * torch.from_numpy(gates[layer, : z.shape[2]]).to(z.device, z.dtype)[:, None]
-
-    with reach.visiting(gate):
-        return probe_logits(reach.model)
+    asked = Pass(ids=probe_input(reach.model), heads=same_gates(gates))
+    return run(reach.model, asked, reach).logits
 
 
 def _limit(model: nn.Module, logits: Tensor) -> float:

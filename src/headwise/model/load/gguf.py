@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
+from headwise.model.load import checkpoint
+from headwise.model.load.shapes import Weights
 
 if TYPE_CHECKING:
     import torch
+    from gguf import GGUFReader
 
 
 def wants_bos(path: str | Path) -> bool | None:
@@ -20,17 +23,33 @@ def wants_bos(path: str | Path) -> bool | None:
     return None if wanted is None else bool(wanted)
 
 
+def check(path: Path) -> Weights:
+    """What the file's weights are; raises a `HeadwiseError` where they cannot be what its metadata says."""
+    reader = _opened(path)
+    shapes = {tensor.name: tuple(int(n) for n in tensor.shape) for tensor in reader.tensors}
+    # Long lists, such as the tokens, are no sizes and take a while to read.
+    said = {key: field.contents() for key, field in reader.fields.items() if len(field.data) == 1}
+    numbers = [(key, value) for key, value in said.items() if isinstance(value, int)]
+    size = path.stat().st_size
+    checkpoint.check_numbers(path, numbers, len(shapes), size)
+    return Weights(str(path), shapes, size)
+
+
 def fields(path: Path, prefix: str) -> dict[str, Any]:
     """The metadata whose key starts with `prefix`."""
+    reader = _opened(path)
+    return {key: field.contents() for key, field in reader.fields.items() if key.startswith(prefix)}
+
+
+def _opened(path: Path) -> GGUFReader:
     from gguf import GGUFReader
 
     try:
-        reader = GGUFReader(path)
+        return GGUFReader(path)
     except FileNotFoundError:
         raise HeadwiseError(f"no GGUF file at {path}") from None
     except (OSError, ValueError, IndexError, KeyError) as error:
         raise HeadwiseError(f"{path} is not a GGUF file that can be read: {error}") from error
-    return {key: field.contents() for key, field in reader.fields.items() if key.startswith(prefix)}
 
 
 def convert(path: Path, out: Path) -> None:

@@ -15,8 +15,9 @@ from headwise.errors import HeadwiseError, first_line
 from headwise.model.load import bundled, checkpoint, gguf, hub
 from headwise.model.load.companions import companion_folder, companions
 from headwise.model.load.origin import origin
+from headwise.model.load.shapes import check_fits
 from headwise.model.model import Model
-from headwise.model.sites.devices import entry_device, tokens_at_once
+from headwise.model.sites.devices import entry_device, stored, tokens_at_once
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text
 from headwise.model.verify.proof import prove
@@ -44,6 +45,7 @@ def load(
     bos: bool | None = None,
     batch_tokens: int | None = None,
     compile: bool = False,
+    truncate: bool = False,
     check_every_layer: bool = False,
 ) -> Model:
     """Load a model and prove that its heads are reached.
@@ -56,6 +58,8 @@ def load(
     dtype: "float32", "bfloat16", "float16", "float64"; by default float32 on a CPU, else bfloat16.
     bos: whether texts begin with the beginning-of-sequence token; by default as the model was trained.
     batch_tokens: tokens in one forward pass, at most about; by default what suits the device.
+    truncate: cut prompts that are longer than the model was made for from the left, with a notice; by default they
+        are refused.
     compile: on an accelerator, fuse what lies between matrix products with torch.compile: some seconds once, then
         large models take about a sixth less time. Sums may be rounded otherwise in the last bit.
 
@@ -76,7 +80,7 @@ def load(
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
         if tokenizer is None:
             further = {"device_map": device_map, "bos": bos, "batch_tokens": batch_tokens, "compile": compile}
-            where_from = origin(source, device, options | further)
+            where_from = origin(source, device, options | further | {"truncate": truncate})
         folder = _adapter_folder(source)
         gates = None
         if folder is None:
@@ -89,10 +93,14 @@ def load(
         tokenizer = tokenizer or _tokenizer(found, options)
     if bos is None and wants_bos is None and _family(hf).startswith("gemma"):
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
-    reach, proof = prove(hf, every_layer=check_every_layer)
-    text = Text(tokenizer, wants_bos) if tokenizer is not None else None
+    _check_finite(hf, label)
+    reach, proof, capabilities = prove(hf, every_layer=check_every_layer)
+    text = None
+    if tokenizer is not None:
+        text = Text(tokenizer, wants_bos)
+        text.truncate = truncate
     budget = batch_tokens or tokens_at_once(entry_device(hf))
-    model = Model(hf, text, label, reach, proof, budget, compile)
+    model = Model(hf, text, label, reach, proof, capabilities, budget, compile)
     model.edge_gates, model.origin = gates, where_from
     return model
 
@@ -230,8 +238,7 @@ def _from_pretrained(
         raise HeadwiseError("give either device or device_map, not both")
     target = _device(device) if device_map is None else None
     chosen = _dtype(dtype, target or _device(None))
-    if Path(found.path).is_dir() and not found.gguf_file:
-        checkpoint.check(Path(found.path), found.label)
+    _check_weights(found, options)
     try:
         hf, report = hub.reached(
             AutoModelForCausalLM.from_pretrained,
@@ -253,6 +260,54 @@ def _from_pretrained(
     if target is not None:
         hf = hf.to(target)
     return hf.eval()
+
+
+def _check_weights(found: _Place, options: dict[str, Any]) -> None:
+    """Before anything is built: the weights are safe to open, and the described model is no larger than they are."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if found.gguf_file:
+        weights = gguf.check(Path(found.path) / found.gguf_file)
+    else:
+        local = Path(found.path)
+        folder: Path | None = local if local.is_dir() else hub.snapshot(found.path, options["revision"])
+        if folder is None:
+            return  # transformers says why the hub has none
+        weights = checkpoint.check(folder, found.label)
+    if options["trust_remote_code"]:
+        return  # code that is trusted to build the model may build what it likes
+
+    def build() -> nn.Module:
+        config = hub.reached(AutoConfig.from_pretrained, found.path, **options, **found.options)
+        model: nn.Module = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        return model
+
+    try:
+        check_fits(weights, build)
+    except HeadwiseError:
+        raise
+    except Exception as error:
+        raise _explained(error, found.path, found.label) from error
+
+
+@torch.no_grad()
+def _check_finite(hf: nn.Module, label: str) -> None:
+    """A NaN in a weight reaches only some tokens or some heads, so the proof would not always meet it."""
+    bad = []
+    for name, parameter in hf.named_parameters():
+        values = stored(hf, name, parameter)
+        if values.is_meta or not values.numel() or not values.is_floating_point() or values.itemsize < 2:
+            continue  # elsewhere, or packed
+        least, most = torch.aminmax(values)  # NaN wins in both
+        if not (torch.isfinite(least) and torch.isfinite(most)):
+            bad.append((name, int((~torch.isfinite(values)).sum()), values.numel(), values.dtype))
+    if bad:
+        name, count, total, dtype = bad[0]
+        others = f" ({len(bad) - 1} more tensors have some too)" if len(bad) > 1 else ""
+        raise HeadwiseError(
+            f"the weights of {label} are damaged: {count} of {total} values of {name} are NaN or infinite in "
+            f"{str(dtype).removeprefix('torch.')}{others}; fetch them again, or use a wider dtype than float16"
+        )
 
 
 def _tokenizer(found: _Place, options: dict[str, Any]) -> Any:

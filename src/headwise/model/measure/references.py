@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.model.forward.memory import in_halves
+from headwise.model.forward.out_of_memory import example_too_large, in_halves
 from headwise.model.forward.schedule import batches
 from headwise.model.tokens.encode import Row, pad_right
 from headwise.model.tokens.text import Text
@@ -49,7 +49,7 @@ def donor_prompts(reference: str, text: Text, examples: Sequence[Example], seed:
     if reference != "resample":
         return None
     groups: dict[int, list[int]] = {}
-    for index, ids in enumerate(text.encode_many([e.prompt for e in examples])):
+    for index, ids in enumerate(text.encode_whole(text.trimmed([e.prompt for e in examples]))):
         groups.setdefault(len(ids), []).append(index)
     prompts = [""] * len(examples)
     draw = random.Random(f"resample/{seed}")
@@ -70,8 +70,8 @@ def donor_rows(
     text: Text, examples: Sequence[Example], rows: Sequence[Row], prompts: Sequence[str]
 ) -> list[list[int]]:
     """Input tokens of each row's donor: the donor's prompt, then the row's own continuation."""
-    encoded = text.encode_many([prompts[row.example] for row in rows])
-    own = text.encode_many([examples[row.example].prompt for row in rows])
+    encoded = text.encode_whole(text.trimmed([prompts[row.example] for row in rows]))
+    own = text.encode_whole(text.trimmed([examples[row.example].prompt for row in rows]))
     donors = []
     for row, donor, prompt in zip(rows, encoded, own, strict=True):
         if len(donor) != len(prompt):
@@ -79,6 +79,7 @@ def donor_rows(
                 f"example {row.example + 1}: its prompt has {len(prompt)} tokens and the counterfactual {len(donor)}; "
                 "they must be equal, so that every position has its partner"
             )
+        donor = text.without(donor, row.dropped)
         # An empty prompt begins with a start token that the tokenizer itself does not add.
         head = row.ids[: row.start - len(donor)] if row.start > len(donor) else []
         donors.append([*head, *donor][: row.start] + row.ids[row.start :])
@@ -110,7 +111,7 @@ def mean_outputs(
         )
     sums: dict[int, Tensor] = {}
 
-    def add(numbers: list[int]) -> None:
+    def add(numbers: Sequence[int]) -> None:
         ids = pad_right([rows[n].ids for n in numbers])
         lengths = torch.tensor([len(rows[n].ids) for n in numbers])
         real = torch.arange(ids.shape[1])[None, :] < lengths[:, None]
@@ -123,6 +124,6 @@ def mean_outputs(
             sums[layer] = sums[layer] + found if layer in sums else found
 
     for numbers in batches([len(row.ids) for row in rows], batch_tokens):
-        in_halves(numbers, add)
+        in_halves(numbers, add, example_too_large)
     count = len(rows) if by_position else sum(len(row.ids) for row in rows)
     return {layer: (total / count).to(model.dtype) for layer, total in sums.items()}

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.model.forward.memory import in_halves
+from headwise.model.forward.out_of_memory import example_too_large, in_halves
+from headwise.model.forward.run import Pass
 from headwise.model.forward.schedule import batches
-from headwise.model.forward.unembed import logits_at
 from headwise.model.tokens.encode import Row, encode_rows, pad_right
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def answer_outputs(
     size = max(site.head_dim for site in model.reach.sites)
     found = np.zeros((len(rows), layers, heads, size), dtype=np.float32)
 
-    def fill(numbers: list[int]) -> None:
+    def fill(numbers: Sequence[int]) -> None:
         for layer, mean in _means(model, [rows[n] for n in numbers], tokens).items():
             found[numbers, layer, : mean.shape[1], : mean.shape[2]] = mean.float().cpu().numpy()
         if advance:
@@ -55,7 +55,7 @@ def answer_outputs(
 
     with torch.inference_mode():
         for numbers in batches([len(_read(row)) for row in rows], budget):
-            in_halves(numbers, fill)
+            in_halves(numbers, fill, example_too_large)
     return found
 
 
@@ -83,8 +83,8 @@ def _means(model: Model, rows: list[Row], tokens: int | None) -> dict[int, Tenso
         means[layer] = torch.einsum("bt,bthd->bhd", weights.to(z.device, wide.dtype), wide)
         return z
 
-    with model.visiting(average):
-        logits_at(model.hf, ids, torch.zeros(len(rows), 1, dtype=torch.long, device=model.device))
+    first = torch.zeros(len(rows), 1, dtype=torch.long, device=model.device)
+    model.run_whole(Pass(ids=ids, scored=first, heads=average))
     return means
 
 
@@ -100,7 +100,7 @@ def _taken(model: Model, rows: list[Row], tokens: int | None) -> list[list[int]]
         part = rows[start : start + at_once]
         ids = pad_right([row.ids for row in part]).to(model.device)
         positions = pad_right([row.positions for row in part]).to(model.device)
-        logprobs = logits_at(model.hf, ids, positions).log_softmax(-1)
+        logprobs = model.run_whole(Pass(ids=ids, scored=positions)).logits.log_softmax(-1)
         for row, of_row in zip(part, logprobs, strict=True):
             own = of_row[torch.arange(len(row.tokens)), torch.tensor(row.tokens)]
             taken.append(sorted(own.argsort(stable=True)[:tokens].tolist()))

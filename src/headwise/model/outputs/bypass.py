@@ -8,14 +8,16 @@ plus something; a block that normalises the sum (the original transformer, OpenA
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headwise.errors import HeadwiseError
+from headwise.model.forward.blocks import read
+from headwise.model.forward.run import Pass
+from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input
 
 if TYPE_CHECKING:
@@ -25,28 +27,17 @@ _LARGER = 2.0**20
 _LARGEST_HALF = 2.0**14
 
 
-@contextmanager
-def bypassed(block: nn.Module) -> Iterator[None]:
+def bypassed(block: nn.Module) -> AbstractContextManager[None]:
     """While this holds, gradients go around what `block` computes."""
 
     def around(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        stream = stream_of(args, kwargs)
+        stream = read(args, kwargs)
         first = output[0] if isinstance(output, tuple | list) else output
         # Adding the difference of a tensor and itself is exactly 0 forwards and the identity backwards.
         kept = first.detach() + (stream - stream.detach())
         return (kept, *output[1:]) if isinstance(output, tuple | list) else kept
 
-    handle = block.register_forward_hook(around, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def stream_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """What a decoder block reads."""
-    stream: Tensor = args[0] if args else kwargs["hidden_states"]
-    return stream
+    return hooked([block], after=around)
 
 
 def check_residual(model: Model, wanted_by: str) -> None:
@@ -66,7 +57,7 @@ def check_residual(model: Model, wanted_by: str) -> None:
     def hook(index: int) -> Any:
         def measure(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             try:
-                stream = stream_of(args, kwargs)
+                stream = read(args, kwargs)
                 times = _LARGER
                 if stream.dtype == torch.float16:
                     times = min(times, _LARGEST_HALF / float(stream.abs().max()))
@@ -84,13 +75,10 @@ def check_residual(model: Model, wanted_by: str) -> None:
 
         return measure
 
-    handles = [block.register_forward_hook(hook(i), with_kwargs=True) for i, block in enumerate(blocks)]
-    try:
-        with torch.no_grad():
-            model.hf(input_ids=probe_input(model.hf), use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as stack, torch.no_grad():
+        for index, block in enumerate(blocks):
+            stack.enter_context(hooked([block], after=hook(index)))
+        model.run_whole(Pass(ids=probe_input(model.hf)))
     for index in range(len(blocks)):
         if not abs(shares.get(index, 0.0) - 1) < 0.05:
             raise HeadwiseError(

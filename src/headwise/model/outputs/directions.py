@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from headwise.constraints import several
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.forward.memory import in_halves
+from headwise.model.forward.out_of_memory import example_too_large, in_halves
 from headwise.model.forward.schedule import batches
 from headwise.model.tokens.encode import pad_right
 
@@ -47,6 +48,7 @@ class Directions:
 
 def directions(model: Model, right: Sequence[str], wrong: Sequence[str]) -> Directions:
     """Directions from texts that end right and texts that end wrong, read at their last token."""
+    right, wrong = several(right), several(wrong)
     if not right or not wrong:
         raise HeadwiseError(
             f"a direction from wrong to right needs texts of both kinds; got {len(right)} right and {len(wrong)} wrong"
@@ -66,7 +68,7 @@ def last_outputs(model: Model, texts: Sequence[str]) -> np.ndarray:
     size = max(site.head_dim for site in model.reach.sites)
     found = np.zeros((len(encoded), *model.shape, size))
 
-    def fill(numbers: list[int]) -> None:
+    def fill(numbers: Sequence[int]) -> None:
         ids = pad_right([encoded[n] for n in numbers])
         last = torch.tensor([len(encoded[n]) - 1 for n in numbers])
         each = torch.arange(len(numbers))
@@ -74,5 +76,5 @@ def last_outputs(model: Model, texts: Sequence[str]) -> np.ndarray:
             found[numbers, layer, : z.shape[1], : z.shape[2]] = z.double().cpu().numpy()
 
     for numbers in batches([len(ids) for ids in encoded], model.batch_tokens):
-        in_halves(numbers, fill)
+        in_halves(numbers, fill, example_too_large)
     return found

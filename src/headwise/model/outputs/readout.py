@@ -14,7 +14,7 @@ B rows, P positions, T tokens, W width of the stream, H heads, D head size.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
-from headwise.model.forward.unembed import at_positions, logits_at
+from headwise.model.forward.run import Pass, at_positions
 from headwise.model.outputs.bypass import check_residual
 from headwise.model.outputs.frozen_norm import FrozenNorm, frozen_norm, rounding
+from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input
 from headwise.model.sites.sites import Site
 
@@ -77,7 +78,7 @@ class Readout:
         calls: dict[nn.Module, Call] = {}
         ids = probe_input(model.hf)
         with torch.no_grad(), _observed(list(model.hf.modules()), calls):
-            logits = model.hf(input_ids=ids, use_cache=False).logits
+            logits = model.run_whole(Pass(ids=ids)).raw.logits
         self.norm = self._final_norm(calls)
         self.factor = self._logit_factor(calls, logits)
         z = model.outputs(ids)
@@ -155,12 +156,8 @@ class Readout:
         last = self.model.reach.blocks[-1]
         norms = [n for n in (self.norm, *(w.norm for w in self.writes)) if n is not None]
         calls: dict[nn.Module, Call] = {}
-        with (
-            torch.no_grad(),
-            self.model.visiting(note),
-            _observed([last, *norms], calls, ids.shape, positions),
-        ):
-            logits = logits_at(self.model.hf, ids, positions)
+        with torch.no_grad(), _observed([last, *norms], calls, ids.shape, positions):
+            logits = self.model.run_whole(Pass(ids=ids, scored=positions, heads=note)).logits
         frozen: dict[nn.Module, FrozenNorm] = {}
         for norm in norms:
             solved = frozen_norm(norm, calls[norm].read, calls[norm].wrote)
@@ -213,9 +210,7 @@ def _observed(
         if isinstance(read, Tensor) and isinstance(wrote, Tensor):
             calls[module] = Call(keep(read), keep(wrote))
 
-    with ExitStack() as undo:
-        for module in modules:
-            undo.callback(module.register_forward_hook(note, with_kwargs=True).remove)
+    with hooked(modules, after=note):
         yield
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -20,13 +20,11 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from headwise.errors import HeadwiseError
-
-if TYPE_CHECKING:
-    from headwise.model.sites.sites import Site
+from headwise.model.sites.patch import attention_named
 
 PREFIX = "headwise_"
-SITE = "_headwise_site"
-"""The attribute of an attention module that says where its heads are reached."""
+HEARD_BY = "_headwise_heard_by"
+"""The attribute of an attention module that says who listens to its calls: a `HeardBy`."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +44,39 @@ class Call:
     z: Tensor  # B, T, H, value size
 
 
-@contextmanager
-def our_attention(model: nn.Module) -> Iterator[None]:
-    """The model's configurations name our attention function; afterwards what they named before."""
-    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
-    with ExitStack() as undo:
-        for config in configs.values():
-            own = getattr(config, "_attn_implementation_internal", None)
-            if own is None or own.startswith(PREFIX):
-                continue
-            _register(own)
-            # The internal field: the public setter would also overwrite sub-configurations.
-            config._attn_implementation_internal = _OurName(own)  # type: ignore[union-attr]
-            undo.callback(setattr, config, "_attn_implementation_internal", own)
-        yield
+Visitor = Callable[[int, Tensor], Tensor]
+"""From (layer, z `[B, T, H, D]`) to the z that the model goes on with."""
+Watcher = Callable[[int, Call], None]
+Attention = Callable[[Tensor, Tensor, Tensor, Any, dict[str, Any]], Tensor | None]
+"""From query, key, value, mask and further arguments to z; None where it leaves the call to the family."""
+
+
+@dataclass
+class Listener:
+    """Who sees and changes the heads of one model at the moment."""
+
+    visitor: Visitor | None = None
+    watcher: Watcher | None = None
+    attention: Attention | None = None
+
+
+class HeardBy(NamedTuple):
+    """Whose call of the attention function it is."""
+
+    layer: int
+    listener: Listener
+
+
+def our_attention(model: nn.Module) -> AbstractContextManager[None]:
+    """While this holds, the model's configurations name our attention function."""
+
+    def rename(own: str) -> str | None:
+        if own.startswith(PREFIX):
+            return None
+        _register(own)
+        return _OurName(own)
+
+    return attention_named(model, rename)
 
 
 class _OurName(str):
@@ -104,27 +121,22 @@ def attend(
     own: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The family's own attention, then the watcher's and the visitor's view of it."""
-    site: Site | None = getattr(module, SITE, None)
-    reach = site.reach if site is not None else None
+    heard: HeardBy | None = getattr(module, HEARD_BY, None)
     function = own_attention(own, module)
+    if heard is None:
+        return function(module, query, key, value, *args, **kwargs)
+    layer, listener = heard
     z = weights = None
-    if (
-        reach is not None
-        and reach._attention is not None
-        and function is sdpa_attention_forward
-        and len(args) == 1
-    ):
-        z = reach._attention(query, key, value, args[0], kwargs)
+    if listener.attention is not None and function is sdpa_attention_forward and len(args) == 1:
+        z = listener.attention(query, key, value, args[0], kwargs)
     if z is None:
         z, weights = function(module, query, key, value, *args, **kwargs)
-    if site is None or reach is None:
-        return z, weights
-    if reach._watcher is not None:
+    if listener.watcher is not None:
         options = dict(kwargs)
         mask = args[0] if args else options.pop("attention_mask", None)
-        reach._watcher(site.layer, Call(own, module, query, key, value, mask, options, z))
-    if reach._visitor is not None:
-        z = reach._visitor(site.layer, z)
+        listener.watcher(layer, Call(own, module, query, key, value, mask, options, z))
+    if listener.visitor is not None:
+        z = listener.visitor(layer, z)
     return z, weights
 
 

@@ -1,9 +1,6 @@
-"""Devices: models on several of them, or partly in main memory or on disk until needed; which kernels they run."""
+"""Devices: models on several of them, or partly in main memory or on disk until needed."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -31,18 +28,3 @@ def stored(hf: nn.Module, name: str, weight: Tensor) -> Tensor:
     kept = getattr(getattr(hf.get_submodule(module), "_hf_hook", None), "weights_map", None)
     value = None if kept is None else kept[leaf]
     return value if isinstance(value, Tensor) else weight
-
-
-@contextmanager
-def steady_attention() -> Iterator[None]:
-    """While this holds, attention on a GPU is not computed by cuDNN, which plans anew for every shape that it meets.
-
-    Rows that are alike are computed once, so that every layer of a pass may have another number of rows; planning then
-    takes several times as long as computing.
-    """
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)

@@ -13,23 +13,25 @@ is found through the module that calls: two models never disturb one another.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from headwise.errors import HeadwiseError
-from headwise.model.sites.attention_function import SITE, Call, our_attention
-from headwise.model.sites.devices import steady_attention
+from headwise.model.sites.attention_function import (
+    HEARD_BY,
+    Attention,
+    HeardBy,
+    Listener,
+    Visitor,
+    Watcher,
+    our_attention,
+)
+from headwise.model.sites.patch import attribute, hooked, steady_attention
 from headwise.model.sites.sites import Site, called_sites, hooked_sites, numbered
-
-Visitor = Callable[[int, Tensor], Tensor]
-Watcher = Callable[[int, Call], None]
-Attention = Callable[[Tensor, Tensor, Tensor, Any, dict[str, Any]], Tensor | None]
-"""From query, key, value, mask and further arguments to z; None where it leaves the call to the family."""
 
 
 class Reach:
@@ -38,10 +40,8 @@ class Reach:
     def __init__(self, model: nn.Module, mechanism: str | None = None) -> None:
         """`mechanism`: "attention function" or "projection hook"; by default the first that finds heads."""
         self.model = model
-        self._visitor: Visitor | None = None
-        self._watcher: Watcher | None = None
-        self._attention: Attention | None = None
-        self._in_place = 0
+        self.listener = Listener()
+        self._in_place = False
         names = ["attention function", "projection hook"] if mechanism is None else [mechanism]
         for self.mechanism in names:
             find = called_sites if self.mechanism == "attention function" else hooked_sites
@@ -54,82 +54,75 @@ class Reach:
                 "attention function, and no attention module with an output projection was found"
             )
         self.sites, self.blocks = numbered(model, found)
-        for site in self.sites:
-            site.reach = self
         layers = len(self.blocks) if self.sites[-1].layer < len(self.blocks) else len(self.sites)
         self.shape = (layers, max(site.heads for site in self.sites))
         self.exists = np.zeros(self.shape, dtype=bool)
         for site in self.sites:
             self.exists[site.layer, : site.heads] = True
 
-    @contextmanager
-    def visiting(self, visitor: Visitor) -> Iterator[None]:
+    def visiting(self, visitor: Visitor) -> AbstractContextManager[None]:
         """While this holds, every forward pass of the model shows its heads to `visitor`."""
-        if self._visitor is not None:
-            raise RuntimeError("this model is being visited already; one visitor at a time")
-        with self._ours_in_place():
-            self._visitor = visitor
-            try:
-                yield
-            finally:
-                self._visitor = None
+        return self.listening(visitor)
+
+    def watching(self, watcher: Watcher) -> AbstractContextManager[None]:
+        """While this holds, `watcher` sees every call of the attention function; gates may act beside it."""
+        return self.listening(watcher=watcher)
 
     @contextmanager
-    def watching(self, watcher: Watcher) -> Iterator[None]:
-        """While this holds, `watcher` sees every call of the attention function; gates may act beside it."""
-        if self.mechanism != "attention function":
+    def listening(
+        self,
+        visitor: Visitor | None = None,
+        watcher: Watcher | None = None,
+        attention: Attention | None = None,
+    ) -> Iterator[None]:
+        """While this holds, the given ones see every forward pass; one listener of each kind at a time.
+
+        visitor: edits the heads' outputs. watcher: sees each call of the attention function. attention: is asked before
+        transformers' own "sdpa" function.
+        """
+        if watcher is not None and self.mechanism != "attention function":
             raise HeadwiseError(
                 f"{type(self.model).__name__} is reached by a {self.mechanism}: it calls no attention function whose "
                 "queries and keys could be watched"
             )
-        if self._watcher is not None:
-            raise RuntimeError("this model is being watched already; one watcher at a time")
-        with self._ours_in_place():
-            self._watcher = watcher
-            try:
-                yield
-            finally:
-                self._watcher = None
-
-    @contextmanager
-    def attending(self, attention: Attention) -> Iterator[None]:
-        """While this holds and the model is visited, `attention` is asked before transformers' own "sdpa" function."""
-        self._attention = attention
-        try:
-            yield
-        finally:
-            self._attention = None
-
-    @contextmanager
-    def _ours_in_place(self) -> Iterator[None]:
-        """Our function or hooks stand in the model; a context inside another finds them there."""
+        given = {"visitor": visitor, "watcher": watcher, "attention": attention}
+        given = {kind: one for kind, one in given.items() if one is not None}
+        for kind in given:
+            if getattr(self.listener, kind) is not None:
+                raise RuntimeError(f"this model has a {kind} already; one at a time")
         with ExitStack() as undo:
-            self._in_place += 1
-            undo.callback(self._leave)
-            if self._in_place == 1:
+            if given and not self._in_place:
                 self._put_in_place(undo)
+            for kind, one in given.items():
+                undo.enter_context(attribute(self.listener, kind, one))
             yield
 
-    def _leave(self) -> None:
-        self._in_place -= 1
+    @contextmanager
+    def unvisited(self) -> Iterator[None]:
+        """While this holds, passes of our own do not show themselves to a visitor."""
+        with attribute(self.listener, "visitor", None):
+            yield
 
     def _put_in_place(self, undo: ExitStack) -> None:
+        """Our function or hooks stand in the model until `undo` is closed; listeners inside find them there."""
+        undo.enter_context(attribute(self, "_in_place", True))
         undo.enter_context(steady_attention())
         if self.mechanism == "attention function":
             undo.enter_context(our_attention(self.model))
             for site in self.sites:
-                setattr(site.module, SITE, site)
-                undo.callback(delattr, site.module, SITE)
+                undo.enter_context(attribute(site.module, HEARD_BY, HeardBy(site.layer, self.listener)))
         else:
             for site in self.sites:
-                hook = functools.partial(_visit_projection_input, site)
-                handle = site.module.register_forward_pre_hook(hook)
-                undo.callback(handle.remove)
+                undo.enter_context(hooked([site.module], before=_projection_input(site, self.listener)))
 
 
-def _visit_projection_input(site: Site, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    if site.reach is None or site.reach._visitor is None:
-        return None
-    flat = args[0]
-    z = flat.unflatten(-1, (site.heads, site.head_dim))  # B, T, H, D
-    return (site.reach._visitor(site.layer, z).flatten(-2), *args[1:])
+def _projection_input(site: Site, listener: Listener) -> Callable[..., Any]:
+    """A hook on the output projection: its input, split by head, is what the visitor sees."""
+
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if listener.visitor is None:
+            return None
+        z = args[0].unflatten(-1, (site.heads, site.head_dim))  # B, T, H, D
+        return (listener.visitor(site.layer, z).flatten(-2), *args[1:]), kwargs
+
+    return before

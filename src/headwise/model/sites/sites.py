@@ -6,7 +6,7 @@ import functools
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import AttentionInterface
@@ -14,10 +14,8 @@ from transformers import AttentionInterface
 from headwise.errors import HeadwiseError
 from headwise.model.sites.attention_function import PREFIX, attend, our_attention, own_attention
 from headwise.model.sites.kinds import input_width, is_projection
+from headwise.model.sites.patch import attention_names, hooked
 from headwise.model.sites.probe import probe_logits
-
-if TYPE_CHECKING:
-    from headwise.model.sites.reach import Reach
 
 
 @dataclass
@@ -37,7 +35,6 @@ class Site:
     """How often it runs in one forward pass; above 1 where layers share their weights."""
     projections: tuple[nn.Module, ...] = ()
     """Candidates for the output projection, the likeliest first."""
-    reach: Reach | None = None
 
 
 def called_sites(model: nn.Module) -> list[Site]:
@@ -58,25 +55,18 @@ def called_sites(model: nn.Module) -> list[Site]:
             open_site[:] = [sites[module]]
         return z, weights
 
-    def note_projection(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def note_projection(module: nn.Module, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         for site in open_site:
             if args and isinstance(args[0], Tensor) and args[0].shape[-1] == site.heads * site.head_dim:
                 site.projections = (*site.projections, module)
 
     with ExitStack() as undo:
         undo.enter_context(our_attention(model))
-        probes = {
-            getattr(m.config, "_attn_implementation_internal", None)
-            for m in model.modules()
-            if hasattr(m, "config")
-        }
-        for name in [p for p in probes if p and p.startswith(PREFIX)]:
+        for name in [name for name in attention_names(model) if name.startswith(PREFIX)]:
             own = name.removeprefix(PREFIX)
             AttentionInterface.register(name, functools.partial(note_call, own))
             undo.callback(AttentionInterface.register, name, functools.partial(attend, own))
-        for module in model.modules():
-            if is_projection(module):
-                undo.callback(module.register_forward_pre_hook(note_projection).remove)
+        undo.enter_context(hooked(filter(is_projection, model.modules()), before=note_projection))
         probe_logits(model)
     for site in sites.values():
         # An output projection usually sits inside the module that called; then gates and routers come after it.
@@ -104,15 +94,13 @@ def hooked_sites(model: nn.Module) -> list[Site]:
     ]
     last_projection: dict[str, nn.Module] = {}
 
-    def note(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def note(name: str, module: nn.Module, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         last_projection[name] = module
 
     with ExitStack() as undo:
         for name, attention in outermost:
-            for module in attention.modules():
-                if is_projection(module):
-                    hook = functools.partial(note, name)
-                    undo.callback(module.register_forward_pre_hook(hook).remove)
+            projections = filter(is_projection, attention.modules())
+            undo.enter_context(hooked(projections, before=functools.partial(note, name)))
         probe_logits(model)
 
     config = model.config.get_text_config()  # type: ignore[operator, union-attr]

@@ -16,8 +16,8 @@ B rows, H heads, T queries, S keys, D head size, L layers.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from headwise.errors import HeadwiseError
+from headwise.model.sites.patch import attention_named, name_attention
 from headwise.model.sites.probe import probe_logits, rounding
 from headwise.model.sites.reach import Reach
 
@@ -191,7 +192,7 @@ def install(hf: nn.Module, bias: np.ndarray) -> None:
         )
     _check_all_open(hf, reach)
     _set_bias(reach, bias)
-    name_attention(hf, HARD)
+    name_attention(hf, lambda _: HARD)
 
 
 def _set_bias(reach: Reach, bias: np.ndarray) -> None:
@@ -218,27 +219,9 @@ def _check_all_open(hf: nn.Module, reach: Reach) -> None:
         )
 
 
-def name_attention(hf: nn.Module, name: str) -> None:
-    """From now on the model's configurations name this implementation."""
-    for config in {id(m.config): m.config for m in hf.modules() if hasattr(m, "config")}.values():
-        if getattr(config, "_attn_implementation_internal", None) is not None:
-            # The internal field: the public setter would also overwrite sub-configurations.
-            config._attn_implementation_internal = name  # type: ignore[union-attr]
-
-
-@contextmanager
-def named_attention(hf: nn.Module, name: str) -> Iterator[None]:
+def named_attention(hf: nn.Module, name: str) -> AbstractContextManager[None]:
     """While this holds, the model's configurations name this implementation."""
-    configs = {id(m.config): m.config for m in hf.modules() if hasattr(m, "config")}.values()
-    before = [
-        (c, c._attn_implementation_internal) for c in configs if hasattr(c, "_attn_implementation_internal")
-    ]
-    name_attention(hf, name)
-    try:
-        yield
-    finally:
-        for config, own in before:
-            config._attn_implementation_internal = own
+    return attention_named(hf, lambda _: name)
 
 
 # ---- training ---------------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ class Row:
     wrongs: list[tuple[int, int]] = field(default_factory=list)
     whole: bool = True
     """Whether the row alone decides the example's value (else its continuation competes with other rows)."""
+    dropped: int = 0
+    """How many tokens of a prompt that was too long are left out at its beginning."""
 
 
 @dataclass
@@ -69,15 +71,25 @@ class Scored:
 def encode_rows(text: Text, examples: Sequence[Example], needs: Needs) -> list[Row]:
     """The rows that a metric with these needs has to see, in the order of the examples."""
     continuations = [(e.target, *e.also, *e.foils) for e in examples]
-    flat = [e.prompt for e in examples]
-    flat += [e.prompt + c for e, several in zip(examples, continuations, strict=True) for c in several]
-    encoded = iter(text.encode_many(flat))
+    flat = text.trimmed([e.prompt for e in examples])
+    flat += [p + c for p, several in zip(flat, continuations, strict=True) for c in several]
+    encoded = iter(text.encode_whole(flat))
     prompts = [next(encoded) for _ in examples]
+    wholes = [
+        [_after(text, prompts[index], next(encoded), example, c) for c in continuations[index]]
+        for index, example in enumerate(examples)
+    ]
+    # The last token is predicted and never read. All answers of an example follow the same prompt.
+    over = text.excess((max(len(ids) - 1 for ids, _ in texts) for texts in wholes), "example")
     rows: list[Row] = []
-    for index, (example, prompt) in enumerate(zip(examples, prompts, strict=True)):
-        texts = [_after(text, prompt, next(encoded), example, c) for c in continuations[index]]
+    for index, (example, texts, excess) in enumerate(zip(examples, wholes, over, strict=True)):
+        if excess:
+            texts = [_cut(text, example, ids, start, excess) for ids, start in texts]
         rights, wrongs = texts[: 1 + len(example.also)], texts[1 + len(example.also) :]
-        rows += _rows_of(index, example, rights, wrongs, needs)
+        new = _rows_of(index, example, rights, wrongs, needs)
+        for row in new:
+            row.dropped = excess
+        rows += new
     return rows
 
 
@@ -101,6 +113,15 @@ def _after(
         start = text.start()
         return start + whole, len(start)
     return whole, shared
+
+
+def _cut(text: Text, example: Example, ids: list[int], start: int, excess: int) -> _Continued:
+    if start - excess <= len(text.prefix):
+        raise HeadwiseError(
+            f"an answer to {_short(example.prompt)!r} has {len(ids) - start} tokens, which leave no room for a prompt: "
+            f"the model was made for {text.longest}"
+        )
+    return text.without(ids, excess), start - excess
 
 
 def _rows_of(

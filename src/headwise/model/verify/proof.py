@@ -15,22 +15,25 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
-from headwise.model.sites.devices import steady_attention
+from headwise.model.forward.gate import HeadGates, same_gates
+from headwise.model.forward.run import Pass, run
 from headwise.model.sites.kinds import is_transposed
+from headwise.model.sites.patch import hooked, steady_attention
 from headwise.model.sites.probe import probe_input, probe_logits, rounding, weight_dtype
 from headwise.model.sites.reach import Reach
 from headwise.model.sites.sites import Site
-from headwise.model.verify.shortcuts import Entry, entry_of, narrowable_tail, sharing_works
+from headwise.model.verify.capabilities import Capabilities
+from headwise.model.verify.shortcuts import Midway, midway, narrowable_tail, sharing_works
 
 
-@dataclass
+@dataclass(frozen=True)
 class Proof:
     """What was shown, and how exactly."""
 
@@ -40,19 +43,12 @@ class Proof:
     noise: float
     """Largest difference between two plain runs: 0 on a deterministic device."""
     largest_gap: float
-    """Largest difference met in identity 2: in what the head's block gives out, or in logits where `reuse` is not."""
-    reuse: bool
-    """Whether the decoder may be entered in the middle (prefix reuse)."""
-    blocks_return_tuples: bool
-    shares: bool = False
-    """Whether rows that are alike up to a block may be computed once there."""
-    tail: tuple[nn.Module, ...] = ()
-    """The last block's output projection and feed-forward part, those that may be computed at scored positions only."""
-    seconds: float = 0.0
-    notes: list[str] = field(default_factory=list)
+    """Largest difference met in identity 2: in what the head's block gives out, or in logits where the decoder cannot
+    be entered midway."""
+    seconds: float
 
 
-def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof]:
+def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof, Capabilities]:
     """Reach every head of `model`, or raise with the identity that broke.
 
     Identity 2 is computed for the first, a middle and the last layer, or for `every_layer`.
@@ -67,12 +63,10 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof]
         _check_causal(model, plain, noise)
         reach, entry, gap, checked = _reach_exactly(model, plain, noise, every_layer)
         shares = entry.works and sharing_works(reach, plain, noise)
-        tail = narrowable_tail(reach, plain, noise)
+        narrow = narrowable_tail(reach, plain, noise)
     seconds = time.perf_counter() - started
-    proof = Proof(reach.mechanism, checked, noise, gap, entry.works, entry.as_tuples, shares, tail, seconds)
-    if not entry.works:
-        proof.notes.append("blocks exchange more than the residual stream: every variant runs in full")
-    return reach, proof
+    proof = Proof(reach.mechanism, checked, noise, gap, seconds)
+    return reach, proof, Capabilities(reach, entry.works, entry.as_tuples, shares, narrow)
 
 
 def _plain(model: nn.Module) -> tuple[Tensor, float]:
@@ -103,7 +97,7 @@ def _check_causal(model: nn.Module, plain: Tensor, noise: float) -> None:
 
 def _reach_exactly(
     model: nn.Module, plain: Tensor, noise: float, every_layer: bool
-) -> tuple[Reach, Entry, float, int]:
+) -> tuple[Reach, Midway, float, int]:
     """The first mechanism for which all three identities hold."""
     broken: list[str] = []
     for mechanism in ("attention function", "projection hook"):
@@ -113,7 +107,7 @@ def _reach_exactly(
             if mechanism == "projection hook":
                 _check_split(reach)
             _check_ones(reach, plain, noise)
-            entry = entry_of(reach, plain, noise)
+            entry = midway(reach, plain, noise)
             gap, checked = _check_zeros(reach, entry, plain, noise, every_layer)
             return reach, entry, gap, checked
         except HeadwiseError as error:
@@ -128,8 +122,7 @@ def _check_fired(reach: Reach) -> None:
         fired[layer] = fired.get(layer, 0) + 1
         return z
 
-    with reach.visiting(count):
-        probe_logits(reach.model)
+    run(reach.model, Pass(ids=probe_input(reach.model), heads=count), reach)
     silent = [site.layer for site in reach.sites if fired.get(site.layer, 0) != site.calls]
     kinds = {type(site.module) for site in reach.sites} if reach.mechanism == "attention function" else set()
     holding = [i for i, block in enumerate(reach.blocks) if any(type(m) in kinds for m in block.modules())]
@@ -158,8 +151,7 @@ def _check_split(reach: Reach) -> None:
 
     ids = probe_input(reach.model)[:, :2].clone()
     ids[1, 0] += 3
-    with reach.visiting(note):
-        reach.model(input_ids=ids, use_cache=False)
+    run(reach.model, Pass(ids=ids, heads=note), reach)
     outputs = seen[0].double().permute(2, 3, 0, 1).flatten(2)  # H, D, the four outputs
     outputs = outputs / outputs.norm(dim=1, keepdim=True).clamp_min(1e-30)
     singular = torch.linalg.svdvals(outputs)
@@ -175,12 +167,10 @@ def _check_split(reach: Reach) -> None:
 
 
 def _check_ones(reach: Reach, plain: Tensor, noise: float) -> None:
-    def untouched(_: int, z: Tensor) -> Tensor:
-        gate = torch.ones(z.shape[2], 1, dtype=z.dtype, device=z.device)
-        return gate * z + (1 - gate) * torch.zeros_like(z)
-
-    with reach.visiting(untouched):
-        moved = float((probe_logits(reach.model) - plain).abs().max())
+    zero = {site.layer: torch.zeros(site.heads, site.head_dim) for site in reach.sites}
+    gates = HeadGates(torch.ones(1, *reach.shape), reference=zero)  # every layer, though no gate is changed
+    logits = run(reach.model, Pass(ids=probe_input(reach.model), heads=gates), reach).logits
+    moved = float((logits - plain).abs().max())
     if moved > 4 * noise:
         raise HeadwiseError(
             f"identity 1 broke: with all gates at 1 the logits differ from the plain model's by {moved:.2g}"
@@ -188,7 +178,7 @@ def _check_ones(reach: Reach, plain: Tensor, noise: float) -> None:
 
 
 def _check_zeros(
-    reach: Reach, entry: Entry, plain: Tensor, noise: float, every_layer: bool
+    reach: Reach, entry: Midway, plain: Tensor, noise: float, every_layer: bool
 ) -> tuple[float, int]:
     """Compared where the two ways could first differ: at the end of the head's own block, or else in the logits."""
     sites = reach.sites
@@ -196,13 +186,13 @@ def _check_zeros(
     worst, moved = 0.0, False
     for site in chosen:
         head = site.heads - 1
-        untouched = entry.after(reach.model, site.block) if entry.works else plain
+        untouched = entry.after(site.block) if entry.works else plain
         limit = rounding(reach.model, untouched, noise)
         gated = _with_head_off(reach, entry, site, head)
         gaps = []
         for projection in site.projections:
             with zeroed_columns(projection, head, site.head_dim):
-                gaps.append(float((entry.after(reach.model, site.block) - gated).abs().max()))
+                gaps.append(float((entry.after(site.block) - gated).abs().max()))
             if gaps[-1] <= limit:
                 site.projections = (projection,)
                 break
@@ -218,16 +208,10 @@ def _check_zeros(
     return worst, len(chosen)
 
 
-def _with_head_off(reach: Reach, entry: Entry, site: Site, head: int) -> Tensor:
-    def remove(at: int, z: Tensor) -> Tensor:
-        if at != site.layer:
-            return z
-        gate = torch.ones(z.shape[2], 1, dtype=z.dtype, device=z.device)
-        gate[head] = 0
-        return gate * z
-
-    with reach.visiting(remove):
-        return entry.after(reach.model, site.block)
+def _with_head_off(reach: Reach, entry: Midway, site: Site, head: int) -> Tensor:
+    gates = torch.ones(reach.shape)
+    gates[site.layer, head] = 0
+    return entry.after(site.block, same_gates(gates))
 
 
 @contextmanager
@@ -243,16 +227,13 @@ def zeroed_columns(projection: nn.Module, head: int, head_dim: int) -> Iterator[
         or weight.is_meta
     ):
 
-        def blank(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        def blank(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             kept = args[0].clone()
             kept[..., columns] = 0
-            return (kept, *args[1:])
+            return (kept, *args[1:]), kwargs
 
-        handle = projection.register_forward_pre_hook(blank)
-        try:
+        with hooked([projection], before=blank):
             yield
-        finally:
-            handle.remove()
         return
     part = weight.data[columns] if is_transposed(projection) else weight.data[:, columns]
     saved = part.clone()

@@ -1,22 +1,23 @@
-"""What the engine may leave out, each proven on the model itself before it is used.
+"""What a forward pass may leave out, each proven on the model itself before it is used.
 
-The decoder may be entered in the middle; rows that are alike up to a block may be computed once; what follows the last
-block's attention may be computed at scored positions only. A model for which one of them does not hold does without it.
+The decoder may be entered midway; rows that are equal up to a block may be computed once; what follows the last block's
+attention may be computed at scored positions only. A model for which one of them does not hold does without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
-from headwise.model.forward.prefix import entered_at, observed_outputs, recorded_streams, shared_rows
-from headwise.model.forward.unembed import logits_at
+from headwise.model.forward.blocks import Entry, SharedRows
+from headwise.model.forward.run import Pass, run
+from headwise.model.sites.attention_function import Visitor
+from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input, probe_logits, rounding
 from headwise.model.sites.reach import Reach
 
@@ -30,10 +31,10 @@ class _Left(Exception):  # noqa: N818 - nothing went wrong
 
 
 @dataclass(frozen=True)
-class Entry:
-    """How the decoder may be entered in the middle."""
+class Midway:
+    """How the decoder may be entered midway."""
 
-    blocks: Sequence[nn.Module]
+    reach: Reach
     as_tuples: bool
     streams: Mapping[int, Tensor]
     """What each block reads in the plain run; empty where entering does not give the plain logits."""
@@ -42,38 +43,38 @@ class Entry:
     def works(self) -> bool:
         return bool(self.streams)
 
-    def at(self, block: int) -> AbstractContextManager[None]:
-        """While this holds, a run begins at this block."""
-        return entered_at(self.blocks, block, self.streams[block], self.as_tuples)
+    def pass_at(self, block: int, heads: Visitor | None = None, scored: Tensor | None = None) -> Pass:
+        """The probe's pass, begun at this block where that works."""
+        entry = Entry(block, self.streams[block]) if self.works else None
+        ids = probe_input(self.reach.model)
+        return Pass(ids=ids, scored=scored, heads=heads, entry=entry, as_tuples=self.as_tuples)
 
-    def after(self, model: nn.Module, block: int) -> Tensor:
+    def after(self, block: int, heads: Visitor | None = None) -> Tensor:
         """What a block makes of the plain run's stream, nothing else being run; else the logits of a whole run."""
+        model = self.reach.model
         if not self.works:
-            return probe_logits(model)
+            return run(model, self.pass_at(block, heads), self.reach).logits
 
-        def leave(_: nn.Module, __: Any, output: Any) -> None:
+        def leave(_: nn.Module, __: Any, ___: Any, output: Any) -> None:
             raise _Left(output[0] if self.as_tuples else output)
 
-        handle = self.blocks[block].register_forward_hook(leave)
         try:
-            with self.at(block):
-                probe_logits(model)
+            with hooked([self.reach.blocks[block]], after=leave):
+                run(model, self.pass_at(block, heads), self.reach)
         except _Left as left:
             return left.stream
-        finally:
-            handle.remove()
         raise HeadwiseError(f"block {block} of {type(model).__name__} was not run")
 
 
-def entry_of(reach: Reach, plain: Tensor, noise: float) -> Entry:
-    """What blocks return, and whether entering in the middle gives the plain logits."""
+def midway(reach: Reach, plain: Tensor, noise: float) -> Midway:
+    """What blocks return, and whether entering midway gives the plain logits."""
     model, blocks = reach.model, reach.blocks
     kinds: list[type] = []
     streams: dict[int, Tensor] = {}
-    with observed_outputs(blocks, kinds), recorded_streams(blocks, streams):
-        probe_logits(model)
-    entry = Entry(blocks, bool(kinds) and kinds[0] in (tuple, list), streams)
-    refused = replace(entry, streams={})
+    with hooked(blocks, after=lambda _, __, ___, output: kinds.append(type(output))):
+        run(model, Pass(ids=probe_input(model), streams=streams), reach)
+    as_tuples = bool(kinds) and kinds[0] in (tuple, list)
+    refused, found = Midway(reach, as_tuples, {}), Midway(reach, as_tuples, streams)
     ids = probe_input(model)
     last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
     limit = rounding(model, plain, noise)
@@ -81,13 +82,12 @@ def entry_of(reach: Reach, plain: Tensor, noise: float) -> Entry:
         if len(kinds) != len(blocks) or len(set(kinds)) != 1 or block not in streams:
             return refused
         try:
-            with entry.at(block):
-                entered = logits_at(model, ids, last)
+            entered = run(model, found.pass_at(block, scored=last), reach).logits
         except Exception:  # a side channel between blocks was missing: this family is run in full
             return refused
         if entered.shape[0] != len(ids) or float((entered[:, 0] - plain[:, -1]).abs().max()) > limit:
             return refused
-    return entry
+    return found
 
 
 def sharing_works(reach: Reach, plain: Tensor, noise: float) -> bool:
@@ -99,12 +99,12 @@ def sharing_works(reach: Reach, plain: Tensor, noise: float) -> bool:
     ids[1] = ids[1].flip(0)
     copies = ids.shape[1] + 1  # as many rows as tokens could be taken for one another
     first = torch.arange(len(ids), device=ids.device)
-    shared = {index: (first, first.repeat(copies)) for index in range(len(blocks) - 1)}
+    shared = {index: SharedRows(first, first.repeat(copies)) for index in range(len(blocks) - 1)}
     last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
     try:
-        alone = logits_at(model, ids, last)
-        with shared_rows(blocks, copies * len(ids), shared):
-            found = logits_at(model, ids.repeat(copies, 1), last.repeat(copies, 1))
+        alone = run(model, Pass(ids=ids, scored=last)).logits
+        together = Pass(ids=ids.repeat(copies, 1), scored=last.repeat(copies, 1), shared=shared)
+        found = run(model, together, reach).logits
     except Exception:  # something beside the stream counts rows in its own way: every row is computed
         return False
     expected = alone.repeat(copies, 1, 1)
@@ -135,19 +135,15 @@ def _parts_after(reach: Reach, attention: Sequence[nn.Module]) -> list[nn.Module
     after: list[nn.Module] = []
     seen_attention = False
 
-    def note(part: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def note(part: nn.Module, args: tuple[Any, ...], _: dict[str, Any], output: Any) -> None:
         nonlocal seen_attention
         seen_attention |= any(module in attention for module in part.modules())
         shapes_fit = bool(args) and all(isinstance(t, Tensor) and t.dim() == 3 for t in (args[0], output))
         if seen_attention and shapes_fit and not any(module in attention for module in part.modules()):
             after.append(part)
 
-    handles = [part.register_forward_hook(note) for part in reach.blocks[-1].children()]
-    try:
+    with hooked(reach.blocks[-1].children(), after=note):
         probe_logits(reach.model)
-    finally:
-        for handle in handles:
-            handle.remove()
     return after
 
 
@@ -158,7 +154,7 @@ def _narrows(model: nn.Module, parts: Sequence[nn.Module], plain: Tensor, noise:
     for position in (ids.shape[1] - 1, 2):
         where = torch.full((len(ids), 1), position, device=ids.device)
         try:
-            narrowed = logits_at(model, ids, where, parts)
+            narrowed = run(model, Pass(ids=ids, scored=where, narrow=parts)).logits
         except Exception:  # a part that wants more than its input: it runs in full
             return False
         if not float((narrowed[:, 0] - plain[:, position]).abs().max()) <= limit:
@@ -181,21 +177,18 @@ def _only_its_own_token(reach: Reach, part: nn.Module, plain: Tensor, noise: flo
             outputs.append(z)
         return z
 
-    def move(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def move(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         moved = args[0].clone()
         far = torch.arange(moved.shape[-1], device=moved.device).cos()
         moved[:, token] += (100 * (1 + moved.abs().max()) * far).to(moved)
-        return (moved, *args[1:])
+        return (moved, *args[1:]), kwargs
 
     try:
-        with reach.visiting(note):
-            probe_logits(reach.model)
-            before, outputs[:] = list(outputs), []
-            handle = part.register_forward_pre_hook(move)
-            try:
-                logits = probe_logits(reach.model)
-            finally:
-                handle.remove()
+        probed = Pass(ids=probe_input(reach.model), heads=note)
+        run(reach.model, probed, reach)
+        before, outputs[:] = list(outputs), []
+        with hooked([part], before=move):
+            logits = run(reach.model, probed, reach).logits
     except Exception:  # a part that is not called with one stream
         return False
     others = torch.arange(plain.shape[1], device=plain.device) != token

@@ -19,7 +19,7 @@ from headwise.progress import progress as show_progress
 from headwise.runs.folder.folder import Compute, RunFolder
 from headwise.runs.store.cells import Cell, CellResult
 from headwise.runs.store.encoded import Encoded, encoded
-from headwise.runs.store.finite import NOTE, sentence
+from headwise.runs.store.finite import NOTE, nothing_finite, sentence
 from headwise.runs.store.store import CellStore, DamagedError
 from headwise.runs.store.tables import write_table
 
@@ -114,7 +114,8 @@ def _finish(folder: RunFolder, executor: Executor, progress: bool) -> None:
     for _ in range(3):
         try:
             _compute_missing(folder, executor, progress)
-            folder.written = _write_tables(folder, progress)
+            folder.begin(with_result=True)  # where no cell was asked for
+            folder.wrote(_write_tables(folder, progress))
             return
         except DamagedError:
             folder.salvage()
@@ -125,12 +126,12 @@ def _finish(folder: RunFolder, executor: Executor, progress: bool) -> None:
 
 
 def _compute_missing(folder: RunFolder, executor: Executor, progress: bool) -> None:
-    finished = folder.store.keys()
+    finished = folder.finished
     missing = [item for key, item in folder.asked.items() if key not in finished]
     if not missing:
         return
     before = len(folder.asked) - len(missing)
-    label = folder.info["study"] or "cells"
+    label = folder.info.get("study") or "cells"
     if before:
         label += f", {before} cells finished before"
     with show_progress(label, len(missing), show=progress) as advance:
@@ -138,6 +139,7 @@ def _compute_missing(folder: RunFolder, executor: Executor, progress: bool) -> N
             with closing(executor.run([cell for cell, _ in group], compute)) as finishing:
                 for cell, result, seconds in finishing:
                     notes, blobs, flagged = result if isinstance(result, Encoded) else encoded(result)
+                    folder.begin(with_result=True)
                     folder.store.put_encoded(cell.text, notes, blobs, seconds=seconds, flagged=flagged)
                     advance()
 
@@ -169,12 +171,27 @@ class _Stored:
 
 
 def _tell_not_finite(folder: RunFolder) -> None:
-    """From the stored notes, so that a resumed run says what the uninterrupted one would have said."""
+    """From the stored notes, so that a resumed run says what the uninterrupted one would have said.
+
+    Some such values are told; a cell that has no others is a failure of the run.
+    """
     flagged = folder.store.flagged()
     cells = [cell for key, (cell, _) in folder.asked.items() if key in flagged]
+    empty = [
+        (cell, column)
+        for cell in cells
+        if (column := nothing_finite(folder.store.notes(cell.key)[NOTE]))  # type: ignore[arg-type]
+    ]
     for cell in cells[:_TELL_EACH]:
         folder.notice(sentence(cell, folder.store.notes(cell.key)[NOTE]))  # type: ignore[arg-type]
     if len(cells) > _TELL_EACH:
         folder.notice(
             f"{len(cells) - _TELL_EACH} more cells have values that are not finite; their notes say which"
+        )
+    if empty:
+        (cell, column), others = empty[0], len(empty) - 1
+        more = f" and so it is in {others} more cell{'s' * (others > 1)}," if others else ""
+        raise HeadwiseError(
+            f"{cell.label}: every value of {column},{more} so there is no result; use a wider dtype (--dtype float32), "
+            "or another metric or reference, or leave examples at fault out"
         )

@@ -24,7 +24,18 @@ from headwise.errors import HeadwiseError
 from headwise.files import inside, settle, told, unused
 from headwise.runs.folder import display
 from headwise.runs.folder.hold import hold, make
-from headwise.runs.folder.info import FORMAT, changes, now, understood, versions, write_json
+from headwise.runs.folder.info import (
+    FORMAT,
+    changes,
+    now,
+    overwrite_status,
+    understood,
+    versions,
+    without_trust,
+    write_json,
+)
+from headwise.runs.folder.written import latest, record
+from headwise.runs.stopping import interrupts_held
 from headwise.runs.store.cells import Cell, CellResult, plain
 from headwise.runs.store.salvage import finish_salvage, move_store, salvage
 from headwise.runs.store.store import CellStore, DamagedError
@@ -62,18 +73,22 @@ class RunFolder:
 
         `question` is what the study asks, `settings` are its resolved settings, `fingerprints` the hashes of
         models and tasks; `command` is the command line, by default this process's own. With `fresh` an earlier
-        run in the same place is moved into a subfolder and everything is computed anew. With the path alone an
+        run in the same place is moved into a subfolder and everything is computed anew; it is moved when the first
+        cell is finished, so a mistake in the settings leaves it where it is. With the path alone an
         existing run is only looked at, and `run.json` stays as it is until something is executed.
         """
         self.path = Path(path).expanduser().absolute()
         self.notices: list[str] = []
         """Sentences the user should read: what changed, what was damaged, what was not finite."""
-        given = {"study": study, "settings": settings, "fingerprints": fingerprints, "seeds": seeds}
+        kept = None if settings is None else without_trust(settings)
+        given = {"study": study, "settings": kept, "fingerprints": fingerprints, "seeds": seeds}
         about = {name: plain(value, name) for name, value in given.items() if value is not None}
         self.asked: dict[str, tuple[Cell, Compute]] = {}
         """The cells of this session by key, in the order of the tables' rows, and how to compute each."""
         self.executor: Executor | None = None
         """What computes the cells of this session, where it is not this process."""
+        self.report: Path | None = None
+        """The page about the run, once it is written."""
         self.written: list[str] = []
         """The tables that this session has written."""
         self._closed = False
@@ -86,17 +101,16 @@ class RunFolder:
                     "there, or give another --out"
                 )
         self._lock = hold(self.path)
+        self._begun = False
+        self._about, self._command, self._question = about, command, question
+        self._fresh = fresh and any((self.path / name).exists() for name in ("cells.sqlite", *_SET_ASIDE))
+        self.info: dict[str, Any] = {}
+        self.store: CellStore
         try:
-            if fresh:
-                self._set_aside_everything()
-            earlier = self._read_earlier()
-            self.store = self._open_store()
-            self._compare(earlier, about)
-            self.info = earlier
-            self._begun = False
-            self._session = self._describe(about, earlier, command, question)
-            if about or not earlier:
-                self.begin()
+            if not self._fresh:
+                self._open()
+                if about or not self.info:
+                    self.begin()
         except BaseException:
             self._let_go()
             raise
@@ -110,6 +124,8 @@ class RunFolder:
             raise HeadwiseError(
                 f"{'/'.join(parts)!r} lies outside the run folder {self.path}; give a name inside it"
             )
+        if not self._fresh:
+            self.store.check_place()  # a folder that was moved away is not made again
         with told(wanted):
             wanted.parent.mkdir(parents=True, exist_ok=True)
         return wanted
@@ -138,12 +154,18 @@ class RunFolder:
             target = self.set_aside(*stale)
             self.notice(f"{', '.join(stale)} belonged to other settings and was moved to {target}")
         self.info["tables"] = self.written
+        self.info["written"] = latest(self.info["written"], without=[Path(name).stem for name in stale])
 
     # --- what is written down -----------------------------------------------------------------------
 
     @property
+    def finished(self) -> set[str]:
+        """The keys of the cells that need not be computed."""
+        return set() if self._fresh else self.store.keys()
+
+    @property
     def status(self) -> str:
-        return str(self.info["status"])
+        return str(self.info.get("status", ""))
 
     def __repr__(self) -> str:
         return display.line(self.path, self.info)
@@ -152,13 +174,18 @@ class RunFolder:
         """In a notebook, its figures."""
         return display.page(self.path, self.info, self.notices)
 
-    def begin(self) -> None:
-        """Write down that something is being computed."""
+    def begin(self, *, with_result: bool = False) -> None:
+        """Write down that something is being computed; a run that gives way to a fresh one does so with the first
+        result."""
         if self._closed:
             raise HeadwiseError(f"the run {self.path} is closed; open it again to go on")
-        if not self._begun:
+        if not self._begun and (with_result or not self._fresh):
+            if self._fresh:
+                self._set_aside_everything()
+                self._fresh = False
+                self._open()
             self._begun = True
-            self.info = self._session
+            self.info = self._describe()
             self.save()
 
     def notice(self, sentence: str) -> None:
@@ -170,6 +197,19 @@ class RunFolder:
         """Write `run.json`."""
         self.info["notices"] = self.notices
         write_json(self.file("run.json"), self.info)
+
+    def record_table(self, name: str, digest: str) -> None:
+        """Write down the SHA-256 of a table, and what it was made with, before its file takes its place."""
+        self.begin(with_result=True)
+        known = self.info["written"]
+        self.info["written"] = record(self.info, name, digest)
+        if self.info["written"] != known:
+            self.save()
+
+    def wrote(self, tables: list[str]) -> None:
+        """These tables of the session are in place; what earlier files of the same names were is forgotten."""
+        self.written = tables
+        self.info["written"] = latest(self.info["written"])
 
     def salvage(self) -> None:
         """Save the good cells of a damaged store into a new one and go on with that."""
@@ -183,6 +223,10 @@ class RunFolder:
         """Write down how it ended, and let go of store and lock. A second call changes nothing."""
         if self._closed:
             return
+        with interrupts_held():
+            self._close(status, problem)
+
+    def _close(self, status: str, problem: str | None) -> None:
         self._closed = True
         try:
             if not self._begun:
@@ -196,10 +240,39 @@ class RunFolder:
             self.info["timings"]["seconds"] += round(time.monotonic() - self._started, 3)
             with suppress(DamagedError):  # the next opening finds it and saves what can be saved
                 self.info["cells"] = len(self.store)
-            self.store.close()
-            self.save()
+            if status == "done":
+                self.store.close()
+                self.save()
+            else:
+                self._save_failure()
         finally:
             self._let_go()
+
+    def _save_failure(self) -> None:
+        """Write `run.json` where a disk may be full: closing the store may take the last room, or give some back."""
+        try:
+            self.save()
+            self.store.close()
+        except HeadwiseError:
+            self.store.close()
+            try:
+                self.save()
+            except HeadwiseError:
+                self.store.check_place()
+                overwrite_status(self.path / "run.json", self.status)
+                raise
+
+    def mark_failed(self, problem: str) -> None:
+        """Write down that something went wrong after the run was closed, where that can be written."""
+        with suppress(HeadwiseError):
+            if not (self.path / "run.json").is_file():
+                return
+            lock = hold(self.path)
+            try:
+                self.info |= {"status": "failed", "problem": problem}
+                self.save()
+            finally:
+                lock.release()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -221,9 +294,13 @@ class RunFolder:
 
     # --- opening ------------------------------------------------------------------------------------
 
+    def _open(self) -> None:
+        """Read what is there, and open its cells."""
+        self.info = self._read_earlier()
+        self.store = self._open_store()
+        self._compare(self.info, self._about)
+
     def _set_aside_everything(self) -> None:
-        if not any((self.path / name).exists() for name in ("cells.sqlite", *_SET_ASIDE)):
-            return
         target = self.set_aside()
         with told(self.path):  # the cells first: cut short, what is left is a run without cells
             move_store(self.path / "cells.sqlite", target / "cells.sqlite")
@@ -234,7 +311,7 @@ class RunFolder:
         place = self.path / "run.json"
         with told(place):
             try:
-                earlier = understood(place.read_text(encoding="utf-8"))
+                return understood(place.read_text(encoding="utf-8"), self.path)
             except FileNotFoundError:
                 return {}
             except ValueError:
@@ -242,11 +319,6 @@ class RunFolder:
                 place.replace(kept)
                 self.notice(f"run.json could not be read and is kept as {kept.name}; finished cells are used")
                 return {}
-        if earlier.get("format", 0) > FORMAT:
-            raise HeadwiseError(
-                f"{self.path} was written by a newer headwise; update it, or give another --out"
-            )
-        return earlier
 
     def _open_store(self) -> CellStore:
         place = self.path / "cells.sqlite"
@@ -289,20 +361,16 @@ class RunFolder:
                 "used where nothing that they depend on has changed"
             )
 
-    def _describe(
-        self,
-        about: Mapping[str, Any],
-        earlier: Mapping[str, Any],
-        command: str | None,
-        question: str | None,
-    ) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
+        """What `run.json` says from now on."""
+        about, earlier = self._about, self.info
         before = earlier.get("timings", {})
         unsaid = {"study": "", "settings": {}, "fingerprints": {}, "seeds": {}}
         return {
             "format": FORMAT,
             **{name: about.get(name, earlier.get(name, unsaid[name])) for name in unsaid},
-            "question": earlier.get("question", "") if question is None else question,
-            "command": shlex.join(sys.argv) if command is None else command,
+            "question": earlier.get("question", "") if self._question is None else self._question,
+            "command": shlex.join(sys.argv) if self._command is None else self._command,
             "versions": versions(),
             "timings": {
                 "created": before.get("created") or now(),
@@ -314,4 +382,5 @@ class RunFolder:
             "status": "running",
             "cells": len(self.store),
             "tables": earlier.get("tables", []),
+            "written": earlier.get("written", []),
         }

@@ -6,7 +6,7 @@ import copy
 import json
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
@@ -35,6 +35,7 @@ _USUAL: dict[str, Any] = {
     "status": "",
     "cells": 0,
     "tables": [],
+    "written": [],
     "notices": [],
 }
 """What every `run.json` says, and of which type it is."""
@@ -45,17 +46,18 @@ def read_info(path: str | Path) -> dict[str, Any]:
     """What `run.json` says of a run, without holding it."""
     place = Path(path) / "run.json"
     try:
-        return understood(place.read_text(encoding="utf-8"))
+        return understood(place.read_text(encoding="utf-8"), path)
     except (FileNotFoundError, NotADirectoryError):
         raise HeadwiseError(f"{path} is not a run: it has no run.json") from None
     except (OSError, ValueError) as error:
         raise HeadwiseError(f"{place} cannot be read: {error}") from None
 
 
-def understood(text: str) -> dict[str, Any]:
+def understood(text: str, run: str | Path = "this run") -> dict[str, Any]:
     """The content of a `run.json`, what is missing filled in; raises `ValueError` where it is not one.
 
-    The file may come from anybody, and everything that reads it relies on the types of its entries.
+    The file may come from anybody, and everything that reads it relies on the types of its entries. One of a later
+    format is refused with `HeadwiseError`: its entries may mean something else.
     """
     try:
         found = json.loads(text)
@@ -64,6 +66,11 @@ def understood(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("it holds no object")
     info: dict[str, Any] = {**found}
+    if isinstance(info.get("format"), int) and info["format"] > FORMAT:
+        raise HeadwiseError(
+            f"{run} was written by a newer headwise (format {info['format']}, this one reads {FORMAT}); update "
+            "headwise, or use another run"
+        )
     for name, usual in _USUAL.items():
         value = info.setdefault(name, copy.deepcopy(usual))
         kind = dict if isinstance(usual, dict) else type(usual)
@@ -86,9 +93,35 @@ def understood(text: str) -> dict[str, Any]:
         raise ValueError(f"timings.seconds is {shown(seconds)}, expected a number of seconds")
     try:
         plain(info["settings"], "settings")
+        plain(info["written"], "written")
     except HeadwiseError as error:
         raise ValueError(str(error)) from None
+    if not all(map(_is_session, info["written"])):
+        raise ValueError(f"written lists {shown(info['written'])}, expected what wrote which tables")
+    for about in (info, *info["written"]):
+        about["settings"] = without_trust(about["settings"])
     return info
+
+
+def without_trust(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a run keeps them. Whether code from a model's repository may run is said with every command, by the
+    person who gives it; no file may say it for them."""
+    return {name: value for name, value in settings.items() if name != "trust_remote_code"}
+
+
+def _is_session(entry: Any) -> bool:
+    """Whether this says which tables a session wrote, their SHA-256, and what they were made with."""
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("command"), str)
+        and isinstance(entry.get("settings"), dict)
+        and all(_is_text_by_name(entry.get(name)) for name in ("fingerprints", "versions", "tables"))
+        and all(TABLE_NAME.fullmatch(name) for name in entry["tables"])
+    )
+
+
+def _is_text_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -97,6 +130,17 @@ def write_json(path: Path, value: Any) -> None:
         text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
         # A command line may hold bytes that are no UTF-8; escaped, they are still JSON.
         partial.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+
+
+def overwrite_status(path: Path, status: str) -> None:
+    """Where no room is left for a new `run.json`: put the status into the bytes of the old one, if it fits there."""
+    running = b'"status": "running"'
+    other = f'"status": "{status}"'.encode().ljust(len(running))
+    with suppress(OSError), path.open("rb+") as file:
+        content = file.read()
+        if content.count(running) == 1 and len(other) == len(running):
+            file.seek(content.index(running))
+            file.write(other)
 
 
 def versions() -> dict[str, str]:

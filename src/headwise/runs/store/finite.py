@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from headwise.runs.store.cells import Cell
 
 _ANSWERS = ("score", "value")
+_MEASURED = ("scores", "curves", "examples")
+"""The tables that hold what was measured; a summary in another one may have no answer."""
 _SAY_WHERE = ("series", "action", "k", "draw", "layer", "head", "metric", "example")
 _LISTED = 8
 NOTE = "not_finite"
@@ -53,11 +55,26 @@ def sentence(cell: Cell, entries: Sequence[Mapping[str, Any]]) -> str:
     """What the user is told of a cell with such values; the entry that names examples says most."""
     entry = max(entries, key=lambda e: "examples" in e)
     text = f"{cell.label}: {entry['count']} of {entry['of']} values of {entry['table']}.{entry['column']}"
-    if "examples" in entry:
-        numbers = ", ".join(str(e) for e in entry["examples"])
-        more = ", ..." if len(entry["examples"]) == _LISTED else ""
-        text += f" (example{'s' * (len(entry['examples']) > 1)} {numbers}{more})"
+    text += _examples(entry)
     return f"{text} {'is' if entry['count'] == 1 else 'are'} not finite; the tables keep them as they are"
+
+
+def nothing_finite(entries: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first column of answers (table.column) without a single finite value, and the examples at fault where the
+    entries name some; None where each column has a finite value."""
+    for entry in entries:
+        if entry["table"] in _MEASURED and entry["column"] in _ANSWERS and entry["count"] == entry["of"]:
+            at_fault = next((_examples(e) for e in entries if "examples" in e), "")
+            return f"{entry['table']}.{entry['column']} is NaN or infinite{at_fault}"
+    return None
+
+
+def _examples(entry: Mapping[str, Any]) -> str:
+    if "examples" not in entry:
+        return ""
+    numbers = ", ".join(str(e) for e in entry["examples"])
+    more = ", ..." if len(entry["examples"]) == _LISTED else ""
+    return f" (example{'s' * (len(entry['examples']) > 1)} {numbers}{more})"
 
 
 def _drop_gaps(row: Mapping[Any, Any]) -> dict[str, Any]:

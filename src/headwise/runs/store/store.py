@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwise.errors import HeadwiseError
-from headwise.files import told
+from headwise.files import DiskError, told
 from headwise.runs.store.cells import Cell, CellResult, canonical, plain
 
 if TYPE_CHECKING:
@@ -43,6 +44,16 @@ class DamagedError(HeadwiseError):
         )
 
 
+class MovedError(DiskError):
+    """The run is no longer where it was opened: somebody moved, deleted or replaced it."""
+
+    def __init__(self, run: Path) -> None:
+        super().__init__(
+            f"{run} was moved, deleted or replaced while it was in use; cells that were finished are where its "
+            "cells.sqlite is now: put the folder back, if it is still there, and run the same command again"
+        )
+
+
 class CellStore:
     """The finished cells of a run, by key."""
 
@@ -55,6 +66,7 @@ class CellStore:
             self._connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
             try:
                 self._prepare()
+                self._file = self.path.stat()
             except BaseException:
                 self._connection.close()
                 raise
@@ -116,6 +128,19 @@ class CellStore:
                 if self._connection.in_transaction:
                     run("ROLLBACK")
                 raise
+        self.check_place()  # after storing: a cell in a folder that was moved can be used when it is moved back
+
+    def check_place(self) -> None:
+        """Raise `MovedError` where the path no longer leads to the file that was opened.
+
+        The system goes on writing into a file that was moved or deleted, without a word.
+        """
+        try:
+            now = self.path.stat()
+        except OSError:
+            raise MovedError(self.path.parent) from None
+        if not os.path.samestat(now, self._file):
+            raise MovedError(self.path.parent)
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drop these cells, so that they are computed again."""
@@ -188,6 +213,11 @@ class CellStore:
         if not is_intact(*row):
             raise DamagedError(f"table {name!r} of cell {key[:12]} in {self.path} is damaged")
         return decode(row[0])
+
+    def check(self, key: str) -> None:
+        """Raise `DamagedError` where a finished cell is not what was written."""
+        for name in self._checked(key)[2]:
+            self.table(key, name)
 
     def table_names(self) -> Iterator[tuple[str, str]]:
         """Every (key, table name) there is, from the index alone."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.errors import HeadwiseError
 from headwise.files import replacing, told
 from headwise.runs.folder.info import TABLE_NAME
+from headwise.runs.folder.written import sha256
 from headwise.runs.store.columns import leading_fields, to_arrow, to_pandas
 
 if TYPE_CHECKING:
@@ -36,14 +37,15 @@ def write_table(folder: RunFolder | Path | str, name: str, frames: Iterable[pd.D
         raise TypeError("write_table goes through its frames twice; give a list, not a generator")
     path = table_path(folder, name)
     schema = _common_schema(name, frames)
-    with (
-        told(path),
-        replacing(path) as partial,
-        partial.open("wb") as file,  # Python's own file: a full disk is then an OSError with its number
-        pq.ParquetWriter(file, schema, compression="zstd", version="2.6") as writer,
-    ):
-        for group in _row_groups(name, frames, schema):
-            writer.write_table(group, row_group_size=_ROWS)
+    with told(path), replacing(path) as partial:
+        with (
+            partial.open("wb") as file,  # Python's own file: a full disk is then an OSError with its number
+            pq.ParquetWriter(file, schema, compression="zstd", version="2.6") as writer,
+        ):
+            for group in _row_groups(name, frames, schema):
+                writer.write_table(group, row_group_size=_ROWS)
+        if not isinstance(folder, str | Path):
+            folder.record_table(name, sha256(partial))
     return path
 
 

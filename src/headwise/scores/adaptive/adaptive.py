@@ -28,7 +28,8 @@ N examples, K heads, m pilot examples, n fresh ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -84,6 +85,7 @@ def to_precision(
     *,
     confidence: float = LEVEL,
     population: bool = False,
+    crowding: float = 1.0,
     seed: int = 0,
     call_cost: float = 0.0,
 ) -> Adaptive:
@@ -91,6 +93,8 @@ def to_precision(
 
     attribution: `[N, K]`, or None for none. population: the interval is that of the mean over all examples
     like these; it cannot be narrower than N examples make it, and such heads are run on all of them.
+    crowding: where examples come in groups, Σ size² / N: the most by which groups can widen the variance over
+    examples like these (`crowding_of`). The mean over the given examples is not concerned.
     call_cost: what one call of `exact` costs besides its pairs, in pairs; it changes no number, only the time.
     """
     if not precision >= 0:
@@ -99,10 +103,22 @@ def to_precision(
     ledger = _Ledger(exact, attribution, shape, seed, call_cost)
     ledger.extend(np.full(ledger.K, min(PILOT, ledger.N)))
     basis = ledger.basis()
-    extra = basis.spread_exact / ledger.N if population else np.zeros(ledger.K)
+    extra = crowding * basis.spread_exact / ledger.N if population else np.zeros(ledger.K)
     allowed = np.maximum((precision / _t(confidence, basis.df)) ** 2 - extra, 0)
     ledger.extend(basis.known + _fresh_for(allowed, basis, ledger.N))
-    return _result(ledger, ledger.estimate(basis), basis.slopes, population)
+    return _result(ledger, ledger.estimate(basis), basis.slopes, population, crowding)
+
+
+def crowding_of(groups: Sequence[Hashable] | None) -> float:
+    """Σ size² / N over the groups of N examples: how much wider the variance of a mean is if groups are all alike.
+
+    >>> crowding_of(["a", "a", "b", "b"]), crowding_of(["a", None, None]), crowding_of(None)
+    (2.0, 1.0, 1.0)
+    """
+    if groups is None:
+        return 1.0
+    sizes = Counter((place,) if name is None else name for place, name in enumerate(groups)).values()
+    return sum(size**2 for size in sizes) / len(groups)
 
 
 def top_k(
@@ -114,6 +130,7 @@ def top_k(
     confidence: float = LEVEL,
     order: str = "signed",
     population: bool = False,
+    crowding: float = 1.0,
     seed: int = 0,
     call_cost: float = 0.0,
 ) -> Adaptive:
@@ -155,7 +172,7 @@ def top_k(
         basis = ledger.basis(first.slopes)
     keys = KEYS[order](found.values)
     chosen = np.array(sorted(race.inside(keys), key=lambda head: (-keys[head], head)), dtype=int)
-    return _result(ledger, found, first.slopes, population, chosen)
+    return _result(ledger, found, first.slopes, population, crowding, chosen)
 
 
 def joined(needed: np.ndarray, lengths: np.ndarray, call_cost: float) -> list[tuple[int, int]]:
@@ -330,15 +347,18 @@ def _result(
     found: _Estimate,
     slope: np.ndarray,
     population: bool,
+    crowding: float,
     chosen: np.ndarray | None = None,
 ) -> Adaptive:
     from scipy.special import stdtr
 
-    beyond = np.sqrt(found.stderr**2 + found.spread_exact / ledger.N)
+    beyond = np.sqrt(found.stderr**2 + crowding * found.spread_exact / ledger.N)
     stderr = beyond if population else found.stderr
-    half = _t(LEVEL, found.df) * stderr
+    # Groups that are all alike are N / crowding examples, and leave as few degrees of freedom.
+    df_beyond = np.minimum(found.df, max(ledger.N / crowding - 1, 1))
+    half = _t(LEVEL, df_beyond if population else found.df) * stderr
     with np.errstate(divide="ignore", invalid="ignore"):
-        p = 2 * stdtr(found.df, -np.abs(np.where(found.values == 0, 0.0, found.values / beyond)))
+        p = 2 * stdtr(df_beyond, -np.abs(np.where(found.values == 0, 0.0, found.values / beyond)))
     examples = np.empty_like(ledger.values)
     examples[ledger.order] = ledger.values
     return Adaptive(

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.constraints import Constraints, Number, OneOf, check_settings
+from headwise.errors import HeadwiseError
 
 CLIPS = ("two_sided", "one_sided")
 
@@ -26,6 +28,14 @@ Slopes = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 @dataclass(frozen=True, kw_only=True)
 class FitSettings:
     """How gates are fitted; the defaults are the paper's schedule (arXiv 2505.13737) with the mean regulariser."""
+
+    CONSTRAINTS: ClassVar[Constraints] = {
+        **dict.fromkeys(("updates", "first_updates", "batch", "calm", "window", "keep"), Number(least=1)),
+        # The sign of the pull is set by the fit itself.
+        **dict.fromkeys(("first_rate", "rate", "strength", "bound", "gradient_norm"), Number(above=0)),
+        "stop": Number(least=0),
+        "clip": OneOf("clip", lambda: CLIPS),
+    }
 
     updates: int = 500
     """Most updates of each fit."""
@@ -57,24 +67,13 @@ class FitSettings:
     """Every so many updates the gates are kept as part of the trajectory."""
 
     def __post_init__(self) -> None:
-        if self.first_updates is not None and self.first_updates < 1:
-            raise HeadwiseError(f"first_updates of a fit must be at least 1, not {self.first_updates}")
-        if self.clip not in CLIPS:
-            raise unknown("clip", self.clip, CLIPS)
-        for name in ("updates", "batch", "calm", "window", "keep"):
-            if getattr(self, name) < 1:
-                raise HeadwiseError(f"{name} of a fit must be at least 1, not {getattr(self, name)}")
+        check_settings(self)
         for name in ("first_rate", "rate"):
-            if len(getattr(self, name)) != 2 or min(getattr(self, name)) <= 0:
+            if len(getattr(self, name)) != 2:
                 raise HeadwiseError(
                     f"{name} of a fit is two numbers above 0, the first and the last learning rate, not "
                     f"{list(getattr(self, name))}"
                 )
-        if self.strength <= 0 or self.bound <= 0:
-            raise HeadwiseError(
-                f"strength ({self.strength:g}) and bound ({self.bound:g}) of a fit must be above 0; the sign of the "
-                "pull is set by the fit itself"
-            )
 
     def most(self, sign: int) -> int:
         """The most updates of the fit with this pull."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from headwise.constraints import Number
 from headwise.errors import HeadwiseError
 from headwise.scores.gates.batches import Batches
 from headwise.scores.gates.fit import Fit, FitSettings, Slopes, fit_gates, random_logits
@@ -57,6 +58,7 @@ def own_batches(likelihood: GateLikelihood, seeds: Sequence[int], size: int, fit
     signed=False,
     about="learned gates: facilitation (stays open although pulled shut), with interference and irrelevance",
     steps=lambda model, task: len(FITS) * FitSettings.updates,
+    constraints={**FitSettings.CONSTRAINTS, "seeds": Number(least=1)},
 )
 def gating(
     setup: Setup,

@@ -10,26 +10,33 @@ S fits, B examples of one update, L layers, H heads.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.metrics.token_logprobs import token_logprobs
 from headwise.model.backward.packing import Packed
-from headwise.model.backward.remembered import remembering_less
-from headwise.model.backward.sparing import sparing
+from headwise.model.backward.recompute import feed_forward_parts
+from headwise.model.backward.row_attention import RowAttention
 from headwise.model.backward.target_logprobs import target_logprobs
-from headwise.model.forward.memory import out_of_memory, release
-from headwise.model.forward.products import whole_rows
-from headwise.model.measure.engine import Block, Engine
+from headwise.model.forward.gate import HeadGates
+from headwise.model.forward.onednn import whole_rows
+from headwise.model.forward.out_of_memory import fits, in_halves
+from headwise.model.measure.engine import Engine
+from headwise.model.measure.rows import Block
 from headwise.model.model import Model
 from headwise.scores.gates.pieces import packed_pieces, padded_pieces
 from headwise.scores.gates.replay import ShapedSlopes
 from headwise.tasks.examples import Task
 
 CPU_TOKENS = 448
-"""Tokens of one piece on a CPU: of the bundled model, each remembers .5 MB for the backward pass."""
+"""Tokens of one piece on a CPU: of the bundled model, each keeps .5 MB for the backward pass."""
+RECOMPUTE = 0.8
+"""Share of the blocks whose feed-forward parts are computed again in the backward pass."""
 CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.42, 40, 168
 """Where no memory is spared: this share of an update's rows × the task's longest row, within these bounds."""
 DEVICE_SHARE, DEVICE_MOST = 4, 16_384
@@ -66,8 +73,9 @@ class GateLikelihood:
         self.tokens = batch_tokens
         """Most tokens of a piece; None where it depends on the update."""
         # One sequence of everything has a table of all pairs of tokens: no matter for the few of a CPU's piece.
-        self.packed = model.device.type == "cpu" and model.packs
-        self.spared = self.packed and model.spares
+        self.packed = model.device.type == "cpu" and model.capabilities.pack
+        self.low_memory = self.packed and model.capabilities.low_memory
+        self._recompute = feed_forward_parts(model.reach, RECOMPUTE) if self.low_memory else []
         self._lengths = np.array([len(row.ids) for row in self.engine.rows])
         self._shaped: ShapedSlopes | None = None
         if model.device.type == "cuda" and ShapedSlopes.suits(self.engine):
@@ -78,14 +86,11 @@ class GateLikelihood:
 
         gates `[S, L, H]`; examples `[S, B]`: numbers of the examples in the task.
         """
-        if self._shaped is not None:
-            try:
-                return self._shaped_slopes(self._shaped, gates, examples)
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not out_of_memory(error):
-                    raise
-                self._shaped = None
-                release()
+        shaped, found = self._shaped, []
+        if shaped is not None:
+            if fits(lambda: found.append(self._shaped_slopes(shaped, gates, examples))):
+                return found[0]
+            self._shaped = None
         return self._slopes_in_pieces(gates, examples)
 
     def _shaped_slopes(
@@ -105,25 +110,25 @@ class GateLikelihood:
         leaf = torch.tensor(gates, dtype=model.gate_dtype, device=model.device, requires_grad=True)
         total = torch.zeros(S, dtype=torch.float64, device=model.device)
         fit_of, numbers = np.repeat(np.arange(S), B), examples.ravel()
+
+        def add(piece: Sequence[int]) -> None:
+            rows = np.asarray(piece)
+            # A pass that fails has added nothing to the slopes: gradients arrive at the gates last.
+            values = self._backward(leaf, fit_of[rows], numbers[rows], 1 / B)
+            total.index_add_(0, torch.from_numpy(fit_of[rows]).to(total.device), values.double())
+
         with model.frozen():
-            waiting = self._pieces(numbers)
-            while waiting:
-                piece = waiting.pop()
-                try:
-                    values = self._backward(leaf, fit_of[piece], numbers[piece], 1 / B)
-                except (torch.OutOfMemoryError, RuntimeError) as error:
-                    if not out_of_memory(error):
-                        raise
-                    if len(piece) == 1:
-                        raise self.engine.does_not_fit(int(numbers[piece][0])) from error
-                    # A pass that failed has added nothing to the slopes: gradients arrive at the gates last.
-                    release()
-                    self.tokens = max(1, int(self._lengths[numbers[piece]].sum()) // 2)
-                    waiting += [piece[: len(piece) // 2], piece[len(piece) // 2 :]]
-                    continue
-                total.index_add_(0, torch.from_numpy(fit_of[piece]).to(total.device), values.double())
+            for piece in reversed(self._pieces(numbers)):
+                budget = int(self._lengths[numbers[piece]].sum())
+                in_halves(piece.tolist(), add, self._too_large(numbers), lambda b=budget: self._shrink(b))  # type: ignore[misc]
         assert leaf.grad is not None
         return (total / B).cpu().numpy(), leaf.grad.double().cpu().numpy()
+
+    def _too_large(self, numbers: np.ndarray) -> Callable[[int], HeadwiseError]:
+        return lambda place: self.engine.table.too_large(int(numbers[place]))
+
+    def _shrink(self, tokens: int) -> None:
+        self.tokens = max(1, min(self.tokens or tokens, tokens) // 2)
 
     def _pieces(self, numbers: np.ndarray) -> list[np.ndarray]:
         lengths, budget = self._lengths[numbers], self._budget(numbers)
@@ -138,13 +143,13 @@ class GateLikelihood:
             return self.tokens
         if self.model.device.type != "cpu":
             return min(self.model.batch_tokens // DEVICE_SHARE, DEVICE_MOST)
-        if self.spared:
+        if self.low_memory:
             return CPU_TOKENS
         padded = len(numbers) * self._lengths.max()
         return int(np.clip(CPU_SHARE * padded, CPU_FEWEST, CPU_MOST))
 
     def _backward(self, leaf: Tensor, fits: np.ndarray, numbers: np.ndarray, weight: float) -> Tensor:
-        block = self.engine.block(numbers.tolist())
+        block = self.engine.table.block(numbers.tolist())
         per_row = leaf[torch.from_numpy(fits).to(leaf.device)]  # rows, L, H
         values = self._packed(block, per_row) if self.packed else self.engine.differentiable(block, per_row)
         (weight * values.sum()).backward()
@@ -154,15 +159,19 @@ class GateLikelihood:
         """What `Engine.differentiable` gives, of rows that stand one behind the other."""
         tokens = sum(len(row.ids) for row in block.rows)
         packed = Packed.of(block.rows, self.model.device, whole_rows(tokens))
-        visitor = packed.visitor(gates, block.acts, block.references)
-        model, asked, places = self.model, (packed.ids, packed.positions), packed.place[None]
-        last = model.plain_unembedding
-        less = sparing(model.reach, packed.place) if self.spared else remembering_less()
-        with model.visiting(visitor), less:
-            if last is None:
-                each = token_logprobs(model.logits(*asked, places), packed.tokens)
-            else:
-                each = target_logprobs(model.hf, last, *asked, packed.tokens, model.proof.tail, places)
+        unembedding = self.model.capabilities.plain_unembedding
+        places = (packed.row, packed.place)
+        asked = packed.pass_(
+            heads=HeadGates(gates, reference=block.references, acts=block.acts, packed=places),
+            attention=RowAttention(packed.place) if self.low_memory else None,
+            recompute=self._recompute,
+            hidden=unembedding is not None,
+        )
+        found = self.model.run(asked).logits
+        if unembedding is None:
+            each = token_logprobs(found, packed.tokens)
+        else:
+            each = target_logprobs(found, unembedding, packed.tokens)
         sums = each.new_zeros(block.size).index_add(0, packed.scored_row, each[0])
         return sums / torch.bincount(packed.scored_row, minlength=block.size)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.model.forward.replay import Replay
+from headwise.model.forward.cuda_graph import Replay
 from headwise.model.measure.engine import Engine
 
 _TOKENS, _POSITIONS = 16, 8
@@ -27,7 +27,7 @@ class ShapedSlopes:
     def __init__(self, engine: Engine, budget: int, *, record: bool = True) -> None:
         """budget: most tokens of one piece; record: as CUDA graphs."""
         self.engine, self.record = engine, record
-        everything = engine.block(range(len(engine.rows)))
+        everything = engine.table.block(range(len(engine.rows)))
         self._all = everything.tensors
         self._lengths = np.array([len(row.ids) for row in engine.rows])
         self._scored = np.array([len(row.positions) for row in engine.rows])
@@ -85,7 +85,7 @@ class _Shape:
 
     def __post_init__(self) -> None:
         engine, model = self.engine, self.engine.model
-        self.block = engine.block([0] * self.rows)
+        self.block = engine.table.block([0] * self.rows)
         widths = {"ids": self.tokens, **dict.fromkeys(("positions", "tokens", "mask"), self.scored)}
         for name, width in widths.items():
             kind = self.block.tensors[name].dtype

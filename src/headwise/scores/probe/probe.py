@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise import stats
+from headwise.constraints import Number
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Head, Scores
 from headwise.model.model import Model
@@ -30,7 +31,10 @@ UNIT = "class logit"
 
 
 @register(
-    "probe", signed=False, about="readable: gradient × activation in a classifier of labels over all heads"
+    "probe",
+    signed=False,
+    about="readable: gradient × activation in a classifier of labels over all heads",
+    constraints={"answer_tokens": Number(least=1)},
 )
 def probe_one(setup: Setup, label: str | None = None, answer_tokens: int | None = None) -> np.ndarray:
     """|gradient × activation| of one label's logit at a head's projection, in a classifier over all heads.
@@ -101,8 +105,9 @@ def probe(
     dealt = np.random.default_rng(seed).permutation(labels)
     fitted_dealt, parts_dealt = _fitted(features, dealt, len(classes), seed)
     right_dealt = _hits(fitted_dealt, parts_dealt, features, dealt)
-    lo, hi = stats.bootstrap_mean(right, seed=seed)
-    dealt_lo, dealt_hi = stats.bootstrap_mean(right_dealt, seed=seed)
+    lo, hi = stats.bootstrap_mean(right, groups=[groups[i] for i in parts.held_out], seed=seed)
+    together = [groups[i] for i in parts_dealt.held_out]
+    dealt_lo, dealt_hi = stats.bootstrap_mean(right_dealt, groups=together, seed=seed)
     report: dict[str, Any] = {
         "accuracy": float(right.mean()),
         "lo": _number(lo),
@@ -123,7 +128,7 @@ def probe(
         "seed": seed,
     }
     return {
-        name: _scores(model, name, report, fitted, features, labels, right, parts.held_out, number)
+        name: _scores(model, name, report, fitted, features, labels, right, parts.held_out, number, task)
         for number, name in enumerate(classes)
         if name != REST or REST in {e.label for e in task}
     }
@@ -200,6 +205,7 @@ def _scores(
     right: np.ndarray,
     held_out: np.ndarray,
     number: int,
+    task: Task,
 ) -> Scores:
     """The map of one class, from its held-out examples."""
     mine = labels[held_out] == number
@@ -217,6 +223,14 @@ def _scores(
         "held_out": chosen.tolist(),
         "signs": sign_map.tolist(),
     }
+    shared = task.shared_groups()
     return Scores.from_examples(
-        examples, model=model.name, task=name, method="probe", signed=False, metric=UNIT, details=details
+        examples,
+        model=model.name,
+        task=name,
+        method="probe",
+        signed=False,
+        metric=UNIT,
+        details=details,
+        groups=None if shared is None else tuple(shared[i] for i in chosen),
     )

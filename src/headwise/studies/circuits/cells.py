@@ -26,8 +26,11 @@ from headwise.studies.circuits.tables import (
 from headwise.studies.score.study import example_table
 from headwise.studies.workbench import Workbench
 from headwise.sweeps.curve import renamed
-from headwise.sweeps.sweep import default_reference, most_rows, ranking, sweep
+from headwise.sweeps.sweep import CONTROL_POINTS, default_reference, most_rows, ranking, sweep
 from headwise.tasks import Task
+
+QUICK_CONTROL_POINTS = 5
+"""Numbers of heads at which controls are measured with `quick`."""
 
 
 class Work:
@@ -35,6 +38,7 @@ class Work:
 
     def __init__(self, settings: CircuitsSettings, bench: Workbench) -> None:
         self.settings, self.bench = settings, bench
+        self._control_points = QUICK_CONTROL_POINTS if settings.quick else CONTROL_POINTS
         self.shown = bench.shown(settings.models)
         for name in settings.models:
             total = len(bench.model(name).heads())
@@ -65,11 +69,6 @@ class Work:
             "dtype": str(self.bench.model(model).dtype).removeprefix("torch."),
         }
 
-    def _kinds(self, name: str, by: str) -> tuple[str, ...]:
-        """A random order is the same whatever it is compared with: only the first order brings it along."""
-        first = (name, by) == (self.settings.orders[0], self.settings.by[0])
-        return tuple(kind for kind in self.settings.controls if first or kind != "random")
-
     def cost(self) -> str:
         """How much is to be done, in the unit that time is made of."""
         s = self.settings
@@ -77,9 +76,8 @@ class Work:
         for (model, _), (found, tested) in self.tasks.items():
             lengths = [len(self.bench.model(model).tokens(example.prompt)) for example in found]
             points = len(s.k) or s.points
-            per_curve = sum(
-                most_rows(points, len(self._kinds(o, by)), s.draws) for o in s.orders for by in s.by
-            )
+            per_curve = most_rows(points, len(s.controls), s.draws, self._control_points)
+            per_curve *= len(s.orders) * len(s.by)
             rows += per_curve * len(tested)
             tokens += int(per_curve * len(tested) * np.mean(lengths))
         return (
@@ -148,7 +146,7 @@ class Work:
                     prints |= {"order": order_fingerprint(order)}
                     about = self._about(model, task) | {"order": name, "by": by, "threshold": s.threshold}
                     about |= {"action": s.action, "k": s.k, "points": s.points, "draws": s.draws}
-                    about |= {"controls": self._kinds(name, by if by != "unsigned" else s.by[0])}
+                    about |= {"controls": s.controls, "control_points": self._control_points}
                     cells[model, task, series] = Cell(
                         "circuits", model, task, f"curve {series}", about, prints
                     )
@@ -173,8 +171,8 @@ class Work:
 
     def _sweep(self, cell: Cell, ranked: Scores, by: str) -> CellResult:
         s, model = self.settings, self.bench.model(cell.model)
-        tested, kinds = self.tasks[cell.model, cell.task][1], tuple(cell.settings["controls"])
-        rows = most_rows(len(s.k) or s.points, len(kinds), s.draws) * len(tested)
+        tested = self.tasks[cell.model, cell.task][1]
+        rows = most_rows(len(s.k) or s.points, len(s.controls), s.draws, self._control_points) * len(tested)
         with progress(cell.label, rows, show=self.bench.progress) as advance:
             found = sweep(
                 model,
@@ -185,8 +183,9 @@ class Work:
                 metric=s.metric,
                 # The ends are always there: they are known, and the ratio is read between them.
                 k=[0, *s.k, len(model.heads())] if s.k else None,
-                controls=kinds,
+                controls=s.controls,
                 draws=s.draws,
+                control_points=self._control_points,
                 by=by,
                 threshold=s.threshold,
                 points=s.points,
@@ -242,6 +241,8 @@ class Work:
                     threshold=self.settings.threshold,
                     defined=bool(first["defined"] and second["defined"]),
                     paired=first["examples"] == second["examples"],
+                    groups=self._groups(cell, role),
+                    other_groups=self._groups(cell, other_role),
                     seed=self.settings.seed,
                 )
                 about = {"series": series, "by": first["by"], "compared": f"{role}/{other_role}"}
@@ -249,6 +250,10 @@ class Work:
         if ratios:
             tables["ratios"] = pd.DataFrame(ratios).assign(threshold=self.settings.threshold)
         return CellResult(tables)
+
+    def _groups(self, cell: Cell, role: str) -> tuple[str | None, ...] | None:
+        """Of the examples behind a curve of the pair."""
+        return self.tasks[cell.settings["members"][role], cell.task][1].shared_groups()
 
 
 def _row_numbers(scores: Scores, numbers: np.ndarray) -> np.ndarray:

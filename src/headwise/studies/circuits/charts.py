@@ -20,7 +20,7 @@ def charts(tables: Tables) -> list[Chart]:
     for series in dict.fromkeys(sizes["series"]):
         made.append(
             explained_chart(
-                curves[(curves["order"] == series) | (curves["series"] == "random")],
+                curves[curves["order"] == series],
                 members=tables["members"],
                 ratios=ratios[ratios["series"] == series] if len(ratios) else None,
                 threshold=float(sizes["threshold"].iloc[0]),

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.constraints import Constraints, NotEmpty, Number, OneOf, Passes, check_settings
+from headwise.errors import HeadwiseError
 from headwise.scores.registry import check_method_options
-from headwise.studies.settings.resolve import StudySettings
+from headwise.studies.settings.resolve import METHOD, METRIC, REFERENCE, TASKS, StudySettings
 from headwise.sweeps.curve import check_threshold
-from headwise.sweeps.sweep import ACTIONS, CONTROLS
+from headwise.sweeps.sweep import ACTIONS, CONTROLS, DRAWS
 
 ROLES = ("dense", "sparse", "control")
 RANKINGS = ("signed", "absolute", "hinders")
@@ -28,6 +29,11 @@ class Pair:
     tasks: tuple[str, ...] = ()
     """By default the study's."""
 
+    CONSTRAINTS: ClassVar[Constraints] = {"tasks": TASKS}
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
     @property
     def members(self) -> dict[str, str]:
         """Role and model."""
@@ -40,6 +46,21 @@ class CircuitsSettings(StudySettings):
 
     REPLACES: ClassVar[dict[str, str]] = {"models": "pairs"}
     """Models given by flag take the place of a file's pairs."""
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "tasks": (NotEmpty("task"), TASKS),
+        "orders": (NotEmpty("order"), METHOD),
+        "by": (NotEmpty("ranking"), OneOf("ranking", lambda: RANKINGS)),
+        "action": OneOf("action", lambda: ACTIONS),
+        "threshold": Passes(check_threshold),
+        "n": Number(least=4),  # two halves, each with an interval
+        "metric": METRIC,
+        "reference": REFERENCE,
+        "k": Number(least=0),
+        "points": Number(least=3),
+        "controls": OneOf("control", lambda: CONTROLS),
+        "draws": Number(least=1),
+        "maps": Number(least=0),
+    }
 
     models: tuple[str, ...] = ()
     """One model; or a pair, the dense one first; or a pair and its dense control. By default smollm2."""
@@ -66,8 +87,9 @@ class CircuitsSettings(StudySettings):
     points: int = 21
     """Most numbers of heads that are measured along a curve."""
     controls: tuple[str, ...] = CONTROLS
-    """Orders to compare with: `random`, and `random_layer`, which visits the layers as the order does."""
-    draws: int = 1
+    """Heads to compare with: `random`, and `random_layer`, as many from each layer as the order's first k have there;
+    never one of the order's first k."""
+    draws: int = DRAWS
     """Of each control."""
     maps: int = 4
     """Heads of each order whose attention is drawn."""
@@ -84,6 +106,7 @@ class CircuitsSettings(StudySettings):
                     f"models are {', '.join(self.models)} and pairs name {', '.join(members)}; give models or pairs"
                 )
             object.__setattr__(self, "models", members)
+            self._check()
             return
         models = self.models or ("smollm2",)
         if len(models) > len(ROLES):
@@ -94,6 +117,19 @@ class CircuitsSettings(StudySettings):
         object.__setattr__(self, "models", models)
         named: dict[str, Any] = dict(zip(ROLES, models, strict=False))
         object.__setattr__(self, "pairs", (Pair(**named),))
+        self._check()
+
+    def _check(self) -> None:
+        """A mistake should end the run before it begins."""
+        super().__post_init__()
+        check_method_options(self.method_options, self.orders)
+        for pair in self.pairs:
+            names = list(pair.members.values())
+            if len(set(names)) < len(names):
+                raise HeadwiseError(f"a pair names {names[0]!r} twice; its models must differ")
+        panels = [(number, task) for number, _, task in self.panels()]
+        if len(set(panels)) < len(panels):
+            raise HeadwiseError("a task is named twice; expected each task once per pair")
 
     def panels(self) -> Iterator[tuple[int, Pair, str]]:
         """(number of the pair, pair, task) of all that is compared."""
@@ -106,25 +142,3 @@ class CircuitsSettings(StudySettings):
         return list(
             dict.fromkeys((m, task) for _, pair, task in self.panels() for m in pair.members.values())
         )
-
-
-def check(settings: CircuitsSettings) -> None:
-    """A mistake should end the run before it begins."""
-    check_method_options(settings.method_options, settings.orders)
-    choices = (("ranking", settings.by, RANKINGS), ("control", settings.controls, CONTROLS))
-    for what, given, valid in (*choices, ("action", (settings.action,), ACTIONS)):
-        for name in given:
-            if name not in valid:
-                raise unknown(what, name, valid)
-    for pair in settings.pairs:
-        names = list(pair.members.values())
-        if len(set(names)) < len(names):
-            raise HeadwiseError(f"a pair names {names[0]!r} twice; its models must differ")
-    if settings.n < 4:
-        raise HeadwiseError(f"n is {settings.n}; two halves with an interval each need at least 4 examples")
-    check_threshold(settings.threshold)
-    if settings.points < 3 or settings.draws < 1 or settings.maps < 0:
-        raise HeadwiseError("expected at least 3 points, 1 draw of each control and 0 maps")
-    panels = [(number, task) for number, _, task in settings.panels()]
-    if not settings.orders or not settings.by or len(set(panels)) < len(panels):
-        raise HeadwiseError("expected at least one order and one ranking, and each task once per pair")

@@ -18,16 +18,17 @@ from headwise.runs import RunFolder, execute, read_table
 from headwise.studies.base import register
 from headwise.studies.circuits.cells import Work
 from headwise.studies.circuits.charts import charts
-from headwise.studies.circuits.settings import CircuitsSettings, check
+from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.figures import save_figures
 from headwise.studies.workbench import Workbench
+from headwise.sweeps.sweep import DRAWS
 
 log = logging.getLogger("headwise")
 
 # Counted in forward rows per example of a half: ranking about 22 (5 slopes, each with its reference), a curve
-# points + 8, controls 6 per draw. Two models on the four tasks (116 tokens over one example of each) are then
-# about 290,000 tokens, and 65,000 with `quick`; two cores do some 500 a second.
-QUICK = {"n": 12, "points": 11, "draws": 1}
+# points + 8, controls 7 per draw (4 with `quick`). Two models on the four tasks (116 tokens over one example of each)
+# are then about 560,000 tokens, and 85,000 with `quick`; two cores do some 500 a second.
+QUICK = {"n": 12, "points": 11, "draws": DRAWS}
 """The most of each with `quick`, which also leaves out the layer-matched control."""
 
 
@@ -37,7 +38,6 @@ QUICK = {"n": 12, "points": 11, "draws": 1}
     settings=CircuitsSettings,
 )
 def carry_out(settings: CircuitsSettings, bench: Workbench, folder: RunFolder) -> None:
-    check(settings)
     if settings.quick:
         settings = replace(settings.at_most(**QUICK), controls=settings.controls[:1])
     work = Work(settings, bench)

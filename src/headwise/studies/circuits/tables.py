@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,15 @@ def ratio_row(
     threshold: float,
     defined: bool,
     paired: bool,
+    groups: Sequence[str | None] | None = None,
+    other_groups: Sequence[str | None] | None = None,
     seed: int,
 ) -> dict[str, Any]:
     """How many times more heads the first model needs than the other, with the interval over examples.
 
     Each takes the rows of `examples` of one curve from no heads to all. Paired: both curves are measured on the
     same examples, so both are resampled alike; otherwise each on its own. NaN unless both curves are `defined`.
+    groups, other_groups: of the examples, in the order of their numbers; whole groups are resampled.
     """
     row: dict[str, Any] = {
         "resampling": "paired" if paired else "independent",
@@ -63,8 +67,10 @@ def ratio_row(
             heads_needed(k, gains.mean(1) / whole.mean(), threshold, stays=stays) for k, gains, whole in both
         ]
         resampled = [
-            resampled_needs(*curve, threshold, stays=stays, seed=seed if paired else seed + place)
-            for place, curve in enumerate(both)
+            resampled_needs(
+                *curve, threshold, stays=stays, groups=together, seed=seed if paired else seed + place
+            )
+            for place, (curve, together) in enumerate(zip(both, (groups, other_groups), strict=True))
         ]
         (first, second), (lo, hi) = map(float, needed), stats.interval(resampled[0] / resampled[1])
         if not defined:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from headwise.constraints import Constraints, Number, check_settings
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Scores
 from headwise.model.model import Model
@@ -27,7 +28,7 @@ from headwise.studies.contrast.charts import charts
 from headwise.studies.contrast.findings import kept_and_lost
 from headwise.studies.figures import save_figures
 from headwise.studies.roles.tables import gate_rows, objective_rows
-from headwise.studies.settings.resolve import StudySettings, plain
+from headwise.studies.settings.resolve import REFERENCE, TASKS, StudySettings, plain
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
 
@@ -35,6 +36,8 @@ from headwise.tasks import Task
 @dataclass(frozen=True, kw_only=True)
 class PairSettings:
     """Two behaviours on the same material."""
+
+    CONSTRAINTS: ClassVar[Constraints] = {"keep": TASKS, "lose": TASKS}
 
     keep: str
     """A task that should stay as it is: a built-in name, a file, or hub:owner/name."""
@@ -45,10 +48,20 @@ class PairSettings:
     lose_options: dict[str, Any] = field(default_factory=dict)
     """The same for the other side."""
 
+    def __post_init__(self) -> None:
+        check_settings(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ContrastSettings(StudySettings):
     """Settings of the study `contrast`."""
+
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "n": Number(least=2),
+        "seeds": Number(least=1),
+        "floor": Number(),
+        "reference": REFERENCE,
+    }
 
     pairs: dict[str, PairSettings] = field(default_factory=dict)
     """Pairs of tasks by name; best in a study file."""

@@ -58,7 +58,8 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
     """How far the heads of each two abilities are the same, one matrix per method.
 
     `table` holds the rows of `overlap` of one model. A number is the Jaccard index of the two sets of heads
-    before the elbow; the number of heads stands beside the ability's name.
+    before the elbow. Beside the ability's name stand how many these are and, for a score with a sign, how many heads
+    have q < .05: a head before the elbow need not be told from 0.
     """
     methods = list(dict.fromkeys(table["method"]))
     abilities = list(dict.fromkeys(table["task"]))
@@ -70,9 +71,9 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
         values = (
             part.pivot(index="task", columns="other", values="jaccard").loc[abilities, abilities].to_numpy()
         )
-        heads = part.drop_duplicates("task").set_index("task")["heads"]
+        counts = _counts(part)
         words = np.array([[_short(value) for value in row] for row in values])
-        names = [f"{ability} ({heads[ability]})" for ability in abilities]
+        names = [f"{ability} ({counts[ability]})" for ability in abilities]
         panels.append(
             Panel(
                 title=str(method),
@@ -81,12 +82,14 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
                 y=Axis(limits=(count - 0.5, -0.5), ticks=range(count), names=names),
             )
         )
-    columns = ["method", "task", "other", "jaccard", "by_chance", "heads", "other_heads"]
+    columns = ["method", "task", "other", "jaccard", "by_chance", "heads", "other_heads", "significant"]
+    model = table["model"].iloc[0]
     return Chart(
-        name=f"overlap-{file_name(table['model'].iloc[0])}",
-        title=f"Heads that abilities share, {table['model'].iloc[0]} (in brackets: heads)",
+        name=f"overlap-{file_name(model)}",
+        title=f"Heads that abilities share, {model} (in brackets: heads before the elbow; with q < .05)",
         panels=panels,
-        caption="Of the heads before the elbow: shared ones over all in either list.",
+        caption="Of the heads before the elbow: shared ones over all in either list. A head before the elbow need not "
+        "be told from 0; `significant` counts those with q < .05.",
         size=(1.9 + (0.42 * count + 1.6) * len(methods) + 0.8, 0.42 * count + 2.0),
         columns=len(methods),
         page_columns=2,
@@ -94,6 +97,15 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
         height=460,
         table=table[[name for name in columns if name in table]],
     )
+
+
+def _counts(part: pd.DataFrame) -> dict[str, str]:
+    """Of each ability the heads before the elbow and, where there is a test, those with q < .05."""
+    counts = {}
+    for row in part.drop_duplicates("task").to_dict("records"):
+        tested = row.get("significant")
+        counts[row["task"]] = f"{row['heads']}" + ("" if tested is None or pd.isna(tested) else f"; {tested}")
+    return counts
 
 
 def _short(value: float) -> str:

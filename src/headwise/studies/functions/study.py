@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from headwise import stats
+from headwise.constraints import Constraints, NotEmpty, Number
 from headwise.heads import Scores
 from headwise.progress import progress
 from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
@@ -27,9 +28,14 @@ from headwise.studies.base import register
 from headwise.studies.figures import save_figures
 from headwise.studies.functions.charts import charts
 from headwise.studies.functions.findings import READABLE
-from headwise.studies.functions.tables import agreement_rows, overlap_rows, scores_fingerprint
+from headwise.studies.functions.tables import (
+    agreement_rows,
+    overlap_rows,
+    scores_fingerprint,
+    significant_heads,
+)
 from headwise.studies.score.study import example_table
-from headwise.studies.settings.resolve import StudySettings
+from headwise.studies.settings.resolve import METHOD, METRIC, REFERENCE, TASKS, StudySettings
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
 
@@ -42,6 +48,16 @@ EVERY = "all"
 @dataclass(frozen=True, kw_only=True)
 class FunctionsSettings(StudySettings):
     """Settings of the study `functions`."""
+
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "tasks": TASKS,
+        "methods": (NotEmpty("method"), METHOD),
+        "limit": Number(least=1),
+        "n": Number(least=1),
+        "metric": METRIC,
+        "reference": REFERENCE,
+        "answer_tokens": Number(least=1),
+    }
 
     tasks: tuple[str, ...] = ()
     """Built-in names, files (CogQA, or your own with labels), or hub:owner/name; `abilities` by default. An
@@ -68,8 +84,6 @@ class FunctionsSettings(StudySettings):
 
 @register("functions", question="Which heads serve which ability?", settings=FunctionsSettings)
 def carry_out(settings: FunctionsSettings, bench: Workbench, folder: RunFolder) -> None:
-    for name in settings.methods:
-        method(name)  # an unknown one should end the run before it begins
     if settings.quick:
         settings = settings.at_most(n=QUICK)
     by_model = {}
@@ -177,17 +191,24 @@ def _tables(scores: Scores, seed: int, places: np.ndarray) -> dict[str, pd.DataF
     examples = example_table(scores)
     examples["example"] = places.astype(np.int32)[examples["example"].to_numpy()]
     count = elbow_count(scores.values)
-    stable = stats.stability(scores.examples, count, seed=seed, absolute=True) if count else float("nan")
+    stable = float("nan")
+    if count:
+        stable = stats.stability(scores.examples, count, groups=scores.groups, seed=seed, absolute=True)
     elbow = {
         "model": scores.model,
         "task": scores.task,
         "method": scores.method,
         "heads": count,
         "of": len(heads),
+        "significant": significant_heads(table),
         "stability": stable,
         "n": scores.n,
     }
-    return {"scores": table, "examples": examples, "elbows": pd.DataFrame([elbow])}
+    return {
+        "scores": table,
+        "examples": examples,
+        "elbows": pd.DataFrame([elbow]).astype({"significant": "Int32"}),
+    }
 
 
 def _places(scores: Scores, tasks: dict[str, Task], label: str) -> np.ndarray:

@@ -19,11 +19,18 @@ def elbow_heads(part: pd.DataFrame) -> set[Head]:
     return set(ranked(heads_of(part), scores, "absolute")[: elbow_count(np.abs(scores))])
 
 
+def significant_heads(part: pd.DataFrame) -> int | None:
+    """How many heads of one map have q < .05; None for a score without a sign, which has no test."""
+    q = part["q"].to_numpy(dtype=float)
+    return None if np.isnan(q).all() else int((q < 0.05).sum())
+
+
 def overlap_rows(scores: pd.DataFrame) -> pd.DataFrame:
     """A row per method and pair of abilities: Jaccard index of their elbow heads, beside that of chance."""
     rows = []
     for (model, method), table in scores.groupby(["model", "method"], sort=False):
         sets = {task: elbow_heads(part) for task, part in table.groupby("task", sort=False)}
+        tested = {task: significant_heads(part) for task, part in table.groupby("task", sort=False)}
         total = len(table) // len(sets)
         for a in sets:
             for b in sets:
@@ -41,10 +48,11 @@ def overlap_rows(scores: pd.DataFrame) -> pd.DataFrame:
                         "by_chance": np.nan if a == b or not together else shared / together,
                         "heads": len(sets[a]),
                         "other_heads": len(sets[b]),
+                        "significant": tested[a],
                         "of": total,
                     }
                 )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).astype({"significant": "Int32"}) if rows else pd.DataFrame(rows)
 
 
 def agreement_rows(scores: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ serve the writing of text rather than the ability.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -50,10 +50,9 @@ def _cross(plans: dict[str, Plan], cell: Cell) -> CellResult:
         about = {**plan.about(label, f"heads of {owner}", k), "heads_of": owner}
         written.append(point_tables([several], full, test, judge, about, plan.settings.seed)["texts"])
         for metric, values in judge.values(several, full, test).items():
-            lo, hi = stats.bootstrap_mean(values[:, None], seed=plan.settings.seed)
-            less = stats.bootstrap_difference(
-                values[:, None], before[metric][:, None], seed=plan.settings.seed
-            )
+            how: dict[str, Any] = {"groups": test.shared_groups(), "seed": plan.settings.seed}
+            lo, hi = stats.bootstrap_mean(values[:, None], **how)
+            less = stats.bootstrap_difference(values[:, None], before[metric][:, None], **how)
             rows.append(
                 {
                     "model": plan.shown,

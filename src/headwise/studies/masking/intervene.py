@@ -19,7 +19,7 @@ import pandas as pd
 
 from headwise import stats
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads import Head
+from headwise.heads import Head, head_list
 from headwise.heads.controls import random_heads
 from headwise.model.generation.generate import generate
 from headwise.model.outputs.directions import Directions, directions
@@ -41,7 +41,7 @@ Write = Callable[[list[str]], list[str]]
 def intervene(
     model: Model,
     task: Task,
-    heads: Sequence[Head],
+    heads: Head | str | Sequence[Head | str],
     kind: str = "amplify",
     strengths: Sequence[float] = (),
     *,
@@ -59,6 +59,7 @@ def intervene(
     if kind not in KINDS:
         raise unknown("intervention", kind, KINDS)
     strengths = tuple(strengths) or STRENGTHS[kind]
+    heads = head_list(heads)
     find, test = task.halves()
     judge = Judge(accuracy_metric(accuracy, test), "chrf", answer)
 
@@ -69,7 +70,8 @@ def intervene(
     after = generate(model, prompts(test), max_new_tokens=max_new_tokens, **options).texts
     full = write(prompts(test))
     values = np.stack([judge.right(texts, test, full) for texts in after])[:, None]  # S, 1, E
-    return intervention_rows(kind, strengths, judge.right(full, test, full), values, seed)
+    before = judge.right(full, test, full)
+    return intervention_rows(kind, strengths, before, values, seed, test.shared_groups())
 
 
 def variants(
@@ -115,14 +117,19 @@ def contrast(model: Model, find: Task, judge: Judge, write: Write) -> Directions
 
 
 def intervention_rows(
-    kind: str, strengths: Sequence[float], before: np.ndarray, after: np.ndarray, seed: int
+    kind: str,
+    strengths: Sequence[float],
+    before: np.ndarray,
+    after: np.ndarray,
+    seed: int,
+    groups: Sequence[str | None] | None = None,
 ) -> pd.DataFrame:
-    """Rows from right answers before `[E]` and after `[S, R, E]`."""
-    low, high = stats.bootstrap_mean(before[:, None], seed=seed)
+    """Rows from right answers before `[E]` and after `[S, R, E]`; groups `[E]` of the examples, if some share one."""
+    low, high = stats.bootstrap_mean(before[:, None], groups=groups, seed=seed)
     rows = []
     for strength, values in zip(strengths, after, strict=True):
-        lo, hi = stats.bootstrap_crossed(values, seed=seed)
-        less, more = stats.bootstrap_crossed(values - before, seed=seed)
+        lo, hi = stats.bootstrap_crossed(values, groups=groups, seed=seed)
+        less, more = stats.bootstrap_crossed(values - before, groups=groups, seed=seed)
         rows.append(
             {
                 "kind": kind,
@@ -189,7 +196,8 @@ def _intervene(plans: dict[str, Plan], cell: Cell) -> CellResult:
     before = judge.right(full, test, full)
     tables = []
     for series, own in (("top", values[:, :1]), ("random", values[:, 1:])):
-        rows = intervention_rows(kind, strengths, before, own, plan.settings.seed)
+        groups = test.shared_groups()
+        rows = intervention_rows(kind, strengths, before, own, plan.settings.seed, groups)
         about = {"model": plan.shown, "task": label, "series": series, "k": len(sets[0])}
         tables.append(pd.DataFrame(about, index=rows.index).join(rows).assign(metric=ACCURACY))
     return CellResult({"interventions": pd.concat(tables, ignore_index=True)})

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.constraints import Constraints, Number, OneOf
+from headwise.errors import unknown
 from headwise.heads import Scores
-from headwise.model.measure.references import POSITIONS
-from headwise.progress import progress
-from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
+from headwise.metrics.text.registry import text_metrics
+from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.scores import method, score
+from headwise.scores.registry import check_option_values
 from headwise.studies.base import register
 from headwise.studies.figures import save_figures
 from headwise.studies.masking.charts import charts
@@ -28,11 +29,12 @@ from headwise.studies.masking.cross import cross_cells
 from headwise.studies.masking.intervene import KINDS, intervention_cells
 from headwise.studies.masking.plan import Plan
 from headwise.studies.masking.samples import sample_cells
-from headwise.studies.masking.texts import AUTO, point_tables
+from headwise.studies.masking.texts import ANSWERS, AUTO, point_tables
 from headwise.studies.score.study import example_table
-from headwise.studies.settings.resolve import StudySettings
+from headwise.studies.settings.resolve import METHOD, METRIC, POSITIONS, TASKS, StudySettings
 from headwise.studies.workbench import Workbench
 
+RANKINGS = ("signed", "absolute", "hinders")
 QUICK = {"n": 10, "new_tokens": 8}
 """Most of each with `quick`, which also takes fewer K."""
 BAR = 0.5
@@ -42,6 +44,28 @@ BAR = 0.5
 @dataclass(frozen=True, kw_only=True)
 class MaskingSettings(StudySettings):
     """Settings of the study `masking`."""
+
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "tasks": TASKS,
+        "limit": Number(least=1),
+        "n": Number(least=2),
+        "k": Number(least=1),
+        "method": METHOD,
+        "metric": METRIC,
+        "order_by": OneOf("order_by", lambda: RANKINGS),
+        "draws": Number(least=1),
+        "layer_matched": Number(least=1),
+        "scale": Number(least=0),
+        "positions": POSITIONS,
+        "new_tokens": Number(least=1),
+        "accuracy": OneOf("text metric", lambda: (AUTO, *text_metrics())),
+        "answer": OneOf("answer", lambda: ANSWERS),
+        "similarity": OneOf("text metric", text_metrics),
+        "cross_k": Number(least=1),
+        "intervene": OneOf("intervention", lambda: KINDS),
+        "intervene_k": Number(least=1),
+        "strengths": Number(),
+    }
 
     tasks: tuple[str, ...] = ()
     """Built-in names, files (CogQA, or your own with labels), or hub:owner/name; `abilities` by default."""
@@ -97,18 +121,11 @@ class MaskingSettings(StudySettings):
     """Gates to try for `amplify`, α for `shift`."""
 
     def __post_init__(self) -> None:
-        _check(self)
-
-
-def _check(settings: MaskingSettings) -> None:
-    for name, least in (("n", 2), ("draws", 1), ("new_tokens", 1)):
-        if getattr(settings, name) < least:
-            raise HeadwiseError(f"{name} is {getattr(settings, name)}; expected at least {least}")
-    if settings.positions not in POSITIONS:
-        raise unknown("positions", settings.positions, POSITIONS)
-    for kind in (*settings.intervene, *settings.strengths):
-        if kind not in KINDS:
-            raise unknown("intervention", kind, KINDS)
+        super().__post_init__()
+        for kind in self.strengths:
+            if kind not in KINDS:
+                raise unknown("intervention", kind, KINDS)
+        _check_method(self)
 
 
 @register(
@@ -117,7 +134,6 @@ def _check(settings: MaskingSettings) -> None:
     settings=MaskingSettings,
 )
 def carry_out(settings: MaskingSettings, bench: Workbench, folder: RunFolder) -> None:
-    _check_method(settings)
     if settings.quick:
         settings = settings.at_most(**QUICK)
     plans = [Plan(settings, bench, name) for name in settings.models]
@@ -147,8 +163,7 @@ def _check_method(settings: MaskingSettings) -> None:
     for option in settings.method_options:
         if option not in options:
             raise unknown(f"option of method {settings.method!r}", option, options)
-    if settings.order_by not in (None, "signed", "absolute", "hinders"):
-        raise unknown("order_by", str(settings.order_by), ("signed", "absolute", "hinders"))
+    check_option_values(settings.method, settings.method_options)
 
 
 def _first(plans: dict[str, Plan], cell: Cell) -> CellResult:

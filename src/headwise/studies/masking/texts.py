@@ -103,16 +103,17 @@ def point_tables(
     `about`: model, task, series, action, k. A curve's row has the mean over draws and examples and its
     bootstrap interval over both; with several draws, each has a row of its own beneath.
     """
+    groups = task.shared_groups()
     judged = [judge.values(written, full, task) for written in texts]
     curves, examples = [], []
     for metric in judged[0]:
         values = np.stack([one[metric] for one in judged])  # R, E
-        lo, hi = stats.bootstrap_crossed(values, seed=seed)
+        lo, hi = stats.bootstrap_crossed(values, groups=groups, seed=seed)
         shared = {**about, "metric": metric, "n": values.shape[1]}
         curves.append(
             {**shared, "value": values.mean(), "lo": lo, "hi": hi, "draw": None, "draws": len(values)}
         )
-        lows, highs = stats.bootstrap_mean(values.T, seed=seed)
+        lows, highs = stats.bootstrap_mean(values.T, groups=groups, seed=seed)
         for draw, own in enumerate(values):
             if len(values) > 1:
                 curves.append(
@@ -127,6 +128,7 @@ def point_tables(
                 )
             examples += [
                 {**about, "draw": draw, "metric": metric, "example": e, "value": value}
+                | ({} if groups is None else {"group": groups[e]})
                 for e, value in enumerate(own)
             ]
     written = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -50,7 +50,7 @@ def answer_rows(
         )
     texts, truncated = written.texts[0], written.truncated[0]
     right, parsed = judged(texts, truncated, problems.gold, metric)
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "condition": condition.name,
             "copies": np.int32(condition.copies),
@@ -68,6 +68,9 @@ def answer_rows(
             "written": np.array([len(ids) for ids in written.tokens[0]], dtype=np.int32),
         }
     )
+    if problems.groups is not None:
+        table["group"] = np.array(problems.groups, dtype=object)
+    return table
 
 
 def judged(
@@ -89,17 +92,22 @@ def judged(
 def answers_fingerprint(answers: pd.DataFrame) -> str:
     """A hash of everything that accuracy and comparisons are computed from."""
     columns = ["condition", "copies", "seed", "problem", "right", "truncated", "parsed"]
+    columns += ["group"] if _grouped(answers) else []
     return hashlib.sha256(answers[columns].to_csv(index=False).encode()).hexdigest()[:16]
 
 
 def summary_tables(answers: pd.DataFrame, baseline: str, seed: int) -> dict[str, pd.DataFrame]:
     """Accuracy of each condition and its comparison with the baseline, for one model on one set of problems."""
     names = list(dict.fromkeys(answers["condition"]))
+    groups = None
+    if _grouped(answers):
+        by_problem = answers.drop_duplicates("problem").sort_values("problem")["group"]
+        groups = [None if pd.isna(name) else name for name in by_problem]
     right = {name: _right(answers[answers["condition"] == name]) for name in names}
     accuracy, curves = [], []
     for name in names:
         part = answers[answers["condition"] == name]
-        lo, hi = stats.bootstrap_mean(right[name].mean(1), seed=seed)
+        lo, hi = stats.bootstrap_mean(right[name].mean(1), groups=groups, seed=seed)
         accuracy.append(
             {
                 "condition": name,
@@ -128,7 +136,7 @@ def summary_tables(answers: pd.DataFrame, baseline: str, seed: int) -> dict[str,
     tables = {"accuracy": pd.DataFrame(accuracy), "curves": pd.DataFrame(curves)}
     others = [name for name in names if name != baseline]
     if baseline in right and others:
-        tables["comparisons"] = _comparisons(right, baseline, others, seed)
+        tables["comparisons"] = _comparisons(right, baseline, others, groups, seed)
     return tables
 
 
@@ -137,10 +145,23 @@ def _right(part: pd.DataFrame) -> np.ndarray:
     return part.pivot(index="problem", columns="seed", values="right").to_numpy(dtype=float)
 
 
-def _comparisons(right: dict[str, np.ndarray], baseline: str, others: list[str], seed: int) -> pd.DataFrame:
+def _grouped(answers: pd.DataFrame) -> bool:
+    """Whether problems share groups; another task of the run may have brought the column along, empty here."""
+    return "group" in answers and bool(answers["group"].notna().any())
+
+
+def _comparisons(
+    right: dict[str, np.ndarray],
+    baseline: str,
+    others: list[str],
+    groups: Sequence[str | None] | None,
+    seed: int,
+) -> pd.DataFrame:
     rows = []
     for name in others:
-        found = compare_paired(right[baseline], right[name], comparisons=len(others), seed=seed)
+        found = compare_paired(
+            right[baseline], right[name], groups=groups, comparisons=len(others), seed=seed
+        )
         row = {"condition": name, "baseline": baseline} | found._asdict()
         row["only_baseline"], row["only_condition"] = row.pop("only_a"), row.pop("only_b")
         rows.append(row)

@@ -21,9 +21,9 @@ from torch import nn
 from headwise import stats
 from headwise.heads import Head
 from headwise.model.arm.arm import arm
-from headwise.model.arm.mlp_gates import mlp_gates, watching_gates
+from headwise.model.arm.mlp_gates import mlp_gates, seen_gates
 from headwise.model.attention.attention import attention
-from headwise.model.forward.unembed import logits_at
+from headwise.model.forward.run import Pass
 from headwise.model.model import Model
 from headwise.model.tokens.spans import Located, aligned
 from headwise.studies.prompts.measures import (
@@ -59,11 +59,15 @@ def inner_tables(
     heads: Sequence[str] = (),
     profile_prompts: int = 1,
     arm_options: dict[str, Any] | None = None,
+    groups: Sequence[str | None] | None = None,
     seed: int = 0,
     batch_tokens: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Tables `moved`, `affine`, `activations` and `profiles` of one model; `prompts[condition][E]`."""
+    """Tables `moved`, `affine`, `activations` and `profiles` of one model; `prompts[condition][E]`.
+
+    groups `[E]`: of the problems, where some share one.
+    """
     names = [condition.name for condition in conditions]
     chosen = chosen_heads(model, heads)
     gates = mlp_gates(model)
@@ -83,10 +87,11 @@ def inner_tables(
         if advance:
             advance(1)
     numbers = {key: np.stack([one[key] for one in of_prompt]) for key in of_prompt[0]}  # E, C, …
+    how = {"groups": groups, "seed": seed}
     tables = {
-        "moved": _moved(model, names, baseline, numbers, seed),
-        "affine": _affine(model, names, baseline, numbers, seed),
-        "activations": _activations(names, baseline, numbers, seed),
+        "moved": _moved(model, names, baseline, numbers, how),
+        "affine": _affine(model, names, baseline, numbers, how),
+        "activations": _activations(names, baseline, numbers, how),
     }
     if not chosen and not len(tables["moved"]):
         chosen = model.heads()[:1]
@@ -152,11 +157,14 @@ def _look(
             keys=(0,),
             batch_tokens=batch_tokens,
         )
-        with torch.inference_mode(), watching_gates(gates, see), model.visiting(note):
-            # Not `model.logits`, which leaves out most of the last MLP.
-            logits_at(
-                model.hf, torch.tensor([prompt.ids], device=model.device), torch.zeros(1, 1, dtype=torch.long)
-            )
+        asked = Pass(
+            ids=torch.tensor([prompt.ids], device=model.device),
+            scored=torch.zeros(1, 1, dtype=torch.long),
+            heads=note,
+            modules=seen_gates(gates, see),
+        )
+        with torch.inference_mode():
+            model.run_whole(asked)  # `run` leaves out most of the last MLP
     rows = found.rows if len(picked) else found.rows[:, :0]
     return _Seen(found.profile, rows, [outputs[layer] for layer in sorted(outputs)], activations)
 
@@ -189,43 +197,43 @@ def _numbers(
 # ---- tables -----------------------------------------------------------------------------------------------
 
 
-def _mean(values: np.ndarray, name: str, seed: int) -> dict[str, np.ndarray]:
-    """Columns: the mean over prompts `[E, …]` and its interval, flattened."""
-    lo, hi = stats.bootstrap_mean(values, seed=seed)
+def _mean(values: np.ndarray, name: str, how: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Columns: the mean over prompts `[E, …]` and its interval, flattened; `how`: seed and groups of the bootstrap."""
+    lo, hi = stats.bootstrap_mean(values, **how)
     return {name: values.mean(0).ravel(), f"{name}_lo": lo.ravel(), f"{name}_hi": hi.ravel()}
 
 
 def _moved(
-    model: Model, names: Sequence[str], baseline: str, numbers: dict[str, np.ndarray], seed: int
+    model: Model, names: Sequence[str], baseline: str, numbers: dict[str, np.ndarray], how: dict[str, Any]
 ) -> pd.DataFrame:
     heads = model.heads()
     parts = []
     for place, name in enumerate(names):
         if name != baseline:
-            columns = _mean(numbers["moved"][:, place], "moved", seed)
-            columns |= _mean(numbers["on_inserted"][:, place], "on_inserted", seed)
-            columns |= _mean(numbers["profile_change"][:, place], "profile_change", seed)
+            columns = _mean(numbers["moved"][:, place], "moved", how)
+            columns |= _mean(numbers["on_inserted"][:, place], "on_inserted", how)
+            columns |= _mean(numbers["profile_change"][:, place], "profile_change", how)
             about = {"condition": name, "layer": [h.layer for h in heads], "head": [h.head for h in heads]}
             parts.append(pd.DataFrame(about | columns | {"n": len(numbers["moved"])}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def _affine(
-    model: Model, names: Sequence[str], baseline: str, numbers: dict[str, np.ndarray], seed: int
+    model: Model, names: Sequence[str], baseline: str, numbers: dict[str, np.ndarray], how: dict[str, Any]
 ) -> pd.DataFrame:
     layers = sorted(site.layer for site in model.reach.sites)
     parts = []
     for place, name in enumerate(names):
         if name != baseline:
             fits = numbers["fits"][:, place]  # E, L, 3
-            columns = _mean(fits[..., 0], "slope", seed) | _mean(fits[..., 1], "r2", seed)
+            columns = _mean(fits[..., 0], "slope", how) | _mean(fits[..., 1], "r2", how)
             columns |= {"r2_unchanged": fits[..., 2].mean(0)}
             parts.append(pd.DataFrame({"condition": name, "layer": layers} | columns | {"n": len(fits)}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def _activations(
-    names: Sequence[str], baseline: str, numbers: dict[str, np.ndarray], seed: int
+    names: Sequence[str], baseline: str, numbers: dict[str, np.ndarray], how: dict[str, Any]
 ) -> pd.DataFrame:
     parts = []
     blocks, base = numbers["blocks"][0], names.index(baseline)
@@ -234,8 +242,8 @@ def _activations(
             columns: dict[str, Any] = {"condition": name, "layer": blocks.astype(np.int32)}
             for kind in ("near_zero", "kurtosis"):
                 values = numbers[kind]
-                columns |= _mean(values[:, place], kind, seed)
-                columns |= _mean(values[:, place] - values[:, base], f"{kind}_change", seed)
+                columns |= _mean(values[:, place], kind, how)
+                columns |= _mean(values[:, place] - values[:, base], f"{kind}_change", how)
             parts.append(pd.DataFrame(columns | {"n": len(numbers["near_zero"])}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 

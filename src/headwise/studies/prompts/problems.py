@@ -46,10 +46,15 @@ class ProblemSet:
     joint: str
     stop: tuple[str, ...]
     max_new_tokens: int
+    groups: tuple[str | None, ...] | None = None
+    """Of the problems, where some share one."""
 
     @property
     def fingerprint(self) -> str:
-        text = json.dumps(asdict(self), ensure_ascii=True, sort_keys=True)
+        fields = asdict(self)
+        if self.groups is None:
+            del fields["groups"]
+        text = json.dumps(fields, ensure_ascii=True, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def prompts(self, model: Model, condition: Condition, most: int | None = None) -> list[Located]:
@@ -96,6 +101,7 @@ def problem_set(settings: PromptsSettings, source: str, model: Model) -> Problem
         joint=settings.joint,
         stop=_stops(settings, pairs, chat) if settings.stop is None else settings.stop,
         max_new_tokens=settings.max_new_tokens or (2 * longest + 16 if pairs else _OPEN_END),
+        groups=scored.shared_groups(),
     )
 
 

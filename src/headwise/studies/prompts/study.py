@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
-from headwise.errors import HeadwiseError, unknown
-from headwise.metrics.text.registry import text_metric
-from headwise.model.arm.arm import arm
-from headwise.progress import progress
-from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
+from headwise.constraints import Constraints, NotEmpty, Number, OneOf, Passes, check_settings
+from headwise.errors import HeadwiseError
+from headwise.heads import Head
+from headwise.metrics.text.registry import text_metric, text_metrics
+from headwise.model.arm.arm import MODES, arm
+from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.studies.base import register
 from headwise.studies.figures import save_figures
 from headwise.studies.prompts.answers import answer_rows, answers_fingerprint, summary_tables
@@ -26,7 +27,7 @@ from headwise.studies.prompts.attention import chosen_heads, inner_tables
 from headwise.studies.prompts.charts import charts
 from headwise.studies.prompts.findings import significance
 from headwise.studies.prompts.problems import ProblemSet, problem_set
-from headwise.studies.settings.resolve import StudySettings
+from headwise.studies.settings.resolve import TASKS, StudySettings
 from headwise.studies.workbench import Workbench
 from headwise.tasks.conditions import ARM, PLACES, Condition, conditions
 
@@ -38,6 +39,13 @@ QUICK = {"n": 20, "attention_prompts": 2, "samples": 1}
 class ArmSettings:
     """Of the condition `arm`; the paper tunes c and p1 for each model and task."""
 
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "c": Number(above=0),
+        "p1": Number(least=0, most=100),
+        "mode": OneOf("mode of arm", lambda: MODES),
+        "seed": Number(least=0),
+    }
+
     c: float = 0.13
     """How far from 0 an activation counts as small, in units of the spread."""
     p1: float = 99.5
@@ -47,10 +55,30 @@ class ArmSettings:
     seed: int = 0
     """Of the new values."""
 
+    def __post_init__(self) -> None:
+        check_settings(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PromptsSettings(StudySettings):
     """Settings of the study `prompts`."""
+
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "tasks": TASKS,
+        "n": Number(least=1),
+        "conditions": NotEmpty("condition"),
+        "lengths": Number(least=1),
+        "place": OneOf("place", lambda: PLACES),
+        "shots": Number(least=0),
+        "max_new_tokens": Number(least=1),
+        "temperature": Number(least=0),
+        "top_p": Number(above=0, most=1),
+        "samples": Number(least=1),
+        "metric": OneOf("text metric", text_metrics),
+        "heads": Passes(Head.parse),
+        "attention_prompts": Number(least=0),
+        "profile_prompts": Number(least=1),
+    }
 
     tasks: tuple[str, ...] = ()
     """Built-in names or files (GSM8K, MATH-500, your own); `word_problems` by default."""
@@ -104,6 +132,15 @@ class PromptsSettings(StudySettings):
     """Profiles are those of the first problem, or the mean over so many."""
     arm: ArmSettings = field(default_factory=ArmSettings)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        conditions(self.conditions, self.fillers, self.lengths)
+        if self.place == "end" and self.profile_prompts > 1:
+            raise HeadwiseError(
+                "with place=end every problem has its inserted tokens elsewhere, so profiles cannot be averaged by "
+                "position; use profile_prompts=1"
+            )
+
 
 @register(
     "prompts",
@@ -132,22 +169,6 @@ def _checked(settings: PromptsSettings) -> PromptsSettings:
     """The settings as they are meant, or an error before anything is loaded."""
     if settings.quick:
         settings = settings.at_most(**QUICK)
-    if settings.place not in PLACES:
-        raise unknown("place", settings.place, PLACES)
-    if settings.place == "end" and settings.profile_prompts > 1:
-        raise HeadwiseError(
-            "with place=end every problem has its inserted tokens elsewhere, so profiles cannot be averaged by "
-            "position; use profile_prompts=1"
-        )
-    if (
-        settings.samples < 1
-        or settings.n < 1
-        or settings.attention_prompts < 0
-        or settings.profile_prompts < 1
-    ):
-        raise HeadwiseError(
-            "n, samples and profile_prompts must be at least 1, and attention_prompts at least 0"
-        )
     if settings.samples > 1 and settings.temperature == 0:
         raise HeadwiseError(
             f"samples is {settings.samples}, but greedy decoding gives the same answer each time; set a temperature, "
@@ -258,6 +279,7 @@ class _Work:
                 heads=given.heads,
                 profile_prompts=given.profile_prompts,
                 arm_options=vars(given.arm),
+                groups=None if problems.groups is None else problems.groups[:most],
                 seed=given.seed,
                 batch_tokens=given.batch_tokens,
                 advance=advance,

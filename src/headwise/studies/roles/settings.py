@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from headwise.constraints import Constraints, NotEmpty, Number
 from headwise.errors import HeadwiseError
 from headwise.model.model import Model
 from headwise.scores.gates.fit import FitSettings
-from headwise.studies.settings.resolve import StudySettings
+from headwise.studies.settings.resolve import POSITIONS, REFERENCE, TASKS, StudySettings
 from headwise.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolesSettings(StudySettings):
     """Settings of the study `roles`."""
+
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "tasks": (NotEmpty("task"), TASKS),
+        "n": Number(least=2),
+        "held_out": Number(least=1),
+        "seeds": Number(least=1),
+        "ks": Number(least=0),
+        "reference": REFERENCE,
+        "positions": POSITIONS,
+        "random_sets": Number(least=0),
+    }
 
     tasks: tuple[str, ...] = ("syntax", "commonsense", "math")
     """Built-in names, files, or hub:owner/name."""
@@ -43,12 +55,8 @@ class RolesSettings(StudySettings):
     or by task: `{math: {length: short}}`."""
 
     def __post_init__(self) -> None:
-        if min(self.seeds, self.held_out) < 1 or self.random_sets < 0:
-            raise HeadwiseError(
-                f"seeds is {self.seeds}, held_out {self.held_out} and random_sets {self.random_sets}; expected at "
-                "least 1, 1 and 0"
-            )
-        if (self.ks and max(self.ks) < 1) or min(self.ks, default=0) < 0:
+        super().__post_init__()
+        if self.ks and max(self.ks) < 1:
             raise HeadwiseError(f"ks is {list(self.ks)}; expected numbers of heads, and at least one above 0")
 
 

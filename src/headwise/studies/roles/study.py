@@ -293,12 +293,13 @@ def _curves(settings: RolesSettings, bench: Workbench, place: _Place) -> CellRes
     y = both[:, :, :, 0] - both[:, :, :, 1]
     # With nothing ablated both sides are the same gates, so the difference is 0 by definition.
     y = np.concatenate([np.zeros_like(y[:, :, :1]), y], axis=2)
-    curves = tables.curve_rows(y, ks, settings.seed, place.about)
+    groups = tested_on.shared_groups()
+    curves = tables.curve_rows(y, ks, settings.seed, place.about, groups)
     order = pd.DataFrame([place.about | tables.expected_order(curves)])
     return CellResult(
         {
             "curves": curves,
-            "examples": tables.curve_examples(y, ks, seeds, place.numbers, place.about),
+            "examples": tables.curve_examples(y, ks, seeds, place.numbers, place.about, groups),
             "order": order,
         }
     )

@@ -159,8 +159,14 @@ def curve_gates(plus: np.ndarray, orders: dict[str, Order], ks: Sequence[int]) -
     return gates
 
 
-def curve_rows(values: np.ndarray, ks: Sequence[int], seed: int, about: dict[str, Any]) -> pd.DataFrame:
-    """The contract's curves from y `[S, roles, K, E]`.
+def curve_rows(
+    values: np.ndarray,
+    ks: Sequence[int],
+    seed: int,
+    about: dict[str, Any],
+    groups: Sequence[str | None] | None = None,
+) -> pd.DataFrame:
+    """The contract's curves from y `[S, roles, K, E]`; groups `[E]` of the examples, where some share one.
 
     `lo`, `hi`: 95 % by resampling seeds; `both_lo`, `both_hi`: seeds and examples, which is wider.
     A single seed has only the second.
@@ -171,7 +177,7 @@ def curve_rows(values: np.ndarray, ks: Sequence[int], seed: int, about: dict[str
     for r, role in enumerate(ROLES):
         for i, k in enumerate(ks):
             point = values[:, r, i]
-            both = stats.bootstrap_crossed(point, seed=seed) if k else (0.0, 0.0)
+            both = stats.bootstrap_crossed(point, groups=groups, seed=seed) if k else (0.0, 0.0)
             rows.append(
                 about
                 | {
@@ -192,7 +198,12 @@ def curve_rows(values: np.ndarray, ks: Sequence[int], seed: int, about: dict[str
 
 
 def curve_examples(
-    values: np.ndarray, ks: Sequence[int], seeds: Sequence[int], numbers: Sequence[int], about: dict[str, Any]
+    values: np.ndarray,
+    ks: Sequence[int],
+    seeds: Sequence[int],
+    numbers: Sequence[int],
+    about: dict[str, Any],
+    groups: Sequence[str | None] | None = None,
 ) -> pd.DataFrame:
     """The value of every example behind every point; `draw` is the seed."""
     parts = np.indices(values.shape).reshape(4, -1)
@@ -205,6 +216,8 @@ def curve_examples(
         "example": np.asarray(numbers, dtype=np.int32)[parts[3]],
         "value": values.ravel(),
     }
+    if groups is not None:
+        columns["group"] = np.array(groups, dtype=object)[parts[3]]
     return pd.DataFrame(about | columns)
 
 

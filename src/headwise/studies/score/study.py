@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
+from headwise.constraints import Constraints, NotEmpty, Number
 from headwise.errors import HeadwiseError
 from headwise.heads import Scores
 from headwise.progress import progress
@@ -18,7 +19,7 @@ from headwise.scores.registry import check_method_options
 from headwise.studies.base import register
 from headwise.studies.figures import save_figures
 from headwise.studies.score.charts import charts
-from headwise.studies.settings.resolve import StudySettings
+from headwise.studies.settings.resolve import METHOD, METRIC, POSITIONS, REFERENCE, TASKS, StudySettings
 from headwise.studies.workbench import Workbench
 
 QUICK = 16
@@ -28,6 +29,15 @@ QUICK = 16
 @dataclass(frozen=True, kw_only=True)
 class ScoreSettings(StudySettings):
     """Settings of the study `score`."""
+
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "tasks": (NotEmpty("task"), TASKS),
+        "methods": (NotEmpty("method"), METHOD),
+        "n": Number(least=1),
+        "metric": METRIC,
+        "reference": REFERENCE,
+        "positions": POSITIONS,
+    }
 
     tasks: tuple[str, ...] = ("ioi",)
     """Built-in names, files, or hub:owner/name."""
@@ -46,13 +56,14 @@ class ScoreSettings(StudySettings):
     method_options: dict[str, Any] = field(default_factory=dict)
     """Options of the method."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_method_options(self.method_options, self.methods)
+
 
 @register("score", question="Which heads matter for this task?", settings=ScoreSettings)
 def carry_out(settings: ScoreSettings, bench: Workbench, folder: RunFolder) -> None:
     n = min(settings.n, QUICK) if settings.quick else settings.n
-    check_method_options(
-        settings.method_options, settings.methods
-    )  # an unknown one ends the run before it begins
     cells = []
     called: dict[tuple[str, str], tuple[str, str]] = {}
     for model_name in settings.models:
@@ -128,5 +139,7 @@ def example_table(scores: Scores) -> pd.DataFrame:
             "value": values.ravel(),
         }
     )
+    if scores.groups is not None:
+        table["group"] = np.repeat(np.array(scores.groups, dtype=object), len(heads))
     # Where a method chose not to run an example there is no row, rather than a value that went missing.
     return table.dropna(subset=["value"]).reset_index(drop=True) if scores.own else table

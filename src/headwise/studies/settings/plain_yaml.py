@@ -1,20 +1,37 @@
-"""YAML from other people: plain values only, of bounded size, every key once.
+"""YAML from other people: plain values only, of bounded size, every key once, numbers read in one way.
 
-`yaml.safe_load` runs no code, but three things in it are traps: a few lines of aliases can stand for millions of
-values, the second of two equal keys wins without a word, and an odd number or date ends in an error of Python's.
+`yaml.safe_load` runs no code, but four things in it are traps: a few lines of aliases can stand for millions of
+values, the second of two equal keys wins without a word, an odd number or date ends in an error of Python's, and by
+YAML 1.1 `010` is 8, `1:30` is 90, `no` is false and `1e-3` is text. Here a number is what JSON calls one: digits
+without leading zeros, a fraction, an exponent; true and false are the only booleans, null and ~ are nothing, and all
+else is text. `010` is refused, because nobody can tell what was meant.
 """
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from typing import Any
 
+from headwise.constraints import LARGEST_NUMBER
 from headwise.errors import HeadwiseError
 
 MOST_VALUES = 20_000
 """Values that a text may stand for once its aliases are written out."""
 DEEPEST = 40
 """Lists and mappings inside one another."""
-LARGEST_NUMBER = 2**63
+_TAG = "tag:yaml.org,2002:"
+_WORDS = {
+    f"{_TAG}bool": re.compile(r"true|True|TRUE|false|False|FALSE"),
+    f"{_TAG}int": re.compile(r"[-+]?(0|[1-9][0-9]*)"),
+    f"{_TAG}float": re.compile(
+        r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+    ),
+    f"{_TAG}null": re.compile(r"~|null|Null|NULL|"),
+    f"{_TAG}merge": re.compile(r"<<"),
+}
+"""What an unquoted word is; the first that matches counts."""
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 
 
 def parse(text: str, where: str) -> Any:
@@ -22,7 +39,7 @@ def parse(text: str, where: str) -> Any:
     import yaml
 
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _loader()(text)
         try:
             node = loader.get_single_node()
             if node is None:
@@ -40,6 +57,40 @@ def parse(text: str, where: str) -> Any:
         raise HeadwiseError(f"{where} holds a value that cannot be read: {_short(error)}") from None
     _check_numbers(value, where)
     return value
+
+
+@cache
+def _loader() -> Any:
+    """PyYAML's safe loader with these words in place of those of YAML 1.1."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_yaml_float(self, node: Any) -> float:
+            text = self.construct_scalar(node).lower()
+            return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+
+    Loader.yaml_implicit_resolvers = {}
+    for tag, words in _WORDS.items():
+        Loader.add_implicit_resolver(tag, re.compile(f"^(?:{words.pattern})$"), None)
+    Loader.add_constructor(f"{_TAG}float", Loader.construct_yaml_float)
+    return Loader
+
+
+def _check_word(node: Any, where: str) -> None:
+    """A number with leading zeros is refused; so is a tag on a word that it does not fit (`!!int 0x10`)."""
+    if node.style is None and node.tag == f"{_TAG}str" and _LEADING_ZERO.fullmatch(node.value):
+        plain = re.sub(r"^([-+]?)0+(?=[0-9])", r"\1", node.value)
+        raise _at(
+            node,
+            where,
+            f"has {_short(node.value)}, a number with a leading zero; write {_short(plain)}, or put it in quotes if "
+            "it is text",
+        )
+    words = _WORDS.get(node.tag)
+    if words is not None and not words.fullmatch(node.value):
+        raise _at(
+            node, where, f"has {_short(node.value)} tagged as {node.tag.removeprefix(_TAG)}, which it is not"
+        )
 
 
 def _check(root: Any, where: str) -> None:
@@ -63,6 +114,8 @@ def _check(root: Any, where: str) -> None:
             total += sum(size(part, depth + 1) for pair in node.value for part in pair)
         elif isinstance(node, yaml.SequenceNode):
             total += sum(size(part, depth + 1) for part in node.value)
+        else:
+            _check_word(node, where)
         under_way.discard(id(node))
         if total > MOST_VALUES:
             raise _at(

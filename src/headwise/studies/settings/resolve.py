@@ -7,23 +7,76 @@ nearest valid one, a wrong type one that says what was expected.
 from __future__ import annotations
 
 import dataclasses
-import math
-import types
-import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from headwise.errors import HeadwiseError, shown, unknown
-from headwise.studies.settings.plain_yaml import LARGEST_NUMBER, parse
+from headwise.constraints import Constraints, NotEmpty, Number, OneOf, Passes, Written, build, check_settings
+from headwise.errors import HeadwiseError, shown
+from headwise.studies.settings.plain_yaml import parse
+
+__all__ = ["StudySettings", "assignments", "build", "plain", "read_yaml", "resolve"]
 
 Settings = TypeVar("Settings")
 Own = TypeVar("Own", bound="StudySettings")
 
 
+def _dtypes() -> Iterable[str]:
+    from headwise.model.load.load import DTYPES
+
+    return DTYPES
+
+
+def _references() -> Iterable[str]:
+    from headwise.model.measure.references import REFERENCES
+
+    return REFERENCES
+
+
+def _positions() -> Iterable[str]:
+    from headwise.model.measure.references import POSITIONS
+
+    return POSITIONS
+
+
+def _methods() -> Iterable[str]:
+    from headwise.scores.registry import methods
+
+    return methods()
+
+
+def _metrics() -> Iterable[str]:
+    from headwise.metrics import metrics
+
+    return metrics()
+
+
+def _task(source: str) -> None:
+    from headwise.tasks.opening import check_source
+
+    check_source(source)
+
+
+DEVICE = r"cpu|mps|meta|auto|(cuda|xpu|npu|hpu|mlu|musa)(:[0-9]+)?|mps:0|cpu:0"
+REFERENCE = OneOf("reference", _references)
+POSITIONS = OneOf("positions", _positions)
+METHOD = OneOf("method", _methods)
+METRIC = OneOf("metric", _metrics)
+TASKS = Passes(_task)
+"""Constraints that several studies share."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudySettings:
     """What every study can be told; a study adds fields of its own, and may give these other defaults."""
+
+    CONSTRAINTS: ClassVar[Constraints] = {
+        "models": NotEmpty("model"),
+        "seed": Number(least=0),
+        "device": Written(DEVICE, "cpu, cuda, cuda:1, mps or auto"),
+        "dtype": OneOf("dtype", _dtypes),
+        "batch_tokens": Number(least=1),
+    }
 
     models: tuple[str, ...] = ("smollm2",)
     """Bundled aliases, hub ids, folders or GGUF files; several are shown side by side."""
@@ -39,10 +92,15 @@ class StudySettings:
     """Most tokens in one forward pass."""
     compile: bool = False
     """On an accelerator: fuse small operations with torch.compile, which pays for large models and long runs."""
+    truncate: bool = False
+    """Cut prompts that are longer than a model was made for from the left; by default they are refused."""
     revision: str | None = None
     """Of models from the hub: a branch, a tag or a commit."""
     trust_remote_code: bool = False
     """Run code from the models' repositories."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def at_most(self: Own, **most: int) -> Own:
         """The same with none of these numbers larger than said; one that was not given becomes it. For `quick`."""
@@ -98,7 +156,7 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
     return values
 
 
-def assignments(pairs: typing.Iterable[str]) -> dict[str, Any]:
+def assignments(pairs: Iterable[str]) -> dict[str, Any]:
     """`["a.b=3"]` as nested values; the right side is read as YAML, so numbers, lists and true work."""
     nested: dict[str, Any] = {}
     for pair in pairs:
@@ -123,21 +181,6 @@ def assignments(pairs: typing.Iterable[str]) -> dict[str, Any]:
     return nested
 
 
-def build(kind: type[Settings], values: Mapping[str, Any], where: str = "") -> Settings:
-    """A settings dataclass from plain values, every key and type checked."""
-    hints = typing.get_type_hints(kind)
-    fields = {f.name for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
-    given: dict[str, Any] = {}
-    for key, value in values.items():
-        if key not in fields:
-            raise unknown(f"setting of {where.rstrip('.')!r}" if where else "setting", str(key), fields)
-        given[key] = _fit(value, hints[key], f"{where}{key}")
-    try:
-        return kind(**given)
-    except TypeError as error:
-        raise HeadwiseError(f"settings are incomplete: {error}") from None
-
-
 def plain(settings: Any) -> dict[str, Any]:
     """Resolved settings as plain values, for `run.json`."""
     return {f.name: _plain(getattr(settings, f.name)) for f in dataclasses.fields(settings)}
@@ -157,50 +200,3 @@ def _merge(values: dict[str, Any], layer: Mapping[str, Any]) -> None:
             _merge(values[key], value)
         else:
             values[key] = value
-
-
-def _fit(value: Any, hint: Any, where: str) -> Any:
-    """`value` as the type a field is annotated with, or an error."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return value
-    if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        problems = []
-        for option in arguments:
-            if option is not type(None):
-                try:
-                    return _fit(value, option, where)
-                except HeadwiseError as error:
-                    problems.append(error)
-        raise problems[0]
-    if origin is tuple:
-        items = value if isinstance(value, list | tuple) else [value]  # one item needs no brackets
-        return tuple(_fit(item, arguments[0], where) for item in items)
-    if origin in (dict, Mapping):
-        if not isinstance(value, Mapping):
-            raise _wrong(where, value, "a mapping of names to values")
-        return {str(k): _fit(v, arguments[1], f"{where}.{k}") for k, v in value.items()}
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise _wrong(where, value, "a mapping of settings")
-        return build(hint, value, f"{where}.")  # type: ignore[arg-type]
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    if isinstance(value, int) and hint is int and not -LARGEST_NUMBER <= value < LARGEST_NUMBER:
-        raise HeadwiseError(
-            f"setting {where!r} has {value.bit_length()} bits; expected a whole number of at most 64"
-        )
-    if isinstance(value, float) and hint is float and not math.isfinite(value):
-        raise _wrong(where, value, "a finite number")
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-        raise _wrong(where, value, names.get(hint, str(hint)))
-    return value
-
-
-def _wrong(where: str, value: Any, expected: str) -> HeadwiseError:
-    return HeadwiseError(f"setting {shown(where)} is {shown(value)}; expected {expected}")

@@ -8,11 +8,13 @@ each replay; random numbers follow torch's own generator, which a replay reads a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 from transformers import masking_utils
+
+from headwise.model.sites.patch import attribute
 
 log = logging.getLogger("headwise")
 
@@ -75,16 +77,10 @@ class Replay:
         self._graph = graph
 
 
-@contextmanager
-def _as_if_recording() -> Iterator[None]:
+def _as_if_recording() -> AbstractContextManager[None]:
     """transformers builds other masks while a stream is being recorded. It must build the same ones while warming up:
     compiled code that meets another mask is compiled again, which a recording does not survive."""
-    own = masking_utils.is_tracing
-    masking_utils.is_tracing = lambda *_: True
-    try:
-        yield
-    finally:
-        masking_utils.is_tracing = own
+    return attribute(masking_utils, "is_tracing", lambda *_: True)
 
 
 def _first_reason(error: BaseException) -> str:

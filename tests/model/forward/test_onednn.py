@@ -1,4 +1,4 @@
-"""Products by oneDNN and backward passes that remember less, against torch's own."""
+"""Products by oneDNN against torch's own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from torch.nn import functional
 
 import headwise as hw
 from headwise.metrics import metric
-from headwise.model.backward.remembered import remembering_less
-from headwise.model.forward import products
-from headwise.model.forward.products import faster_products, onednn_works
+from headwise.model.forward import onednn
+from headwise.model.forward.onednn import faster_products, onednn_works
 from headwise.model.measure.engine import Engine
 from headwise.model.verify.tiny import tiny_model
 from helpers import word_task
@@ -66,7 +65,7 @@ def test_only_frozen_plain_float32_layers_change_and_only_meanwhile():
 
 def test_without_onednn_the_model_runs_as_it_is(monkeypatch, tiny):
     expected = Engine(tiny, word_task(4), metric("mean_logprob")).gradients()
-    monkeypatch.setattr(products, "onednn_works", lambda: False)
+    monkeypatch.setattr(onednn, "onednn_works", lambda: False)
     found = Engine(tiny, word_task(4), metric("mean_logprob")).gradients()
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, abs=1e-6)
@@ -78,36 +77,8 @@ def test_gradients_of_many_families_are_those_of_the_model_as_it_is(word_tokeniz
     task = word_task(4, equal_length=False)
     values, slopes = Engine(model, task, metric("mean_logprob")).gradients()
     assert abs(slopes).max() > 1e-4
-    monkeypatch.setattr(products, "onednn_works", lambda: False)
-    monkeypatch.setattr("headwise.model.measure.engine.remembering_less", torch.enable_grad)
+    monkeypatch.setattr(onednn, "onednn_works", lambda: False)
+    monkeypatch.setattr("headwise.model.measure.engine.GRADIENT_RECOMPUTE", 0.0)
     expected = Engine(model, task, metric("mean_logprob")).gradients()
     assert values == pytest.approx(expected[0], abs=1e-5)
     assert slopes == pytest.approx(expected[1], abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    "act",
-    [functional.silu, functional.gelu, lambda a: functional.gelu(a, approximate="tanh"), torch.tanh],
-)
-def test_what_is_not_kept_is_computed_again_exactly(act):
-    a, b = (torch.randn(5, 7, requires_grad=True) for _ in range(2))
-    expected = torch.autograd.grad((act(a) * b).exp().sum(), (a, b))
-    with remembering_less():
-        value = (act(a) * b).exp().sum()
-    found = torch.autograd.grad(value, (a, b))
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize(
-    ("act", "kept"), [(functional.silu, False), (functional.gelu, False), (torch.tanh, True)]
-)
-def test_the_result_of_an_activation_may_be_overwritten_because_it_is_not_kept(act, kept):
-    a, b = (torch.randn(5, 7, requires_grad=True) for _ in range(2))
-    (expected,) = torch.autograd.grad((act(a) * b).sum(), b)
-    with remembering_less():
-        result = act(a)
-        product = result * b
-    result.data.zero_()  # behind autograd's back
-    (found,) = torch.autograd.grad(product.sum(), b)
-    assert torch.equal(found, expected) is not kept

@@ -1,7 +1,7 @@
 """Fewer and larger kernels on an accelerator.
 
 A norm in bfloat16 goes over its numbers in memory eight times where once would do, and beside such passes the matrix
-products of a large model wait. `Fused` has torch.compile join them. Norms, feed-forward parts and rotary embeddings
+products of a large model wait. `Compiled` has torch.compile join them. Norms, feed-forward parts and rotary embeddings
 are compiled each by themselves; attention, gates and hooks stay outside, so that nothing of ours is traced and no
 family needs to be known.
 """
@@ -21,6 +21,7 @@ from torch import nn
 
 from headwise.errors import first_line
 from headwise.model.sites.kinds import is_feed_forward, is_norm
+from headwise.model.sites.patch import attribute, replaced
 from headwise.model.sites.probe import probe_logits, rounding
 from headwise.model.sites.reach import Reach
 
@@ -31,7 +32,7 @@ _FORMS = 64
 """Most compiled forms of one function, for different numbers of rows and tokens; beyond it, torch runs it plainly."""
 
 
-class Fused:
+class Compiled:
     """The parts of one model that are compiled, and whether that works here."""
 
     def __init__(self, reach: Reach) -> None:
@@ -48,15 +49,16 @@ class Fused:
         """While this holds, the parts run in their compiled form."""
         import torch._dynamo  # takes a second
 
+        def compiled(part: nn.Module) -> Callable[..., Any]:
+            return MethodType(_compiled(type(part).forward, self.sizes), part)
+
         with ExitStack() as undo:
             undo.enter_context(torch._dynamo.config.patch(recompile_limit=_FORMS))
-            for part in self.parts:
-                part.forward = MethodType(_compiled(type(part).forward, self.sizes), part)
-                undo.callback(delattr, part, "forward")
+            undo.enter_context(replaced(self.parts, compiled))
             for family in self.families:
-                own = getattr(family, _ROTARY)
-                setattr(family, _ROTARY, _compiled(own, self.sizes))
-                undo.callback(setattr, family, _ROTARY, own)
+                undo.enter_context(
+                    attribute(family, _ROTARY, _compiled(getattr(family, _ROTARY), self.sizes))
+                )
             yield
 
     def _proven(self) -> bool:

@@ -12,10 +12,10 @@ import torch
 import headwise as hw
 from headwise.heads import Head, single_gates
 from headwise.metrics import metric
-from headwise.model.forward import fused
-from headwise.model.forward.fused import Fused
+from headwise.model.forward import compiled
+from headwise.model.forward.compiled import Compiled
 from headwise.model.measure.engine import Engine
-from headwise.model.sites.devices import steady_attention
+from headwise.model.sites.patch import steady_attention
 from headwise.model.verify.tiny import tiny_model
 from helpers import word_task
 
@@ -32,7 +32,7 @@ def noted(monkeypatch):
 
         return run
 
-    monkeypatch.setattr(fused, "_compiled", noting)
+    monkeypatch.setattr(compiled, "_compiled", noting)
     return calls
 
 
@@ -48,7 +48,7 @@ def noted(monkeypatch):
 )
 def test_norms_feed_forward_parts_and_rotary_embeddings_are_compiled(family, expected, noted):
     model = hw.load(tiny_model(family), name=family)
-    parts = Fused(model.reach)
+    parts = Compiled(model.reach)
     assert parts.works
     noted.clear()
     with parts.acting():
@@ -61,7 +61,7 @@ def test_what_was_compiled_is_put_back(noted):
     model = hw.load(tiny_model("llama"), name="tiny")
     family = sys.modules[type(model.reach.sites[0].module).__module__]
     before = family.apply_rotary_pos_emb
-    parts = Fused(model.reach)
+    parts = Compiled(model.reach)
     with parts.acting():
         assert family.apply_rotary_pos_emb is not before
         assert "forward" in vars(parts.parts[0])
@@ -78,12 +78,14 @@ def test_a_compiler_that_fails_or_errs_is_done_without(monkeypatch, caplog):
 
         return run
 
-    monkeypatch.setattr(fused, "_compiled", broken)
-    assert not Fused(model.reach).works
+    monkeypatch.setattr(compiled, "_compiled", broken)
+    assert not Compiled(model.reach).works
     assert "does not work here (no C compiler)" in caplog.text
-    monkeypatch.setattr(fused, "_compiled", lambda work, sizes: lambda part, *args: 1.5 * work(part, *args))
-    monkeypatch.setattr(fused, "_families", lambda reach: [])
-    assert not Fused(model.reach).works
+    monkeypatch.setattr(
+        compiled, "_compiled", lambda work, sizes: lambda part, *args: 1.5 * work(part, *args)
+    )
+    monkeypatch.setattr(compiled, "_families", lambda reach: [])
+    assert not Compiled(model.reach).works
     assert "compiled parts move the logits" in caplog.text
 
 
@@ -91,13 +93,13 @@ def test_a_compiler_that_fails_or_errs_is_done_without(monkeypatch, caplog):
 def test_really_compiled_parts_give_the_same_scores(word_tokenizer):
     hf = tiny_model("llama", vocab_size=len(word_tokenizer)).to(torch.bfloat16)
     model = hw.load(hf, tokenizer=word_tokenizer, name="tiny", compile=True)
-    assert model.fused.works
+    assert model.capabilities.compiled.works
     engine = Engine(model, word_task(4), metric("logit_diff"))
     gates = single_gates([Head(0, 1), Head(2, 3)], model.shape)
     plain = engine.measure(gates).values
-    with model.fused.acting():
-        compiled = engine.measure(gates).values
-    np.testing.assert_allclose(compiled, plain, atol=0.02 * np.abs(plain).max())
+    with model.capabilities.compiled.acting():
+        joined = engine.measure(gates).values
+    np.testing.assert_allclose(joined, plain, atol=0.02 * np.abs(plain).max())
 
 
 def test_the_width_of_one_model_does_not_leave_that_of_the_next_open(monkeypatch):
@@ -112,17 +114,17 @@ def test_the_width_of_one_model_does_not_leave_that_of_the_next_open(monkeypatch
 
     real = torch.compile
     monkeypatch.setattr(torch, "compile", lambda work, **_: real(work, backend=spy))
-    fused._compiled.cache_clear()
+    compiled._compiled.cache_clear()
     try:
         for width, heads in ((32, 4), (48, 4), (64, 4), (64, 8)):
             sizes = {"hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": heads}
             model = hw.load(tiny_model("llama", head_dim=width // heads, **sizes), name=f"tiny-{width}")
-            assert model.fused.works
-            with torch.no_grad(), model.fused.acting():
+            assert model.capabilities.compiled.works
+            with torch.no_grad(), model.capabilities.compiled.acting():
                 for tokens in (5, 9):
                     model.hf(input_ids=torch.arange(3, 3 + tokens)[None], use_cache=False)
     finally:
-        fused._compiled.cache_clear()
+        compiled._compiled.cache_clear()
     assert open_widths
     assert not any(open_widths)
 

@@ -1,24 +1,26 @@
-"""Products with frozen weights on a CPU, by the library that is faster at them.
+"""Matrix products with frozen weights on a CPU by oneDNN, which is faster at them than MKL.
 
-On x86 torch multiplies float32 matrices with MKL, which packs the whole weight anew for every product. oneDNN, which
-is part of torch as well, does not: for the tens to hundreds of tokens of a piece it is 1.2 to 2 times as fast on
-the processors tried. Only the slope by the input is computed, and nothing but the weight is remembered for it.
+On x86 torch multiplies float32 matrices with MKL, which packs the whole weight again for every product. oneDNN, which
+is part of torch as well, does not: for the tens to hundreds of tokens of one pass it is 1.2 to 2 times as fast on the
+processors tried. Only the gradient by the input is computed, and only the weight is kept for it.
+
+torch offers oneDNN's product under a private name; `onednn_works` tries it, and where it is missing or wrong torch's
+own choice is used, with a warning.
 """
 
 from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-SOURCE = "_headwise_source"
-"""Name under which a tensor carries its `Source`."""
+from headwise.model.sites.patch import replaced
 
 
 def whole_rows(count: int) -> int:
@@ -34,47 +36,16 @@ def whole_rows(count: int) -> int:
 
 
 class _Product(torch.autograd.Function):
-    """input · weightᵀ + bias, for a weight that asks for no gradient."""
+    """input · weightᵀ + bias, for a weight that needs no gradient: nothing but the weight is kept."""
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, source: Source | None
-    ) -> Tensor:
-        ctx.save_for_backward(weight, bias)
-        # A result that is larger than what it is made of need not be kept.
-        ctx.source = source if len(weight) > weight.shape[1] else None
-        ctx.result = None
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight)
         return _by_onednn(hidden, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None, None]:
-        ctx.source = ctx.result = None  # the steps that wanted the result came before
-        return _by_onednn(slopes[0], ctx.saved_tensors[0].t(), None), None, None, None
-
-
-class Source:
-    """The result of a norm, which can be had again from what the norm has kept."""
-
-    def __init__(self, norm: nn.Module, read: Tensor) -> None:
-        self.norm, self.read = norm, read.detach()
-
-    @functools.cached_property
-    def value(self) -> Tensor:
-        value: Tensor = self.norm.forward(self.read)
-        return value
-
-
-def can_come_again(step: Any) -> bool:
-    """Whether the result of an autograd step is a product that `come_again` gives."""
-    return step.name() == "_ProductBackward" and step.source is not None
-
-
-def come_again(step: Any) -> Tensor:
-    """The result of a product, multiplied anew; kept until the product's own turn."""
-    if step.result is None:
-        step.result = _by_onednn(step.source.value, *step.saved_tensors)
-    result: Tensor = step.result
-    return result
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return _by_onednn(gradients[0], ctx.saved_tensors[0].t(), None), None, None
 
 
 def product(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -114,21 +85,13 @@ def onednn_works() -> bool:
     return all(torch.allclose(*pair, atol=1e-5) for pair in zip(products, expected, strict=True))
 
 
-@contextmanager
-def faster_products(model: nn.Module) -> Iterator[None]:
+def faster_products(model: nn.Module) -> AbstractContextManager[None]:
     """While this holds, the frozen float32 linear layers of `model` multiply by oneDNN.
 
     Exactly `nn.Linear`: adapters and quantised layers derive from it and multiply otherwise.
     """
     layers = (module for module in model.modules() if type(module) is nn.Linear)
-    changed = [layer for layer in layers if _can(layer)] if onednn_works() else []
-    for layer in changed:
-        layer.forward = _forward(layer)  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        for layer in changed:
-            del layer.forward
+    return replaced([layer for layer in layers if _can(layer)] if onednn_works() else [], _forward)
 
 
 def _can(layer: nn.Linear) -> bool:
@@ -142,13 +105,14 @@ def _fits(part: Tensor) -> bool:
     return here and not part.requires_grad
 
 
-def _forward(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
-    weight, bias = layer.weight, layer.bias
+def _forward(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    weight: Any = layer.weight
+    bias: Any = layer.bias
 
     def forward(hidden: Tensor) -> Tensor:
         if hidden.dtype != torch.float32 or not hidden.numel():
             return functional.linear(hidden, weight, bias)
-        product: Tensor = _Product.apply(hidden, weight, bias, getattr(hidden, SOURCE, None))
+        product: Tensor = _Product.apply(hidden, weight, bias)
         return product
 
     return forward

@@ -1,35 +1,31 @@
-"""Rows that attend by themselves and products that are multiplied anew, against formulas and against what is kept."""
+"""Attention row by row and recomputed feed-forward parts, against formulas and against passes that keep everything."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import headwise as hw
 from headwise.model.backward.packing import Packed
-from headwise.model.backward.remembered import remembering_less
+from headwise.model.backward.recompute import feed_forward_parts, low_memory_works
 from headwise.model.backward.row_attention import RowAttention
-from headwise.model.backward.sparing import sparing_works
-from headwise.model.forward.products import faster_products, onednn_works, whole_rows
+from headwise.model.forward.onednn import whole_rows
+from headwise.model.forward.run import Pass
 from headwise.model.tokens.encode import encode_rows
 from headwise.model.verify.tiny import tiny_model
 from headwise.scores.gates.likelihood import GateLikelihood
 from helpers import plain_logits, word_task
-
-needs_onednn = pytest.mark.skipif(not onednn_works(), reason="this torch has no oneDNN product")
 
 
 def places(lengths):
     return torch.cat([torch.arange(length) for length in lengths])
 
 
-def drawn(tokens, heads, key_heads, dtype=torch.float32):
+def drawn(tokens, heads, key_heads):
     torch.manual_seed(0)
     return [
-        torch.randn(1, tokens, h, 8, dtype=dtype).transpose(1, 2).requires_grad_()
-        for h in (heads, key_heads, key_heads)
+        torch.randn(1, tokens, h, 8).transpose(1, 2).requires_grad_() for h in (heads, key_heads, key_heads)
     ]
 
 
@@ -50,13 +46,12 @@ def by_formula(query, key, value, lengths, scale):
     return torch.stack(found)[None]
 
 
-@pytest.mark.parametrize("by_row", [True, False])
 @pytest.mark.parametrize(("heads", "key_heads"), [(6, 2), (4, 4), (3, 1)])
 @pytest.mark.parametrize("lengths", [[5, 1, 7], [1, 1], [9], [3, 4, 1, 1, 2]])
-def test_attention_by_row_is_the_formula_and_so_are_its_slopes(lengths, heads, key_heads, by_row):
+def test_attention_by_row_is_the_formula_and_so_are_its_slopes(lengths, heads, key_heads):
     parts = drawn(sum(lengths), heads, key_heads)
-    attention = RowAttention(places(lengths), by_row)
-    found = attention(*parts, attention.seen[None, None].clone(), {"scaling": 0.3, "dropout": 0.0})
+    attention = RowAttention(places(lengths))
+    found = attention(*parts, attention.visible[None, None].clone(), {"scaling": 0.3, "dropout": 0.0})
     expected = by_formula(*parts, lengths, 0.3)
     weights = torch.randn(expected.shape)
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
@@ -67,7 +62,7 @@ def test_attention_by_row_is_the_formula_and_so_are_its_slopes(lengths, heads, k
 
 def test_any_other_attention_is_left_to_the_family():
     attention = RowAttention(places([4, 3]))
-    parts, mask = drawn(7, 4, 2), attention.seen[None, None].clone()
+    parts, mask = drawn(7, 4, 2), attention.visible[None, None].clone()
     assert attention(*parts, mask, {"scaling": 0.3, "sliding_window": 4, "position_ids": mask}) is not None
     window = mask.clone()
     window[0, 0, 3, 0] = False
@@ -81,86 +76,62 @@ def test_any_other_attention_is_left_to_the_family():
         (parts, mask, {"softcap": 30.0}),
         (parts, mask, {"something_new": 1}),
         ([part[:, :, :6] for part in parts], mask[:, :, :6, :6], {}),
-        (drawn(7, 4, 2, torch.float64), mask, {}),
         ([*parts[:2], parts[2][..., :4]], mask, {}),
     ]:
         assert attention(*given, seen, options) is None
 
 
-def test_rows_get_calls_of_their_own_only_where_the_table_is_mostly_masked():
-    assert not RowAttention(places([6] * 8)).by_row
-    assert RowAttention(places([40] * 8)).by_row
-    assert not RowAttention(places([400])).by_row
+@pytest.mark.parametrize("recomputed", [True, False])
+def test_a_recomputed_part_keeps_nothing_of_its_inside(tiny, recomputed):
+    """What an activation gave is overwritten behind autograd's back: only a recomputed gradient stays right."""
+    inside = []
+    hook = tiny.hf.model.layers[1].mlp.act_fn.register_forward_hook(lambda *call: inside.append(call[2]))
+    bias = torch.zeros(1, requires_grad=True)
+    asked = {"ids": torch.arange(3, 9)[None], "heads": lambda layer, z: z + bias}
+    with tiny.frozen():
+        (expected,) = torch.autograd.grad(tiny.run(Pass(**asked)).logits.square().sum(), bias)
+        inside.clear()
+        parts = feed_forward_parts(tiny.reach, 1.0) if recomputed else []
+        value = tiny.run(Pass(**asked, recompute=parts)).logits.square().sum()
+        inside[0].data.zero_()
+        (found,) = torch.autograd.grad(value, bias)
+    hook.remove()
+    assert torch.equal(found, expected) is recomputed
 
 
-class FeedForward(nn.Module):
-    """As many families have it: down(act(gate(norm(x))) · up(norm(x)))."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.RMSNorm(12)
-        self.gate, self.up, self.down = nn.Linear(12, 40), nn.Linear(12, 40), nn.Linear(40, 12)
-
-    def forward(self, x):
-        y = self.norm(x)
-        self.a, self.b = self.gate(y), self.up(y)
-        return x + self.down(nn.functional.silu(self.a) * self.b)
+def test_a_share_of_the_blocks_is_recomputed_beginning_with_the_first(tiny):
+    blocks = tiny.hf.model.layers
+    assert feed_forward_parts(tiny.reach, 0.5) == [block.mlp for block in blocks[:2]]
+    assert feed_forward_parts(tiny.reach, 0.0) == []
 
 
-@needs_onednn
-@pytest.mark.parametrize("anew", [True, False])
-def test_wide_products_come_again_exactly_and_are_not_kept(anew):
-    torch.manual_seed(0)
-    part = FeedForward().requires_grad_(False)
-    x, weights = torch.randn(1, 9, 12, requires_grad=True), torch.randn(1, 9, 12)
-    with faster_products(part):
-        (expected,) = torch.autograd.grad((part(x) * weights).sum(), x)
-        with remembering_less([part] if anew else []):
-            value = (part(x) * weights).sum()
-        part.a.data.zero_(), part.b.data.zero_()  # behind autograd's back
-        (found,) = torch.autograd.grad(value, x)
-    assert torch.equal(found, expected) is anew
-    assert not part.norm._forward_hooks
-
-
-@needs_onednn
-def test_what_came_again_is_let_go_when_its_product_is_done():
-    part = FeedForward().requires_grad_(False)
-    x = torch.randn(1, 9, 12, requires_grad=True)
-    with faster_products(part), remembering_less([part]):
-        value = part(x).sum()
-    step = part.a.grad_fn
-    assert step.source is not None
-    value.backward()
-    assert step.source is None
-    assert step.result is None
-
-
-@needs_onednn
-def test_a_norm_that_gives_something_else_the_second_time_is_found_out(word_tokenizer):
+def test_a_part_that_gives_something_else_the_second_time_is_found_out(word_tokenizer):
     model = hw.load(tiny_model("llama", vocab_size=len(word_tokenizer)).eval(), tokenizer=word_tokenizer)
-    assert model.spares
-    norm = model.hf.model.layers[1].post_attention_layernorm
+    assert model.capabilities.low_memory
+    part = model.hf.model.layers[1].mlp
+    calls = []
 
-    class ChangingNorm(type(norm)):
-        def forward(self, hidden_states):
-            return super().forward(hidden_states) * (1.0 if torch.is_grad_enabled() else 2.0)
+    class ChangingPart(type(part)):
+        def forward(self, x):
+            calls.append(x)
+            return super().forward(x * (1.0 if len(calls) < 3 else 2.0))  # plain, then ours, then again
 
-    norm.__class__ = ChangingNorm
+    part.__class__ = ChangingPart
     with model.frozen():
-        assert not sparing_works(model.reach)
+        assert not low_memory_works(model.reach)
+    assert len(calls) == 3
 
 
 @pytest.mark.parametrize(
     "family", ["llama", "gemma3_text", "qwen3", "gpt_neox", "mixtral", "gpt2", "mistral"]
 )
-def test_slopes_with_memory_spared_are_those_without(word_tokenizer, family):
+def test_gradients_at_low_memory_are_those_without(word_tokenizer, family):
     model = hw.load(tiny_model(family, vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name=family)
     likelihood = GateLikelihood(model, word_task(6, equal_length=False))
-    assert likelihood.spared
+    assert likelihood.low_memory
     gates = np.random.default_rng(0).uniform(0.1, 0.9, (2, *model.shape))
     found = []
-    for likelihood.spared in (True, False):
+    for likelihood.low_memory in (True, False):
         found.append(likelihood.slopes(gates, np.array([[0, 3, 4], [2, 1, 5]])))
     assert abs(found[0][1]).max() > 1e-4
     for one, other in zip(*found, strict=True):
@@ -174,7 +145,7 @@ def test_tokens_that_fill_up_a_sequence_are_seen_by_nobody(tiny, more):
     packed = Packed.of(rows, tiny.device, tokens)
     assert packed.ids.shape == (1, tokens)
     with torch.no_grad():
-        found = tiny.logits(packed.ids, packed.positions, packed.place[None])[0].cpu()
+        found = tiny.run(packed.pass_()).logits[0].cpu()
     expected = torch.cat([plain_logits(tiny, row.ids)[row.positions] for row in rows])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 

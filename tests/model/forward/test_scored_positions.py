@@ -21,7 +21,7 @@ UNEQUAL = Task(
 
 
 def test_slopes_of_a_batch_are_those_of_its_rows_alone(tiny64):
-    assert len(tiny64.proof.tail) == 2, "without narrowed parts this is no test"
+    assert len(tiny64.capabilities.narrow) == 2, "without narrowed parts this is no test"
     values, slopes = Engine(tiny64, UNEQUAL, metric("mean_logprob")).gradients()
     for index in range(len(UNEQUAL)):
         alone = Engine(tiny64, UNEQUAL.take([index]), metric("mean_logprob")).gradients()

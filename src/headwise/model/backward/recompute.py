@@ -1,0 +1,62 @@
+"""Activation checkpointing: which parts of a model a backward pass computes again instead of keeping them.
+
+A gated feed-forward part keeps three tensors as wide as its hidden layer, together more than all else that autograd
+keeps of a block. Computed again from the part's input they cost two of its three products; torch's checkpoint stops
+there, because the third keeps nothing when weights are frozen.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from headwise.model.backward.packing import Packed
+from headwise.model.backward.row_attention import RowAttention
+from headwise.model.forward.gate import HeadGates
+from headwise.model.forward.run import run
+from headwise.model.sites.kinds import is_feed_forward
+from headwise.model.sites.probe import probe_input
+from headwise.model.sites.reach import Reach
+from headwise.model.tokens.encode import Row
+
+_ROUNDING = 1e-3
+"""Most that logits and gradients may differ, as a part of the largest: gradients of nonsense are large, and so is
+their last digit. What attends to the wrong tokens differs by about as much as there is."""
+
+
+def feed_forward_parts(reach: Reach, share: float) -> list[nn.Module]:
+    """The feed-forward parts of the first blocks, this share of all.
+
+    The first ones, because by the time that they are computed again the later ones have been freed.
+    """
+    blocks = reach.blocks[: round(share * len(reach.blocks))]
+    return [part for block in blocks for part in block.modules() if is_feed_forward(part)]
+
+
+def low_memory_works(reach: Reach) -> bool:
+    """Whether packed rows give the same logits and the same gradients by every gate with attention row by row and
+    recomputation as without; weights are frozen meanwhile."""
+    model = reach.model
+    ids = probe_input(model)[0].tolist()
+    rows = [Row(0, one, 1, list(range(len(one))), one) for one in (ids[:4], ids[::-1], ids[1:4], ids[:1])]
+    packed = Packed.of(rows, next(model.parameters()).device)
+    gates = torch.ones(len(rows), *reach.shape, device=packed.ids.device, requires_grad=True)
+    heads = HeadGates(gates, packed=(packed.row, packed.place))
+
+    def found(low_memory: bool) -> tuple[Tensor, Tensor]:
+        more = {}
+        if low_memory:
+            more = {"attention": RowAttention(packed.place), "recompute": feed_forward_parts(reach, 1.0)}
+        logits = run(model, packed.pass_(heads=heads, **more), reach).logits
+        picked = logits.log_softmax(-1).gather(2, packed.tokens[:, :, None])
+        return logits.detach(), torch.autograd.grad(picked.sum(), gates)[0]
+
+    try:
+        with torch.enable_grad():
+            expected, ours = found(False), found(True)
+    except Exception:  # a family that computes what is not expected of any
+        return False
+    return all(
+        float((one - other).abs().max()) <= _ROUNDING * float(other.abs().max())
+        for one, other in zip(ours, expected, strict=True)
+    )

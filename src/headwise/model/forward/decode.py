@@ -1,0 +1,107 @@
+"""A left-padded batch that grows by one token per step: mask, positions and the KV cache.
+
+Where all rows begin alike (the solved examples before each question), that prefix is read once and its cache handed to
+every row; padding then stands after it. What of this is exact for a model is proven in `verify/decoding.py`.
+
+B rows that are still writing, T tokens so far.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.model.forward.run import Output, Pass, run
+from headwise.model.sites.attention_function import Visitor
+from headwise.model.sites.devices import entry_device
+from headwise.model.sites.reach import Reach
+
+
+class Batch:
+    """Rows that write at the same pace. Read `logits`, `append` one token to each row, `keep` those not done."""
+
+    def __init__(
+        self,
+        hf: nn.Module,
+        prompts: Sequence[Sequence[int]],
+        *,
+        pad: int = 0,
+        cached: bool = True,
+        shared: int = 0,
+        reach: Reach | None = None,
+    ) -> None:
+        """pad: token id of the padding. cached: keep keys and values. shared: how many first tokens of all prompts are
+        the same and are read once. reach: the model's heads, where they are to be edited."""
+        device = entry_device(hf)
+        self.width = max(len(prompt) for prompt in prompts)
+        gaps = [self.width - len(prompt) for prompt in prompts]
+        self.hf, self.reach = hf, reach
+        self.ids = torch.tensor(
+            [
+                [*prompt[:shared], *[pad] * gap, *prompt[shared:]]
+                for gap, prompt in zip(gaps, prompts, strict=True)
+            ],
+            device=device,
+        )
+        self.mask = torch.ones_like(self.ids)
+        for row, gap in enumerate(gaps):
+            self.mask[row, shared : shared + gap] = 0
+        self.cached = cached
+        self._cache: Any = None
+        self._shared = shared
+        self._read = 0  # how many tokens of each row the cache holds
+        self._takes_positions = "position_ids" in inspect.signature(hf.forward).parameters
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def unread(self) -> int:
+        """How many tokens of each row the next step reads."""
+        return self.ids.shape[1] - (self._read or self._shared)
+
+    def answering(self) -> Tensor | None:
+        """`[unread]`: True from the last prompt token on; None where that is all the next step reads."""
+        if self.unread == 1:
+            return None
+        places = torch.arange(self.ids.shape[1], device=self.ids.device)
+        return places[-self.unread :] >= self.width - 1
+
+    def logits(self, heads: Visitor | None = None) -> Tensor:
+        """Next-token logits `[B, vocabulary]` after each row, at least in float32; `heads` edits the heads' outputs."""
+        if self._shared and not self._read:
+            self._run(self.ids[:1, : self._shared], self.mask[:1, : self._shared], heads)
+            self._cache.batch_repeat_interleave(len(self))
+        return self._run(self.ids, self.mask, heads).logits[:, -1]
+
+    def _run(self, ids: Tensor, mask: Tensor, heads: Visitor | None) -> Output:
+        """Read what the cache does not hold yet; logits of the last token alone."""
+        unread = ids.shape[1] - self._read
+        inputs: dict[str, Any] = {"attention_mask": mask, "use_cache": self.cached}
+        if self._takes_positions:
+            inputs["position_ids"] = (mask.cumsum(1) - 1).clamp_min(0)[:, -unread:]
+        if self._cache is not None:
+            inputs["past_key_values"] = self._cache
+        last = torch.full((len(ids), 1), unread - 1, device=ids.device)
+        asked = Pass(ids=ids[:, -unread:], scored=last, inputs=inputs, heads=heads)
+        output = run(self.hf, asked, self.reach)
+        if self.cached:
+            self._cache, self._read = output.raw.past_key_values, ids.shape[1]
+        return output
+
+    def append(self, tokens: Tensor) -> None:
+        """One more token `[B]` for each row."""
+        self.ids = torch.cat([self.ids, tokens[:, None].to(self.ids)], dim=1)
+        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self), 1)], dim=1)
+
+    def keep(self, rows: Tensor) -> None:
+        """Only these rows go on."""
+        rows = rows.to(self.ids.device)
+        self.ids, self.mask = self.ids[rows], self.mask[rows]
+        if self._cache is not None:
+            # Meant for beams, but it is the one selection that every kind of cache layer has.
+            self._cache.reorder_cache(rows)

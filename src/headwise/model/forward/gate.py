@@ -1,0 +1,78 @@
+"""Where a head's gate is applied: z' = g·z + (1 − g)·r, the one formula of every intervention.
+
+V variants, S rows of a block, B = V·S rows of a batch, T tokens, N tokens of a packed sequence, L layers, H heads,
+D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, where
+
+
+def gated(z: Tensor, gates: Tensor, reference: Tensor | None = None, acts: Tensor | None = None) -> Tensor:
+    """Outputs under gates, exact at both ends: gate 1 leaves z, gate 0 gives the reference.
+
+    All arguments broadcast against z. reference: what replaces an ablated head, None for zero. acts: True where gates
+    act, None for everywhere.
+    """
+    replaced = gates * z
+    if reference is not None:
+        replaced = replaced + (1 - gates) * reference
+    return replaced if acts is None else where(acts, replaced, z)
+
+
+@dataclass
+class HeadGates:
+    """The gates of one forward pass: edits the head outputs z of each layer (`Pass.heads`)."""
+
+    values: Tensor
+    """`[B, L, H]`, or `[1, L, H]` for the same gates in every row; of a packed sequence `[S, L, H]`."""
+    layers: Collection[int] | None = None
+    """Layers where some gate is not 1; None for all. The others are left alone."""
+    reference: Mapping[int, Tensor] | None = None
+    """Layer -> what replaces an ablated head, broadcastable to `[S, T, H, D]`; None for zero."""
+    acts: Tensor | None = None
+    """`[S, T]`: where gates act; None for everywhere."""
+    block: int = 1
+    """S: reference and acts belong to this many rows, which the batch repeats V times."""
+    rows: Mapping[int, Tensor] = field(default_factory=dict)
+    """Layers that compute only some rows of the batch: which."""
+    packed: tuple[Tensor, Tensor] | None = None
+    """The row and the position of every token `[N]`, where the rows are packed into one sequence."""
+
+    def __call__(self, layer: int, z: Tensor) -> Tensor:
+        if self.layers is not None and layer not in self.layers:
+            return z
+        if self.packed is not None:
+            return self._packed(layer, z)
+        here = self.values[:, layer, : z.shape[2]]
+        here = here[self.rows[layer]] if layer in self.rows else here
+        g = here.to(z.device, z.dtype).unflatten(0, (-1, min(self.block, len(here))))[:, :, None, :, None]
+        acts = None if self.acts is None else self.acts.to(z.device)[None, :, :, None, None]
+        split = z.unflatten(0, (-1, self.block))  # V, S, T, H, D
+        return gated(split, g, self._reference(layer, z), acts).flatten(0, 1)
+
+    def _packed(self, layer: int, z: Tensor) -> Tensor:
+        assert self.packed is not None
+        row, place = self.packed
+        g = self.values[:, layer, : z.shape[2]].index_select(0, row)[:, :, None].to(z.dtype)  # N, H, 1
+        reference = self._reference(layer, z)
+        if reference is not None and reference.dim() > 2:
+            reference = reference[row, place] if reference.dim() == 4 else reference[place]
+        acts = None if self.acts is None else self.acts[row, place][:, None, None]
+        return gated(z[0], g, reference, acts)[None]
+
+    def _reference(self, layer: int, z: Tensor) -> Tensor | None:
+        return None if self.reference is None else self.reference[layer].to(z.device, z.dtype)
+
+
+def same_gates(gates: np.ndarray | Tensor) -> HeadGates:
+    """One set of gates `[L, H]` for every row; ablated heads are replaced by zero."""
+    values = torch.as_tensor(gates)
+    changed = torch.nonzero((values != 1).any(1)).flatten().tolist()
+    return HeadGates(values[None], layers=set(changed))

@@ -1,0 +1,183 @@
+"""One forward pass: a `Pass` says what goes in, what is changed on the way and what comes out; `run` carries it out.
+
+What headwise changes in a model while it runs is put in place here, in this order, and taken out again:
+
+1. kernels   attention on a GPU without cuDNN's planning
+2. heads     our attention function or a hook on the output projection: `watch` sees each call, `heads` edits z
+3. modules   `modules` edit what a module gives out: an MLP, the embeddings, an activation
+4. blocks    equal rows are computed once (`shared`), blocks before `entry` and after `last` are skipped, `streams`
+             receives what each block reads
+5. the end   the parts of `narrow` and the unembedding compute `scored` positions only
+6. autograd  the modules of `recompute` are computed again in the backward pass instead of kept
+
+B rows, T tokens, P scored positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from headwise.model.forward.blocks import Entry, SharedRows, entered, left_after, recorded, shared
+from headwise.model.sites.attention_function import Attention, Visitor, Watcher
+from headwise.model.sites.patch import hooked, replaced, steady_attention
+from headwise.model.sites.reach import Reach
+
+Edit = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One forward pass of a model. Only `ids` is needed; all else is off by default."""
+
+    ids: Tensor  # B, T
+    scored: Tensor | None = None
+    """`[B, P]`: positions after which logits are wanted; None for all."""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the model: position_ids, attention_mask, past_key_values, use_cache."""
+    heads: Visitor | None = None
+    """From (layer, z `[B, T, H, D]`) to the z that the model goes on with: gates, or a recorder."""
+    watch: Watcher | None = None
+    """Sees (layer, call) for every call of the attention function, before `heads`."""
+    attention: Attention | None = None
+    """Computes attention in place of transformers' own "sdpa" function where it knows how."""
+    modules: Mapping[nn.Module, Edit] = field(default_factory=dict)
+    """From a module's output to the one that the model goes on with: gates on MLPs and embeddings."""
+    entry: Entry | None = None
+    """Where the decoder is entered, and with which residual stream."""
+    shared: Mapping[int, SharedRows] = field(default_factory=dict)
+    """Block -> rows that are equal so far."""
+    last: int | None = None
+    """The last block that is needed; logits then mean nothing."""
+    streams: dict[int, Tensor] | None = None
+    """Receives what each block reads."""
+    narrow: Sequence[nn.Module] = ()
+    """Parts of the last block that may compute scored positions only (`Capabilities.narrow`)."""
+    as_tuples: bool = False
+    """Whether blocks return tuples (`Capabilities.as_tuples`)."""
+    recompute: Sequence[nn.Module] = ()
+    """Modules whose insides a backward pass computes again instead of keeping them."""
+    hidden: bool = False
+    """Give out what the unembedding would read at the scored positions, and no logits."""
+
+
+@dataclass
+class Output:
+    """What a pass gave."""
+
+    logits: (
+        Tensor  # B, P, vocabulary: at least in float32; with `hidden` what the unembedding would have read
+    )
+    raw: Any
+    """What the model itself returned, with its KV cache."""
+
+
+def run(model: nn.Module, asked: Pass, reach: Reach | None = None) -> Output:
+    """Carry out one pass of a transformers model; `reach` is needed for whatever concerns heads or blocks."""
+    narrowed: list[Tensor] = []
+    with ExitStack() as stack:
+        stack.enter_context(steady_attention())
+        if reach is not None:
+            stack.enter_context(reach.listening(asked.heads, asked.watch, asked.attention))
+            for change in _block_changes(asked, reach.blocks):
+                stack.enter_context(change)
+        for module, edit in asked.modules.items():
+            stack.enter_context(edited(module, edit))
+        if asked.scored is not None:
+            if asked.narrow and asked.scored.shape[1] < asked.ids.shape[1]:
+                stack.enter_context(_narrowed_parts(asked.narrow, asked.scored, asked.ids.shape[1]))
+            stack.enter_context(_narrowed_unembedding(model, asked.scored, narrowed))
+        if asked.hidden:
+            unembedding = model.get_output_embeddings()  # type: ignore[operator]
+            stack.enter_context(replaced([unembedding], lambda _: lambda hidden: hidden))
+        if asked.recompute:
+            stack.enter_context(replaced(asked.recompute, _recomputed))
+        raw = model(input_ids=asked.ids, **{"use_cache": False, **asked.inputs})
+    logits: Tensor = narrowed[-1] if asked.hidden else raw.logits
+    if asked.scored is not None and not narrowed:
+        logits = at_positions(logits, asked.scored)
+    return Output(logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits, raw)
+
+
+def _block_changes(asked: Pass, blocks: Sequence[nn.Module]) -> Iterator[AbstractContextManager[None]]:
+    if asked.shared:
+        yield shared(blocks, len(asked.ids), asked.shared)
+    if asked.entry is not None and asked.entry.block > 0:
+        yield entered(blocks, asked.entry, asked.as_tuples)
+    if asked.last is not None:
+        yield left_after(blocks, asked.last, asked.as_tuples)
+    if asked.streams is not None:
+        yield recorded(blocks, asked.streams)
+
+
+def edited(module: nn.Module, edit: Edit) -> AbstractContextManager[None]:
+    """While this holds, the model goes on with `edit(output)` of a module; of a tuple, the first is edited."""
+
+    def after(_: nn.Module, __: tuple[Any, ...], ___: dict[str, Any], output: Any) -> Any:
+        if isinstance(output, Tensor):
+            return edit(output)
+        return type(output)([edit(output[0]), *output[1:]])
+
+    return hooked([module], after=after)
+
+
+def at_positions(hidden: Tensor, positions: Tensor) -> Tensor:
+    """`[B, T, width]` at `positions[B, P]`."""
+    return hidden.gather(1, positions.to(hidden.device)[:, :, None].expand(-1, -1, hidden.shape[-1]))
+
+
+@contextmanager
+def _narrowed_unembedding(model: nn.Module, positions: Tensor, narrowed: list[Tensor]) -> Iterator[None]:
+    """While this holds, the output embedding reads only `positions[B, P]`; `narrowed` receives what it reads.
+
+    Where a family has no output embedding to narrow, all logits are computed and picked afterwards.
+    """
+
+    def pick(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args[0].dim() != 3 or args[0].shape[0] != positions.shape[0]:
+            return None
+        narrowed.append(at_positions(args[0], positions))
+        return (narrowed[-1], *args[1:]), kwargs
+
+    unembedding = model.get_output_embeddings()  # type: ignore[operator]
+    with hooked([] if unembedding is None else [unembedding], before=pick):
+        yield
+
+
+@contextmanager
+def _narrowed_parts(parts: Sequence[nn.Module], positions: Tensor, tokens: int) -> Iterator[None]:
+    """While this holds, the parts compute only `positions[B, P]` of `tokens`; everywhere else they give 0, which
+    nobody reads."""
+    # A short row names its last position several times. Scattering would give the right output and, in the
+    # backward pass, the whole gradient to each of them; so every token takes its output from one slot, and the others
+    # from a slot of 0.
+    slots = torch.arange(positions.shape[1], device=positions.device).expand_as(positions)
+    none = positions.new_full((len(positions), tokens), positions.shape[1])
+    slot_of = none.scatter_reduce(1, positions, slots, "amin")
+
+    def pick(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return (at_positions(args[0], positions), *args[1:]), kwargs
+
+    def spread(_: nn.Module, __: tuple[Any, ...], ___: dict[str, Any], output: Tensor) -> Tensor:
+        zero = output.new_zeros(len(output), 1, output.shape[-1])
+        return at_positions(torch.cat([output, zero], 1), slot_of)
+
+    with hooked(parts, before=pick, after=spread):
+        yield
+
+
+def _recomputed(module: nn.Module) -> Callable[..., Any]:
+    own = module.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return own(*args, **kwargs)
+        return checkpoint(own, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+    return forward

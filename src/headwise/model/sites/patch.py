@@ -1,0 +1,119 @@
+"""The only file that changes a loaded model: hooks, replaced `forward` methods, the name of its attention.
+
+Each change is a context manager that leaves the model as it was. What a forward pass puts in place, and in which
+order, is in `forward/run.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+Forward = Callable[..., Any]
+Before = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]] | None]
+"""From a module and its arguments to other arguments, or None to leave them."""
+After = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], Any]
+"""From a module, its arguments and its output to another output, or None to leave it."""
+
+_NAME = "_attn_implementation_internal"
+"""Where a configuration names its attention. The public setter would also overwrite sub-configurations."""
+
+
+@contextmanager
+def hooked(
+    modules: Iterable[nn.Module], *, before: Before | None = None, after: After | None = None
+) -> Iterator[None]:
+    """While this holds, `before` sees or changes what the modules read, `after` what they give out."""
+    with ExitStack() as undo:
+        for module in modules:
+            if before is not None:
+                undo.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            if after is not None:
+                undo.callback(module.register_forward_hook(after, with_kwargs=True).remove)
+        yield
+
+
+@contextmanager
+def replaced(modules: Iterable[nn.Module], make: Callable[[nn.Module], Forward]) -> Iterator[None]:
+    """While this holds, the modules run what `make(module)` gives instead of their own `forward`."""
+    with ExitStack() as undo:
+        for module in modules:
+            # An instance attribute shadows the method; one that others have set (accelerate) is put back.
+            earlier = vars(module).get("forward")
+            module.forward = make(module)
+            undo.callback(_restore, module, earlier)
+        yield
+
+
+def _restore(module: nn.Module, earlier: Forward | None) -> None:
+    if earlier is None:
+        del module.forward
+    else:
+        module.forward = earlier
+
+
+@contextmanager
+def attention_named(model: nn.Module, rename: Callable[[str], str | None]) -> Iterator[None]:
+    """While this holds, the model's configurations name another attention implementation (see `name_attention`)."""
+    before = name_attention(model, rename)
+    try:
+        yield
+    finally:
+        for config, own in before:
+            setattr(config, _NAME, own)
+
+
+def name_attention(model: nn.Module, rename: Callable[[str], str | None]) -> list[tuple[Any, str]]:
+    """Let the model's configurations name another attention implementation from now on.
+
+    rename: from the name there is to the new one; None leaves it. Returns each changed configuration and its old name.
+    """
+    configs: dict[int, Any] = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+    changed: list[tuple[Any, str]] = []
+    for config in configs.values():
+        own: str | None = getattr(config, _NAME, None)
+        new = rename(own) if own is not None else None
+        if own is not None and new is not None:
+            setattr(config, _NAME, new)
+            changed.append((config, own))
+    return changed
+
+
+def attention_names(model: nn.Module) -> set[str]:
+    """The attention implementations that the model's configurations name."""
+    found = (getattr(module.config, _NAME, None) for module in model.modules() if hasattr(module, "config"))
+    return {name for name in found if name}
+
+
+@contextmanager
+def attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """While this holds, an attribute has another value; one that was not there is gone afterwards."""
+    there = name in vars(owner)
+    before = vars(owner).get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if there:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)
+
+
+@contextmanager
+def steady_attention() -> Iterator[None]:
+    """While this holds, attention on a GPU is not computed by cuDNN, which plans anew for every shape that it meets.
+
+    Equal rows are computed once, so every layer of a pass may have another number of rows; planning would then take
+    several times as long as computing.
+    """
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

@@ -1,0 +1,61 @@
+"""What was proven for one loaded model: which shortcuts give the same numbers, and how far equal numbers may differ.
+
+One object per model, and none of its facts ever changes. What every pass needs is proven when the model is loaded; what
+only some jobs need is proven when it is first asked for, because on a large model each proof takes several passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import nn
+
+from headwise.model.backward.packing import packing_works
+from headwise.model.backward.recompute import low_memory_works
+from headwise.model.backward.target_logprobs import plain_unembedding
+from headwise.model.forward.compiled import Compiled
+from headwise.model.forward.frozen import frozen
+from headwise.model.sites.reach import Reach
+from headwise.model.verify.decoding import Decoding, decoding
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a forward or backward pass of this model may leave out or share."""
+
+    reach: Reach
+    enter_midway: bool
+    """The decoder may be entered at any block with the residual stream of another pass."""
+    as_tuples: bool
+    """Blocks return tuples."""
+    share_rows: bool
+    """Rows that are equal up to a block may be computed once there."""
+    narrow: tuple[nn.Module, ...]
+    """The last block's output projection and feed-forward part, those that may be computed at scored positions only."""
+
+    @cached_property
+    def pack(self) -> bool:
+        """Rows may be packed into one sequence without attending to one another."""
+        return packing_works(self.reach.model)
+
+    @cached_property
+    def low_memory(self) -> bool:
+        """Packed rows may attend row by row, and feed-forward parts be recomputed in the backward pass."""
+        with frozen(self.reach.model):
+            return low_memory_works(self.reach)
+
+    @cached_property
+    def plain_unembedding(self) -> nn.Linear | None:
+        """The last layer, where the logits are its results, so that they need not all be held at once."""
+        return plain_unembedding(self.reach.model)
+
+    @cached_property
+    def decoding(self) -> Decoding:
+        """What batches of generation may do: left padding, KV cache, a shared prefix."""
+        return decoding(self.reach.model)
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """The model's norms, feed-forward parts and rotary embeddings in compiled form."""
+        return Compiled(self.reach)

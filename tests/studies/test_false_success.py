@@ -1,0 +1,174 @@
+"""A study that could not write everything says so: one sentence, exit 2, a true status, and finished cells are kept."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import headwise as hw
+from headwise.cli.app import main
+from headwise.errors import HeadwiseError
+from headwise.model.verify.tiny import tiny_model
+from headwise.runs import CellStore, RunFolder, execute, read_info
+from headwise.studies.workbench import Workbench
+from helpers import REPOSITORY, make_word_tokenizer
+from runs.toy_study import compute, make_cells
+
+
+@pytest.fixture(scope="module")
+def bench():
+    made = Workbench(progress=False)
+    tokenizer = make_word_tokenizer()
+    made.add(hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer, name="tiny"))
+    return made
+
+
+@pytest.fixture
+def settings(tmp_path):
+    data = tmp_path / "pairs.jsonl"
+    data.write_text('{"prompt": "the cat", "target": " sat"}\n{"prompt": "a dog", "target": " ran"}\n')
+    return {"models": ["tiny"], "tasks": [str(data)], "methods": ["random"], "n": 2}
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def cells_of(run) -> int:
+    with CellStore(run / "cells.sqlite", must_exist=True) as store:
+        return len(store)
+
+
+@pytest.mark.parametrize("what", ["report.html", ".pdf", ".parquet"])
+def test_a_disk_that_is_full_at_the_end_is_a_failure_and_the_cells_are_kept(
+    bench, settings, tmp_path, monkeypatch, what
+):
+    from headwise import files as disk
+
+    flush = disk.flush
+    monkeypatch.setattr(disk, "flush", lambda path: full() if what in path.name else flush(path))
+    out = tmp_path / "run"
+    with pytest.raises(HeadwiseError, match="is full; everything finished so far is kept"):
+        hw.run("score", out, workbench=bench, progress=False, **settings)
+    info = read_info(out)
+    assert info["status"] == "failed"
+    assert "is full" in info["problem"]
+    assert cells_of(out) == 1
+    assert not list(out.rglob("*.partial"))
+    monkeypatch.undo()
+    again = hw.run("score", out, workbench=bench, progress=False, **settings)
+    assert again.report == out / "report.html"
+    assert read_info(out)["status"] == "done"
+
+
+def test_the_command_line_names_no_report_that_was_not_written(tmp_path, monkeypatch, capsys):
+    import headwise.studies
+
+    said = SimpleNamespace(notices=["no report was written: the tables are odd"], report=None)
+    monkeypatch.setattr(headwise.studies, "run", lambda *_, **__: said)
+    monkeypatch.setattr(sys, "argv", ["headwise", "run", "score", "--out", "r"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out == "r: tables and figures, but no report\n"
+
+
+def moved(place):
+    place.rename(place.with_name("elsewhere"))
+
+
+def deleted(place):
+    shutil.rmtree(place)
+
+
+def replaced(place):
+    """Moved away, and another run is begun in its place."""
+    moved(place)
+    RunFolder(place, study="another").close()
+
+
+@pytest.mark.parametrize("when", [2, "at the end"])
+@pytest.mark.parametrize("happens", [moved, deleted, replaced])
+def test_a_run_folder_that_goes_away_under_a_study_is_a_sentence_and_is_not_made_again(
+    tmp_path, happens, when
+):
+    place = tmp_path / "run"
+
+    def disturbed(cell):
+        if cell.part == f"part {when}":
+            happens(place)
+        return compute(cell)
+
+    def study():
+        with RunFolder(place, study="toy", settings={}) as folder:
+            execute(folder, make_cells(5), disturbed, progress=False)
+            happens(place)
+
+    with pytest.raises(HeadwiseError, match="was moved, deleted or replaced while it was in use"):
+        study()
+    if happens is replaced:
+        assert read_info(place)["study"] == "another"
+        assert cells_of(place) == 0
+    else:
+        assert not place.exists()
+    if happens is not deleted:
+        kept = 3 if when == 2 else 5
+        assert cells_of(tmp_path / "elsewhere") == kept
+        computed = []
+        with RunFolder(tmp_path / "elsewhere", study="toy", settings={}) as folder:
+            execute(
+                folder, make_cells(5), lambda cell: computed.append(cell) or compute(cell), progress=False
+            )
+        assert len(computed) == 5 - kept
+
+
+SMALL_DISK = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+sys.argv = ["headwise", "run", "score", "--out", {out!r}]
+import headwise as hw, headwise.studies, headwise.cli.app
+from headwise.model.verify.tiny import tiny_model
+from headwise.studies.workbench import Workbench
+from helpers import make_word_tokenizer
+bench = Workbench(progress=False)
+tokenizer = make_word_tokenizer()
+bench.add(hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer, name="tiny"))
+plain = hw.run
+def run(*given, **named):
+    return plain(*given, **named, workbench=bench, models=["tiny"], tasks=[{data!r}], methods=["random"], n=2)
+headwise.studies.run = run
+headwise.cli.app.main()
+"""
+
+
+@pytest.mark.parametrize(("room", "finished"), [("90k", 0), ("1500k", 1)])
+def test_a_small_disk_that_is_really_full_is_one_sentence_and_exit_2(settings, tmp_path, room, finished):
+    """90 kB do not hold the cell, nor a new run.json after it; 1.5 MB do not hold the report."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a disk cannot be mounted here")
+    try:
+        code = SMALL_DISK.format(
+            tests=str(REPOSITORY / "tests"), out=str(disk / "run"), data=settings["tasks"][0]
+        )
+        environment = os.environ | {"MPLCONFIGDIR": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+        )
+        assert done.returncode == 2, done.stderr
+        assert "Traceback" not in done.stderr
+        assert done.stderr.count("headwise:") == 1
+        assert "is full; everything finished so far is kept" in done.stderr
+        assert done.stdout == ""
+        assert read_info(disk / "run")["status"] == "failed"
+        assert cells_of(disk / "run") == finished
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
