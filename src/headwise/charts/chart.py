@@ -16,7 +16,7 @@ escapes what its own markup would read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -52,8 +52,6 @@ class Axis:
     """Degrees by which names are turned against the clock."""
     size: float | None = None
     """Size of the names on paper, in points."""
-    zero: bool = False
-    """Whether the axis begins at 0 where no limits are given."""
     grid: bool = False
     """Whether pale lines lead from the ticks across the panel on paper; the page has them always."""
     colour: str = INK
@@ -118,7 +116,7 @@ class Line:
     filled: bool = False
     """Whether the space down to 0 is filled."""
     right: bool = False
-    """Whether it belongs to the scale at the right."""
+    """Whether it belongs to the panel's second scale."""
     said: Numbers | None = None
     """What pointing says in place of x, if not x."""
     words: Sequence[str] | None = None
@@ -204,6 +202,7 @@ class Panel:
     x: Axis = field(default_factory=Axis)
     y: Axis = field(default_factory=Axis)
     y2: Axis | None = None
+    """A second scale at the right, on paper alone: the page has a panel for each."""
     legend: str = ""
     """The corner of the panel's own legend (`lower right`); without one its lines are in the chart's."""
     bare: bool = False
@@ -266,15 +265,6 @@ class Chart:
     def shown(self) -> list[Panel]:
         """The panels of the page."""
         return [panel for panel in (self.panels if self.page is None else self.page) if panel is not None]
-
-    def with_title(self, title: str | None) -> Chart:
-        """The same chart under another title, if one is given."""
-        return self if title is None else replace(self, title=title, heading=None)
-
-
-def marks_of(panel: Panel, kind: type) -> list:
-    """The marks of one kind, in order."""
-    return [mark for mark in panel.marks if isinstance(mark, kind)]
 
 
 def whole_ticks(count: int, most: int) -> list[int]:

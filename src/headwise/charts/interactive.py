@@ -1,4 +1,7 @@
-"""A chart on the page: one definition as Plotly's JSON. The page lays panels out for the width it has."""
+"""A chart on the page: one definition as Plotly's JSON. The page lays panels out for the width it has.
+
+The page has one scale per panel: a chart with two in one panel gives the page panels of their own (`Chart.page`).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,6 @@ from headwise.charts.chart import (
     Text,
 )
 
-_SYMBOLS = {"": "", "circle": "circle", "diamond": "diamond"}
 _INTERVAL = "[%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]"
 _ERROR = {"type": "data", "symmetric": False, "thickness": 1.8, "width": 4}
 _ERROR_COLOUR = "#868b94"
@@ -89,7 +91,6 @@ def _panel(panel: Panel, number: int, seen: set[tuple[str, str]], bars: list[Sca
         "traces": traces,
         "x": _axis(panel.x) | still,
         "y": _axis(panel.y) | still,
-        "y2": _axis(panel.y2) if panel.y2 else None,
         "marks": marks,
         "model": panel.model,
         "map": any(isinstance(mark, Cells) and mark.heads for mark in panel.marks),
@@ -108,8 +109,6 @@ def _axis(axis: Axis) -> dict[str, Any]:
     if axis.limits is not None:
         low, high = _place(np.array(axis.limits), axis)
         made["range"] = [low, high] if axis.scale != "log" else rounded(np.log10([low, high]))
-    elif axis.zero:
-        made["rangemode"] = "tozero"
     if axis.ticks is not None:
         names = axis.names if axis.names is not None else [f"{tick:g}" for tick in axis.ticks]
         made |= {"tickvals": _place(axis.ticks, axis), "ticktext": [safe(name) for name in names]}
@@ -179,7 +178,7 @@ def _line(mark: Line, panel: Panel) -> list[dict[str, Any]]:
     }
     if mark.marker:
         size = max(4.0, _POINT * mark.size)
-        symbol = _SYMBOLS[mark.marker] + ("-open" if mark.hollow else "")
+        symbol = mark.marker + ("-open" if mark.hollow else "")
         trace["marker"] = {"symbol": symbol, "size": size, "color": mark.colour}
         if mark.edge:
             trace["marker"]["line"] = {"color": mark.edge, "width": 0.6}
@@ -200,7 +199,7 @@ def _line(mark: Line, panel: Panel) -> list[dict[str, Any]]:
         traces.insert(0, _band(trace, lo, hi, mark))
     elif bounded and mark.band:
         trace["error_y"] = _error(mark.y, mark.lo, mark.hi) | {"color": mark.colour}
-    return [one | {"second": True} for one in traces] if mark.right else traces
+    return traces
 
 
 def _hover(mark: Line, bounded: bool) -> str:

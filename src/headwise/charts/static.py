@@ -137,8 +137,6 @@ def _set_axis(axes: Any, which: str, axis: Axis, edge: Axis | None) -> None:
             axes.tick_params(axis=which, labelsize=axis.size, pad=1)
     if axis.limits is not None:
         getattr(axes, f"set_{which}lim")(*axis.limits)
-    elif axis.zero:
-        getattr(axes, f"set_{which}lim")(0, None)
     if axis.grid:
         axes.grid(axis=which, color="0.93", linewidth=0.8)
         axes.set_axisbelow(True)

@@ -31,6 +31,7 @@ def training_chart(
     usual = smooth["excess"][len(curve) // 10 :].quantile(0.99)
     top = np.nanmax([usual, checks["excess"][checks["step"] > 0].max(), bound])
     limits = (min(0.0, smooth["excess"].min(), checks["excess"].min()), 1.15 * top)
+    price = (0, 1.05 * float(smooth["multiplier"].max()) or 1)
     ends = (float(curve["step"].min()), float(curve["step"].max())) if len(curve) else (0.0, 1.0)
     x = Axis(label="Update")
     lines = {
@@ -51,7 +52,7 @@ def training_chart(
         panels=[
             Panel(marks=lines["share"], x=x, y=Axis(label="Open edges (%)", scale="log")),
             Panel(marks=lines["excess"], x=x, y=Axis(label="Nats per token above dense", limits=limits)),
-            Panel(marks=lines["multiplier"], x=x, y=Axis(label="Multiplier λ", zero=True)),
+            Panel(marks=lines["multiplier"], x=x, y=Axis(label="Multiplier λ", limits=price)),
         ],
         size=(9.6, 3.3),
         columns=3,

@@ -47,9 +47,8 @@
     const above = 18 + 16 * titleLines + 22 * legendLines, below = chart.below;
     const height = rows * chart.height + above + below;
     const inner = height - above - below;
-    const sides = chart.gap + (chart.panels.some((p) => p.y2) ? 56 : 0);
-    const left = chart.gap - 4, right = chart.bars ? 112 : chart.panels.some((p) => p.y2) ? 66 : 20;
-    const gapX = columns > 1 ? sides / Math.max(1, width - left - right) : 0, gapY = (below + 16 * titleLines) / inner;
+    const left = chart.gap - 4, right = chart.bars ? 112 : 20;
+    const gapX = columns > 1 ? chart.gap / Math.max(1, width - left - right) : 0, gapY = (below + 16 * titleLines) / inner;
     const wide = (1 - gapX * (columns - 1)) / columns, tall = (1 - gapY * (rows - 1)) / rows;
     const layout = {
       width, height, autosize: false, margin: { l: left, r: right, t: above, b: below }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
@@ -59,20 +58,12 @@
       shapes: [], annotations: [], barmode: "overlay", uirevision: "keep",
     };
     const traces = [], references = [];
-    let second = many;
     chart.panels.forEach((panel, i) => {
       const row = Math.floor(i / columns), column = i % columns;
       const n = i === 0 ? "" : String(i + 1);
       const start = column * (wide + gapX), bottom = 1 - row * (tall + gapY) - tall;
       layout["xaxis" + n] = axisStyle(panel.x, [start, start + wide], "y" + n);
       layout["yaxis" + n] = axisStyle(panel.y, [bottom, bottom + tall], "x" + n);
-      let n2 = null;
-      if (panel.y2) {
-        second += 1;
-        n2 = String(second);
-        layout["yaxis" + n2] = { ...axisStyle(panel.y2, undefined, "x" + n), overlaying: "y" + n, side: "right", showgrid: false };
-        delete layout["yaxis" + n2].domain;
-      }
       layout.annotations.push({
         text: panel.title, x: start + wide / 2, y: bottom + tall, xref: "paper", yref: "paper", yanchor: "bottom", xanchor: "center",
         showarrow: false, font: { size: 12.5 },
@@ -83,14 +74,14 @@
         (kind === "shape" ? layout.shapes : layout.annotations).push({ ...rest, xref: of("x", mark.xref), yref: of("y", mark.yref) });
       }
       for (const trace of panel.traces) {
-        const { second: right, corner, ...rest } = trace;
+        const { corner, ...rest } = trace;
         for (const part of ["line", "marker"]) if (rest[part] && rest[part].color === "ink") rest[part] = { ...rest[part], color: colour("--ink") };
         if (rest.colorbar) {
           const { number, ...bar } = rest.colorbar, each = Math.min(1 / chart.bars, 300 / inner);
           rest.colorbar = { ...bar, len: 0.96 * each, y: 1 - number * each, yanchor: "top", tickfont: { size: 10 } };
         }
         if (corner) rest.legend = cornerLegend(layout, i, corner, [start, start + wide], [bottom, bottom + tall]);
-        traces.push({ ...rest, xaxis: "x" + n, yaxis: "y" + (right ? n2 : n) });
+        traces.push({ ...rest, xaxis: "x" + n, yaxis: "y" + n });
       }
       references.push({ xref: "x" + n, yref: "y" + n, panel });
     });
