@@ -277,3 +277,18 @@ def whole_ticks(count: int, most: int) -> list[int]:
         step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if -(-count // step) <= most or step == 1000
     )
     return list(range(0, count, step))
+
+
+def reach(*values: Numbers, room: float = 0.05) -> tuple[float, float] | None:
+    """From the least number to the largest, with room for the lines' width; None where there is no number.
+
+    >>> reach([0.0, 2.0], [float("nan"), 4.0]), reach([float("nan")])
+    ((-0.2, 4.2), None)
+    """
+    numbers = np.concatenate([np.asarray(some, dtype=float).ravel() for some in values])
+    numbers = numbers[np.isfinite(numbers)]
+    if not len(numbers):
+        return None
+    low, high = float(numbers.min()), float(numbers.max())
+    more = room * ((high - low) or 20.0)
+    return low - more, high + more

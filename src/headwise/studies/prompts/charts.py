@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Span, Text, whole_ticks
+from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Span, Text, reach, whole_ticks
 from headwise.charts.section import SECTIONS, Section, Tables, table_of
 from headwise.charts.style import file_name
 from headwise.charts.words import span
@@ -216,10 +216,9 @@ def _profile(profiles: pd.DataFrame, name: str, x: str, colour: str, filled: boo
 
 def _tokens(profiles: pd.DataFrame, marks: list[Any], label: str, title: str, note: str = "") -> Panel:
     begin, first = first_shown(profiles), profiles.iloc[0]
-    highest = max(
-        [float(np.nanmax(mark.y)) for mark in marks if isinstance(mark, Line) and len(mark.y)], default=1
-    )
-    last = max([float(np.max(mark.x)) for mark in marks if isinstance(mark, Line) and len(mark.x)], default=1)
+    lines = [mark for mark in marks if isinstance(mark, Line)]
+    heights = reach(*(line.y for line in lines), room=0)
+    _, last = reach(*(line.x for line in lines), room=0) or (0.0, 1.0)
     room = 0.01 * max(1.0, last - begin)
     return Panel(
         title=title,
@@ -229,7 +228,7 @@ def _tokens(profiles: pd.DataFrame, marks: list[Any], label: str, title: str, no
             limits=(begin - room, last + room),
             ticks=[begin + tick for tick in whole_ticks(int(last - begin) + 1, 10)],
         ),
-        y=Axis(label="Attention", limits=(0, 1.24 * highest)),  # room for the legend
+        y=Axis(label="Attention", limits=(0, 1.24 * heights[1]) if heights else None),  # room for the legend
         legend="upper left",
         model=str(first["model"]),
         attention=f"L{first['layer']}H{first['head']}",

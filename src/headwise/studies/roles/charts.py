@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Rule, Scale, Text
+from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Rule, Scale, Text, reach
 from headwise.charts.heatmap import head_panel
 from headwise.charts.section import SECTIONS, Section, Tables, by_model, head_names, table_of
 from headwise.charts.style import file_name
@@ -46,6 +46,8 @@ def role_curves(table: pd.DataFrame, scores: pd.DataFrame | None = None) -> Char
     label = f"Δ Log Probability{' ' if len(tasks) > 1 else chr(10)}of Target Response"  # as long as the figure is tall
     panels: list[Panel | None] = []
     for task in tasks:
+        # One scale for all models of a task, so that they can be compared.
+        limits = reach(table.loc[table["task"] == task, ["value", "lo", "hi"]].to_numpy())
         for model in models:
             own = table[(table["model"] == model) & (table["task"] == task)]
             lines = [_role(own[own["series"] == role].sort_values("k"), role) for role in ROLES]
@@ -54,7 +56,7 @@ def role_curves(table: pd.DataFrame, scores: pd.DataFrame | None = None) -> Char
                 column=shortened(model),
                 marks=[Rule(at=0, width=0.6), *lines],
                 x=Axis(label="Number of Ablated Heads", limits=(0, longest)),
-                y=Axis(label=label, limits=_reach(table, task)),
+                y=Axis(label=label, limits=limits),
                 model=str(model),
                 orders=_orders(scores, task, model, longest),
             )
@@ -93,14 +95,6 @@ def _orders(scores: pd.DataFrame | None, task: str, model: str, most: int) -> di
     return {
         role: head_names(own.sort_values(role, ascending=False, kind="stable").head(most)) for role in ROLES
     }
-
-
-def _reach(curves: pd.DataFrame, task: str) -> tuple[float, float]:
-    """One scale for all models of a task, so that they can be compared, with room for the lines' width."""
-    own = curves.loc[curves["task"] == task, ["value", "lo", "hi"]].to_numpy(dtype=float)
-    low, high = float(np.nanmin(own)), float(np.nanmax(own))
-    room = 0.05 * (high - low) or 1.0
-    return low - room, high + room
 
 
 def role_maps(table: pd.DataFrame) -> Chart:
