@@ -42,7 +42,7 @@ def child(arguments: list[str], notes: Path, said: Path) -> None:
     """The command line itself; only, each cell that is begun is noted in a file. Never returns."""
     from headwise.cli.app import main
     from headwise.runs import Cell, CellResult, LocalExecutor, RunFolder
-    from headwise.runs.folder.folder import Compute
+    from headwise.runs.executor import Compute
 
     out = os.open(said, os.O_WRONLY | os.O_TRUNC | os.O_CREAT)
     os.dup2(out, 1)

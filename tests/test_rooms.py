@@ -7,6 +7,7 @@ does an entry that is no longer true.
 from __future__ import annotations
 
 import doctest
+import re
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,16 @@ def test_a_folder_of_sixteen_modules_is_too_many(tmp_path):
 def test_the_examples_in_the_helper_are_true():
     found = doctest.testmod(rooms)
     assert (found.failed, found.attempted) == (0, 3)
+
+
+def test_only_one_file_changes_the_modules_of_a_loaded_model():
+    """Hooks, replaced forward methods and the name of the attention: all in model/sites/patch.py."""
+    touches = re.compile(
+        r"register_forward|\.forward\s*=[^=]|_attn_implementation_internal|register_full_backward"
+    )
+    found = {
+        str(path.relative_to(rooms.SOURCE))
+        for path in rooms.SOURCE.rglob("*.py")
+        if touches.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == {"model/sites/patch.py"}

@@ -10,7 +10,7 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.load.origin import replica
+from headwise.model.origin import replica
 from headwise.model.verify.tiny import tiny_model
 from headwise.studies.base import studies
 from headwise.studies.workbench import Workbench

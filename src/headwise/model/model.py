@@ -17,7 +17,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.forward.frozen import frozen
 from headwise.model.forward.run import Output, Pass, run
-from headwise.model.load.origin import Origin, reduced
+from headwise.model.origin import Origin, replica
 from headwise.model.sites.attention_function import Visitor
 from headwise.model.sites.devices import entry_device, stored
 from headwise.model.sites.probe import weight_dtype
@@ -60,7 +60,15 @@ class Model:
             text.vocabulary, text.longest = _embedded(hf), _positions(hf)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return reduced(self)
+        """As pickle writes it: without its weights, which every process loads for itself."""
+        if self.origin is None:
+            raise HeadwiseError(
+                f"{self.name} is a live model (or was given a tokenizer of its own), and weights are not sent to other "
+                "processes; save model and tokenizer with save_pretrained and give the folder, which every worker must "
+                "see"
+            )
+        named = {**self.origin.options, "name": self.name, "dtype": str(self.dtype).removeprefix("torch.")}
+        return replica, (replace(self.origin, options=named), self.fingerprint)
 
     def __repr__(self) -> str:
         layers, heads = self.shape

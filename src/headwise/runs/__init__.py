@@ -1,12 +1,13 @@
 """The run folder, its cells and tables, and what computes them. Importing this loads nothing heavy."""
 
 from headwise.progress import progress
-from headwise.runs.executors.execute import Executor, Finished, LocalExecutor, execute
+from headwise.runs.executor import Executor, Finished
+from headwise.runs.executors.execute import LocalExecutor, execute
 from headwise.runs.folder.folder import RunFolder
 from headwise.runs.folder.info import read_info
+from headwise.runs.folder.tables import read_table, write_table
 from headwise.runs.store.cells import Cell, CellResult
 from headwise.runs.store.store import CellStore
-from headwise.runs.store.tables import read_table, write_table
 
 __all__ = [
     "Cell",

@@ -14,9 +14,9 @@ from torch import nn
 from headwise.errors import HeadwiseError, first_line
 from headwise.model.load import bundled, checkpoint, gguf, hub
 from headwise.model.load.companions import companion_folder, companions
-from headwise.model.load.origin import origin
 from headwise.model.load.shapes import check_fits
 from headwise.model.model import Model
+from headwise.model.origin import origin
 from headwise.model.sites.devices import entry_device, stored, tokens_at_once
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text
@@ -80,7 +80,7 @@ def load(
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
         if tokenizer is None:
             further = {"device_map": device_map, "bos": bos, "batch_tokens": batch_tokens, "compile": compile}
-            where_from = origin(source, device, options | further | {"truncate": truncate})
+            where_from = origin(load, source, device, options | further | {"truncate": truncate})
         folder = _adapter_folder(source)
         gates = None
         if folder is None:
@@ -112,7 +112,7 @@ def load_spared(source: str | Path, *, device: str | None = None, **options: Any
     model = load(source, device="cpu", dtype=dtype, **options)
     assert model.origin is not None
     model.origin = origin(
-        source, device, model.origin.options
+        load, source, device, model.origin.options
     )  # who loads it for use puts it where it belongs
     return model
 

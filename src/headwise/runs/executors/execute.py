@@ -11,17 +11,18 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from headwise.errors import HeadwiseError
 from headwise.progress import Advance
 from headwise.progress import progress as show_progress
-from headwise.runs.folder.folder import Compute, RunFolder
-from headwise.runs.store.cells import Cell, CellResult
+from headwise.runs.executor import Compute, Executor, Finished
+from headwise.runs.folder.folder import RunFolder
+from headwise.runs.folder.tables import write_table
+from headwise.runs.store.cells import Cell
 from headwise.runs.store.encoded import Encoded, encoded
 from headwise.runs.store.finite import NOTE, nothing_finite, sentence
 from headwise.runs.store.store import CellStore, DamagedError
-from headwise.runs.store.tables import write_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,27 +31,6 @@ _TELL_EACH = 5
 """Cells with values that are not finite which get a notice of their own; the rest are counted."""
 _MANY_BLOBS = 5_000
 """From here on writing the tables takes long enough to be shown."""
-
-
-class Finished(NamedTuple):
-    """A cell that has been computed."""
-
-    cell: Cell
-    result: CellResult | Encoded
-    """Encoded where another process computed it, so that this one only has to write it down."""
-    seconds: float
-
-
-class Executor(Protocol):
-    """Something that computes cells."""
-
-    def run(self, cells: Sequence[Cell], compute: Compute) -> Generator[Finished, None, None]:
-        """Give out each cell as it is finished, in any order.
-
-        An exception of `compute` is raised from here and ends the run. The iterator is closed when the run
-        ends early (`GeneratorExit`), which is the moment to call off what is still under way.
-        """
-        ...
 
 
 class LocalExecutor:

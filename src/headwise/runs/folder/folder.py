@@ -14,7 +14,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -36,18 +36,16 @@ from headwise.runs.folder.info import (
 )
 from headwise.runs.folder.written import latest, record
 from headwise.runs.stopping import interrupts_held
-from headwise.runs.store.cells import Cell, CellResult, plain
+from headwise.runs.store.cells import Cell, plain
 from headwise.runs.store.salvage import finish_salvage, move_store, salvage
 from headwise.runs.store.store import CellStore, DamagedError
 
 if TYPE_CHECKING:
-    from headwise.runs.executors.execute import Executor
+    from headwise.runs.executor import Compute, Executor
 
 _SET_ASIDE = ("run.json", "tables", "figures", "report.html")
 _WRITTEN_INTO = ("cells.sqlite", "tables", "figures")
 """What is opened in place; other files are replaced whole, and a link with them."""
-
-Compute = Callable[[Cell], CellResult]
 
 
 class RunFolder:
@@ -189,9 +187,11 @@ class RunFolder:
             self.save()
 
     def notice(self, sentence: str) -> None:
-        """Something the user should read, once."""
+        """Something the user should read, once. `run.json` has it too, also when the run is closed already."""
         if sentence not in self.notices:
             self.notices.append(sentence)
+            if self._closed and self._begun:
+                self.save()
 
     def save(self) -> None:
         """Write `run.json`."""

@@ -22,6 +22,7 @@ from headwise.progress import progress
 from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
 from headwise.scores import method, score
 from headwise.scores.probe.probe import check_labels, probe
+from headwise.scores.registry import versions
 from headwise.stats.elbow import elbow_count
 from headwise.studies.abilities import abilities_of, sources, together
 from headwise.studies.base import register
@@ -127,7 +128,8 @@ def _cells(settings: FunctionsSettings, fingerprint: str, model: str, tasks: dic
                 "answer_tokens": settings.answer_tokens,
                 "dtype": dtype,
             }
-            prints = {"model": fingerprint, "task": together(tasks).fingerprint}
+            everything = together(tasks)
+            prints = {"model": fingerprint, "task": everything.fingerprint} | versions(name, everything)
             cells.append(Cell("functions", model, EVERY, name, about, prints))
             continue
         for label, task in tasks.items():
@@ -137,7 +139,7 @@ def _cells(settings: FunctionsSettings, fingerprint: str, model: str, tasks: dic
                 "reference": settings.reference,
                 "dtype": dtype,
             }
-            prints = {"model": fingerprint, "task": task.fingerprint}
+            prints = {"model": fingerprint, "task": task.fingerprint} | versions(name, task)
             cells.append(Cell("functions", model, label, name, about, prints))
     return cells
 

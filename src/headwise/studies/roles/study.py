@@ -30,6 +30,7 @@ from headwise.scores.gates.fit import FitSettings, regulariser, sigmoid
 from headwise.scores.gates.gating import FITS, UNIT, one_fit
 from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.gates.roles import ROLES, majority, most_facilitating, role_labels, role_scores
+from headwise.scores.registry import versions
 from headwise.studies.base import register
 from headwise.studies.figures import save_figures
 from headwise.studies.roles import tables
@@ -124,7 +125,7 @@ def _places(settings: RolesSettings, bench: Workbench) -> dict[tuple[str, str], 
                 "positions": settings.positions,
                 "dtype": str(model.dtype).removeprefix("torch."),
             }
-            prints = {"model": model.fingerprint, "task": task.fingerprint}
+            prints = {"model": model.fingerprint, "task": task.fingerprint} | versions("gating", task)
             key = {"model": name, "task": source, "settings": chosen, "fingerprints": prints}
             fitted_on, rest = task.halves()
             tested_on, numbers = rest.take(range(len(rest))[:held_out]), task.sides()[1][:held_out]

@@ -15,7 +15,7 @@ from headwise.heads import Scores
 from headwise.progress import progress
 from headwise.runs import Cell, CellResult, RunFolder, execute
 from headwise.scores import method, score
-from headwise.scores.registry import check_method_options
+from headwise.scores.registry import check_method_options, versions
 from headwise.studies.base import register
 from headwise.studies.figures import save_figures
 from headwise.studies.score.charts import charts
@@ -87,6 +87,7 @@ def carry_out(settings: ScoreSettings, bench: Workbench, folder: RunFolder) -> N
                     "options": _options(settings, name),
                 }
                 prints = {"model": model.fingerprint, "task": examples.fingerprint}
+                prints |= versions(name, examples)
                 cells.append(Cell("score", model_name, task_name, name, about, prints))
     execute(folder, cells, partial(_compute, settings, bench, n), progress=bench.progress)
     for cell in cells:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headwise.errors import HeadwiseError
 from headwise.files import replacing, told
@@ -18,13 +18,21 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from headwise.runs.folder.folder import RunFolder
-
 _ROWS = 131_072
 """Rows of one row group: what is held in memory while a table is written."""
 
 
-def write_table(folder: RunFolder | Path | str, name: str, frames: Iterable[pd.DataFrame | pa.Table]) -> Path:
+class Folder(Protocol):
+    """What a table asks of an open run folder."""
+
+    def file(self, *parts: str) -> Path:
+        """A path inside the run."""
+
+    def record_table(self, name: str, digest: str) -> None:
+        """Note the hash of a table that is about to take its place."""
+
+
+def write_table(folder: Folder | Path | str, name: str, frames: Iterable[pd.DataFrame | pa.Table]) -> Path:
     """Write the rows of all frames, in the order given, as the run's table `name`; returns its path.
 
     `frames` is gone through twice, first for the columns, then for the rows, so it must be able to start
@@ -49,7 +57,7 @@ def write_table(folder: RunFolder | Path | str, name: str, frames: Iterable[pd.D
     return path
 
 
-def read_table(folder: RunFolder | Path | str, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+def read_table(folder: Folder | Path | str, name: str, columns: list[str] | None = None) -> pd.DataFrame:
     """A table of a run as a frame; with `columns`, only these."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -68,7 +76,7 @@ def read_table(folder: RunFolder | Path | str, name: str, columns: list[str] | N
         ) from None
 
 
-def table_path(folder: RunFolder | Path | str, name: str) -> Path:
+def table_path(folder: Folder | Path | str, name: str) -> Path:
     """Where a table lives. Names are lower-case words, so none can lead out of the run."""
     if not TABLE_NAME.fullmatch(name):
         raise HeadwiseError(f"{name!r} is no name for a table; use lower-case letters, digits and _")
