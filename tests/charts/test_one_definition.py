@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 from html import unescape
 
@@ -22,7 +21,6 @@ from headwise.charts.section import SECTIONS
 from headwise.charts.static import figure
 from headwise.report.page import _caption
 from headwise.sparsify.charts import edge_chart, training_chart
-from helpers import REPOSITORY
 from report import small_tables as small
 from report.conftest import score_table
 
@@ -361,17 +359,3 @@ def test_a_graph_of_heads_has_its_names_at_its_points():
     assert placed == {"L0H1": (1, 0), "L0H3": (3, 0), "L2H2": (2, 2)}
     (panel,) = page_chart(graph())["panels"]
     assert {mark["text"]: (mark["x"], mark["y"]) for mark in panel["marks"]} == placed
-
-
-def test_charts_and_findings_import_no_model():
-    allowed = ("headwise.charts", "headwise.stats", "headwise.heads")
-    own = ("charts", "findings", "map_charts", "condition_style")
-    files = [f for f in (REPOSITORY / "src/headwise/studies").glob("*/*.py") if f.stem in own]
-    assert len(files) == 7 * 2 + 2
-    for file in files:
-        for node in ast.walk(ast.parse(file.read_text())):
-            named = [node.module] if isinstance(node, ast.ImportFrom) else []
-            named += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            for name in named:
-                inside = name.startswith("headwise.studies.") and name.rpartition(".")[2] in own
-                assert not name.startswith("headwise") or name.startswith(allowed) or inside, (file, name)
