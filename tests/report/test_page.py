@@ -16,6 +16,7 @@ from headwise.runs import Cell, CellResult, RunFolder, execute, read_info, write
 from headwise.studies import base as registry
 from headwise.studies.settings.resolve import StudySettings
 from headwise.studies.verify import verify
+from helpers import bench_of
 from report.conftest import HOSTILE, score_table
 
 
@@ -95,11 +96,11 @@ def asked(run, tmp_path) -> str:
     return re.search(r'<h2 id="study-0-title"><span[^>]*>[^<]*</span> ([^<]*)</h2>', page)[1]
 
 
-def test_a_study_of_somebody_elses_is_headed_by_its_own_question(tmp_path):
+def test_a_study_of_somebody_elses_is_headed_by_its_own_question(tiny, tmp_path):
     colours = registry.Study("colours", "Which heads see red?", StudySettings, lambda *_: None)
     with registry.STUDIES.restored():
         registry.STUDIES.add("colours", colours)
-        folder = registry.run("colours", tmp_path / "run", models=[], progress=False)
+        folder = registry.run("colours", tmp_path / "run", workbench=bench_of(tiny), models=["tiny"])
     assert read_info(folder.path)["question"] == "Which heads see red?"
     assert asked(folder.path, tmp_path) == "Which heads see red?"
 

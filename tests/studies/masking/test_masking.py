@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 
 import numpy as np
 import pandas as pd
@@ -18,10 +17,9 @@ from headwise.studies.masking import plan as masking_plan
 from headwise.studies.masking import study
 from headwise.studies.masking.sets import default_ks, mask_sets
 from headwise.studies.masking.texts import Judge, accuracy_metric, answer_part
-from headwise.studies.workbench import Workbench
 from headwise.tasks import Example, Task
 from headwise.tasks.files.load_task import load_task
-from helpers import REPOSITORY, WORDS, HeadsByHook, plain_logits
+from helpers import REPOSITORY, HeadsByHook, bench_of, labelled_file, plain_logits, run_on
 
 COGQA = REPOSITORY.parent / "shared/data/cogqa/test.json"
 LABELS = ("animals", "colours")
@@ -50,20 +48,8 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Ten examples of each of two made-up abilities, in turn, each with a foil."""
-    lines = []
-    for i in range(20):
-        label = LABELS[i % 2]
-        prompt = " ".join(WORDS[(i * 7 + j * 3) % 20] for j in range(4 + i % 3))
-        row = {
-            "prompt": prompt,
-            "target": f" {ANSWERS[label][(i // 2) % 3]}",
-            "foils": [" the"],
-            "label": label,
-        }
-        lines.append(json.dumps(row))
     path = tmp_path_factory.mktemp("data") / "kinds.jsonl"
-    path.write_text("\n".join(lines))
-    return str(path)
+    return labelled_file(path, ANSWERS, 20, lambda i: 4 + i % 3, foils=[" the"])
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +66,7 @@ def finished(model, data, tmp_path_factory):
 
 
 def carried_out(model, out, data, **settings):
-    bench = Workbench(progress=False)
-    bench.add(model)
-    return hw.run("masking", out, workbench=bench, models=["tiny"], data=data, **settings)
+    return run_on("masking", out, model, data=data, **settings)
 
 
 def halves(data, label):
@@ -416,7 +400,6 @@ def test_cells_computed_again_are_the_same_to_the_bit(model, finished, monkeypat
     from headwise.studies.verify import verify
 
     monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
-    bench = Workbench(progress=False)
-    bench.add(model)
-    found = verify(finished.path, cells=4, workbench=bench)
-    assert [one.said for one in found] == ["identical"] * 4
+    found = verify(finished.path, cells=4, workbench=bench_of(model))
+    tables = list((finished.path / "tables").glob("*.parquet"))
+    assert [one.said for one in found] == ["identical"] * (4 + len(tables))

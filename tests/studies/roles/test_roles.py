@@ -28,7 +28,7 @@ from headwise.studies.roles.settings import (
 from headwise.studies.roles.tables import curve_rows, expected_order, joint_rows, order_sentence, overfitted
 from headwise.studies.workbench import Workbench
 from headwise.tasks.registry import available
-from helpers import HeadsByHook, plain_logits, word_task
+from helpers import HeadsByHook, bench_of, plain_logits, run_on, word_task
 
 TABLES = ("scores", "examples", "curves", "gates", "objective", "fits", "roles", "shares", "order", "joint")
 FIT = {"updates": 6, "batch": 2, "keep": 4, "window": 2}
@@ -59,10 +59,8 @@ def model(word_tokenizer):
 
 
 def carried_out(model, out, data, **settings):
-    bench = Workbench(progress=False)
-    bench.add(model)
     chosen = {"seeds": 2, "ks": [0, 1, 3], "fit": FIT, "random_sets": 5, **settings}
-    return hw.run("roles", out, workbench=bench, models=["tiny"], tasks=data, **chosen)
+    return run_on("roles", out, model, tasks=data, **chosen)
 
 
 @pytest.fixture(scope="module")
@@ -357,7 +355,6 @@ def test_cells_computed_again_are_the_same_to_the_bit(model, finished, monkeypat
     from headwise.studies.verify import verify
 
     monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
-    bench = Workbench(progress=False)
-    bench.add(model)
-    found = verify(finished.path, cells=3, workbench=bench)
-    assert [one.said for one in found] == ["identical"] * 3
+    found = verify(finished.path, cells=3, workbench=bench_of(model))
+    tables = list((finished.path / "tables").glob("*.parquet"))
+    assert [one.said for one in found] == ["identical"] * (3 + len(tables))
