@@ -54,7 +54,7 @@ def finished(models, data, tmp_path_factory):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder, threshold: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
 
 
 def test_every_table_and_figure_is_there(finished, data):

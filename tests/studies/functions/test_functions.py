@@ -108,7 +108,7 @@ def test_held_out_examples_are_numbered_as_the_causal_methods_number_them(finish
 
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     real, calls = study.score, []
 
     def breaks(*args, **options):
@@ -133,7 +133,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, finis
 
 
 def test_abilities_examples_and_methods_can_be_chosen(tiny, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     chosen = {"abilities": ["verbs", "animals"], "n": 5, "methods": ["ablation", "random"]}
     folder = carried_out(tiny, tmp_path / "run", data, **chosen)
     scores = read_table(folder.path, "scores")
@@ -235,7 +235,7 @@ def test_agreement_compares_sizes_and_where_both_are_signed_the_numbers_too():
 def test_cells_computed_again_are_the_same_to_the_bit(tiny, finished, monkeypatch):
     from headwise.studies.verify import verify
 
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     found = verify(finished.path, cells=4, workbench=bench_of(tiny))
     tables = list((finished.path / "tables").glob("*.parquet"))
     assert [one.said for one in found] == ["identical"] * (4 + len(tables))

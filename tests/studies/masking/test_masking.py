@@ -207,7 +207,7 @@ def test_the_cross_table_masks_one_ability_and_measures_the_other(model, data, f
 
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     real, calls = masking_plan.generate, []
 
     def breaks(*args, **options):
@@ -233,7 +233,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, fini
 
 
 def test_all_draws_of_a_point_are_written_in_one_call(model, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     real, calls = masking_plan.generate, []
 
     def counted(*args, **options):
@@ -247,7 +247,7 @@ def test_all_draws_of_a_point_are_written_in_one_call(model, data, tmp_path, mon
 
 
 def test_another_scale_or_place_of_the_gates_gives_other_cells(model, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     small = {"n": 3, "k": [4], "draws": 1, "new_tokens": 3, "abilities": ["colours"], "method": "random"}
     folder = carried_out(model, tmp_path / "run", data, **small)
     before = read_table(folder.path, "texts")
@@ -301,7 +301,7 @@ def test_a_missing_package_is_told_before_anything_is_written(model, data, tmp_p
 
 
 def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     assert any("answers few examples rightly" in notice for notice in finished.notices)
     folder = carried_out(model, tmp_path / "run", data, k=[1], draws=1, new_tokens=1, layer_matched=[])
     assert "animals has 10 examples, so 5 are written on from instead of 40" in folder.notices
@@ -311,7 +311,7 @@ def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, m
 def test_any_score_can_give_the_order(model, data, tmp_path, monkeypatch, name):
     from headwise.scores.probe.probe import probe
 
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     settings = {"k": [2], "draws": 1, "new_tokens": 1, "layer_matched": [], "method": name}
     folder = carried_out(model, tmp_path / "run", data, **settings)
     orders = read_table(folder.path, "orders")
@@ -399,7 +399,7 @@ def test_a_text_that_equals_the_full_one_is_wholly_similar_even_if_empty():
 def test_cells_computed_again_are_the_same_to_the_bit(model, finished, monkeypatch):
     from headwise.studies.verify import verify
 
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     found = verify(finished.path, cells=4, workbench=bench_of(model))
     tables = list((finished.path / "tables").glob("*.parquet"))
     assert [one.said for one in found] == ["identical"] * (4 + len(tables))

@@ -75,7 +75,7 @@ def finished(model, data, tmp_path_factory):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
 
 
 def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finished):

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.charts.style import file_name, save
 from headwise.heads import Scores
 from headwise.progress import progress
 from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
@@ -26,7 +25,9 @@ from headwise.scores.registry import versions
 from headwise.stats.elbow import elbow_count
 from headwise.studies.abilities import abilities_of, sources, together
 from headwise.studies.base import register
-from headwise.studies.functions.charts import READABLE, ability_maps, overlap_matrix
+from headwise.studies.figures import save_figures
+from headwise.studies.functions.charts import charts
+from headwise.studies.functions.findings import READABLE
 from headwise.studies.functions.settings import FunctionsSettings
 from headwise.studies.functions.tables import (
     agreement_rows,
@@ -75,7 +76,7 @@ def carry_out(settings: FunctionsSettings, bench: Workbench, folder: RunFolder) 
         for name in by_model
     ]
     execute(folder, summaries, partial(_summary, scores, shown), progress=False)
-    _draw(folder)
+    save_figures(folder, charts)
     _tell(folder)
 
 
@@ -205,18 +206,6 @@ def _summary(scores: pd.DataFrame, shown: dict[str, str], cell: Cell) -> CellRes
     own = scores[scores["model"] == shown[cell.model]]
     tables = {"overlap": overlap_rows(own), "agreement": agreement_rows(own)}
     return CellResult({name: table for name, table in tables.items() if len(table)})
-
-
-def _draw(folder: RunFolder) -> None:
-    for (model, name), part in read_table(folder, "scores").groupby(["model", "method"], sort=False):
-        figure = ability_maps(part.reset_index(drop=True))
-        save(figure, folder.path / "figures", f"functions-{file_name(model)}-{file_name(name)}")
-    for model, part in read_table(folder, "overlap").groupby("model", sort=False):
-        save(
-            overlap_matrix(part.reset_index(drop=True)),
-            folder.path / "figures",
-            f"overlap-{file_name(model)}",
-        )
 
 
 def _tell(folder: RunFolder) -> None:
