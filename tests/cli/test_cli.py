@@ -365,15 +365,14 @@ def test_the_demo_leaves_out_the_sparse_companion_where_it_is_not_installed_and_
 
     asked, told = {}, []
     known = {"smollm2-sparse": None} if found else {}
-    monkeypatch.setattr(demo, "companions", lambda: known)
+    monkeypatch.setattr("headwise.model.load.companions.companions", lambda: known)
     monkeypatch.setattr(
-        demo,
-        "run",
+        "headwise.studies.base.run",
         lambda name, out, **options: asked.setdefault(name, options) and SimpleNamespace(path=out),
     )
-    monkeypatch.setattr(demo, "write_report", lambda folders, page: page)
-    monkeypatch.setattr(demo, "findings", lambda folders: [])
-    demo.demo(tmp_path, tell=told.append)
+    monkeypatch.setattr("headwise.report.write_report", lambda folders, page: page)
+    monkeypatch.setattr("headwise.report.findings", lambda folders: [])
+    demo.run_demo(tmp_path, tell=told.append)
     assert asked["circuits"]["models"] == ["smollm2", *known]
     assert ("smollm2-sparse" in asked["circuits"]["command"]) == found
     assert all(options["models"] == ["smollm2"] for name, options in asked.items() if name != "circuits")
