@@ -22,6 +22,32 @@ def smollm2():
     return hw.load("smollm2", device=DEVICE, dtype="float32")
 
 
+@pytest.fixture
+def loaded_once(smollm2, monkeypatch):
+    """`hw.load("smollm2")`, by name or in a study, gives the model of this session: pages load it again and again.
+
+    With options (a page that changes its model gives some), and on an accelerator, it is loaded as ever. Afterwards
+    the shared model must compute what it did before.
+    """
+    import headwise as hw
+    from headwise.model.load.load import load
+    from headwise.studies import workbench
+
+    def shared(source, **options):
+        plain = source == "smollm2" and not any(options.values()) and not torch.accelerator.is_available()
+        return smollm2 if plain and DEVICE == "cpu" else load(source, **options)
+
+    def logits():
+        with torch.no_grad():
+            return smollm2.hf(torch.arange(40, device=smollm2.device)[None]).logits
+
+    before = logits()
+    monkeypatch.setattr(hw, "load", shared, raising=False)
+    monkeypatch.setattr(workbench, "load", shared)
+    yield
+    assert torch.equal(logits(), before), "the shared model was changed"
+
+
 @pytest.fixture(scope="session")
 def word_tokenizer():
     """One token per word, made on the spot; every word of the tests' own sentences is in it."""

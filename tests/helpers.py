@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
 
+import headwise as hw
 from headwise.tasks import Example, Task
 
 REPOSITORY = Path(__file__).parent.parent
@@ -40,6 +42,33 @@ def word_task(n: int = 6, metric: str = "logit_diff", equal_length: bool = True)
     return Task("words", tuple(examples), metric)
 
 
+def labelled_file(path: Path, answers: dict[str, tuple[str, ...]], n: int, length, **more) -> str:
+    """`n` sentences of made-up sense, their labels in turn; `length(i)` words in sentence i, `more` fields in each."""
+    lines = []
+    for i in range(n):
+        label = list(answers)[i % len(answers)]
+        prompt = " ".join(WORDS[(i * 7 + j * 3) % 20] for j in range(length(i)))
+        target = answers[label][(i // len(answers)) % len(answers[label])]
+        lines.append(json.dumps({"prompt": prompt, "target": f" {target}", **more, "label": label}))
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def bench_of(*models):
+    """A workbench with models that are loaded already."""
+    from headwise.studies.workbench import Workbench
+
+    bench = Workbench(progress=False)
+    for model in models:
+        bench.add(model)
+    return bench
+
+
+def run_on(study: str, out, *models, **settings):
+    """The run folder of a study on models that are loaded already."""
+    return hw.run(study, out, workbench=bench_of(*models), **{"models": [m.name for m in models], **settings})
+
+
 def plain_logits(model, ids: list[int]) -> torch.Tensor:
     """One sentence through the untouched transformers model."""
     with torch.no_grad():
@@ -70,3 +99,16 @@ class HeadsByHook:
     def __exit__(self, *_):
         for handle in self.handles:
             handle.remove()
+
+
+def recorded(model, text: str) -> dict[int, torch.Tensor]:
+    """Head outputs of one sentence by hooks: layer -> [T, H, D]."""
+    seen = {}
+
+    def note(layer, z):
+        seen[layer] = z[0].clone()
+        return z
+
+    with HeadsByHook(model, note):
+        plain_logits(model, model.tokens(text))
+    return seen

@@ -9,7 +9,7 @@ import torch
 import headwise as hw
 from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
-from helpers import WORDS, HeadsByHook, plain_logits
+from helpers import WORDS, HeadsByHook, plain_logits, recorded
 
 DENSE = ["L0H1", "L1H0", "L1H3", "L2H2", "L3H0", "L3H1"]
 SPARSE = ["L1H3", "L2H2", "L3H1"]
@@ -32,19 +32,26 @@ def planted_model(tokenizer, heads, name="planted"):
     return model
 
 
+def one_writer(tokenizer, example, sign=1):
+    """A tiny GPT-2 whose head L2H1 always writes for (or with sign -1 against) this example's target."""
+    hf = tiny_model("gpt2", vocab_size=len(tokenizer))
+    (target,), (foil,) = (tokenizer.encode(text.strip()) for text in (example.target, example.foils[0]))
+    with torch.no_grad():
+        attention = hf.transformer.h[2].attn
+        values = slice(2 * 32 + 8, 2 * 32 + 16)  # head 1
+        attention.c_attn.weight[:, values] = 0
+        attention.c_attn.bias[values] = 1
+        direction = hf.lm_head.weight[target] - hf.lm_head.weight[foil]
+        attention.c_proj.weight[8:16] = sign * 2 * direction / direction.norm()
+    return hw.load(hf, tokenizer=tokenizer, name="one writer")
+
+
 def keeping(model, prompt, counterfactual, kept=()):
     """Logits after the prompt with every head but these taken from the counterfactual, by hooks alone."""
-    seen = {}
-
-    def note(layer, z):
-        seen[layer] = z
-        return z
-
-    with HeadsByHook(model, note):
-        plain_logits(model, model.tokens(counterfactual))
+    seen = recorded(model, counterfactual)
 
     def edit(layer, z):
-        mixed = seen[layer].clone()
+        mixed = seen[layer][None].clone()
         for head in kept:
             if head.layer == layer:
                 mixed[:, :, head.head] = z[:, :, head.head]

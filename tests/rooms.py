@@ -31,6 +31,7 @@ ROOM_OF: dict[str, str] = {
     "stats": "stats", "charts": "charts", "heads": "heads", "tasks": "tasks", "model": "model",
     "metrics": "metrics", "scores": "scores", "sweeps": "sweeps", "studies": "studies", "runs": "runs",
     "studies/*/charts.py": "study pages", "studies/*/findings.py": "study pages",
+    "studies/*/map_charts.py": "study pages", "studies/*/condition_style.py": "study pages",
     "report": "report", "explore": "explore", "sparsify": "sparsify", "cli": "cli",
     "settings.py": "registry", "several.py": "registry", "progress.py": "files", "harness.py": "cli",
 }  # fmt: skip
@@ -55,7 +56,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "scores": _SCORES,
     "sweeps": _SWEEPS,
     "runs": _GROUND,
-    "study pages": _HEADS,
+    "study pages": _HEADS | {"heads"},
     "report": _HEADS | {"runs", "study pages"},
     "studies": _STUDIES,
     "sparsify": _STUDIES - {"report", "study pages"},
@@ -64,7 +65,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "public": _ALL,
 }
 """errors, files, registry, hub, stats ← charts ← heads, tasks ← model ← metrics ← scores ← sweeps ← studies ← cli,
-explore; runs imports the first group alone, and so does, with charts, what the report reads of a study."""
+explore; runs imports the first group alone; what the report reads of a study imports charts and heads."""
 
 
 def room(path: str) -> str:

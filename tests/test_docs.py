@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @pytest.mark.bundled
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_on_the_page_runs_and_prints_what_it_claims(page, tmp_path, monkeypatch):
+def test_code_on_the_page_runs_and_prints_what_it_claims(page, tmp_path, monkeypatch, loaded_once):
     if 'engine="ray"' in page.read_text(encoding="utf-8"):
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ NOTEBOOK = REPOSITORY / "docs" / "first-look.ipynb"
 
 
 @pytest.mark.bundled
-def test_every_cell_of_the_notebook_runs_and_its_result_shows_itself():
+def test_every_cell_of_the_notebook_runs_and_its_result_shows_itself(loaded_once):
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     scope: dict[str, object] = {}
     shown = []

@@ -24,27 +24,84 @@ def test_the_public_names_are_about_a_dozen_and_all_there():
         _ = hw.nothing
 
 
-def test_a_wheel_is_built_and_runs_from_where_it_is_installed(tmp_path):
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, REPOSITORY], check=True)
-    (wheel,) = tmp_path.glob("headwise-*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert "headwise/model/verify/families.json" in names
-    assert "headwise/py.typed" in names
-    assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
-    installed = tmp_path / "installed"
-    subprocess.run([*pip, "install", "--no-deps", "--target", installed, wheel], check=True)
-    code = "import headwise, sys; print(headwise.__file__); from headwise.cli import listing; listing.show('families')"
+def package_data():
+    """Every file of the package that is not Python, as the wheel names it."""
+    source = REPOSITORY / "src"
+    files = (path for path in (source / "headwise").rglob("*.*") if path.suffix not in (".py", ".pyc"))
+    return {path.relative_to(source).as_posix() for path in files if path.is_file()}
+
+
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """The wheels of headwise and of its companions."""
+    folder = tmp_path_factory.mktemp("wheels")
+    subprocess.run(
+        [*PIP, "wheel", "--no-deps", "--wheel-dir", folder, REPOSITORY, REPOSITORY / "companions"], check=True
+    )
+    (companions,) = folder.glob("headwise_companions-*.whl")
+    (headwise,) = set(folder.glob("headwise-*.whl"))
+    return headwise, companions
+
+
+def install(wheel, into):
+    subprocess.run([*PIP, "install", "--no-deps", "--target", into, wheel], check=True)
+
+
+def from_installed(folder, code):
+    """What a program prints that finds headwise in `folder`."""
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(installed)},
+        env={"PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.startswith(str(installed))
-    assert "llama\treached" in done.stdout
+    return done.stdout
+
+
+def test_a_wheel_is_built_and_runs_from_where_it_is_installed(wheels, tmp_path):
+    names = zipfile.ZipFile(wheels[0]).namelist()
+    assert "headwise/model/verify/families.json" in names
+    assert "headwise/py.typed" in names
+    assert "headwise/tasks/builtin/data/ioi.txt" in package_data() <= set(names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not [name for name in names if name.startswith(("tests", "benchmarks", "companions"))]
+    assert not [name for name in names if name.endswith((".safetensors", ".gguf"))]
+    assert wheels[0].stat().st_size < 2_000_000
+    install(wheels[0], tmp_path)
+    code = "import headwise; print(headwise.__file__); from headwise.cli import listing; listing.show('families')"
+    said = from_installed(tmp_path, code)
+    assert said.startswith(str(tmp_path))
+    assert "llama\treached" in said
+
+
+def test_the_companions_are_found_from_their_own_wheel_and_missed_in_one_sentence_without_it(
+    wheels, tmp_path
+):
+    code = """
+from headwise.errors import HeadwiseError
+from headwise.model.load.companions import companion_folder, companions
+from headwise.model.sparse.adapter import read_gates
+try:
+    for alias in ("smollm2-sparse", "smollm2-control"):
+        gates = read_gates(companion_folder(alias))
+        print(alias, companion_folder(alias), gates.base, gates.bias is None, alias in companions())
+except HeadwiseError as error:
+    print(error, companions())
+"""
+    install(wheels[0], tmp_path)
+    said = from_installed(tmp_path, code)
+    assert "smollm2-sparse is in a package of its own, headwise-companions, which is not installed" in said
+    assert said.endswith("{}\n")
+    install(wheels[1], tmp_path)
+    place = tmp_path / "headwise_companions"
+    assert from_installed(tmp_path, code).splitlines() == [
+        f"smollm2-sparse {place / 'smollm2-sparse'} smollm2 False True",
+        f"smollm2-control {place / 'smollm2-control'} smollm2 True True",
+    ]
 
 
 def modules():

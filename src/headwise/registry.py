@@ -31,7 +31,7 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str, *patterns: str) -> None:
         """kind: what one entry is called in an error. patterns: the modules whose import registers entries, where
-        the last part may be a wildcard (`headwise.scores.*`) or follow one (`headwise.studies.*.findings`)."""
+        the last part may be a wildcard (`headwise.scores.*`) or follow one (`headwise.studies.*.charts`)."""
         self.kind = kind
         self.patterns = patterns
         self._entries: dict[str, T] = {}

@@ -11,7 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from headwise.charts.attention import kept_heads
-from headwise.charts.explained_effect import COLOURS, explained_panels
+from headwise.charts.explained_effect import COLOURS, explained_chart
+from headwise.charts.static import figure
 
 TASKS = ("greater_than", "ioi", "docstring", "ioi_long")
 
@@ -59,7 +60,7 @@ def named(panel, label):
 
 def test_one_panel_per_task_with_the_curves_of_the_tables():
     curves, members, ratios = pairs()
-    panels = drawn(explained_panels(curves, members=members, ratios=ratios))
+    panels = drawn(figure(explained_chart(curves, members=members, ratios=ratios)))
     assert [panel.get_title() for panel in panels] == ["Greater Than", "IOI", "Docstring", "IOI Long"]
     assert panels[0].get_ylabel() == "Explained Effect"
     for panel, task in zip(panels, TASKS, strict=True):
@@ -81,7 +82,7 @@ def test_one_panel_per_task_with_the_curves_of_the_tables():
 
 def test_the_segment_joins_the_curves_at_the_threshold_and_says_the_ratio():
     curves, members, ratios = pairs()
-    panels = drawn(explained_panels(curves, members=members, ratios=ratios))
+    panels = drawn(figure(explained_chart(curves, members=members, ratios=ratios)))
     said = []
     for panel, row in zip(panels, ratios.itertuples(), strict=True):
         segment = next(line for line in panel.lines if to_hex(line.get_color()) == "#000000")
@@ -98,7 +99,7 @@ def test_the_segment_joins_the_curves_at_the_threshold_and_says_the_ratio():
 
 
 def test_one_model_is_drawn_without_a_ratio():
-    (panel,) = drawn(explained_panels(curve("smollm2", "ioi", 60)))
+    (panel,) = drawn(figure(explained_chart(curve("smollm2", "ioi", 60))))
     assert not panel.texts
     assert [line.get_label() for line in panel.lines] == ["smollm2"]
 
@@ -109,18 +110,18 @@ def test_heads_that_came_from_other_layers_are_counted_below_the_panels():
     moved = np.maximum(0, control["k"] - 30)
     draws = [control.assign(draw=i, value=i, lo=0, hi=0, moved=moved) for i in range(2)]
     table = pd.concat([curves, control.assign(moved=moved), *draws], ignore_index=True)
-    figure = explained_panels(table)
-    (panel,) = drawn(figure)
+    picture = figure(explained_chart(table))
+    (panel,) = drawn(picture)
     most, at = int(moved.max()), int(control["k"].max())
     label = f"random heads, same layers (up to {most} of {at} from the nearest layers)"
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [label]
+    assert [text.get_text() for text in picture.legends[0].get_texts()] == [label]
     # The line is the mean over draws as the table has it, with its band; single draws are not drawn.
     np.testing.assert_allclose(named(panel, label).get_ydata(), control["value"])
 
 
 def test_where_few_heads_do_it_the_axis_gives_them_room():
     curves, members, ratios = pairs(total=270, dense=8)
-    panels = drawn(explained_panels(curves, members=members, ratios=ratios))
+    panels = drawn(figure(explained_chart(curves, members=members, ratios=ratios)))
     for panel in panels:
         assert panel.get_xlabel() == "Number of Heads Kept (√ axis)"
         places = panel.transData.transform([(k, 0) for k in (0, 8, 270)])[:, 0]
@@ -131,7 +132,7 @@ def test_where_few_heads_do_it_the_axis_gives_them_room():
 def test_an_effect_that_is_none_is_said_in_the_legend():
     curves, members, _ = pairs(TASKS[:1])
     curves.loc[curves["model"] == "GPT-2", ["value", "lo", "hi"]] = np.nan
-    (panel,) = drawn(explained_panels(curves, members=members))
+    (panel,) = drawn(figure(explained_chart(curves, members=members)))
     assert "GPT-2: no effect to explain" in [text.get_text() for text in panel.get_legend().get_texts()]
 
 
@@ -146,15 +147,15 @@ def test_texts_keep_apart(count, dense):
     names = (("a-model-with-a-very-long-name-indeed-0724", "short"), ("another", "other"))
     tasks = (*TASKS, "data/my_own_facts.jsonl", "recall")[:count]
     curves, members, ratios = pairs(tasks, names, total=270, dense=dense)
-    figure = explained_panels(curves, members=members, ratios=ratios)
-    panels = drawn(figure)
+    picture = figure(explained_chart(curves, members=members, ratios=ratios))
+    panels = drawn(picture)
     assert len(panels) == count
     everything = [panel.title for panel in panels] + [text for panel in panels for text in panel.texts]
-    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes(figure, everything), 2))
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes(picture, everything), 2))
     for panel in panels:
-        ticks = boxes(figure, panel.get_xticklabels())
+        ticks = boxes(picture, panel.get_xticklabels())
         assert not any(a.overlaps(b) for a, b in itertools.pairwise(ticks))
-        (label,) = boxes(figure, panel.texts)
+        (label,) = boxes(picture, panel.texts)
         legend = panel.get_legend().get_window_extent()
         assert not label.overlaps(legend)
 
@@ -182,8 +183,8 @@ def attention_table(models=("dense", "sparse"), heads=4, length=12):
 
 def test_the_maps_show_the_attention_of_the_first_heads_of_each_model():
     table = attention_table()
-    figure = kept_heads(table)
-    panels = drawn(figure)
+    picture = figure(kept_heads(table))
+    panels = drawn(picture)
     assert [panel.get_title() for panel in panels] == ["1. L3H1", "2. L4H1", "3. L5H1", "4. L6H1"] * 2
     for panel, (model, rank) in zip(panels, itertools.product(("dense", "sparse"), range(4)), strict=True):
         shown = np.ma.filled(panel.images[0].get_array().astype(float), np.nan)
@@ -199,11 +200,11 @@ def test_the_maps_show_the_attention_of_the_first_heads_of_each_model():
 def test_models_that_cut_the_prompt_otherwise_have_their_own_labels():
     table = attention_table()
     table.loc[table["model"] == "sparse", "token"] += "s"
-    panels = drawn(kept_heads(table))
+    panels = drawn(figure(kept_heads(table)))
     assert [panel.get_xticklabels()[0].get_text() for panel in panels] == ["t0"] * 4 + ["t0s"] * 4
 
 
 def test_a_model_with_fewer_heads_leaves_its_places_empty():
     table = attention_table(heads=3)
     table = table[(table["model"] == "dense") | (table["rank"] < 1)]
-    assert len(drawn(kept_heads(table))) == 4
+    assert len(drawn(figure(kept_heads(table)))) == 4

@@ -304,12 +304,12 @@ def test_an_output_that_is_closed_or_full_is_no_traceback(arguments, code, said)
 
 
 def test_an_error_of_another_library_ends_in_a_sentence_of_ours(monkeypatch, here):
-    import headwise.listing
+    import headwise.cli.listing
 
     def broken(*_, **__):
         raise ValueError("first line\n\nlook at the above report!")
 
-    monkeypatch.setattr(headwise.listing, "show", broken)
+    monkeypatch.setattr(headwise.cli.listing, "show", broken)
     done = here("list", "tasks")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
@@ -317,14 +317,13 @@ def test_an_error_of_another_library_ends_in_a_sentence_of_ours(monkeypatch, her
 
 
 def test_a_message_of_several_lines_is_shown_as_one(monkeypatch, here):
-    import headwise.listing
-
+    import headwise.cli.listing
     from headwise.errors import HeadwiseError
 
     def broken(*_, **__):
         raise HeadwiseError("the table cannot be read: Invalid:\n  magic bytes\n  not found; write it again")
 
-    monkeypatch.setattr(headwise.listing, "show", broken)
+    monkeypatch.setattr(headwise.cli.listing, "show", broken)
     done = here("list", "tasks")
     assert done.returncode == 2
     assert done.stderr == (
@@ -356,3 +355,26 @@ def test_fresh_with_a_mistake_in_the_settings_leaves_the_earlier_run_where_it_is
 def test_a_report_through_a_link_is_refused(folder, tmp_path, here):
     (tmp_path / "page").symlink_to("other.html")
     one_sentence(here("report", tmp_path, "--out", "page"), "is a link")
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_demo_leaves_out_the_sparse_companion_where_it_is_not_installed_and_says_so(
+    monkeypatch, tmp_path, found
+):
+    from headwise.cli import demo
+
+    asked, told = {}, []
+    known = {"smollm2-sparse": None} if found else {}
+    monkeypatch.setattr(demo, "companions", lambda: known)
+    monkeypatch.setattr(
+        demo,
+        "run",
+        lambda name, out, **options: asked.setdefault(name, options) and SimpleNamespace(path=out),
+    )
+    monkeypatch.setattr(demo, "write_report", lambda folders, page: page)
+    monkeypatch.setattr(demo, "findings", lambda folders: [])
+    demo.demo(tmp_path, tell=told.append)
+    assert asked["circuits"]["models"] == ["smollm2", *known]
+    assert ("smollm2-sparse" in asked["circuits"]["command"]) == found
+    assert all(options["models"] == ["smollm2"] for name, options in asked.items() if name != "circuits")
+    assert any("without smollm2-sparse" in line for line in told) != found

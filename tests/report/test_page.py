@@ -16,6 +16,7 @@ from headwise.runs import Cell, CellResult, RunFolder, execute, read_info, write
 from headwise.studies import base as registry
 from headwise.studies.settings.shared import StudySettings
 from headwise.studies.verify import verify
+from helpers import bench_of
 from report.conftest import HOSTILE, score_table
 
 
@@ -38,7 +39,13 @@ def test_the_table_of_heads_holds_every_row_of_the_scores(make_run, tmp_path):
 def test_a_map_has_each_score_at_its_layer_and_head(make_run, tmp_path):
     table = score_table("tiny", "ioi", "ablation", (3, 4))
     page = write_report([make_run("a", "score", {"scores": table})], tmp_path / "r.html").read_text()
-    (panel,) = data_of(page)["charts"]["chart-0"]["panels"]
+    panel, largest = data_of(page)["charts"]["chart-0"]["panels"]
+    assert largest["y"]["ticktext"][0] == "L{}H{}".format(
+        *table.loc[table["score"].abs().idxmax(), ["layer", "head"]]
+    )
+    sure = table[table["q"] < 0.05]
+    dots = [pair for trace in panel["traces"][1:] for pair in zip(trace["y"], trace["x"], strict=True)]
+    assert dots == list(zip(sure["layer"], sure["head"], strict=True))
     for row in table.itertuples():
         assert panel["traces"][0]["z"][row.layer][row.head] == pytest.approx(row.score, rel=1e-3)
 
@@ -89,11 +96,11 @@ def asked(run, tmp_path) -> str:
     return re.search(r'<h2 id="study-0-title"><span[^>]*>[^<]*</span> ([^<]*)</h2>', page)[1]
 
 
-def test_a_study_of_somebody_elses_is_headed_by_its_own_question(tmp_path):
+def test_a_study_of_somebody_elses_is_headed_by_its_own_question(tiny, tmp_path):
     colours = registry.Study("colours", "Which heads see red?", StudySettings, lambda *_: None)
     with registry.STUDIES.restored():
         registry.STUDIES.add("colours", colours)
-        folder = registry.run("colours", tmp_path / "run", models=[], progress=False)
+        folder = registry.run("colours", tmp_path / "run", workbench=bench_of(tiny), models=["tiny"])
     assert read_info(folder.path)["question"] == "Which heads see red?"
     assert asked(folder.path, tmp_path) == "Which heads see red?"
 

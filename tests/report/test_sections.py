@@ -5,24 +5,29 @@ from __future__ import annotations
 import json
 import math
 import re
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
-from headwise.charts.section import writers
+from headwise.charts.interactive import page_chart
+from headwise.charts.section import SECTIONS
 from headwise.report import write_report
-from headwise.runs.gather import Run
 from report import small_tables as small
 from report.small_tables import HEADS
 from report.test_page import data_of
 
 
 @pytest.fixture
-def section(make_run):
-    """What the report has to say of a study, given its tables."""
+def section():
+    """What the report has to say of a study, given its tables; charts as the page has them."""
 
     def make(study, tables, models=("tiny",)):
-        return writers()[study](Run(make_run(study, study, tables, models=models)))
+        own = SECTIONS.get(study)
+        charts = [SimpleNamespace(**page_chart(chart)) for chart in own.charts(tables)]
+        for chart in charts:
+            chart.panels = [SimpleNamespace(**panel) for panel in chart.panels]
+        return SimpleNamespace(findings=own.findings(tables), charts=charts, heads=own.heads(tables))
 
     return make
 
@@ -127,17 +132,35 @@ def test_a_head_is_marked_at_its_place_in_each_role(section):
 def test_the_maps_and_shares_of_roles_are_those_of_the_tables(section):
     whole = section("roles", small.roles(), ("big", "small"))
     for role, values in small.ROLE_SCORES.items():
-        (trace,) = panel(whole, "The three roles of big", f"{role.capitalize()}, Syntax").traces
+        (trace,) = panel(whole, "The three roles of big", f"Syntax, {role.capitalize()}").traces
         for (layer, head), value in zip(HEADS, values, strict=True):
             assert trace["z"][layer][head] == value
         # Only facilitation has an interval; none may be shown as 0.
         assert ("customdata[0]" in trace["hovertemplate"]) == (role == "facilitation")
-    for model, by_seed in small.SEED_LABELS.items():
-        bars = {trace["name"]: trace["x"] for trace in panel(whole, "How many heads", model).traces}
+    shares, counts = chart(whole, "How many heads").panels
+    assert shares.y["ticktext"] == ["Syntax<br>big", "Syntax<br>small"]
+    for place, by_seed in enumerate(small.SEED_LABELS.values()):
         every = [label for seed in by_seed for label in seed]
-        for label, (share,) in bars.items():
-            assert share == pytest.approx(every.count(label) / len(every), abs=1e-5)
-        assert sum(share for (share,) in bars.values()) == pytest.approx(1, abs=1e-4)
+        ends = 0.0
+        for trace in shares.traces:
+            share = every.count(trace["name"].lower()) / len(every)
+            assert trace["x"][place] == pytest.approx(share, abs=1e-5)
+            assert trace["base"][place] == pytest.approx(ends, abs=1e-4)  # one stands where the last ended
+            ends += share
+        assert ends == pytest.approx(1)
+    texts = {(mark["x"], mark["y"]): mark["text"] for mark in counts.marks}
+    assert texts[0, 0] == "1 / 3"  # as the sentence has it: 1 always and 3 ever help
+
+
+def test_heads_that_every_seed_calls_alike_carry_a_dot():
+    tables = small.roles()
+    big = tables["scores"]["model"] == "big"
+    labels = ["facilitating", "facilitating", "interfering", "irrelevant", "irrelevant", "undecided"]
+    tables["scores"].loc[big, "label"] = labels
+    tables["scores"].loc[big, "agreement"] = [1, 0.5, 1, 1, 0.5, 1]
+    (maps,) = [one for one in SECTIONS.get("roles").charts(tables) if one.name == "role-map-big"]
+    dots = [panel["traces"][1] for panel in page_chart(maps)["panels"]]
+    assert [(dot["y"], dot["x"]) for dot in dots] == [([0], [0]), ([1], [0]), ([0], [2])]
 
 
 # ---- circuits ------------------------------------------------------------------------------------------
@@ -175,13 +198,15 @@ def test_the_curves_of_circuits_have_every_point_and_controls_their_mean(section
     whole = section("circuits", small.circuits(), ("plain", "thin"))
     for (model, task), curve in small.EXPLAINED.items():
         shown = [trace for trace in panel(whole, "How much", TITLES[task]).traces if "customdata" in trace]
-        (line,) = [trace for trace in shown if trace["name"] == f"{model}, integrated"]
+        (line,) = [trace for trace in shown if trace["name"] == model]
         drawn = points(line)
         assert line["x"] == sorted(curve)
         assert set(drawn) == set(curve)  # the metric itself, in the same table, is another thing
         for k, value in curve.items():
             assert drawn[k] == pytest.approx((value, value - 0.05, value + 0.05), abs=1e-5)
-        (control,) = [t for t in shown if t["name"] == "random heads" and t["text"][0] == model]
+        (control,) = [
+            t for t in shown if t["name"] == "random heads" and t["hovertemplate"].startswith(f"{model}, ")
+        ]
         chance = points(control)
         assert {k: y for k, (y, _, _) in chance.items()} == {0: 0.0, 2: pytest.approx(0.2), 6: 1.0}
 
@@ -189,10 +214,12 @@ def test_the_curves_of_circuits_have_every_point_and_controls_their_mean(section
 @pytest.mark.parametrize("task", ["ioi", "docstring"])
 def test_the_dashed_segment_runs_from_curve_to_curve(section, task):
     whole = section("circuits", small.circuits(), ("plain", "thin"))
-    line, text = panel(whole, "How much", TITLES[task]).marks
+    shown = panel(whole, "How much", TITLES[task])
+    (text,) = shown.marks
+    (line,) = [trace for trace in shown.traces if trace["line"].get("color") == "ink"]
     ends = {first_at(small.EXPLAINED[model, task]) for model in ("plain", "thin")}
-    assert {line["x0"], line["x1"]} == ends
-    assert line["y0"] == line["y1"] == 0.9
+    assert set(line["x"]) == ends
+    assert line["y"] == [0.9, 0.9]
     dense, sparse = (first_at(small.EXPLAINED[model, task]) for model in ("plain", "thin"))
     assert text["text"].startswith(f"{dense / sparse:.1f}x<br>[")
     assert text["x"] == max(ends)
@@ -206,13 +233,13 @@ def test_few_of_many_heads_get_room_on_a_root_axis(section):
     shown = panel(whole, "How much", "IOI")
     assert shown.root
     assert shown.x["title"].endswith("(√ axis)")
-    (line,) = [trace for trace in shown.traces if trace.get("name") == "plain, integrated"]
+    (line,) = [trace for trace in shown.traces if trace.get("name") == "plain"]
     assert [x * x for x in line["x"]] == pytest.approx([0, 1, 2, 4, 900], rel=1e-3)
     assert set(points(line)) == {0, 1, 2, 4, 900}  # what is said is the number itself
     for at, text in zip(shown.x["tickvals"], shown.x["ticktext"], strict=True):
         assert at * at == pytest.approx(int(text), rel=1e-3)
-    segment = shown.marks[0]
-    assert {round(segment[end] ** 2) for end in ("x0", "x1")} == {2, 4}
+    (segment,) = [trace for trace in shown.traces if trace["line"].get("color") == "ink"]
+    assert {round(end**2) for end in segment["x"]} == {2, 4}
 
 
 @pytest.mark.parametrize("by", ["signed", "absolute", "hinders", "unsigned"])
@@ -224,7 +251,7 @@ def test_heads_are_marked_in_the_order_in_which_they_were_kept_for_each_model(se
     assert set(shown.owners.values()) == {"plain", "thin"}
     for series, order in shown.orders.items():
         assert order == expected
-        assert series.startswith(f"{shown.owners[series]}, integrated")
+        assert series == shown.owners[series]
 
 
 def test_masked_heads_are_not_called_kept(section):
@@ -234,12 +261,13 @@ def test_masked_heads_are_not_called_kept(section):
 
 
 def test_the_attention_map_has_each_weight_at_its_query_and_key(section):
-    shown = panel(
-        section("circuits", small.circuits(), ("plain", "thin")), "What the first kept", "L0H2, ioi"
-    )
+    shown = panel(section("circuits", small.circuits(), ("plain", "thin")), "IOI: the first heads", "1. L0H2")
     (trace,) = shown.traces
-    assert trace["z"] == [[1, None, None], [0.5, 0.5, None], [0.333, 0.333, 0.333]]
-    assert trace["text"][0] == ["a", "b", "c"]
+    assert trace["z"] == [[1, None, None], [0.5, 0.5, None], [0.33333, 0.33333, 0.33333]]
+    assert (
+        shown.x["ticktext"] == shown.y["ticktext"] == ["a", "b", "c"]
+    )  # each token beside its row and column
+    assert trace["customdata"][2][0] == ["c", "a"]
     assert shown.attention == "L0H2"
 
 
@@ -260,39 +288,37 @@ def test_masking_is_told_at_the_k_where_top_and_random_differ_most(section):
     assert found["Recall"] == pytest.approx(0.65)
 
 
-def test_the_curves_of_masking_begin_with_every_head_and_leave_single_draws_out(section):
+def test_the_curves_of_masking_have_a_panel_per_metric_and_leave_single_draws_out(section):
     whole = section("masking", small.masking())
     for task in ("Recall", "Logic"):
-        shown = panel(whole, "Masking the heads", task)
-        drawn = lines(shown)
-        start = small.MASKED[task, "full"][0]
+        right = panel(whole, "Masking the heads", f"{task}, Accuracy")
+        near = lines(panel(whole, "Masking the heads", f"{task}, chrF"))
         for series, word in (("top", "TopK"), ("random", "RandomK")):
-            assert points(drawn[f"{word} Accuracy"]) == {0: start, **small.MASKED[task, series]}
-            # A logarithmic axis has no 0: it stands one step before the first K, and says 0.
-            assert drawn[f"{word} Accuracy"]["x"] == [1, 2, 4]
-            near = points(drawn[f"{word} chrF"])
-            assert {k: y for k, (y, _, _) in near.items()} == {
-                k: pytest.approx(1 - y / 2)
-                for k, (y, _, _) in {0: start, **small.MASKED[task, series]}.items()
+            assert points(lines(right)[f"{word} Accuracy"]) == small.MASKED[task, series]
+            assert lines(right)[f"{word} Accuracy"]["x"] == [2, 4]
+            assert {k: y for k, (y, _, _) in points(near[f"{word} chrF"]).items()} == {
+                k: pytest.approx(1 - y / 2) for k, (y, _, _) in small.MASKED[task, series].items()
             }
-            assert drawn[f"{word} chrF"]["second"]
-        assert shown.x["tickvals"] == [1, 2, 4]
-        assert shown.x["ticktext"] == ["0", "2", "4"]
-    assert points(lines(panel(whole, "Masking the heads", "Recall"))["Layer-matched Accuracy"]) == {
-        4: (0.7, 0.5, 0.8)
-    }
+        assert right.y["title"] == "Accuracy"
+        assert (right.x["tickvals"], right.x["ticktext"]) == ([2, 4], ["2", "4"])
+        # A logarithmic axis has no 0: what is measured with every head is a line across, and says 0.
+        assert points(lines(right)["Accuracy, none masked"]) == {0: small.MASKED[task, "full"][0]}
+    matched = lines(panel(whole, "Masking the heads", "Recall, Accuracy"))["RandomK, same layers"]
+    assert points(matched) == {4: (0.7, 0.5, 0.8)}
 
 
 def test_heads_are_marked_in_the_order_in_which_they_were_masked(section):
-    shown = panel(section("masking", small.masking()), "Masking the heads", "Recall")
+    shown = panel(section("masking", small.masking()), "Masking the heads", "Recall, Accuracy")
     assert shown.orders["top"] == names(small.MASK_ORDER)
 
 
 def test_the_cross_table_has_whose_heads_in_rows_and_what_was_measured_in_columns(section):
     (shown,) = chart(section("masking", small.masking()), "Mask one ability").panels
     (trace,) = shown.traces
-    assert (trace["y"], trace["x"]) == (["Recall", "Logic"], ["Recall", "Logic"])
+    assert shown.y["ticktext"] == ["Recall", "Logic"]
+    assert shown.x["ticktext"] == ["Recall (0.80)", "Logic (0.80)"]
     assert trace["z"] == [[-0.6, -0.25], [-0.1, -0.25]]
+    assert trace["text"] == [["<b>−0.60</b>", "<b>−0.25</b>"], ["−0.10", "<b>−0.25</b>"]]  # bold: 0 left out
 
 
 # ---- prompts -------------------------------------------------------------------------------------------
@@ -328,11 +354,16 @@ def test_prompts_are_told_with_the_paired_answers_counted_by_hand(section):
 
 
 def test_the_bars_of_prompts_are_the_shares_of_right_answers(section):
-    shown = panel(section("prompts", small.prompts()), "Answers under", "Results on sums")
+    shown = chart(section("prompts", small.prompts()), "Answers under").panels[0]
+    assert shown.title.startswith("Results on sums<br>0 of 48 answers cut off")
+    assert shown.x["ticktext"] == ["tiny"]
+    (star,) = shown.marks  # only Mful differs significantly
+    assert star["text"] == "*"
     for name, label in (("none", "w/o"), ("meaningless", "w/ Mless"), ("meaningful", "w/ Mful")):
         (bar,) = [trace for trace in shown.traces if trace["name"] == label]
         share = 100 * sum(small.RIGHT[name]) / 16
-        assert (bar["x"], bar["y"]) == (["tiny"], [pytest.approx(share, abs=1e-3)])
+        assert bar["y"] == [pytest.approx(share, abs=1e-3)]
+        assert (star["x"] == pytest.approx(bar["x"][0], abs=1e-4)) == (name == "meaningful")
         ((low, high),) = bar["customdata"]
         assert low < share < high
         assert share - bar["error_y"]["arrayminus"][0] == pytest.approx(low, abs=1e-2)
@@ -341,7 +372,7 @@ def test_the_bars_of_prompts_are_the_shares_of_right_answers(section):
 
 def test_profiles_share_the_original_tokens_and_shade_only_what_was_inserted(section):
     whole = section("prompts", small.prompts())
-    above, below = chart(whole, "Where tiny attends").panels
+    _, above, below = chart(whole, "Answers under").panels
     for name, label in (("none", "None"), ("meaningless", "Mless"), ("meaningful", "Mful")):
         (trace,) = [t for t in above.traces if t["name"] == label]
         assert trace["text"] == small.ORIGINAL
@@ -356,7 +387,7 @@ def test_profiles_share_the_original_tokens_and_shade_only_what_was_inserted(sec
 def test_the_map_of_what_moved_has_every_head_of_each_condition(section):
     whole = section("prompts", small.prompts())
     for label in ("Mless", "Mful"):
-        (trace,) = panel(whole, "How far the insertion moves", f"{label}, sums").traces
+        (trace,) = panel(whole, "How far inserted tokens move", f"{label}<br>L1H2 0.60 [0.05, 0.70]").traces
         assert trace["z"] == [[0.1, 0.2, 0.3], [0.2, 0.4, 0.6]]
     assert set(whole.heads["measure"]) == {
         "attention moved by meaningless",
@@ -377,7 +408,13 @@ def test_every_finding_stands_on_the_page_as_it_was_worded(make_run, tmp_path):
     ]
     page = write_report(runs, tmp_path / "r.html").read_text()
     items = re.findall(r"<li>(.*?)</li>", page.split('<script type="application/json"')[0])
-    worded = [f.sentence for run in runs for f in writers()[Run(run).study](Run(run)).findings]
+    tables = {
+        "roles": small.roles,
+        "circuits": small.circuits,
+        "masking": small.masking,
+        "prompts": small.prompts,
+    }
+    worded = [f.sentence for study, make in tables.items() for f in SECTIONS.get(study).findings(make())]
     from html import unescape
 
     assert [unescape(item) for item in items] == worded

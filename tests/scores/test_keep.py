@@ -10,7 +10,7 @@ import headwise as hw
 from headwise.heads import Head, keep_gates, lone_gates, mask_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from helpers import HeadsByHook, plain_logits, word_task
+from helpers import HeadsByHook, plain_logits, recorded, word_task
 
 
 def only(model, example, kept, replaced=None):
@@ -27,13 +27,6 @@ def only(model, example, kept, replaced=None):
         last = plain_logits(model, model.tokens(example.prompt))[-1]
     (target,), (foil,) = (model.tokens(text.strip()) for text in (example.target, example.foils[0]))
     return float(last[target] - last[foil])
-
-
-def recorded(model, text):
-    seen = {}
-    with HeadsByHook(model, lambda layer, z: seen.setdefault(layer, z.clone())):
-        plain_logits(model, model.tokens(text))
-    return seen
 
 
 @pytest.mark.parametrize("reference", ["zero", "patch"])

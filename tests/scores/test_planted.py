@@ -11,6 +11,7 @@ from headwise.heads import Head
 from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
 from helpers import WORDS, word_task
+from planted import one_writer
 
 V, T, D = 26, 16, 32  # vocabulary, positions, head size; the stream is 3 heads × 32 wide
 TOKEN, PLACE, BEFORE = slice(0, V), slice(V, V + T), slice(V + T, 2 * V + T)
@@ -136,19 +137,8 @@ def test_only_the_half_that_writes_to_the_logits_is_seen_directly(induction):
 @pytest.mark.parametrize("name", ["keep", "direct", "ablation", "attribution", "integrated"])
 def test_a_head_that_always_writes_the_answer_is_first_in_every_signed_method(word_tokenizer, name):
     """Its values are constant, so it writes the same whatever the others do: enough alone, and seen directly."""
-    hf = tiny_model("gpt2", vocab_size=len(word_tokenizer))
     task = word_task(4).take([0])
-    (target,), (foil,) = (
-        word_tokenizer.encode(t.strip()) for t in (task.examples[0].target, task.examples[0].foils[0])
-    )
-    with torch.no_grad():
-        attention = hf.transformer.h[2].attn
-        values = slice(2 * 32 + 8, 2 * 32 + 16)  # head 1
-        attention.c_attn.weight[:, values] = 0
-        attention.c_attn.bias[values] = 1
-        direction = hf.lm_head.weight[target] - hf.lm_head.weight[foil]
-        attention.c_proj.weight[8:16] = 2 * direction / direction.norm()
-    model = hw.load(hf, tokenizer=word_tokenizer, name="one writer")
+    model = one_writer(word_tokenizer, task.examples[0])
     scores = hw.score(model, task, name)
     assert scores.order()[0] == (2, 1)
     assert scores["L2H1"] > 2 * np.sort(np.abs(np.delete(scores.values.ravel(), 9)))[-1]

@@ -9,9 +9,9 @@ from test_planted import TOKEN, D, V, induction, repeated  # noqa: F401
 
 import headwise as hw
 from headwise.heads import Head
-from headwise.model.verify.tiny import tiny_model
 from headwise.scores.gates.roles import role_labels
 from helpers import word_task
+from planted import one_writer
 
 NOISY, IDLE = Head(1, 0), [Head(0, 0), Head(0, 2), Head(1, 1)]
 
@@ -44,19 +44,8 @@ def test_idle_heads_are_irrelevant_and_the_noisy_one_interferes_in_every_seed(no
 @pytest.mark.parametrize(("sign", "role"), [(1, "facilitating"), (-1, "interfering")])
 def test_a_head_that_always_writes_for_or_against_the_answer_is_named_for_it(word_tokenizer, sign, role):
     """Its values are constant, and what it writes competes with what all other heads and layers write."""
-    hf = tiny_model("gpt2", vocab_size=len(word_tokenizer))
     task = word_task(4).take([0])
-    (target,), (foil,) = (
-        word_tokenizer.encode(text.strip()) for text in (task.examples[0].target, task.examples[0].foils[0])
-    )
-    with torch.no_grad():
-        attention = hf.transformer.h[2].attn
-        values = slice(2 * 32 + 8, 2 * 32 + 16)  # head 1
-        attention.c_attn.weight[:, values] = 0
-        attention.c_attn.bias[values] = 1
-        direction = hf.lm_head.weight[target] - hf.lm_head.weight[foil]
-        attention.c_proj.weight[8:16] = sign * 2 * direction / direction.norm()
-    model = hw.load(hf, tokenizer=word_tokenizer, name="one writer")
+    model = one_writer(word_tokenizer, task.examples[0], sign)
     scores = hw.score(model, task, "gating", seeds=3, updates=60)
     roles = {name: np.array(values) for name, values in scores.details["roles"].items()}
     labels = role_labels(1 - roles["interference"], roles["facilitation"])

@@ -14,7 +14,7 @@ from headwise.model.origin import replica
 from headwise.model.verify.tiny import tiny_model
 from headwise.studies.base import studies
 from headwise.studies.workbench import Workbench
-from helpers import WORDS, make_word_tokenizer
+from helpers import labelled_file, make_word_tokenizer
 
 ANSWERS = {"animals": ("cat", "dog", "bird"), "colours": ("red", "blue", "small")}
 FIT = {"updates": 3, "batch": 2, "keep": 2, "window": 2}
@@ -38,16 +38,8 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Ten examples of each of two made-up abilities."""
-    lines = []
-    for i in range(20):
-        label = list(ANSWERS)[i % 2]
-        prompt = " ".join(WORDS[(i * 7 + j * 3) % 20] for j in range(5))
-        target = f" {ANSWERS[label][(i // 2) % 3]}"
-        row = {"prompt": prompt, "target": target, "foils": [" the"], "label": label}
-        lines.append(json.dumps(row))
     path = tmp_path_factory.mktemp("data") / "kinds.jsonl"
-    path.write_text("\n".join(lines))
-    return str(path)
+    return labelled_file(path, ANSWERS, 20, lambda i: 5, foils=[" the"])
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
-"""Drawing: what every figure and every chart of the report shares, from tables to pictures. No model.
+"""Charts: each defined once, drawn on paper and on the page. No model.
 
-Begin with `style.py` (how a figure is set up and saved) and `section.py` (what the report shows of a study).
-`heatmap.py`, `attention.py`, `agreement.py` and `explained_effect.py` draw results that several rooms have;
-`interactive.py` makes the panels of the page. The charts of one study are in `studies/STUDY/charts.py`.
-May import: errors, files, registry, stats, heads.
+Begin with `chart.py` (what a chart is). `static.py` draws a chart with matplotlib (PNG, SVG, PDF, `.plot()`),
+`interactive.py` writes it as Plotly's JSON for the report. `style.py` says how figures look and saves them, `words.py`
+what things are called, `section.py` what a study gives the report. `heatmap.py`, `attention.py`, `agreement.py` and
+`explained_effect.py` define charts that several rooms have; those of one study are in `studies/STUDY/charts.py`.
+May import: errors, files, registry, stats.
 """

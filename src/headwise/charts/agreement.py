@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.style import house_style
+from headwise.charts.chart import Axis, Cells, Chart, Line, Panel, Scale
+
+_CORRELATION = Scale("RdBu", -1, 1, "Rank correlation")
+_OVERLAP = Scale("viridis", 0, 1, "Jaccard index")
 
 
-def agreement_figure(
+def agreement_chart(
     signed: pd.DataFrame,
     absolute: pd.DataFrame,
     jaccard: pd.DataFrame,
@@ -18,73 +21,65 @@ def agreement_figure(
     *,
     k: int,
     title: str | None = None,
-) -> Any:
-    """Rank correlation (signed, absolute), Jaccard of the top k, and stability; returns a matplotlib figure.
+) -> Chart:
+    """Rank correlation (signed, absolute), Jaccard of the top k, and stability.
 
     Correlations share a diverging scale from −1 to 1, the overlap runs from 0 to 1; every cell carries its
     number, and a cell without one has no meaning (a signed beside an unsigned score).
     """
-    from matplotlib.figure import Figure
-
-    count = len(signed)
-    side = 1.6 + 0.52 * count
+    side = 1.6 + 0.52 * len(signed)
     label = 0.075 * max(len(str(name)) for name in signed.index)
-    with house_style():
-        figure = Figure(figsize=(3 * side + 2.6 + label, side + 0.4 + label), layout="constrained")
-        axes = figure.subplots(1, 4, width_ratios=(1, 1, 1, 0.8))
-        correlation = {"cmap": "RdBu", "vmin": -1, "vmax": 1}
-        overlap = {"cmap": "viridis", "vmin": 0, "vmax": 1}
-        _matrix(axes[0], signed, "Rank correlation, signed", correlation, names=True)
-        shown = _matrix(axes[1], absolute, "Rank correlation, absolute", correlation)
-        figure.colorbar(shown, ax=axes[:2].tolist(), location="bottom", shrink=0.6, aspect=30)
-        shown = _matrix(axes[2], jaccard, f"Jaccard of the top {k}", overlap)
-        figure.colorbar(shown, ax=axes[2], location="bottom", shrink=0.8)
-        _stability(axes[3], stability, k)
-        if title:
-            figure.suptitle(title)
-    return figure
-
-
-def _matrix(axes: Any, table: pd.DataFrame, title: str, scale: dict[str, Any], names: bool = False) -> Any:
-    values = table.to_numpy(dtype=float)
-    axes.set_facecolor("0.88")
-    image = axes.imshow(values, **scale)
-    where = np.arange(len(table))
-    axes.set_xticks(where, table.columns, rotation=45, ha="right", rotation_mode="anchor")
-    axes.set_yticks(where, table.index if names else [])
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.set_title(title)
-    for i in where:
-        for j in where:
-            if np.isfinite(values[i, j]):
-                red, green, blue, _ = image.cmap(image.norm(values[i, j]))
-                dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
-                axes.text(
-                    j,
-                    i,
-                    f"{values[i, j]:.2f}",
-                    ha="center",
-                    va="center",
-                    fontsize=7,
-                    color="white" if dark else "black",
-                )
-    return image
-
-
-def _stability(axes: Any, table: pd.DataFrame, k: int) -> None:
-    where = np.arange(len(table))
-    axes.plot(table["resamples"], where, "o", color="#35608d", label="other examples")
-    if table["seeds"].notna().any():
-        axes.plot(table["seeds"], where, "D", color="#d95f02", markerfacecolor="none", label="other seeds")
-    axes.set(
-        xlim=(0, 1.03),
-        ylim=(len(table) - 0.5, -0.5),
-        xlabel="mean Jaccard",
-        title=f"Stability of the top {k}",
+    return Chart(
+        title=title or "How far scores agree",
+        heading=title or "",
+        panels=[
+            _matrix(signed, "Rank correlation, signed", _CORRELATION),
+            _matrix(absolute, "Rank correlation, absolute", _CORRELATION),
+            _matrix(jaccard, f"Jaccard of the top {k}", _OVERLAP),
+            _stability(stability, k),
+        ],
+        size=(3 * side + 2.6 + label, side + 0.7 + label),
+        widths=(1, 1, 1, 0.8),
+        legend="bottom",
+        bar="bottom",
     )
-    axes.set_yticks(where, [])
-    axes.tick_params(axis="y", length=0)
-    axes.set_box_aspect(1 / 0.8)  # as tall as the matrices, so that its rows are theirs
-    axes.grid(axis="y", color="0.9")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, fontsize=8)
+
+
+def _matrix(table: pd.DataFrame, title: str, scale: Scale) -> Panel:
+    values = table.to_numpy(dtype=float)
+    words = np.array([[f"{value:.2f}" if np.isfinite(value) else "" for value in row] for row in values])
+    return Panel(
+        title=title,
+        marks=[Cells(values=values, scale=scale, words=words)],
+        x=Axis(
+            limits=(-0.5, len(table) - 0.5),
+            ticks=range(len(table)),
+            names=[*map(str, table.columns)],
+            angle=45,
+        ),
+        y=_names(table),
+    )
+
+
+def _stability(table: pd.DataFrame, k: int) -> Panel:
+    where = np.arange(len(table))
+    marks = [
+        Line(
+            x=table["resamples"],
+            y=where,
+            name="other examples",
+            colour="#35608d",
+            dash="none",
+            marker="circle",
+            size=6,
+        )
+    ]
+    if table["seeds"].notna().any():
+        look: dict[str, Any] = {"dash": "none", "marker": "diamond", "size": 6, "hollow": True}
+        marks.append(Line(x=table["seeds"], y=where, name="other seeds", colour="#d95f02", **look))
+    x = Axis(label="mean Jaccard", limits=(0, 1.03))
+    return Panel(title=f"Stability of the top {k}", marks=marks, x=x, y=_names(table))
+
+
+def _names(table: pd.DataFrame) -> Axis:
+    return Axis(limits=(len(table) - 0.5, -0.5), ticks=range(len(table)), names=[*map(str, table.index)])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.charts.style import house_style
+from headwise.charts.chart import INK, Axis, Chart, Line, Mark, Panel, Text
 from headwise.charts.words import shortened, task_title
 
 COLUMNS = 4
@@ -21,103 +21,64 @@ COLOURS = (
     {"dense": "#17becf", "sparse": "#d62728", "control": "#bcbd22"},
 )
 """Of the first pair, the second, the third; then again."""
-CONTROLS = {
-    "random": ("random heads", "-"),
-    "random_layer": ("random heads, same layers", (0, (4, 2))),
-}
+CONTROLS = {"random": ("random heads", "solid"), "random_layer": ("random heads, same layers", "dash")}
 """Of each kind of control its name and its line. None holds one of the order's own first k heads."""
 FEW = 0.1
 """Share of the heads: where all curves reach the threshold before it, the axis of heads is a square root."""
 _LONGEST_NAME = 30
+_MASKED = "0 is no head masked, 1 what is lost when all are; a masked head is"
 
 
-def explained_panels(
+def explained_chart(
     curves: pd.DataFrame,
     *,
     members: pd.DataFrame | None = None,
     ratios: pd.DataFrame | None = None,
     threshold: float = 0.9,
-    controls: bool = True,
-) -> Any:
+    orders: Mapping[tuple[str, str], Sequence[str]] | None = None,
+    name: str = "",
+) -> Chart:
     """One panel per task: the explained effect of each model's first k heads, with its interval over examples.
 
     curves: the rows of `curves` of one order, with its controls: thin grey, the mean of their draws and an interval
         over draws and examples; they end where too few heads are left besides the order's own.
     members: which models form a pair, and in which role; by default each model stands alone.
     ratios: a dashed segment joins the dense and the sparse model's curve at the threshold and says how many
-        times more heads the dense one needs, with its interval. Returns a matplotlib figure.
+        times more heads the dense one needs, with its interval.
+    orders: the heads in order by task and model, so that the page marks a chosen one.
     """
-    from matplotlib.figure import Figure
-
     table = curves[curves["metric"] == EXPLAINED]
     shown = _members(table) if members is None else members[members["model"].isin(table["model"])]
     tasks = list(dict.fromkeys(shown["task"]))
     few, note = few_heads(table, threshold), moved_note(table)
+    panels = []
+    for task in tasks:
+        own, together = table[table["task"] == task], shown[shown["task"] == task]
+        found = ratios[ratios["task"] == task] if ratios is not None and len(ratios) else None
+        panels.append(_panel(own, together, found, threshold, few, note, orders or {}))
     columns = min(COLUMNS, len(tasks))
     rows = math.ceil(len(tasks) / columns)
-    size = (4.6, 3.2) if len(tasks) == 1 else (2.75 * columns + 0.4, 2.55 * rows + 0.2)
-    with house_style():
-        figure = Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(rows, columns, squeeze=False)
-        for number, (panel, task) in enumerate(zip(panels.flat, tasks, strict=False)):
-            own = table[table["task"] == task]
-            together = shown[shown["task"] == task]
-            if controls:
-                _draw_controls(panel, own, note)
-            _draw_curves(panel, own, together)
-            _limits(panel, own, few)
-            if ratios is not None:
-                _draw_ratios(panel, ratios[ratios["task"] == task], threshold)
-            panel.set_title(task_title(task))
-            kept = own["action"].iloc[0] == "keep"
-            if number + columns >= len(tasks):
-                what = "Number of Heads Kept" if kept else "Number of Heads Masked"
-                panel.set_xlabel(f"{what} (√ axis)" if few else what)
-            if number % columns == 0:
-                panel.set_ylabel("Explained Effect")
-            _legend(panel)
-        for panel in panels.flat[len(tasks) :]:
-            panel.set_visible(False)
-        _legend_of_chance(figure, list(panels.flat[: len(tasks)]))
-    return figure
-
-
-def _is_chance(label: str) -> bool:
-    return any(label.startswith(name) for name, _ in CONTROLS.values())
-
-
-def _entries(panel: Any, chance: bool) -> tuple[list[Any], list[str]]:
-    handles, labels = panel.get_legend_handles_labels()
-    found = [(h, label) for h, label in zip(handles, labels, strict=True) if _is_chance(label) == chance]
-    return [h for h, _ in found], [label for _, label in found]
-
-
-def _legend(panel: Any) -> None:
-    """The models, in the corner that their curves leave free."""
-    panel.legend(
-        *_entries(panel, chance=False),
-        loc="lower right",
-        fontsize=7,
-        handlelength=1.6,
-        borderaxespad=0.2,
-        labelspacing=0.3,
-        framealpha=0.75,
-        edgecolor="none",
+    kept = table["action"].iloc[0] == "keep"
+    series = next((str(name) for name in table["series"] if name not in CONTROLS), "order")
+    return Chart(
+        name=name,
+        title=f"How much of the behaviour the first k heads explain, by {series}",
+        heading="",
+        panels=panels,
+        caption=("0 is no head kept, 1 the whole model; every other head is" if kept else _MASKED)
+        + " replaced by its reference. Bands are 95 % over examples. "
+        + _about_controls(table, note)
+        + "The dashed segment joins two models where they first reach the threshold and carries the ratio of their "
+        "heads.",
+        size=(4.6, 3.2) if len(tasks) == 1 else (2.75 * columns + 0.4, 2.55 * rows + 0.2),
+        columns=columns,
+        page_columns=2,
+        legend="bottom",
+        legend_columns=2,
+        least=400,
+        height=300,
+        table=_mean_of_draws(table)[["model", "task", "series", "k", "value", "lo", "hi", "n"]],
     )
-
-
-def _legend_of_chance(figure: Any, panels: Sequence[Any]) -> None:
-    """The grey lines mean the same in every panel: said once, below all of them."""
-    entries = {label: h for panel in panels for h, label in zip(*_entries(panel, chance=True), strict=True)}
-    if entries:
-        figure.legend(
-            list(entries.values()),
-            list(entries),
-            loc="outside lower center",
-            ncols=2,
-            fontsize=7,
-            frameon=False,
-        )
 
 
 def _members(table: pd.DataFrame) -> pd.DataFrame:
@@ -125,26 +86,77 @@ def _members(table: pd.DataFrame) -> pd.DataFrame:
     return alone.assign(pair=alone.groupby("task").cumcount(), role="dense")
 
 
-def _draw_curves(panel: Any, table: pd.DataFrame, members: pd.DataFrame) -> None:
+def _panel(
+    table: pd.DataFrame,
+    members: pd.DataFrame,
+    ratios: pd.DataFrame | None,
+    threshold: float,
+    few: bool,
+    note: str,
+    orders: Mapping[tuple[str, str], Sequence[str]],
+) -> Panel:
+    task = str(table["task"].iloc[0])
+    most = max(int(table["k"].max()), 1)
     curves = table[~table["series"].isin(CONTROLS)]
+    marks: list[Mark] = [*_controls(table, note)]
+    own_orders, owners = {}, {}
     for row in members.to_dict("records"):
-        own = curves[curves["model"] == row["model"]].sort_values("k")
-        colour = COLOURS[row["pair"] % len(COLOURS)][row["role"]]
-        name = shortened(Path(row["model"]).name, _LONGEST_NAME)
-        if own["value"].isna().all():
-            panel.plot([], [], color=colour, label=f"{name}: no effect to explain")
-            continue
-        panel.fill_between(own["k"], own["lo"], own["hi"], color=colour, alpha=0.2, linewidth=0)
-        style = "-." if row["role"] == "control" else "-"
-        panel.plot(own["k"], own["value"], style, color=colour, label=name, linewidth=1.6)
+        line = _curve(curves[curves["model"] == row["model"]].sort_values("k"), row)
+        marks.append(line)
+        if order := orders.get((task, str(row["model"]))):
+            own_orders[line.name], owners[line.name] = order, str(row["model"])
+    if ratios is not None:
+        marks += _segments(ratios, threshold, most, few)
+    what = "Number of Heads Kept" if table["action"].iloc[0] == "keep" else "Number of Heads Masked"
+    root: dict[str, Any] = {"scale": "root", "ticks": root_ticks(most)} if few else {}
+    return Panel(
+        title=task_title(task),
+        marks=marks,
+        x=Axis(label=f"{what} (√ axis)" if few else what, limits=(0, most), **root),
+        y=Axis(label="Explained Effect", limits=effect_range(table), ticks=(0, 0.5, 1)),
+        legend="lower right",
+        model=str(members["model"].iloc[0]) if len(members) == 1 else "",
+        orders=own_orders,
+        owners=owners,
+    )
 
 
-def mean_of_draws(table: pd.DataFrame) -> pd.DataFrame:
+def _curve(own: pd.DataFrame, member: Mapping[Any, Any]) -> Line:
+    colour = COLOURS[member["pair"] % len(COLOURS)][member["role"]]
+    name = shortened(Path(member["model"]).name, _LONGEST_NAME)
+    if own["value"].isna().all():
+        return Line(x=[], y=[], name=f"{name}: no effect to explain", colour=colour)
+    dash = "dashdot" if member["role"] == "control" else "solid"
+    about: dict[str, Any] = {"lo": own["lo"], "hi": own["hi"], "dash": dash, "width": 1.6}
+    return Line(x=own["k"], y=own["value"], name=name, colour=colour, **about)
+
+
+def _controls(table: pd.DataFrame, note: str) -> list[Line]:
+    """Thin and grey. One entry of the legend for all models: which is which does not matter, they are chance."""
+    lines = []
+    for kind, (label, dash) in CONTROLS.items():
+        name = f"{label} ({note})" if note and kind == "random_layer" else label
+        own = _mean_of_draws(table[(table["series"] == kind) & table["value"].notna()])
+        for model, rows in own.groupby("model", sort=False):
+            mean = rows.groupby("k", as_index=False)[["value", "lo", "hi"]].mean()
+            look: dict[str, Any] = {
+                "colour": "#a6a6a6",
+                "dash": dash,
+                "width": 0.8,
+                "band": 0.15,
+                "common": True,
+            }
+            about: dict[str, Any] = {"lo": mean["lo"], "hi": mean["hi"], "name": name, "about": str(model)}
+            lines.append(Line(x=mean["k"], y=mean["value"], **about, **look))
+    return lines
+
+
+def _mean_of_draws(table: pd.DataFrame) -> pd.DataFrame:
     """The rows without single draws of a control where the mean over its draws is there, with its interval."""
-    keys = ["model", "task", "order", "series", "metric"]
     if "draw" not in table or table.empty:
         return table
-    pooled = table["draw"].isna().groupby([table[key] for key in keys], sort=False).transform("any")
+    keys = [table[key] for key in ("model", "task", "order", "series", "metric") if key in table]
+    pooled = table["draw"].isna().groupby(keys, sort=False).transform("any")
     return table[table["draw"].isna() | ~pooled]
 
 
@@ -155,27 +167,19 @@ def moved_note(table: pd.DataFrame) -> str:
     own = table[(table["series"] == "random_layer") & (table["moved"].fillna(0) > 0)]
     if own.empty:
         return ""
-    most = own.iloc[int(own["moved"].astype(int).to_numpy().argmax())]
+    most = own.iloc[int(own["moved"].astype(int).argmax())]
     return f"up to {int(most['moved'])} of {int(most['k'])} from the nearest layers"
 
 
-def _draw_controls(panel: Any, table: pd.DataFrame, note: str) -> None:
-    for kind, (label, style) in CONTROLS.items():
-        of_kind = mean_of_draws(table[(table["series"] == kind) & table["value"].notna()])
-        name = f"{label} ({note})" if note and kind == "random_layer" else label
-        for number, (_, own) in enumerate(of_kind.groupby("model", sort=False)):
-            mean = own.groupby("k")[["value", "lo", "hi"]].mean()
-            panel.fill_between(mean.index, mean["lo"], mean["hi"], color="0.65", alpha=0.15, linewidth=0)
-            # One entry of the legend for all models: which is which does not matter, they are chance.
-            panel.plot(
-                mean.index,
-                mean["value"],
-                linestyle=style,
-                color="0.65",
-                linewidth=0.8,
-                label=None if number else name,
-                zorder=1,
-            )
+def _about_controls(table: pd.DataFrame, note: str) -> str:
+    numbers = table.loc[table["series"].isin(CONTROLS), "draw"] if "draw" in table else pd.Series(dtype=float)
+    if not numbers.nunique():
+        return ""
+    moved = f" (in the same layers: {note}, where a layer has too few others)" if note else ""
+    return (
+        f"Grey: the mean of {numbers.nunique()} draws of as many other heads, never one of the curve's own first "
+        f"k{moved}, with 95 % bands over draws and examples; it ends where too few other heads are left. "
+    )
 
 
 def few_heads(table: pd.DataFrame, threshold: float) -> bool:
@@ -200,40 +204,25 @@ def root_ticks(most: int) -> list[int]:
     return [*ticks, most]
 
 
-def _limits(panel: Any, table: pd.DataFrame, few: bool) -> None:
-    """All heads, wider where few are."""
-    panel.set_ylim(*effect_range(table))
-    panel.set_yticks([0, 0.5, 1])
-    most = max(int(table["k"].max()), 1)
-    if few:
-        panel.set_xscale("function", functions=(lambda k: np.sqrt(np.maximum(k, 0)), np.square))
-        panel.set_xticks(root_ticks(most))
-    panel.set_xlim(0, most)
-
-
-def _draw_ratios(panel: Any, ratios: pd.DataFrame, threshold: float) -> None:
+def _segments(ratios: pd.DataFrame, threshold: float, most: int, few: bool) -> list[Mark]:
     """A segment from curve to curve; its ratio where the curves leave room: right below, or left above it."""
     found = ratios[(ratios["compared"] == "dense/sparse") & ratios["ratio"].notna()]
-    to_share = panel.transData + panel.transAxes.inverted()
+    marks: list[Mark] = []
     for number, row in enumerate(found.to_dict("records")):
         ends = [row["k"], row["other_k"]]
-        panel.plot(ends, [threshold] * 2, "--o", color="black", linewidth=1.2, markersize=2.4, zorder=4)
+        if not np.isfinite(ends).all():
+            continue
+        marks.append(Line(x=ends, y=[threshold] * 2, dash="dash", width=1.2, marker="circle", size=3.2))
         text = f"{row['ratio']:.1f}x"
         if np.isfinite(row["lo"]):
             text += f"\n[{row['lo']:.1f}, {row['hi']:.1f}]"
-        colour = COLOURS[row["pair"] % len(COLOURS)]["dense"] if len(found) > 1 else "black"
-        (left, height), (right, _) = (to_share.transform((k, threshold)) for k in (min(ends), max(ends)))
-        below = right < 0.7
-        panel.text(
-            right + 0.025 if below else left - 0.025,
-            height - 0.04 - 0.17 * number if below else height + 0.02,
-            text,
-            transform=panel.transAxes,
-            ha="left" if below else "right",
-            va="top" if below else "bottom",
-            color=colour,
-            fontsize=8,
-            linespacing=1.1,
-            zorder=5,
-            bbox={"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 0.5},
+        share = max(ends) / most
+        below = (math.sqrt(share) if few else share) < 0.7
+        colour = COLOURS[row["pair"] % len(COLOURS)]["dense"] if len(found) > 1 else INK
+        shift = (4, -5 - 24 * number) if below else (-4, 3)
+        side: dict[str, Any] = (
+            {"across": "left", "up": "top"} if below else {"across": "right", "up": "bottom"}
         )
+        place = max(ends) if below else min(ends)
+        marks.append(Text(x=place, y=threshold, text=text, colour=colour, shift=shift, box=True, **side))
+    return marks

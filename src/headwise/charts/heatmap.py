@@ -1,4 +1,4 @@
-"""The layer × head map of one score, with the error bars of the heads that stand out."""
+"""Layer × head maps: the cells of one score, and the chart of a score with the heads that stand out."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.style import house_style
-from headwise.charts.words import span
+from headwise.charts.chart import Axis, Bars, Cells, Chart, Line, Mark, Panel, Rule, Scale, whole_ticks
+from headwise.charts.words import minus, span
 
 SATURATION = 99.0
 """Percentile of the absolute scores at which colours end: a few large heads would hide all others."""
+LEVEL = 0.05
+"""Heads whose q-value is below it carry a dot."""
+HELPS, HINDERS, UNSIGNED = "#2166ac", "#b2182b", "#35608d"
 
 
 def grid(table: pd.DataFrame, column: str = "score") -> np.ndarray:
@@ -22,78 +25,137 @@ def grid(table: pd.DataFrame, column: str = "score") -> np.ndarray:
     return values
 
 
-def score_map(table: pd.DataFrame, *, signed: bool = True, title: str | None = None, bars: int = 12) -> Any:
+def head_panel(
+    table: pd.DataFrame,
+    scale: Scale,
+    *,
+    of: str = "score",
+    bounds: tuple[str, str] = ("lo", "hi"),
+    dots: pd.DataFrame | None = None,
+    shape: tuple[int, int] | None = None,
+    most: tuple[int, int] = (7, 5),
+    **about: Any,
+) -> Panel:
+    """The map of the column `of` of a table; `dots` holds the heads that carry a dot.
+
+    shape: layers and heads, where other panels have more. most: numbers along the layers and along the heads.
+    `about` is what else the panel says: its title, or its row and column.
+    """
+    values = grid(table, of)
+    layers, heads = shape or values.shape
+    padded = np.full((layers, heads), np.nan)
+    padded[: values.shape[0], : values.shape[1]] = np.where(np.isfinite(values), values, np.nan)
+    details = np.full((layers, heads, 3), np.nan)
+    for place, name in enumerate((*bounds, "n")):
+        if name in table:
+            details[table["layer"], table["head"], place] = table[name].to_numpy(dtype=float)
+    marks: list[Cells | Line] = [Cells(values=padded, scale=scale, details=details, heads=True)]
+    if dots is not None and len(dots):
+        dot: dict[str, Any] = {
+            "dash": "none",
+            "marker": "circle",
+            "size": 2.2,
+            "colour": "#000000",
+            "edge": "#ffffff",
+        }
+        marks.append(Line(x=dots["head"], y=dots["layer"], **dot))
+    return Panel(
+        marks=marks,
+        x=Axis(label="Head", limits=(-0.5, heads - 0.5), ticks=whole_ticks(heads, most[1])),
+        y=Axis(label="Layer", limits=(layers - 0.5, -0.5), ticks=whole_ticks(layers, most[0])),
+        model=str(table["model"].iloc[0]) if "model" in table else "",
+        **about,
+    )
+
+
+def significant(table: pd.DataFrame) -> pd.DataFrame:
+    """The heads that are told from 0."""
+    return table[table["q"] < LEVEL] if "q" in table else table[:0]
+
+
+def importance(scores: pd.Series, signed: bool, unit: str) -> Scale:
+    """The scale of a score, ending at a round number near the 99th percentile; its end says if it saturates."""
+    known = scores.to_numpy(dtype=float)
+    known = known[np.isfinite(known)]
+    top, step = saturation(known)
+    ticks = np.arange(round(top / step) + 1) * step
+    if signed:
+        ticks = np.unique(np.round(np.concatenate([-ticks[::2], ticks[::2], [-top, top]]), 12) + 0.0)
+        # Next to the end a tick of the coarser step would run into it.
+        ticks = np.array([t for t in ticks if abs(t) in (0, top) or top - abs(t) > 1.5 * step])
+    digits = max(0, -math.floor(math.log10(step) + 1e-9) + (0 if _one_digit(step) else 1))
+    names = [minus(f"{tick:.{digits}f}") for tick in ticks]
+    if known.max(initial=0) > top:
+        names[-1] = f"≥ {names[-1]}" if signed else f"{names[-1]}+"
+    if signed and known.min(initial=0) < -top:
+        names[0] = f"≤ {names[0]}"
+    label = unit + ("; blue helps, red hinders" if signed else "")
+    low, palette = (-top, "RdBu") if signed else (0.0, "viridis")
+    above = bool(known.max(initial=0) > top)
+    return Scale(palette, low, top, label, tuple(float(tick) for tick in ticks), tuple(names), above)
+
+
+def score_chart(
+    table: pd.DataFrame,
+    *,
+    signed: bool = True,
+    title: str | None = None,
+    bars: int = 12,
+    scale: Scale | None = None,
+    name: str = "",
+) -> Chart:
     """Left, every head's score; right, the `bars` largest with their intervals.
 
     A signed score gets a diverging scale centred at 0 (red hinders, blue helps). Heads whose q-value is below
-    .05 carry a dot. Returns a matplotlib figure.
+    .05 carry a dot.
     """
-    from matplotlib.figure import Figure
-
-    with house_style():
-        figure = Figure(figsize=(9.2, 5.4), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-        _draw_map(figure, left, table, signed)
-        _draw_bars(right, table, signed, bars)
-        first = table.iloc[0]
-        figure.suptitle(
-            title
-            or f"{first['method'].capitalize()} on {first['task']}, {first['model']}, n = {span(table['n'])}"
-        )
-    return figure
-
-
-def _draw_map(figure: Any, axes: Any, table: pd.DataFrame, signed: bool) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    values = grid(table)
-    known = values[np.isfinite(values)]
-    top = float(np.abs(known).max(initial=0.0)) or 1.0
-    scale = (
-        {"cmap": "RdBu", "vmin": -top, "vmax": top}
-        if signed
-        else {
-            "cmap": "viridis",
-            "vmin": known.min() if len(known) else 0.0,
-            "vmax": known.max() if len(known) else 1.0,
-        }
+    first = table.iloc[0]
+    unit = f" ({first['metric']})" if "metric" in table else ""
+    scale = scale or importance(table["score"], signed, f"Score{unit}")
+    dots = significant(table)
+    note = "dot: q < .05" if len(dots) else ""
+    label = (
+        f"{str(first['method']).capitalize()} on {first['task']}, {first['model']}, n = {span(table['n'])}"
     )
-    axes.set_facecolor("0.85")  # a head that does not exist, or whose score is no number
-    image = axes.imshow(
-        np.where(np.isfinite(values), values, np.nan), aspect="auto", interpolation="nearest", **scale
+    return Chart(
+        name=name,
+        title=title or label,
+        panels=[
+            head_panel(table, scale, dots=dots, most=(12, 10), note=note),
+            _largest(table, signed, bars, unit),
+        ],
+        size=(9.2, 5.4),
+        columns=2,
+        widths=(1.25, 1),
+        least=360,
+        height=360,
     )
-    found = table[table["q"] < 0.05]
-    axes.scatter(found["head"], found["layer"], s=5, color="black", linewidths=0)
-    axes.set(xlabel="Head", ylabel="Layer")
-    axes.spines[:].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(12, integer=True))
-    unit = f" ({table['metric'].iloc[0]})" if "metric" in table else ""
-    label = f"Score{unit}; blue helps, red hinders" if signed else f"Score{unit}"
-    figure.colorbar(image, ax=axes, label=label)
-    if len(found):
-        axes.set_title("dot: q < .05", fontsize=8, loc="right")
 
 
-def _draw_bars(axes: Any, table: pd.DataFrame, signed: bool, bars: int) -> None:
+def _largest(table: pd.DataFrame, signed: bool, bars: int, unit: str) -> Panel:
     largest = table.reindex(table["score"].abs().sort_values(ascending=False, kind="stable").index)[:bars]
     names = [f"L{layer}H{head}" for layer, head in zip(largest["layer"], largest["head"], strict=True)]
-    where = np.arange(len(largest))[::-1]
-    colours = ["#2166ac" if score > 0 else "#b2182b" for score in largest["score"]] if signed else "#35608d"
-    error = np.abs(largest[["lo", "hi"]].to_numpy().T - largest["score"].to_numpy())
-    error = error if np.isfinite(error).all() else None
-    axes.barh(
-        where,
-        largest["score"],
-        color=colours,
-        xerr=error,
-        height=0.7,
-        error_kw={"elinewidth": 1, "capsize": 2},
+    colours = [HELPS if score > 0 else HINDERS for score in largest["score"]] if signed else UNSIGNED
+    known = bool(np.isfinite(largest[["lo", "hi"]].to_numpy(dtype=float)).all())
+    told = [f"{row.score:.4g} [{row.lo:.4g}, {row.hi:.4g}]" for row in largest.itertuples()]
+    marks: list[Mark] = [
+        Bars(
+            at=np.arange(len(largest)),
+            values=largest["score"],
+            lo=largest["lo"] if known else None,
+            hi=largest["hi"] if known else None,
+            colours=colours,
+            lying=True,
+            hover=[f"{name}: {number}" for name, number in zip(names, told, strict=True)],
+        ),
+        Rule(at=0, of="x", colour="#666666"),
+    ]
+    return Panel(
+        title=f"The {len(largest)} largest",
+        marks=marks,
+        x=Axis(label=f"Score{unit}, 95 % interval"),
+        y=Axis(limits=(len(largest) - 0.5, -0.5), ticks=list(range(len(largest))), names=names),
     )
-    axes.axvline(0, color="0.4", linewidth=0.8)
-    axes.set_yticks(where, names)
-    unit = f" ({table['metric'].iloc[0]})" if "metric" in table else ""
-    axes.set(xlabel=f"Score{unit}, 95 % interval", title=f"The {len(largest)} largest")
 
 
 def saturation(scores: np.ndarray) -> tuple[float, float]:
@@ -108,3 +170,8 @@ def saturation(scores: np.ndarray) -> tuple[float, float]:
     power = 10.0 ** math.floor(math.log10(high / 5))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if high <= 8 * m * power)
     return float(f"{math.ceil(high / step - 1e-9) * step:.6g}"), float(f"{step:.6g}")
+
+
+def _one_digit(step: float) -> bool:
+    """Whether the step is one digit (0.002) and not two (0.0025)."""
+    return len(f"{step:e}".split("e")[0].rstrip("0").rstrip(".").replace(".", "")) == 1

@@ -1,67 +1,16 @@
-"""What the report says of one study: a question, what was found, and charts, all from tables.
-
-A chart is panels; the page lays them out for the width it has, so a phone shows one beside none. Traces are
-Plotly's own JSON.
-"""
+"""What the report says of one study: charts and sentences, all from tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import pandas as pd
 
+from headwise.charts.chart import Chart
 from headwise.registry import Registry
-from headwise.runs.gather import Run
 
-
-@dataclass(frozen=True, kw_only=True)
-class Panel:
-    """One pair of axes."""
-
-    title: str
-    traces: list[dict[str, Any]]
-    x: dict[str, Any] = field(default_factory=dict)
-    y: dict[str, Any] = field(default_factory=dict)
-    y2: dict[str, Any] | None = None
-    """A second scale at the right; traces on it say `"second": true`."""
-    model: str = ""
-    """Whose heads the panel is about: a head is marked in the panels of its own model."""
-    map: bool = False
-    """Whether x is the head and y the layer, so that a click chooses one."""
-    orders: dict[str, list[str]] = field(default_factory=dict)
-    """For curves over an order: series -> its heads, so that the chosen one is marked where it enters."""
-    owners: dict[str, str] = field(default_factory=dict)
-    """Where a panel shows several models: series -> the model whose heads the order is of."""
-    root: bool = False
-    """Whether x is the square root of a number of heads, which gives the first few of many room."""
-    attention: str = ""
-    """The head whose attention the panel shows, if it does."""
-    marks: list[dict[str, Any]] = field(default_factory=list)
-    """Plotly shapes and annotations, with `kind`: `shape` or `text`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chart:
-    """Panels that belong together, with what they show in words."""
-
-    title: str
-    panels: list[Panel]
-    caption: str = ""
-    columns: int = 4
-    """Panels in a row where there is room."""
-    least: int = 230
-    """Pixels a panel needs at least; below that there are fewer in a row."""
-    height: int = 260
-    """Pixels of one panel."""
-    gap: int = 62
-    """Pixels left of each panel, for its labels."""
-    table: pd.DataFrame | None = None
-    """The same numbers to read, for people who do not see charts."""
-    legend: bool = True
-    stacked: bool = False
-    """Whether bars stand on one another instead of side by side."""
+Tables = Mapping[str, pd.DataFrame]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,44 +22,40 @@ class Finding:
     """How much it would interest a reader who sees three: a size of effect between 0 and 1."""
 
 
+def table_of(tables: Tables, name: str) -> pd.DataFrame:
+    """A table of the run; an empty one where it has none of this name."""
+    return tables[name] if name in tables else pd.DataFrame()
+
+
+def by_model(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Each model with its rows; nothing of a table that the run does not have."""
+    return [(str(model), part) for model, part in table.groupby("model", sort=False)] if len(table) else []
+
+
+def head_names(table: pd.DataFrame) -> list[str]:
+    """The heads of a table's rows, in its order, as people write them: L12H3."""
+    return [f"L{layer}H{head}" for layer, head in zip(table["layer"], table["head"], strict=True)]
+
+
+def head_rows(tables: Tables) -> pd.DataFrame | None:
+    """The rows of `scores` as the table of heads has them."""
+    if "scores" not in tables:
+        return None
+    columns = ["model", "task", "measure", "layer", "head", "score", "lo", "hi", "n", "q"]
+    return tables["scores"].rename(columns={"method": "measure"}).reindex(columns=columns)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """What one study adds to the report."""
+    """What one study adds to the report, from the tables of a run."""
 
-    findings: Sequence[Finding] = ()
-    charts: Sequence[Chart] = ()
-    texts: pd.DataFrame | None = None
-    """Sample texts to read, a row each."""
-    heads: pd.DataFrame | None = None
+    charts: Callable[[Tables], list[Chart]]
+    findings: Callable[[Tables], list[Finding]]
+    heads: Callable[[Tables], pd.DataFrame | None] = head_rows
     """Rows for the table of heads: model, task, measure, layer, head, score, lo, hi, n, q."""
+    texts: Callable[[Tables], pd.DataFrame | None] = lambda tables: None
+    """Sample texts to read, a row each."""
 
 
-Writer = Callable[[Run], Section]
-WRITERS: Registry[Writer] = Registry("section of the report", "headwise.studies.*.findings")
-
-
-def register(study: str) -> Callable[[Writer], Writer]:
-    """Make known how the report writes about a study."""
-
-    def add(writer: Writer) -> Writer:
-        WRITERS.add(study, writer)
-        return writer
-
-    return add
-
-
-def writers() -> Mapping[str, Writer]:
-    """Every study that has its own section; the others get the general one."""
-    return WRITERS.all()
-
-
-def head_names(rows: pd.DataFrame) -> list[str]:
-    """The heads of a table's rows, in its order, as people write them: L12H3."""
-    return [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
-
-
-def head_rows(scores: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a score table as the table of heads has them."""
-    rows = scores.rename(columns={"method": "measure"})
-    columns = ["model", "task", "measure", "layer", "head", "score", "lo", "hi", "n", "q"]
-    return rows.reindex(columns=columns)
+SECTIONS: Registry[Section] = Registry("section of the report", "headwise.studies.*.charts")
+"""By study; a study without one of its own gets that of `score`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 import pandas as pd
@@ -32,8 +34,6 @@ def shortened(name: str, most: int = 28) -> str:
     >>> shortened("smollm2"), shortened("owner/a-model-with-a-rather-long-name", 20)
     ('smollm2', '…-a-rather-long-name')
     """
-    # matplotlib takes what stands between two dollars for mathematics.
-    name = name.replace("$", r"\$")
     return name if len(name) <= most else "…" + name[1 - most :]
 
 
@@ -45,3 +45,23 @@ def span(numbers: pd.Series) -> str:
     """
     low, high = numbers.min(), numbers.max()
     return str(low) if low == high else f"{low}–{high}"
+
+
+def wrapped(name: str, width: int = 26) -> str:
+    """A long name on two lines, so that neighbours do not touch."""
+    return "\n".join(textwrap.wrap(str(name), width, max_lines=2, placeholder="…")) or str(name)
+
+
+def minus(number: str) -> str:
+    """A number with a minus sign in place of a hyphen."""
+    return number.replace("-", "−")
+
+
+def plus(number: float, digits: int = 1) -> str:
+    """A change as a sentence has it, with its sign: +0.3, −1.2."""
+    return minus(f"{number:+.{digits}f}")
+
+
+def joined(words: Sequence[str]) -> str:
+    """Words as a sentence lists them: a, b and c."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headwise.model.load.companions import companions
 from headwise.report import findings, write_report
 from headwise.studies.base import run
 from headwise.studies.workbench import Workbench
@@ -29,6 +30,10 @@ def demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = prin
     folders = []
     for number, (name, settings) in enumerate(STUDIES.items(), start=1):
         tell(f"{number} of {len(STUDIES)}: {name}")
+        missing = set(settings["models"]) - {"smollm2", *companions()}
+        if missing:
+            tell(f"(without {', '.join(sorted(missing))}: docs/sparsify.md says how to install it)")
+            settings = {**settings, "models": [model for model in settings["models"] if model not in missing]}
         folders.append(
             run(name, out / name, workbench=bench, command=_command(name, settings, out), **settings).path
         )

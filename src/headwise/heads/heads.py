@@ -330,9 +330,10 @@ class Scores:
 
     def plot(self, **options: Any) -> Any:
         """Draw the layer × head map; returns the matplotlib figure."""
-        from headwise.charts.heatmap import score_map
+        from headwise.charts.heatmap import score_chart
+        from headwise.charts.static import figure
 
-        return score_map(self.table(), signed=self.signed, **options)
+        return figure(score_chart(self.table(), signed=self.signed, **options))
 
     def __repr__(self) -> str:
         layers, heads = self.shape

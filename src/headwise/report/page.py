@@ -10,9 +10,8 @@ import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from functools import cache
-from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ from typing import Any
 import pandas as pd
 
 from headwise._version import __version__
-from headwise.charts.interactive import rounded
-from headwise.charts.section import Chart, Finding, Section, writers
+from headwise.charts.chart import Chart
+from headwise.charts.interactive import page_chart, rounded
+from headwise.charts.section import SECTIONS, Finding
 from headwise.errors import HeadwiseError, shown
 from headwise.files import replacing, told
 from headwise.runs.gather import Run
@@ -67,10 +67,23 @@ def findings(runs: Sequence[str | Path]) -> list[Finding]:
     return [*sorted(firsts, key=lambda f: -f.weight), *sorted(rest, key=lambda f: -f.weight)]
 
 
-def _section(run: Run) -> Section:
+@dataclass(frozen=True)
+class _Section:
+    """What the report says of one run."""
+
+    findings: list[Finding]
+    charts: list[Chart]
+    heads: pd.DataFrame | None
+    texts: pd.DataFrame | None
+
+
+def _section(run: Run) -> _Section:
     """What the report says of a run. Its tables may come from anybody, and a chart relies on their columns."""
+    known = SECTIONS.all()
+    own = known.get(run.study, known["score"])
     try:
-        return writers().get(run.study, writers()["score"])(run)
+        tables = run.tables
+        return _Section(own.findings(tables), own.charts(tables), own.heads(tables), own.texts(tables))
     except HeadwiseError:
         raise
     except Exception as error:
@@ -92,8 +105,10 @@ def _page(runs: Sequence[Run]) -> str:
         ids = []
         for chart in section.charts:
             name = f"chart-{len(charts)}"
-            charts[name] = _chart(chart)
-            ids.append({"id": name, "chart": chart, "table": _table(chart.table)})
+            charts[name] = page_chart(chart)
+            ids.append(
+                {"id": name, "title": chart.title, "caption": _caption(chart), "table": _table(chart.table)}
+            )
         if section.heads is not None and len(section.heads):
             heads.append(section.heads.assign(study=run.study, run=number))
         shown.append(
@@ -124,36 +139,10 @@ def _page(runs: Sequence[Run]) -> str:
     )
 
 
-def _chart(chart: Chart) -> dict[str, Any]:
-    return {
-        "panels": [_escaped(asdict(panel)) for panel in chart.panels],
-        "columns": chart.columns,
-        "least": chart.least,
-        "height": chart.height,
-        "gap": chart.gap,
-        "legend": chart.legend,
-        "stacked": chart.stacked,
-        "title": chart.title,
-    }
-
-
-def _escaped(panel: dict[str, Any]) -> dict[str, Any]:
-    """Plotly's labels are a small markup of their own, so names of tasks and models are escaped for it."""
-    panel["title"] = escape(panel["title"], quote=False)
-    for trace in panel["traces"]:
-        for key in ("name", "legendgroup"):
-            if key in trace:
-                trace[key] = escape(trace[key], quote=False)
-        for key in ("x", "y", "text"):
-            if key in trace:
-                trace[key] = _escaped_words(trace[key])
-    return panel
-
-
-def _escaped_words(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_escaped_words(item) for item in value]
-    return escape(value, quote=False) if isinstance(value, str) else value
+def _caption(chart: Chart) -> str:
+    """What stands above and below the figure on paper, then what the page adds."""
+    words = [" ".join((chart.heading or "").split("\n")), chart.note]
+    return " ".join([*(f"{word}." for word in words if word), chart.caption]).strip()
 
 
 def _heads(parts: list[pd.DataFrame]) -> dict[str, Any]:

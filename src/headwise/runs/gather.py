@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,32 @@ import pandas as pd
 from headwise.files import told
 from headwise.runs import read_info, read_table
 from headwise.runs.folder.written import session, sha256
+
+
+class RunTables(Mapping[str, pd.DataFrame]):
+    """The tables of a run, each read when it is first asked for."""
+
+    def __init__(self, path: Path, names: Collection[str] | None = None) -> None:
+        """names: which tables there are; by default all that the folder has."""
+        there = names if names is not None else [file.stem for file in (path / "tables").glob("*.parquet")]
+        self._path, self._names = path, sorted(there)
+        self._read: dict[str, pd.DataFrame] = {}
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._read:
+            self._read[name] = read_table(self._path, name)
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names  # without reading it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @dataclass(frozen=True)
@@ -37,8 +64,8 @@ class Run:
     def models(self) -> list[str]:
         """What the tables call the models (a file's name, say, where the settings have its path)."""
         for name in ("scores", "curves", *self.info.get("tables", [])):
-            table = self.table(name)
-            if "model" in table:
+            table = self.tables.get(name)
+            if table is not None and "model" in table:
                 return [str(model) for model in table["model"].unique()]
         named = self.made_with["settings"].get("models", [])
         return [str(name) for name in (named if isinstance(named, list) else [named])]
@@ -100,12 +127,9 @@ class Run:
         good = sum(wrote is not None for wrote in self._sessions.values())
         return f"{good} of {len(self._sessions)} tables have the SHA-256 that is in run.json"
 
-    def has(self, name: str) -> bool:
-        return (self.path / "tables" / f"{name}.parquet").is_file()
-
-    def table(self, name: str) -> pd.DataFrame:
-        """A table of the run; an empty one where it has none of this name."""
-        return read_table(self.path, name) if self.has(name) else pd.DataFrame()
+    @cached_property
+    def tables(self) -> RunTables:
+        return RunTables(self.path)
 
 
 def _named(names: list[str]) -> str:
@@ -118,8 +142,3 @@ def _s(names: list[str]) -> str:
 
 def _are(names: list[str]) -> str:
     return "is" if len(names) == 1 else "are"
-
-
-def by_model(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Each model with its rows; nothing of a table that the run does not have."""
-    return [(str(model), rows) for model, rows in table.groupby("model", sort=False)] if len(table) else []

@@ -31,9 +31,11 @@ class Agreement:
 
     def plot(self, **options: Any) -> Any:
         """Draw the matrices and the stability; returns the matplotlib figure."""
-        from headwise.charts.agreement import agreement_figure
+        from headwise.charts.agreement import agreement_chart
+        from headwise.charts.static import figure
 
-        return agreement_figure(self.signed, self.absolute, self.jaccard, self.stability, k=self.k, **options)
+        tables = (self.signed, self.absolute, self.jaccard, self.stability)
+        return figure(agreement_chart(*tables, k=self.k, **options))
 
     def _repr_html_(self) -> str:
         parts = {

@@ -102,6 +102,8 @@ class Method:
     """How many (variant, row) pairs it will report as done, for an honest progress bar."""
     given_options: type[Settings] | None = None
     """What its own options are, where that is more than the parameters of `run` say."""
+    version: int = 1
+    """Of its formula: raised when its numbers change, so that cells of an earlier version are computed again."""
 
     @cached_property
     def settings(self) -> type[Settings]:
@@ -134,11 +136,12 @@ def register(
     first_order: bool = False,
     steps: Callable[[Model, Task], int] = lambda model, task: len(task),
     options: type[Settings] | None = None,
+    version: int = 1,
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
     """Make a method known under `name`; `options` where the parameters of the function do not say all of them."""
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        METHODS.add(name, Method(name, about, run, signed, first_order, steps, options))
+        METHODS.add(name, Method(name, about, run, signed, first_order, steps, options, version))
         return run
 
     return add
@@ -152,6 +155,17 @@ def methods() -> dict[str, Method]:
 def method(name: str) -> Method:
     """The method of this name."""
     return METHODS.get(name)
+
+
+def versions(name: str, task: Task) -> dict[str, str]:
+    """For the fingerprints of a cell: what its numbers depend on beside model, task and settings.
+
+    Empty for the first version of a method, so that the cells of older runs keep their keys.
+    """
+    found = method(name).version
+    about = {"method version": str(found)} if found > 1 else {}
+    # Intervals of tasks whose examples share groups resample groups.
+    return about | ({"groups": "resampled"} if task.shared_groups() is not None else {})
 
 
 def check_methods(chosen: Sequence[str], options: Mapping[str, Any], metric: str | None) -> None:

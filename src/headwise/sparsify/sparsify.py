@@ -94,15 +94,16 @@ def draw_training(out: str | Path) -> None:
     """The training curve of a folder, as figures beside its tables."""
     import pandas as pd
 
+    from headwise.charts.static import figure
     from headwise.charts.style import save
-    from headwise.sparsify.charts import training_curve
+    from headwise.sparsify.charts import training_chart
 
     folder = Path(out) / "training"
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     if settings["dense"]:
         return
     curve, checks = (pd.read_csv(folder / name) for name in ("curve.csv", "checks.csv"))
-    save(training_curve(curve, checks, bound=settings["bound"]), folder, "training")
+    save(figure(training_chart(curve, checks, bound=settings["bound"])), folder, "training")
 
 
 def evaluate(
@@ -120,10 +121,11 @@ def evaluate(
 
     Tables and figures are written into `out`; returns the tables "texts", "edges", "lengths" and "ioi".
     """
+    from headwise.charts.static import figure
     from headwise.charts.style import save
     from headwise.progress import progress
     from headwise.sparsify import evaluate as evaluation
-    from headwise.sparsify.charts import edge_figure
+    from headwise.sparsify.charts import edge_chart
 
     models = {"sparse": load(sparse, device=device, dtype="float32")}
     gates = models["sparse"].edge_gates
@@ -141,7 +143,8 @@ def evaluate(
         for name, table in tables.items():
             table.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
         (folder / "summary.txt").write_text(evaluation.summary(tables) + "\n", encoding="utf-8")
-    save(edge_figure(tables["edges"], tables["lengths"], title=models["sparse"].name), folder, "edges")
+    chart = edge_chart(tables["edges"], tables["lengths"], title=models["sparse"].name)
+    save(figure(chart), folder, "edges")
     return tables
 
 

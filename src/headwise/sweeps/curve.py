@@ -230,9 +230,10 @@ class Sweep:
 
     def plot(self, threshold: float = THRESHOLD) -> Any:
         """Draw the curve with its band; returns the matplotlib figure."""
-        from headwise.charts.explained_effect import explained_panels
+        from headwise.charts.explained_effect import explained_chart
+        from headwise.charts.static import figure
 
-        return explained_panels(self.table(), threshold=threshold)
+        return figure(explained_chart(self.table(), threshold=threshold))
 
     def _repr_png_(self) -> bytes:
         """In a notebook, the curve."""

@@ -16,7 +16,7 @@ from headwise.metrics import metric, metrics
 from headwise.model.measure.engine import Engine
 from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
-from helpers import HeadsByHook, plain_logits, word_task
+from helpers import HeadsByHook, plain_logits, recorded, word_task
 
 
 def one_by_one(model, task, gates, reference=None):
@@ -39,19 +39,6 @@ def one_by_one(model, task, gates, reference=None):
             (target,), (foil,) = (model.tokens(text.strip()) for text in (example.target, example.foils[0]))
             values[v, e] = last[target] - last[foil]
     return values
-
-
-def recorded(model, text):
-    """Head outputs of one sentence by hooks: layer -> [T, H, D]."""
-    seen = {}
-
-    def note(layer, z):
-        seen[layer] = z[0].clone()
-        return z
-
-    with HeadsByHook(model, note):
-        plain_logits(model, model.tokens(text))
-    return seen
 
 
 def some_gates(model):

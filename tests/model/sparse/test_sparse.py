@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from headwise.model.sparse import edge_gates as sparse
 from headwise.model.sparse.open_edges import EdgeCounts
 from headwise.model.verify.tiny import tiny_model
 from headwise.scores import score
-from helpers import WORDS, plain_logits, word_task
+from helpers import REPOSITORY, WORDS, plain_logits, word_task
 
 SENTENCES = [" ".join(WORDS[(i * 5 + j * j) % 20] for j in range(18)) for i in range(3)]
 
@@ -252,26 +254,94 @@ def test_a_control_has_the_adapter_and_no_gates(sparse_folder):
     assert float((plain_logits(model, ids) - expected).abs().max()) < 1e-4
 
 
-def test_an_alias_without_its_files_says_what_to_do(monkeypatch, tmp_path):
+@pytest.fixture
+def installed(sparse_folder, monkeypatch):
+    """The tiny sparse model as what an installed headwise-companions would hold, under the alias smollm2-sparse."""
     from headwise.model.load import companions
 
-    monkeypatch.setattr(companions, "_DATA", tmp_path)
-    with pytest.raises(HeadwiseError, match="headwise sparsify"):
+    root = sparse_folder.parent / "somewhere" / "headwise_companions"
+    root.mkdir(parents=True)
+    sparse_folder.rename(root / "smollm2-sparse")
+    files = {path.relative_to(root).as_posix(): path for path in root.glob("*/*")}
+    manifest = {
+        name: {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()} for name, path in files.items()
+    }
+    (root / "manifest.json").write_text(json.dumps(manifest))
+    pinned = hashlib.sha256((root / "manifest.json").read_bytes()).hexdigest()
+    monkeypatch.setattr(companions, "MANIFEST_SHA256", pinned)
+    monkeypatch.syspath_prepend(root.parent)
+    return root
+
+
+def test_an_alias_whose_package_is_not_installed_says_what_to_install(monkeypatch):
+    from headwise.model.load import companions
+
+    monkeypatch.setattr(companions, "PACKAGE", "headwise_companions_of_nobody")
+    with pytest.raises(
+        HeadwiseError, match=r"headwise-companions, which is not installed; .*pip install .*companions"
+    ):
         hw.load("smollm2-sparse")
     assert companions.companions() == {}
 
 
-def test_an_alias_loads_the_folder_of_its_name_and_is_listed(sparse_folder, monkeypatch, capsys):
+def test_an_alias_loads_the_folder_of_its_name_and_is_listed(installed, capsys):
     from headwise.cli import listing
-    from headwise.model.load import companions
 
-    sparse_folder.rename(sparse_folder.parent / "smollm2-sparse")
-    monkeypatch.setattr(companions, "_DATA", sparse_folder.parent)
     model = hw.load("smollm2-sparse", device="cpu")
     assert model.name == "smollm2-sparse"
     assert model.edge_gates.bias.shape == model.shape
     listing.show("models")
     assert "smollm2-sparse\tSmolLM2-135M-Instruct with sparse attention" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["manifest.json", *(f"smollm2-sparse/{n}" for n in (adapter.WEIGHTS, adapter.GATES, adapter.CONFIG))],
+)
+def test_a_companion_with_one_changed_byte_or_a_missing_file_is_refused_by_the_files_name(installed, name):
+    content = (installed / name).read_bytes()
+    (installed / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(HeadwiseError, match=rf"{name} is not the file .* SHA-256 differs"):
+        hw.load("smollm2-sparse", device="cpu")
+    if name != "manifest.json":
+        (installed / name).unlink()
+        with pytest.raises(HeadwiseError, match=rf"{name} cannot be read"):
+            hw.load("smollm2-sparse", device="cpu")
+    (installed / name).write_bytes(content)  # a refusal is not remembered
+    assert hw.load("smollm2-sparse", device="cpu").name == "smollm2-sparse"
+
+
+def test_a_companion_is_hashed_once_in_a_process(installed, monkeypatch):
+    from headwise.model.load import bundled, companions
+
+    hashed = []
+    real = bundled._sha256
+    monkeypatch.setattr(bundled, "_sha256", lambda path: hashed.append(path.name) or real(path))
+    for _ in range(3):
+        assert companions.companion_folder("smollm2-sparse") == installed / "smollm2-sparse"
+    assert sorted(hashed) == sorted(["manifest.json", adapter.WEIGHTS, adapter.GATES, adapter.CONFIG])
+
+
+def test_the_package_of_companions_is_not_imported(installed):
+    from headwise.model.load import companions
+
+    (installed / "__init__.py").write_text("raise AssertionError('this is data')")
+    assert companions.companion_folder("smollm2-sparse") == installed / "smollm2-sparse"
+    assert "headwise_companions" not in sys.modules
+
+
+def test_the_companions_of_this_repository_are_found_and_as_the_manifest_says():
+    from headwise.model.load import companions
+
+    root = REPOSITORY / "companions" / "headwise_companions"
+    assert set(companions.companions()) == {"smollm2-sparse", "smollm2-control"}
+    for alias in companions.companions():
+        assert companions.companion_folder(alias) == root / alias
+        assert adapter.read_gates(root / alias).base == "smollm2"
+    listed = json.loads((root / "manifest.json").read_text())
+    assert set(listed) == {path.relative_to(root).as_posix() for path in root.glob("smollm2-*/*")}
+    for name, entry in listed.items():
+        assert (root / name).stat().st_size == entry["size"], name
 
 
 def test_a_sparse_model_is_not_exported_as_a_dense_one(sparse_folder, tmp_path):

@@ -11,9 +11,27 @@ VERSION, SHIPPED = shipped()
 TABLE = {family.name: family for family in SHIPPED}
 
 
-@pytest.mark.parametrize("name", names() if transformers.__version__ == VERSION else [])
+SAME = transformers.__version__ == VERSION
+VERSIONS = f"the table was made with transformers {VERSION}, and {transformers.__version__} is installed"
+
+
+def test_the_shipped_table_was_made_with_the_installed_transformers():
+    if not SAME:
+        pytest.skip(
+            f"{VERSIONS}: only what should hold of every version is compared; make families writes it anew"
+        )
+    assert sorted(TABLE) == names()
+
+
+@pytest.mark.parametrize("name", names())
 def test_trying_a_family_gives_what_the_shipped_table_says(name):
-    assert attempt(name) == TABLE[name]
+    found = attempt(name)
+    if SAME:
+        assert found == TABLE[name]
+    elif name not in TABLE:
+        pytest.skip(f"{VERSIONS}: {name} is new, and is {found.status}")
+    elif TABLE[name].status == "reached":  # texts and reasons may change with the version, this may not
+        assert found.status == "reached", VERSIONS
 
 
 def test_at_least_ninety_five_decoder_families_are_reached():

@@ -18,6 +18,7 @@ from headwise.studies.circuits import study
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.settings.resolve import resolve
 from headwise.studies.workbench import Workbench
+from helpers import run_on
 from planted import DENSE, SPARSE, planted_model, told_apart, written
 
 TABLES = ("scores", "curves", "examples", "circuits", "ratios", "members", "attention")
@@ -41,10 +42,7 @@ def data(task, tmp_path_factory):
 
 
 def carried_out(loaded, out, /, **settings):
-    bench = Workbench(progress=False)
-    for model in loaded.values():
-        bench.add(model)
-    return hw.run("circuits", out, workbench=bench, **{"n": N, "by": ["absolute"], **settings})
+    return run_on("circuits", out, *loaded.values(), **{"n": N, "by": ["absolute"], **settings})
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +54,7 @@ def finished(models, data, tmp_path_factory):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder, threshold: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
 
 
 def test_every_table_and_figure_is_there(finished, data):
@@ -373,4 +371,5 @@ def test_cells_computed_again_are_the_same_to_the_bit(models, finished, undrawn)
     for model in models.values():
         bench.add(model)
     found = verify(finished.path, cells=4, workbench=bench)
-    assert [one.said for one in found] == ["identical"] * 4
+    tables = list((finished.path / "tables").glob("*.parquet"))
+    assert [one.said for one in found] == ["identical"] * (4 + len(tables))

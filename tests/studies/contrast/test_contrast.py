@@ -7,11 +7,9 @@ import json
 import numpy as np
 import pytest
 
-import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.runs import read_table
-from headwise.studies.workbench import Workbench
-from helpers import word_task
+from helpers import run_on, word_task
 
 
 @pytest.fixture
@@ -31,10 +29,8 @@ def pairs(tmp_path):
 
 
 def carried_out(model, out, pairs, **settings):
-    bench = Workbench(progress=False)
-    bench.add(model)
     chosen = {"seeds": 2, "fit": {"updates": 5, "batch": 4}, **settings}
-    return hw.run("contrast", out, workbench=bench, models=[model.name], pairs=pairs, **chosen)
+    return run_on("contrast", out, model, pairs=pairs, **chosen)
 
 
 def test_held_out_pairs_are_measured_and_drawn_and_no_gate_has_seen_them(tiny, pairs, tmp_path):

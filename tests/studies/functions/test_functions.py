@@ -17,8 +17,7 @@ from headwise.runs import CellStore, read_table
 from headwise.stats.elbow import elbow_count
 from headwise.studies.functions import study
 from headwise.studies.functions.tables import agreement_rows, overlap_rows
-from headwise.studies.workbench import Workbench
-from helpers import WORDS
+from helpers import bench_of, labelled_file, run_on
 
 LABELS = ("animals", "colours", "verbs")
 TABLES = ("scores", "examples", "elbows", "overlap", "agreement", "probe")
@@ -32,15 +31,8 @@ def data(tmp_path_factory):
         "colours": ("red", "blue", "small"),
         "verbs": ("ran", "sat", "saw"),
     }
-    lines = []
-    for i in range(24):
-        label = LABELS[i % 3]
-        prompt = " ".join(WORDS[(i * 7 + j * 3) % 20] for j in range(4 + i % 2))
-        row = {"prompt": prompt, "target": f" {answers[label][(i // 3) % 3]}", "label": label}
-        lines.append(json.dumps(row))
     path = tmp_path_factory.mktemp("data") / "kinds.jsonl"
-    path.write_text("\n".join(lines))
-    return str(path)
+    return labelled_file(path, answers, 24, lambda i: 4 + i % 2)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +47,7 @@ def finished(word_tokenizer, data, tmp_path_factory):
 
 
 def carried_out(model, out, data, **settings):
-    bench = Workbench(progress=False)
-    bench.add(model)
-    return hw.run("functions", out, workbench=bench, models=["tiny"], data=data, **settings)
+    return run_on("functions", out, model, data=data, **settings)
 
 
 def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finished):
@@ -118,7 +108,7 @@ def test_held_out_examples_are_numbered_as_the_causal_methods_number_them(finish
 
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     real, calls = study.score, []
 
     def breaks(*args, **options):
@@ -143,7 +133,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, finis
 
 
 def test_abilities_examples_and_methods_can_be_chosen(tiny, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     chosen = {"abilities": ["verbs", "animals"], "n": 5, "methods": ["ablation", "random"]}
     folder = carried_out(tiny, tmp_path / "run", data, **chosen)
     scores = read_table(folder.path, "scores")
@@ -245,8 +235,7 @@ def test_agreement_compares_sizes_and_where_both_are_signed_the_numbers_too():
 def test_cells_computed_again_are_the_same_to_the_bit(tiny, finished, monkeypatch):
     from headwise.studies.verify import verify
 
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
-    bench = Workbench(progress=False)
-    bench.add(tiny)
-    found = verify(finished.path, cells=4, workbench=bench)
-    assert [one.said for one in found] == ["identical"] * 4
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    found = verify(finished.path, cells=4, workbench=bench_of(tiny))
+    tables = list((finished.path / "tables").glob("*.parquet"))
+    assert [one.said for one in found] == ["identical"] * (4 + len(tables))

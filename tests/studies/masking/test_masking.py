@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 
 import numpy as np
 import pandas as pd
@@ -18,10 +17,9 @@ from headwise.studies.masking import plan as masking_plan
 from headwise.studies.masking import study
 from headwise.studies.masking.sets import default_ks, mask_sets
 from headwise.studies.masking.texts import Judge, accuracy_metric, answer_part
-from headwise.studies.workbench import Workbench
 from headwise.tasks import Example, Task
 from headwise.tasks.files.load_task import load_task
-from helpers import REPOSITORY, WORDS, HeadsByHook, plain_logits
+from helpers import REPOSITORY, HeadsByHook, bench_of, labelled_file, plain_logits, run_on
 
 COGQA = REPOSITORY.parent / "shared/data/cogqa/test.json"
 LABELS = ("animals", "colours")
@@ -50,20 +48,8 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Ten examples of each of two made-up abilities, in turn, each with a foil."""
-    lines = []
-    for i in range(20):
-        label = LABELS[i % 2]
-        prompt = " ".join(WORDS[(i * 7 + j * 3) % 20] for j in range(4 + i % 3))
-        row = {
-            "prompt": prompt,
-            "target": f" {ANSWERS[label][(i // 2) % 3]}",
-            "foils": [" the"],
-            "label": label,
-        }
-        lines.append(json.dumps(row))
     path = tmp_path_factory.mktemp("data") / "kinds.jsonl"
-    path.write_text("\n".join(lines))
-    return str(path)
+    return labelled_file(path, ANSWERS, 20, lambda i: 4 + i % 3, foils=[" the"])
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +66,7 @@ def finished(model, data, tmp_path_factory):
 
 
 def carried_out(model, out, data, **settings):
-    bench = Workbench(progress=False)
-    bench.add(model)
-    return hw.run("masking", out, workbench=bench, models=["tiny"], data=data, **settings)
+    return run_on("masking", out, model, data=data, **settings)
 
 
 def halves(data, label):
@@ -223,7 +207,7 @@ def test_the_cross_table_masks_one_ability_and_measures_the_other(model, data, f
 
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     real, calls = masking_plan.generate, []
 
     def breaks(*args, **options):
@@ -249,7 +233,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, fini
 
 
 def test_all_draws_of_a_point_are_written_in_one_call(model, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     real, calls = masking_plan.generate, []
 
     def counted(*args, **options):
@@ -263,7 +247,7 @@ def test_all_draws_of_a_point_are_written_in_one_call(model, data, tmp_path, mon
 
 
 def test_another_scale_or_place_of_the_gates_gives_other_cells(model, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     small = {"n": 3, "k": [4], "draws": 1, "new_tokens": 3, "abilities": ["colours"], "method": "random"}
     folder = carried_out(model, tmp_path / "run", data, **small)
     before = read_table(folder.path, "texts")
@@ -317,7 +301,7 @@ def test_a_missing_package_is_told_before_anything_is_written(model, data, tmp_p
 
 
 def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     assert any("answers few examples rightly" in notice for notice in finished.notices)
     folder = carried_out(model, tmp_path / "run", data, k=[1], draws=1, new_tokens=1, layer_matched=[])
     assert "animals has 10 examples, so 5 are written on from instead of 40" in folder.notices
@@ -327,7 +311,7 @@ def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, m
 def test_any_score_can_give_the_order(model, data, tmp_path, monkeypatch, name):
     from headwise.scores.probe.probe import probe
 
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     settings = {"k": [2], "draws": 1, "new_tokens": 1, "layer_matched": [], "method": name}
     folder = carried_out(model, tmp_path / "run", data, **settings)
     orders = read_table(folder.path, "orders")
@@ -415,8 +399,7 @@ def test_a_text_that_equals_the_full_one_is_wholly_similar_even_if_empty():
 def test_cells_computed_again_are_the_same_to_the_bit(model, finished, monkeypatch):
     from headwise.studies.verify import verify
 
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
-    bench = Workbench(progress=False)
-    bench.add(model)
-    found = verify(finished.path, cells=4, workbench=bench)
-    assert [one.said for one in found] == ["identical"] * 4
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    found = verify(finished.path, cells=4, workbench=bench_of(model))
+    tables = list((finished.path / "tables").glob("*.parquet"))
+    assert [one.said for one in found] == ["identical"] * (4 + len(tables))

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from headwise.charts.static import figure
 from headwise.studies.masking.charts import cross_table, intervention_curves, masking_curves
 
 FOUR = ("Retrieval", "Knowledge Recall", "Math Calculation", "Inference")
@@ -65,10 +66,10 @@ def apart(figure, texts):
 
 def test_lines_are_the_rows_of_the_table_and_single_draws_are_left_out():
     table = curves()
-    figure = masking_curves(table)
-    panels = drawn(figure)
+    picture = figure(masking_curves(table))
+    panels = drawn(picture)
     assert [panel.get_title() for panel in panels] == list(FOUR)
-    twins = [axes for axes in figure.axes if axes not in panels]
+    twins = [axes for axes in picture.axes if axes not in panels]
     for panel, twin, ability in zip(panels, twins, FOUR, strict=True):
         for axes, metric in ((panel, "accuracy"), (twin, "chrf")):
             own = table[(table["task"] == ability) & (table["metric"] == metric) & table["draw"].isna()]
@@ -82,21 +83,23 @@ def test_lines_are_the_rows_of_the_table_and_single_draws_are_left_out():
         assert panel.get_xscale() == "log"
     assert panels[0].get_ylabel() == "Score"
     assert twins[-1].get_ylabel() == "chrF"
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    names = [text.get_text() for text in picture.legends[0].get_texts()]
     assert names[:4] == ["TopK Accuracy", "RandomK Accuracy", "TopK chrF", "RandomK chrF"]
 
 
 @pytest.mark.parametrize("abilities", [FOUR[:1], FOUR[:2], FOUR, EIGHT, LONG])
 @pytest.mark.parametrize("ks", [(1,), (4, 8, 16, 32)])
 def test_titles_ticks_and_legend_do_not_touch(abilities, ks):
-    figure = masking_curves(curves(abilities, ks, "cosine", "owner/a-model-with-a-long-name-7B-Instruct"))
-    panels = drawn(figure)
-    texts = [panel.title for panel in panels] + figure.legends[0].get_texts()
-    assert apart(figure, texts)
+    picture = figure(
+        masking_curves(curves(abilities, ks, "cosine", "owner/a-model-with-a-long-name-7B-Instruct"))
+    )
+    panels = drawn(picture)
+    texts = [panel.title for panel in panels] + picture.legends[0].get_texts()
+    assert apart(picture, texts)
     for panel in panels:
-        assert apart(figure, panel.get_xticklabels())
-    width = figure.get_window_extent().width
-    box = figure.legends[0].get_window_extent()
+        assert apart(picture, panel.get_xticklabels())
+    width = picture.get_window_extent().width
+    box = picture.legends[0].get_window_extent()
     assert box.x0 >= 0
     assert box.x1 <= width
 
@@ -122,9 +125,9 @@ def test_the_cross_table_shows_every_change(abilities):
             }
         )
     table = pd.DataFrame(rows)
-    figure = cross_table(table)
-    FigureCanvasAgg(figure).draw()
-    axes = figure.axes[0]
+    picture = figure(cross_table(table))
+    FigureCanvasAgg(picture).draw()
+    axes = picture.axes[0]
     values = axes.images[0].get_array()
     for row in rows:
         at = abilities.index(row["heads_of"]), abilities.index(row["task"])
@@ -132,7 +135,7 @@ def test_the_cross_table_shows_every_change(abilities):
     bold = {text.get_position() for text in axes.texts if text.get_fontweight() == "bold"}
     clear = {(abilities.index(r["task"]), abilities.index(r["heads_of"])) for r in rows if r["change_hi"] < 0}
     assert bold == clear
-    assert apart(figure, axes.texts)
+    assert apart(picture, axes.texts)
 
 
 def test_an_intervention_begins_at_the_accuracy_before():
@@ -157,9 +160,9 @@ def test_an_intervention_begins_at_the_accuracy_before():
         for series in ("top", "random")
         for strength in strengths
     ]
-    figure = intervention_curves(pd.DataFrame(rows))
-    FigureCanvasAgg(figure).draw()
-    assert len(figure.axes) == 8
-    assert figure.axes[0].lines[0].get_xdata().tolist() == [1, 1.5, 2.0]
-    assert figure.axes[4].lines[0].get_xdata().tolist() == [0, 1.0, 5.0]
-    np.testing.assert_allclose(figure.axes[4].lines[0].get_ydata(), [0.5, 0.55, 0.75])
+    picture = figure(intervention_curves(pd.DataFrame(rows)))
+    FigureCanvasAgg(picture).draw()
+    assert len(picture.axes) == 8
+    assert picture.axes[0].lines[0].get_xdata().tolist() == [1, 1.5, 2.0]
+    assert picture.axes[4].lines[0].get_xdata().tolist() == [0, 1.0, 5.0]
+    np.testing.assert_allclose(picture.axes[4].lines[0].get_ydata(), [0.5, 0.55, 0.75])

@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from headwise.studies.prompts.charts import headline, prompt_figure, significance
+from headwise.charts.static import figure
+from headwise.studies.prompts.charts import prompt_chart
+from headwise.studies.prompts.findings import headline, significance
 from headwise.studies.prompts.map_charts import activation_panels, affine_panels, length_curves, moved_maps
 
 CONDITIONS = ["none", "meaningless", "meaningful"]
@@ -70,7 +72,7 @@ def drawn(figure):
 def test_bars_and_profiles_are_the_numbers_of_the_tables(models):
     accuracy, profiles = accuracy_table(models), profile_table()
     comparisons = comparison_table(models, [0.02, -0.03], [0.7, 0.9])
-    upper, lower, bars = drawn(prompt_figure(accuracy, comparisons, profiles))
+    bars, upper, lower = drawn(figure(prompt_chart(accuracy, comparisons, profiles)))
     assert bars.get_title().startswith("Results on word_problems")
     assert f"{6 * len(models)} of {180 * len(models)} answers cut off" in bars.get_title()
     assert [text.get_text() for text in bars.get_legend().get_texts()] == ["w/o", "w/ Mless", "w/ Mful"]
@@ -93,7 +95,7 @@ def test_bars_and_profiles_are_the_numbers_of_the_tables(models):
 
 
 def test_a_long_beginning_is_left_out_of_the_panels_and_said():
-    upper, lower, _ = drawn(prompt_figure(accuracy_table(["m"]), None, profile_table(before=200)))
+    _, upper, lower = drawn(figure(prompt_chart(accuracy_table(["m"]), None, profile_table(before=200))))
     assert upper.get_xlabel() == "Original tokens from 176 on"
     assert lower.get_xlabel() == "Full sequence from 176 on (shaded: inserted)"
     assert {int(line.get_xdata()[0]) for line in (*upper.lines, *lower.lines)} == {176}
@@ -122,8 +124,8 @@ def test_of_several_models_the_title_says_which_one_differs():
 
 
 def test_a_star_marks_the_bars_that_differ():
-    figure = prompt_figure(accuracy_table(["m"]), comparison_table(["m"], [0.25, 0], [0.01, 1]), None)
-    (bars,) = drawn(figure)
+    picture = figure(prompt_chart(accuracy_table(["m"]), comparison_table(["m"], [0.25, 0], [0.01, 1]), None))
+    (bars,) = drawn(picture)
     assert [text.get_text() for text in bars.texts] == ["*"]
 
 
@@ -152,7 +154,7 @@ def layered(models, names, columns, layers=4, heads=None):
 @pytest.mark.parametrize("models", [["m"], ["m", "owner/a-long-name"]])
 def test_maps_have_a_panel_per_model_and_condition_with_the_largest_head_named(models):
     table = layered(models, CONDITIONS[1:], ["moved"], heads=3)
-    panels = [axes for axes in drawn(moved_maps(table)) if axes.images]
+    panels = [axes for axes in drawn(figure(moved_maps(table))) if axes.images]
     assert len(panels) == 2 * len(models)
     assert len({panel.images[0].get_clim() for panel in panels}) == 1
     for panel, (model, name) in zip(panels, itertools.product(models, CONDITIONS[1:]), strict=True):
@@ -175,7 +177,7 @@ def test_layers_are_drawn_with_their_bands(draw, columns):
         table = table[table["condition"] != "none"]
     else:
         table.loc[table["condition"] == "none", "near_zero_change"] = 0.0
-    panels = drawn(draw(table))
+    panels = drawn(figure(draw(table)))
     assert len(panels) == 4
     for panel, (model, column) in zip(panels, itertools.product(["m", "n"], columns), strict=True):
         lines = [line for line in panel.lines if line.get_label() in ("None", "Mless", "Mful")]
@@ -190,7 +192,7 @@ def test_lengths_are_drawn_from_nothing_on():
     rows += [{"series": s, "k": k, "value": 0.3 + k / 100} for s in CONDITIONS[1:] for k in (5, 20)]
     table = pd.DataFrame(rows).assign(model="m", task="t", n=60)
     table = table.assign(lo=table["value"] - 0.1, hi=table["value"] + 0.1)
-    (panel,) = drawn(length_curves(table))
+    (panel,) = drawn(figure(length_curves(table)))
     for line in panel.lines:
         assert list(line.get_xdata()) == [0, 5, 20]
         np.testing.assert_allclose(line.get_ydata(), [40, 35, 50])

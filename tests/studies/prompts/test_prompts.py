@@ -24,7 +24,7 @@ from headwise.studies.prompts.settings import PromptsSettings
 from headwise.studies.verify import verify
 from headwise.studies.workbench import Workbench
 from headwise.tasks.conditions import conditions
-from helpers import WORDS, make_word_tokenizer
+from helpers import WORDS, make_word_tokenizer, run_on
 
 TABLES = ("answers", "accuracy", "comparisons", "curves", "profiles", "moved", "affine", "activations")
 TEMPLATE = (
@@ -65,9 +65,7 @@ BASE = {"metric": "contains", "n": 10, "shots": 2, "attention_prompts": 3, "max_
 
 
 def carried_out(model, out, data, **settings):
-    bench = Workbench(progress=False)
-    bench.add(model)
-    return hw.run("prompts", out, workbench=bench, models=["tiny"], data=data, **{**BASE, **settings})
+    return run_on("prompts", out, model, data=data, **{**BASE, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +75,7 @@ def finished(model, data, tmp_path_factory):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
 
 
 def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finished):

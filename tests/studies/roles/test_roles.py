@@ -28,7 +28,7 @@ from headwise.studies.roles.settings import (
 from headwise.studies.roles.tables import curve_rows, expected_order, joint_rows, order_sentence, overfitted
 from headwise.studies.workbench import Workbench
 from headwise.tasks.registry import available
-from helpers import HeadsByHook, plain_logits, word_task
+from helpers import HeadsByHook, bench_of, plain_logits, run_on, word_task
 
 TABLES = ("scores", "examples", "curves", "gates", "objective", "fits", "roles", "shares", "order", "joint")
 FIT = {"updates": 6, "batch": 2, "keep": 4, "window": 2}
@@ -59,10 +59,8 @@ def model(word_tokenizer):
 
 
 def carried_out(model, out, data, **settings):
-    bench = Workbench(progress=False)
-    bench.add(model)
     chosen = {"seeds": 2, "ks": [0, 1, 3], "fit": FIT, "random_sets": 5, **settings}
-    return hw.run("roles", out, workbench=bench, models=["tiny"], tasks=data, **chosen)
+    return run_on("roles", out, model, tasks=data, **chosen)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +158,7 @@ def test_gates_are_fitted_on_one_half_and_curves_drawn_on_the_other(
     model, data, finished, tmp_path, monkeypatch
 ):
     """Other targets in the second half change the curves and no gate; in the first half they change the gates."""
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     rows = [json.loads(line) for line in Path(data[0]).read_text().splitlines()]
     before = read_table(finished.path, "gates")
     before = before[before["task"] == "short"].reset_index(drop=True)
@@ -176,7 +174,7 @@ def test_gates_are_fitted_on_one_half_and_curves_drawn_on_the_other(
 def test_a_run_cut_short_between_fits_resumes_and_ends_with_the_same_tables(
     model, data, finished, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     real, calls = study.one_fit, []
 
     def breaks(likelihood, name, *rest):
@@ -203,7 +201,7 @@ def test_a_run_cut_short_between_fits_resumes_and_ends_with_the_same_tables(
 def test_other_points_are_measured_without_fitting_again(model, data, finished, tmp_path, monkeypatch):
     import shutil
 
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     shutil.copytree(finished.path, tmp_path / "run")
     monkeypatch.setattr(study, "one_fit", None)
     folder = carried_out(model, tmp_path / "run", data, ks=[2])
@@ -211,7 +209,7 @@ def test_other_points_are_measured_without_fitting_again(model, data, finished, 
 
 
 def test_of_the_other_half_only_so_many_examples_are_held_out(model, data, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     folder = carried_out(model, tmp_path / "run", data[:1], held_out=2)
     fewer, all_of_them = (read_table(path, "examples") for path in (folder.path, finished.path))
     assert sorted(fewer["example"].unique()) == [1, 3]
@@ -320,7 +318,7 @@ def test_a_task_with_fewer_examples_than_asked_for_gives_all_it_has(smollm2):
 
 
 def test_a_quick_run_takes_small_batches_and_few_held_out_examples(model, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
     seen = []
     real = study.one_fit
     monkeypatch.setattr(
@@ -356,8 +354,7 @@ def test_a_mistake_ends_the_run_before_it_begins(model, data, tmp_path, settings
 def test_cells_computed_again_are_the_same_to_the_bit(model, finished, monkeypatch):
     from headwise.studies.verify import verify
 
-    monkeypatch.setattr(study, "_draw", lambda folder: None)
-    bench = Workbench(progress=False)
-    bench.add(model)
-    found = verify(finished.path, cells=3, workbench=bench)
-    assert [one.said for one in found] == ["identical"] * 3
+    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    found = verify(finished.path, cells=3, workbench=bench_of(model))
+    tables = list((finished.path / "tables").glob("*.parquet"))
+    assert [one.said for one in found] == ["identical"] * (3 + len(tables))

@@ -7,7 +7,6 @@ import json
 import operator
 import re
 from collections import Counter, defaultdict
-from importlib import resources
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.tasks import families, task
 from headwise.tasks.builtin.abilities import ABILITIES, abilities
+from headwise.tasks.builtin.word_lists import read
 from headwise.tasks.wording import bag_of_words_accuracy
 
 # What a bag of words may reach at most; chance is 1/8. Measured over ten seeds: .39, .25 and .56.
@@ -25,10 +25,7 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
 
 
 def read_rows() -> list[dict[str, Any]]:
-    text = (
-        resources.files("headwise.tasks.builtin").joinpath("data/abilities.jsonl").read_text(encoding="utf-8")
-    )
-    return [json.loads(line) for line in text.rstrip("\n").split("\n")]
+    return [json.loads(line) for line in read("abilities.jsonl").rstrip("\n").split("\n")]
 
 
 ROWS = read_rows()

@@ -8,9 +8,9 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.tasks import task
 from headwise.tasks.builtin.commonsense import EXAMPLES, RELATIONS
-from headwise.tasks.builtin.commonsense_items import ITEMS
+from headwise.tasks.builtin.word_lists import lists
 
-LINES = [line for lines in ITEMS.values() for line in lines.strip().splitlines()]
+LINES = [line for lines in lists("commonsense_items.txt").values() for line in lines]
 MANY = 4000
 SUBJECTS = {name: {f.subject: f for f in relation.facts} for name, relation in RELATIONS.items()}
 

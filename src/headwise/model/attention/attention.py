@@ -87,13 +87,14 @@ class Attention:
 
     def plot(self, head: Head | str | None = None, **options: Any) -> Any:
         """Draw one head's whole map (by default the first head's); returns the matplotlib figure."""
-        from headwise.charts.attention import attention_map
+        from headwise.charts.attention import attention_chart
+        from headwise.charts.static import figure
 
         place = 0 if head is None else self.index(head)
         if self.maps is None:
             raise HeadwiseError("whole maps were not kept; ask for them: hw.attention(..., maps=True)")
         title = f"Attention of {self.heads[place]}, {self.model}"
-        return attention_map(self.maps[place], self.tokens, **{"title": title, **options})
+        return figure(attention_chart(self.maps[place], self.tokens, **{"title": title, **options}))
 
 
 @overload

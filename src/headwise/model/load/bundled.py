@@ -188,7 +188,7 @@ def _fault(folder: Path, asset: Asset, verify: bool) -> str | None:
             found = (folder / name).stat().st_size
             if found != size:
                 return f"{name} has {found} bytes instead of {size}"
-            if _sha256_once(folder / name, again=verify) != sha256:
+            if sha256_once(folder / name, again=verify) != sha256:
                 return f"the content of {name} has changed"
         except OSError as error:
             return f"{name}: {error.strerror}"
@@ -209,7 +209,7 @@ def _refuse_strangers(folder: Path, known: set[str]) -> None:
         )
 
 
-def _sha256_once(path: Path, again: bool) -> str:
+def sha256_once(path: Path, again: bool = False) -> str:
     """The hash of a file, computed once per process while size, time and place on the disk stay the same."""
     facts = path.stat()
     key = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino, facts.st_dev)

@@ -1,17 +1,24 @@
-"""Models that come with headwise itself: small adapters of a bundled model, inside the package's data.
+"""Adapters of a bundled model that have an alias of their own, from the package headwise-companions.
 
-A companion is a folder as `headwise sparsify` makes it, under `data/` and its alias.
+A companion is a folder as `headwise sparsify` makes it. The package is data and nothing of it is run. It is found
+where it is installed, or in `companions/` of the clone that this file is in.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from headwise.errors import HeadwiseError
+from headwise.model.load.bundled import sha256_once
 from headwise.model.sparse.adapter import is_adapter
 
-_DATA = Path(__file__).parent / "data"
+PACKAGE, MANIFEST = "headwise_companions", "manifest.json"
+MANIFEST_SHA256 = "0683c8bd5360bbe337a749340c51ff1ad4788826f51545908b9c61938550b61c"
+"""The manifest has the hash of every file of the package: an alias means the same weights everywhere."""
+_INSTALL = "in a clone of the repository of headwise run: pip install --force-reinstall ./companions"
 
 
 @dataclass(frozen=True)
@@ -23,10 +30,6 @@ class Companion:
     licence: str
     source: str
 
-    @property
-    def folder(self) -> Path:
-        return _DATA / self.alias
-
 
 _KNOWN = {
     one.alias: one
@@ -35,13 +38,13 @@ _KNOWN = {
             "smollm2-sparse",
             "SmolLM2-135M-Instruct with sparse attention",
             "Apache-2.0",
-            "smollm2 and an adapter in this package, made by headwise sparsify (docs/sparsify.md)",
+            "smollm2 and an adapter of headwise-companions, made by headwise sparsify (docs/sparsify.md)",
         ),
         Companion(
             "smollm2-control",
             "SmolLM2-135M-Instruct, its dense control",
             "Apache-2.0",
-            "smollm2 and an adapter in this package, made by headwise sparsify --dense (docs/sparsify.md)",
+            "smollm2 and an adapter of headwise-companions, made by headwise sparsify --dense (docs/sparsify.md)",
         ),
     )
 }
@@ -49,16 +52,43 @@ _KNOWN = {
 
 def companions() -> dict[str, Companion]:
     """Those that this installation has."""
-    return {alias: one for alias, one in _KNOWN.items() if is_adapter(one.folder)}
+    root = _root()
+    return {alias: one for alias, one in _KNOWN.items() if root is not None and is_adapter(root / alias)}
 
 
 def companion_folder(alias: str) -> Path | None:
-    """The folder behind an alias; None where the name is no companion's."""
+    """The folder behind an alias, its files checked; None where the name is no companion's."""
     if alias not in _KNOWN:
         return None
-    if alias not in companions():
+    root = _root()
+    if root is None:
         raise HeadwiseError(
-            f"this installation of headwise has no {alias}; make one with headwise sparsify (docs/sparsify.md) and "
-            "give its folder"
+            f"{alias} is in a package of its own, headwise-companions, which is not installed; {_INSTALL}"
         )
-    return _KNOWN[alias].folder
+    _check(root, alias)
+    return root / alias
+
+
+def _root() -> Path | None:
+    """The folder of the companions, if there is one."""
+    found = find_spec(PACKAGE)  # which does not import it
+    places = [Path(place) for place in (found and found.submodule_search_locations) or ()]
+    clone = Path(__file__).parents[4] / "companions" / PACKAGE
+    return next((place for place in (*places, clone) if (place / MANIFEST).is_file()), None)
+
+
+def _check(root: Path, alias: str) -> None:
+    """Refuse a companion whose files are not those that this version of headwise was made for."""
+    try:
+        files = {MANIFEST: MANIFEST_SHA256}
+        if sha256_once(root / MANIFEST) == MANIFEST_SHA256:
+            listed = json.loads((root / MANIFEST).read_text(encoding="utf-8")).items()
+            files = {name: entry["sha256"] for name, entry in listed if name.startswith(f"{alias}/")}
+        wrong = [name for name, digest in files.items() if sha256_once(root / name) != digest]
+    except OSError as error:
+        raise HeadwiseError(f"{error.filename} cannot be read ({error.strerror}); {_INSTALL}") from error
+    if wrong:
+        raise HeadwiseError(
+            f"{root / wrong[0]} is not the file that this version of headwise was made for (its SHA-256 differs); "
+            f"{_INSTALL}"
+        )

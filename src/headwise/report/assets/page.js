@@ -24,55 +24,64 @@
     };
   };
 
+  // A panel's own legend, in the corner that its curves leave free.
+  function cornerLegend(layout, i, corner, across, up) {
+    const name = `legend${i + 2}`, right = corner.includes("right"), top = corner.includes("upper");
+    const middle = corner.includes("center");
+    layout[name] = {
+      x: middle ? (across[0] + across[1]) / 2 : right ? across[1] : across[0], xanchor: middle ? "center" : right ? "right" : "left",
+      y: top ? up[1] : up[0], yanchor: top ? "top" : "bottom", orientation: top ? "h" : "v",
+      bgcolor: "rgba(128,128,128,0.08)", font: { size: 11 },
+    };
+    return name;
+  }
+
   function layOut(chart, width) {
     const many = chart.panels.length;
     const columns = Math.max(1, Math.min(chart.columns, many, Math.floor(width / chart.least)));
     const rows = Math.ceil(many / columns);
-    const legend = chart.legend && chart.panels.some((p) => p.traces.some((t) => t.showlegend));
-    const named = legend ? new Set(chart.panels.flatMap((p) => p.traces.filter((t) => t.showlegend).map((t) => t.name))).size : 0;
-    const legendLines = legend ? Math.ceil(named / Math.max(1, Math.floor(width / 190))) : 0;
-    const above = 34 + 22 * legendLines, below = Math.max(52, 0.75 * chart.gap);
+    const entries = chart.panels.flatMap((p) => p.traces.filter((t) => t.showlegend && !t.corner).map((t) => t.name));
+    const longest = Math.max(0, ...entries.map((name) => name.length));
+    const legendLines = Math.ceil(entries.length / Math.max(1, Math.floor(width / (60 + 7 * longest))));
+    const titleLines = Math.max(1, ...chart.panels.map((p) => p.title.split("<br>").length));
+    const above = 18 + 16 * titleLines + 22 * legendLines, below = chart.below;
     const height = rows * chart.height + above + below;
     const inner = height - above - below;
-    const sides = chart.gap + (chart.panels.some((p) => p.y2) ? 56 : 0);
-    const left = chart.gap - 4, right = chart.panels.some((p) => p.traces.some((t) => t.showscale)) ? 104 : chart.panels.some((p) => p.y2) ? 66 : 20;
-    const gapX = columns > 1 ? sides / Math.max(1, width - left - right) : 0, gapY = Math.max(62, 0.8 * chart.gap) / inner;
+    const left = chart.gap - 4, right = chart.bars ? 112 : 20;
+    const gapX = columns > 1 ? chart.gap / Math.max(1, width - left - right) : 0, gapY = (below + 16 * titleLines) / inner;
     const wide = (1 - gapX * (columns - 1)) / columns, tall = (1 - gapY * (rows - 1)) / rows;
     const layout = {
       width, height, autosize: false, margin: { l: left, r: right, t: above, b: below }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", color: colour("--ink"), size: 12 }, hovermode: "closest", dragmode: false,
       hoverlabel: { bgcolor: colour("--paper"), bordercolor: colour("--soft"), font: { color: colour("--ink") } },
-      showlegend: legend, legend: { orientation: "h", x: 0, y: 1 + 28 / inner, yanchor: "bottom", xanchor: "left" },
-      shapes: [], annotations: [], barmode: chart.stacked ? "stack" : "group", bargap: 0.45, uirevision: "keep",
+      showlegend: true, legend: { orientation: "h", x: 0, y: 1 + (6 + 18 * titleLines) / inner, yanchor: "bottom", xanchor: "left" },
+      shapes: [], annotations: [], barmode: "overlay", uirevision: "keep",
     };
     const traces = [], references = [];
-    let second = many;
     chart.panels.forEach((panel, i) => {
       const row = Math.floor(i / columns), column = i % columns;
       const n = i === 0 ? "" : String(i + 1);
       const start = column * (wide + gapX), bottom = 1 - row * (tall + gapY) - tall;
       layout["xaxis" + n] = axisStyle(panel.x, [start, start + wide], "y" + n);
       layout["yaxis" + n] = axisStyle(panel.y, [bottom, bottom + tall], "x" + n);
-      let n2 = null;
-      if (panel.y2) {
-        second += 1;
-        n2 = String(second);
-        layout["yaxis" + n2] = { ...axisStyle(panel.y2, undefined, "x" + n), overlaying: "y" + n, side: "right", showgrid: false };
-        delete layout["yaxis" + n2].domain;
-      }
       layout.annotations.push({
         text: panel.title, x: start + wide / 2, y: bottom + tall, xref: "paper", yref: "paper", yanchor: "bottom", xanchor: "center",
         showarrow: false, font: { size: 12.5 },
       });
       for (const mark of panel.marks) {
         const { kind, ...rest } = mark;
-        if (rest.line && rest.line.color === "ink") rest.line = { ...rest.line, color: colour("--ink") };
-        (kind === "shape" ? layout.shapes : layout.annotations).push({ ...rest, xref: "x" + n, yref: mark.yref === "domain" ? "y" + n + " domain" : "y" + n });
+        const of = (axis, ref) => (ref === "domain" ? `${axis}${n} domain` : axis + n);
+        (kind === "shape" ? layout.shapes : layout.annotations).push({ ...rest, xref: of("x", mark.xref), yref: of("y", mark.yref) });
       }
       for (const trace of panel.traces) {
-        const { second: right, ...rest } = trace;
-        if (rest.colorbar) rest.colorbar = { ...rest.colorbar, len: Math.min(1, 260 / inner), y: 1, yanchor: "top", tickfont: { size: 10 } };
-        traces.push({ ...rest, xaxis: "x" + n, yaxis: "y" + (right ? n2 : n) });
+        const { corner, ...rest } = trace;
+        for (const part of ["line", "marker"]) if (rest[part] && rest[part].color === "ink") rest[part] = { ...rest[part], color: colour("--ink") };
+        if (rest.colorbar) {
+          const { number, ...bar } = rest.colorbar, each = Math.min(1 / chart.bars, 300 / inner);
+          rest.colorbar = { ...bar, len: 0.96 * each, y: 1 - number * each, yanchor: "top", tickfont: { size: 10 } };
+        }
+        if (corner) rest.legend = cornerLegend(layout, i, corner, [start, start + wide], [bottom, bottom + tall]);
+        traces.push({ ...rest, xaxis: "x" + n, yaxis: "y" + n });
       }
       references.push({ xref: "x" + n, yref: "y" + n, panel });
     });

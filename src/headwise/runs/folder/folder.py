@@ -187,9 +187,11 @@ class RunFolder:
             self.save()
 
     def notice(self, sentence: str) -> None:
-        """Something the user should read, once."""
+        """Something the user should read, once. `run.json` has it too, also when the run is closed already."""
         if sentence not in self.notices:
             self.notices.append(sentence)
+            if self._closed and self._begun:
+                self.save()
 
     def save(self) -> None:
         """Write `run.json`."""

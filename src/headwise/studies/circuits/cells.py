@@ -15,6 +15,7 @@ from headwise.model.attention.attention import attention
 from headwise.progress import progress
 from headwise.runs import Cell, CellResult
 from headwise.scores import method, score
+from headwise.scores.registry import versions
 from headwise.studies.circuits.settings import ROLES, CircuitsSettings
 from headwise.studies.circuits.tables import (
     attention_rows,
@@ -93,7 +94,7 @@ class Work:
             prints = {"model": self.bench.model(model).fingerprint, "task": found.fingerprint}
             for name in self.settings.orders:
                 about = self._about(model, task) | {"options": self._options(name)}
-                cells.append(Cell("circuits", model, task, name, about, prints))
+                cells.append(Cell("circuits", model, task, name, about, prints | versions(name, found)))
         return cells
 
     def _options(self, name: str) -> dict[str, Any]:

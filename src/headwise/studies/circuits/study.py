@@ -13,13 +13,12 @@ from functools import partial
 
 import numpy as np
 
-from headwise.charts.attention import kept_heads
-from headwise.charts.explained_effect import explained_panels
-from headwise.charts.style import file_name, save
 from headwise.runs import RunFolder, execute, read_table
 from headwise.studies.base import register
 from headwise.studies.circuits.cells import Work
+from headwise.studies.circuits.charts import charts
 from headwise.studies.circuits.settings import CircuitsSettings
+from headwise.studies.figures import save_figures
 from headwise.studies.workbench import Workbench
 from headwise.sweeps.sweep import DRAWS
 
@@ -48,30 +47,11 @@ def carry_out(settings: CircuitsSettings, bench: Workbench, folder: RunFolder) -
     examples, summary = read_table(folder, "examples"), read_table(folder, "circuits")
     compare = partial(work.compare, examples, summary)
     execute(folder, work.pair_cells(examples, summary), compare, progress=False)
-    _draw(folder, settings.threshold)
+    save_figures(folder, charts)
     _tell(folder)
 
 
 # ---- what the user sees --------------------------------------------------------------------------------
-
-
-def _draw(folder: RunFolder, threshold: float) -> None:
-    curves, summary = read_table(folder, "curves"), read_table(folder, "circuits")
-    members = read_table(folder, "members")
-    ratios = read_table(folder, "ratios") if "ratios" in folder.written else None
-    place = folder.path / "figures"
-    for series in dict.fromkeys(summary["series"]):
-        figure = explained_panels(
-            curves[curves["order"] == series],
-            members=members,
-            ratios=None if ratios is None else ratios[ratios["series"] == series],
-            threshold=threshold,
-        )
-        save(figure, place, f"circuits-{file_name(series)}")
-    if "attention" in folder.written:
-        maps = read_table(folder, "attention")
-        for (task, series), part in maps.groupby(["task", "series"], sort=False):
-            save(kept_heads(part), place, f"heads-{file_name(task)}-{file_name(series)}")
 
 
 def _tell(folder: RunFolder) -> None:

@@ -2,55 +2,80 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.charts.style import house_style
+from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Rule
+from headwise.charts.section import SECTIONS, Section, Tables, by_model, table_of
+from headwise.charts.style import file_name
 from headwise.charts.words import shortened
+from headwise.studies.contrast.findings import findings
+from headwise.studies.score.charts import charts as score_charts
 
-_COLOURS = {"keep": "#2a9d4e", "lose": "#d1352b"}
+_SIDES = {"keep": ("kept", "#2a9d4e"), "lose": ("lost", "#d1352b")}
 
 
-def contrast_bars(table: pd.DataFrame) -> Any:
+def charts(tables: Tables) -> list[Chart]:
+    """What was kept and lost, then the gates as scores, which have no files of their own."""
+    made = [contrast_bars(part) for _, part in by_model(table_of(tables, "contrast"))]
+    return made + [replace(chart, name="") for chart in score_charts(tables)]
+
+
+def contrast_bars(table: pd.DataFrame) -> Chart:
     """Log probability per target token and accuracy of each held-out pair, ungated (light) and gated (dark).
 
-    `table` holds the rows of `contrast` of one model; seed −1 is the ungated model. A dot is a seed. Returns a
-    matplotlib figure.
+    `table` holds the rows of `contrast` of one model; seed −1 is the ungated model. A dot is a seed.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
     pairs = list(dict.fromkeys(table["pair"]))
-    with house_style():
-        figure = Figure(figsize=(2.6 + 1.9 * len(pairs), 4.6), layout="constrained")
-        panels = figure.subplots(2, 1, sharex=True)
-        for panel, measured in zip(panels, ("mean_logprob", "accuracy"), strict=True):
-            for place, pair in enumerate(pairs):
-                for number, side in enumerate(("keep", "lose")):
-                    own = table[(table["pair"] == pair) & (table["side"] == side)]
-                    before = own.loc[own["seed"] < 0, measured].mean()
-                    after = own.loc[own["seed"] >= 0, measured].to_numpy(dtype=float)
-                    x = place + 0.42 * number - 0.31
-                    panel.bar(x, before, 0.18, color=_COLOURS[side], alpha=0.35)
-                    panel.bar(x + 0.2, after.mean(), 0.18, color=_COLOURS[side])
-                    # A seed at 0 or 1 lies on the panel's edge, and is drawn whole.
-                    panel.plot(np.full(len(after), x + 0.2), after, ".", color="black", ms=4, clip_on=False)
-            panel.axhline(0, color="0.4", lw=0.6)
-            panel.tick_params(axis="x", length=0)
-        panels[0].set_ylabel("Log Probability\nper Target Token (nats)")
-        panels[1].set(ylabel="Accuracy", ylim=(0, 1.02))
-        panels[1].set_xticks(range(len(pairs)), [shortened(pair, 22) for pair in pairs])
-        shown: list[Any] = [
-            Patch(color=colour, alpha=alpha, lw=0, label=f"{name}, {state}")
-            for name, colour in (("kept", _COLOURS["keep"]), ("lost", _COLOURS["lose"]))
-            for state, alpha in (("all heads", 0.35), ("gated", 1.0))
-        ]
-        shown.append(Line2D([], [], ls="", marker=".", ms=4, color="black", label="one seed"))
-        figure.legend(handles=shown, loc="outside right center", frameon=False)
-        figure.suptitle(
-            f"Kept and lost on held-out pairs: {shortened(str(table['model'].iloc[0]), 22)}", fontsize=10
-        )
-    return figure
+    names = [shortened(pair, 22) for pair in pairs]
+    x = Axis(limits=(-0.5, len(pairs) - 0.5), ticks=range(len(pairs)), names=names)
+    likely = Axis(label="Log Probability\nper Target Token (nats)")
+    right = Axis(label="Accuracy", limits=(0, 1.02))
+    model = str(table["model"].iloc[0])
+    return Chart(
+        name=f"contrast-{file_name(model)}",
+        title=f"Kept and lost on held-out pairs: {shortened(model, 22)}",
+        panels=[
+            Panel(marks=_marks(table, pairs, "mean_logprob"), x=x, y=likely),
+            Panel(marks=_marks(table, pairs, "accuracy"), x=x, y=right),
+        ],
+        size=(2.6 + 1.9 * len(pairs), 4.6),
+        columns=1,
+        page_columns=2,
+        legend="right",
+        least=400,
+        height=300,
+        table=table,
+    )
+
+
+def _marks(table: pd.DataFrame, pairs: list[str], measured: str) -> list[Mark]:
+    """A light and a dark bar for each side of each pair, and a dot for each seed."""
+    marks: list[Mark] = []
+    dots: list[tuple[float, float]] = []
+    for number, (side, (word, colour)) in enumerate(_SIDES.items()):
+        own = table[table["side"] == side]
+        before, after = own[own["seed"] < 0], own[own["seed"] >= 0]
+        for shift, name, opacity, part in ((0.0, "all heads", 0.35, before), (0.2, "gated", 1.0, after)):
+            at = np.arange(len(pairs)) + 0.42 * number - 0.31 + shift
+            mean = part.groupby("pair")[measured].mean().reindex(pairs)
+            hover = [f"{pair}: {value:.3g}" for pair, value in mean.items()]
+            about: dict[str, Any] = {
+                "name": f"{word}, {name}",
+                "colours": colour,
+                "opacity": opacity,
+                "hover": hover,
+            }
+            marks.append(Bars(at=at, values=mean, thickness=0.18, **about))
+        for place, pair in enumerate(pairs):
+            seeds = after.loc[after["pair"] == pair, measured]
+            dots += [(place + 0.42 * number - 0.11, float(value)) for value in seeds]
+    x, y = zip(*dots, strict=True) if dots else ((), ())
+    seed = Line(x=x, y=y, name="one seed", dash="none", marker="circle", size=2.5)
+    return [*marks, Rule(at=0, colour="#666666", width=0.6), seed]
+
+
+SECTIONS.add("contrast", Section(charts=charts, findings=findings))

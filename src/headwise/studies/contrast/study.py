@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-import pandas as pd
 
-from headwise.charts.style import file_name, save
 from headwise.heads import Scores
 from headwise.model.model import Model
 from headwise.progress import progress
@@ -22,8 +20,10 @@ from headwise.scores.gates.contrastive import contrastive
 from headwise.scores.gates.fit import FitSettings
 from headwise.scores.gates.gating import UNIT
 from headwise.studies.base import register
-from headwise.studies.contrast.charts import contrast_bars
+from headwise.studies.contrast.charts import charts
+from headwise.studies.contrast.findings import kept_and_lost
 from headwise.studies.contrast.settings import ContrastSettings
+from headwise.studies.figures import save_figures
 from headwise.studies.roles.tables import gate_rows, objective_rows
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
@@ -55,9 +55,8 @@ def carry_out(settings: ContrastSettings, bench: Workbench, folder: RunFolder) -
         )
     execute(folder, cells, partial(_compute, settings, bench, made, held_out), progress=bench.progress)
     for shown, part in read_table(folder, "contrast").groupby("model", sort=False):
-        figure = contrast_bars(part.reset_index(drop=True))
-        save(figure, folder.path / "figures", f"contrast-{file_name(shown)}")
-        folder.notice(f"{shown}: {_said(part)}")
+        folder.notice(f"{shown}: {kept_and_lost(part)}")
+    save_figures(folder, charts)
 
 
 def _made(settings: ContrastSettings, bench: Workbench, model: Model) -> dict[str, dict[str, Task]]:
@@ -113,17 +112,3 @@ def _compute(
 
 def _together(name: str, tasks: Sequence[Task]) -> Task:
     return Task(name, tuple(example for task in tasks for example in task), tasks[0].metric)
-
-
-def _said(table: pd.DataFrame) -> str:
-    """What the gates do on the held-out pairs, in one sentence."""
-    gated = table["seed"] >= 0
-    means = {
-        (side, state): part["mean_logprob"].mean()
-        for (side, state), part in table.groupby(["side", gated], sort=False)
-    }
-    return (
-        f"on {table['pair'].nunique()} held-out pairs what is kept goes from {means['keep', False]:.2f} to "
-        f"{means['keep', True]:.2f} nats per token, what is lost from {means['lose', False]:.2f} to "
-        f"{means['lose', True]:.2f}"
-    )

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import pandas as pd
 
-from headwise.charts.interactive import matrix
-from headwise.charts.section import Chart, Finding, Panel, Section, head_rows, register
-from headwise.runs.gather import Run, by_model
-from headwise.studies.functions.charts import READABLE
-from headwise.studies.score.findings import maps
+from headwise.charts.section import Finding, Tables, table_of
+
+READABLE = "a probe shows what is readable from a head, not what the head does"
 
 
-@register("functions")
-def section(run: Run) -> Section:
-    scores, overlap = run.table("scores"), run.table("overlap")
-    charts = [
-        maps(
-            part,
-            title=f"{str(method).capitalize()} of {model}, by ability",
-            caption=f"{READABLE[0].upper()}{READABLE[1:]}." if method == "probe" else "",
-        )
-        for (model, method), part in scores.groupby(["model", "method"], sort=False)
-    ]
-    charts += [_shared(model, part) for model, part in by_model(overlap)]
-    findings = [*_abilities(run.table("elbows"), overlap, scores), *_probe(run.table("probe"))]
-    return Section(findings=findings, charts=charts, heads=head_rows(scores))
+def findings(tables: Tables) -> list[Finding]:
+    elbows, overlap, scores = (table_of(tables, name) for name in ("elbows", "overlap", "scores"))
+    return [*_abilities(elbows, overlap, scores), *_probe(table_of(tables, "probe"))]
 
 
 def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame, scores: pd.DataFrame) -> list[Finding]:
     """How many heads each ability takes, by the elbow and by test, and how far abilities share them, by method."""
-    found = []
+    found: list[Finding] = []
+    if elbows.empty:
+        return found
     for (model, method), rows in elbows.groupby(["model", "method"], sort=False):
         if method == "probe":
             continue
@@ -77,49 +66,3 @@ def _probe(table: pd.DataFrame) -> list[Finding]:
         )
         for row in table[table["task"] == "all"].to_dict("records")
     ]
-
-
-def _shared(model: str, overlap: pd.DataFrame) -> Chart:
-    """How far the heads of each two abilities are the same, a matrix per method."""
-    panels: list[Panel] = []
-    for method, rows in overlap.groupby("method", sort=False):
-        names = list(dict.fromkeys(rows["task"]))
-        square = rows.pivot(index="task", columns="other", values="jaccard").loc[names, names]
-        panels.append(
-            Panel(
-                title=str(method),
-                traces=[
-                    matrix(
-                        square, unit="Jaccard index", hover="%{y} and %{x}: %{z:.2f}", low=0, bar=not panels
-                    )
-                ],
-                x={"tickangle": -40},
-                y={"autorange": "reversed"},
-            )
-        )
-    return Chart(
-        title=f"Heads that abilities share, {model}",
-        panels=panels,
-        caption="Of the heads before the elbow: shared ones over all in either list. A head before the elbow need not "
-        "be told from 0; `significant` counts those with q < .05.",
-        columns=2,
-        least=440,
-        height=460,
-        gap=160,
-        table=overlap[
-            [
-                name
-                for name in (
-                    "method",
-                    "task",
-                    "other",
-                    "jaccard",
-                    "by_chance",
-                    "heads",
-                    "other_heads",
-                    "significant",
-                )
-                if name in overlap
-            ]
-        ],
-    )

@@ -16,16 +16,18 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.charts.style import file_name, save
 from headwise.heads import Scores
 from headwise.progress import progress
 from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
 from headwise.scores import method, score
 from headwise.scores.probe.probe import check_labels, probe
+from headwise.scores.registry import versions
 from headwise.stats.elbow import elbow_count
 from headwise.studies.abilities import abilities_of, sources, together
 from headwise.studies.base import register
-from headwise.studies.functions.charts import READABLE, ability_maps, overlap_matrix
+from headwise.studies.figures import save_figures
+from headwise.studies.functions.charts import charts
+from headwise.studies.functions.findings import READABLE
 from headwise.studies.functions.settings import FunctionsSettings
 from headwise.studies.functions.tables import (
     agreement_rows,
@@ -74,7 +76,7 @@ def carry_out(settings: FunctionsSettings, bench: Workbench, folder: RunFolder) 
         for name in by_model
     ]
     execute(folder, summaries, partial(_summary, scores, shown), progress=False)
-    _draw(folder)
+    save_figures(folder, charts)
     _tell(folder)
 
 
@@ -88,7 +90,8 @@ def _cells(settings: FunctionsSettings, fingerprint: str, model: str, tasks: dic
                 "answer_tokens": settings.answer_tokens,
                 "dtype": dtype,
             }
-            prints = {"model": fingerprint, "task": together(tasks).fingerprint}
+            everything = together(tasks)
+            prints = {"model": fingerprint, "task": everything.fingerprint} | versions(name, everything)
             cells.append(Cell("functions", model, EVERY, name, about, prints))
             continue
         for label, task in tasks.items():
@@ -98,7 +101,7 @@ def _cells(settings: FunctionsSettings, fingerprint: str, model: str, tasks: dic
                 "reference": settings.reference,
                 "dtype": dtype,
             }
-            prints = {"model": fingerprint, "task": task.fingerprint}
+            prints = {"model": fingerprint, "task": task.fingerprint} | versions(name, task)
             cells.append(Cell("functions", model, label, name, about, prints))
     return cells
 
@@ -203,18 +206,6 @@ def _summary(scores: pd.DataFrame, shown: dict[str, str], cell: Cell) -> CellRes
     own = scores[scores["model"] == shown[cell.model]]
     tables = {"overlap": overlap_rows(own), "agreement": agreement_rows(own)}
     return CellResult({name: table for name, table in tables.items() if len(table)})
-
-
-def _draw(folder: RunFolder) -> None:
-    for (model, name), part in read_table(folder, "scores").groupby(["model", "method"], sort=False):
-        figure = ability_maps(part.reset_index(drop=True))
-        save(figure, folder.path / "figures", f"functions-{file_name(model)}-{file_name(name)}")
-    for model, part in read_table(folder, "overlap").groupby("model", sort=False):
-        save(
-            overlap_matrix(part.reset_index(drop=True)),
-            folder.path / "figures",
-            f"overlap-{file_name(model)}",
-        )
 
 
 def _tell(folder: RunFolder) -> None:

@@ -13,6 +13,7 @@ from headwise.model.model import Model
 from headwise.progress import progress
 from headwise.runs import Cell
 from headwise.scores.probe.probe import check_labels, probe
+from headwise.scores.registry import versions
 from headwise.studies.abilities import abilities_of, together
 from headwise.studies.masking.sets import MaskSet, checked_ks, mask_sets, middle_k
 from headwise.studies.masking.settings import MaskingSettings
@@ -113,6 +114,7 @@ class Plan:
             # A probe tells abilities apart, so its map of one depends on the examples of all.
             whose = together(self.find) if settings.method == "probe" else task
             prints = {"model": self.model.fingerprint, "task": whose.fingerprint}
+            prints |= versions(settings.method, whose)
             cells.append(Cell("masking", self.given, label, f"order by {settings.method}", about, prints))
             whole = self.writing() | self.judging(label)
             cells.append(Cell("masking", self.given, label, "full", whole, self.prints(label)))

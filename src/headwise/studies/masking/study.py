@@ -14,12 +14,12 @@ from functools import partial
 
 import pandas as pd
 
-from headwise.charts.style import file_name, save
 from headwise.heads import Scores
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.scores import method, score
 from headwise.studies.base import register
-from headwise.studies.masking.charts import cross_table, intervention_curves, masking_curves
+from headwise.studies.figures import save_figures
+from headwise.studies.masking.charts import charts
 from headwise.studies.masking.cross import cross_cells
 from headwise.studies.masking.intervene import intervention_cells
 from headwise.studies.masking.plan import Plan
@@ -60,7 +60,7 @@ def carry_out(settings: MaskingSettings, bench: Workbench, folder: RunFolder) ->
     if settings.intervene:
         intervention_cells(folder, plans)
     sample_cells(folder, plans)
-    _draw(folder)
+    save_figures(folder, charts)
     _tell(folder, plans)
 
 
@@ -121,20 +121,6 @@ def _masked(plans: dict[str, Plan], cell: Cell) -> CellResult:
         ]
     )
     return CellResult(tables, {"moved": one.moved})
-
-
-def _draw(folder: RunFolder) -> None:
-    figures = folder.path / "figures"
-    for model, part in read_table(folder, "curves").groupby("model", sort=False):
-        save(masking_curves(part.reset_index(drop=True)), figures, f"masking-{file_name(model)}")
-    if "cross" in folder.written:
-        for model, part in read_table(folder, "cross").groupby("model", sort=False):
-            save(cross_table(part.reset_index(drop=True)), figures, f"masking-cross-{file_name(model)}")
-    if "interventions" in folder.written:
-        for model, part in read_table(folder, "interventions").groupby("model", sort=False):
-            save(
-                intervention_curves(part.reset_index(drop=True)), figures, f"interventions-{file_name(model)}"
-            )
 
 
 def _tell(folder: RunFolder, plans: list[Plan]) -> None:

@@ -13,15 +13,15 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.charts.style import file_name, save
 from headwise.errors import HeadwiseError
 from headwise.model.arm.arm import arm
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.studies.base import register
+from headwise.studies.figures import save_figures
 from headwise.studies.prompts.answers import answer_rows, answers_fingerprint, summary_tables
 from headwise.studies.prompts.attention import chosen_heads, inner_tables
-from headwise.studies.prompts.charts import prompt_figure, significance
-from headwise.studies.prompts.map_charts import activation_panels, affine_panels, length_curves, moved_maps
+from headwise.studies.prompts.charts import charts
+from headwise.studies.prompts.findings import significance
 from headwise.studies.prompts.problems import ProblemSet, problem_set
 from headwise.studies.prompts.settings import PromptsSettings
 from headwise.studies.workbench import Workbench
@@ -51,7 +51,7 @@ def carry_out(settings: PromptsSettings, bench: Workbench, folder: RunFolder) ->
     answers = read_table(folder, "answers")
     summaries = [work.summary_cell(name, source, answers) for name, source in work.pairs()]
     execute(folder, summaries, partial(work.summary, answers), progress=False)
-    _draw(folder)
+    save_figures(folder, charts)
     _tell(folder)
 
 
@@ -177,38 +177,6 @@ class _Work:
             self._own(cell.model, cell.task, answers), self.baseline, int(cell.settings["seed"])
         )
         return CellResult({name: self._labelled(table, cell) for name, table in tables.items()})
-
-
-def _draw(folder: RunFolder) -> None:
-    tables = {name: read_table(folder, name) for name in folder.written}
-    where = folder.path / "figures"
-    for task in dict.fromkeys(tables["accuracy"]["task"]):
-        own = {name: table[table["task"] == task] for name, table in tables.items()}
-        label = file_name(task)
-        for model in dict.fromkeys(own["accuracy"]["model"]):
-            profiles = own.get("profiles", pd.DataFrame())
-            if len(profiles):
-                profiles = profiles[profiles["model"] == model]
-            for head, part in _heads(profiles):
-                figure = prompt_figure(own["accuracy"], own.get("comparisons"), part)
-                save(figure, where, f"prompts-{label}-{file_name(model)}-{head}")
-        if "profiles" not in own:
-            save(prompt_figure(own["accuracy"], own.get("comparisons"), None), where, f"prompts-{label}")
-        for name, draw in (
-            ("moved", moved_maps),
-            ("affine", affine_panels),
-            ("activations", activation_panels),
-        ):
-            if name in own and "comparisons" in own:  # one condition alone changes nothing
-                save(draw(own[name]), where, f"{name}-{label}")
-        if own["curves"].groupby("series")["k"].nunique().max() > 1:
-            save(length_curves(own["curves"]), where, f"lengths-{label}")
-
-
-def _heads(profiles: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    if len(profiles):
-        for (layer, head), part in profiles.groupby(["layer", "head"], sort=False):
-            yield f"L{layer}H{head}", part
 
 
 def _tell(folder: RunFolder) -> None:

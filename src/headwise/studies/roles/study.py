@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.charts.style import file_name, save
 from headwise.heads import Scores, mask_gates
 from headwise.heads.controls import random_order
 from headwise.metrics import metric
@@ -31,9 +30,11 @@ from headwise.scores.gates.fit import FitSettings, regulariser, sigmoid
 from headwise.scores.gates.gating import FITS, UNIT, one_fit
 from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.gates.roles import ROLES, majority, most_facilitating, role_labels, role_scores
+from headwise.scores.registry import versions
 from headwise.studies.base import register
+from headwise.studies.figures import save_figures
 from headwise.studies.roles import tables
-from headwise.studies.roles.charts import role_curves, role_maps, role_shares
+from headwise.studies.roles.charts import charts
 from headwise.studies.roles.settings import QUICK_PIECE, RolesSettings, few_tokens, quickened
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
@@ -93,7 +94,7 @@ def carry_out(settings: RolesSettings, bench: Workbench, folder: RunFolder) -> N
         if settings.random_sets:
             rest += [_cell(p, "joint", both, random_sets=settings.random_sets)]
     execute(folder, rest, compute, progress=bench.progress)
-    _draw(folder)
+    save_figures(folder, charts)
     _tell(folder, settings.quick)
 
 
@@ -123,7 +124,7 @@ def _places(settings: RolesSettings, bench: Workbench) -> dict[tuple[str, str], 
                 "positions": settings.positions,
                 "dtype": str(model.dtype).removeprefix("torch."),
             }
-            prints = {"model": model.fingerprint, "task": task.fingerprint}
+            prints = {"model": model.fingerprint, "task": task.fingerprint} | versions("gating", task)
             key = {"model": name, "task": source, "settings": chosen, "fingerprints": prints}
             fitted_on, rest = task.halves()
             tested_on, numbers = rest.take(range(len(rest))[:held_out]), task.sides()[1][:held_out]
@@ -334,14 +335,6 @@ def _slopes(settings: RolesSettings, place: _Place, gates: np.ndarray) -> np.nda
 
 
 # ---- what the user sees ----------------------------------------------------------------------------
-
-
-def _draw(folder: RunFolder) -> None:
-    figures = folder.path / "figures"
-    save(role_curves(read_table(folder, "curves")), figures, "roles")
-    for model, part in read_table(folder, "scores").groupby("model", sort=False):
-        save(role_maps(part.reset_index(drop=True)), figures, f"role-map-{file_name(model)}")
-    save(role_shares(read_table(folder, "shares")), figures, "role-shares")
 
 
 def _tell(folder: RunFolder, quick: bool) -> None:

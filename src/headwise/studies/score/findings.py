@@ -5,50 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from headwise.charts.heatmap import saturation
-from headwise.charts.interactive import head_map, joined
-from headwise.charts.section import Chart, Finding, Section, head_rows, register
-from headwise.runs.gather import Run
+from headwise.charts.section import Finding, Tables, table_of
+from headwise.charts.words import joined
 
 
-@register("score")
-def section(run: Run) -> Section:
-    scores = run.table("scores")
+def findings(tables: Tables) -> list[Finding]:
+    scores = table_of(tables, "scores")
     if scores.empty:
-        return Section()
-    findings, charts = [], []
-    for (model, method), part in scores.groupby(["model", "method"], sort=False):
-        charts.append(maps(part, title=f"{method} of {model}"))
-        for task, rows in part.groupby("task", sort=False):
-            findings.append(_strongest(rows, str(model), str(task), str(method)))
-    return Section(findings=findings, charts=charts, heads=head_rows(scores))
-
-
-def maps(scores: pd.DataFrame, *, title: str, caption: str = "") -> Chart:
-    """One map per task of one model and method, all on one scale."""
-    top, _ = saturation(scores["score"].to_numpy(dtype=float))
-    signed = bool(scores["signed"].iloc[0]) if "signed" in scores else True
-    tasks = list(dict.fromkeys(scores["task"]))
-    unit = str(scores["metric"].iloc[0]) if "metric" in scores else "score"
-    panels = [
-        head_map(
-            scores[scores["task"] == task],
-            title=str(task),
-            top=top,
-            signed=signed,
-            unit=unit,
-            model=str(scores["model"].iloc[0]),
-            bar=number == 0,
-        )
-        for number, task in enumerate(tasks)
+        return []
+    return [
+        _strongest(part, str(model), str(task), str(method))
+        for (model, method, task), part in scores.groupby(["model", "method", "task"], sort=False)
     ]
-    sides = "Blue helps, red hinders. " if signed else ""
-    ends = (
-        f"Colours end at {top:g}; larger values are in the table. "
-        if (scores["score"].abs() > top).any()
-        else ""
-    )
-    return Chart(title=title, panels=panels, caption=(sides + ends + caption).strip(), height=300)
 
 
 def _strongest(rows: pd.DataFrame, model: str, task: str, method: str) -> Finding:

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.heatmap import score_map
-from headwise.charts.style import file_name, save
 from headwise.errors import HeadwiseError
 from headwise.heads import Scores
 from headwise.progress import progress
-from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
+from headwise.runs import Cell, CellResult, RunFolder, execute
 from headwise.scores import method, score
+from headwise.scores.registry import versions
 from headwise.studies.base import register
+from headwise.studies.figures import save_figures
+from headwise.studies.score.charts import charts
 from headwise.studies.score.settings import ScoreSettings
 from headwise.studies.workbench import Workbench
 
@@ -49,13 +50,14 @@ def carry_out(settings: ScoreSettings, bench: Workbench, folder: RunFolder) -> N
                     "options": _options(settings, name),
                 }
                 prints = {"model": model.fingerprint, "task": examples.fingerprint}
+                prints |= versions(name, examples)
                 cells.append(Cell("score", model_name, task_name, name, about, prints))
     execute(folder, cells, partial(_compute, settings, bench, n), progress=bench.progress)
     for cell in cells:
         said = folder.store.notes(cell.key).get("said")
         if said:
             folder.notice(f"{cell.label}: {said}")
-    _draw(folder)
+    save_figures(folder, charts)
 
 
 def _options(settings: ScoreSettings, name: str) -> dict[str, Any]:
@@ -105,10 +107,3 @@ def example_table(scores: Scores) -> pd.DataFrame:
         table["group"] = np.repeat(np.array(scores.groups, dtype=object), len(heads))
     # Where a method chose not to run an example there is no row, rather than a value that went missing.
     return table.dropna(subset=["value"]).reset_index(drop=True) if scores.own else table
-
-
-def _draw(folder: RunFolder) -> None:
-    table = read_table(folder, "scores")
-    for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
-        figure = score_map(part.reset_index(drop=True), signed=bool(part["signed"].iloc[0]))
-        save(figure, folder.path / "figures", "-".join(map(file_name, (model, task, name))))

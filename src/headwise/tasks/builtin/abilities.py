@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib import resources
 
+from headwise.tasks.builtin.word_lists import read
 from headwise.tasks.examples import Example
 from headwise.tasks.files.mappings.cogqa import ABILITIES
 from headwise.tasks.registry import register_list
@@ -45,6 +45,5 @@ def abilities(ability: str = "all") -> tuple[Example, ...]:
 
 @cache
 def _every_example() -> tuple[Example, ...]:
-    file = resources.files("headwise.tasks.builtin").joinpath("data/abilities.jsonl")
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in read("abilities.jsonl").splitlines()]
     return tuple(Example(r["prompt"], r["target"], tuple(r["foils"]), label=r["label"]) for r in rows)

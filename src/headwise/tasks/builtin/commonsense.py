@@ -15,14 +15,9 @@ the others.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
-from headwise.tasks.builtin.commonsense_items import ITEMS
-from headwise.tasks.builtin.commonsense_nature import NATURE
-from headwise.tasks.builtin.commonsense_people import PEOPLE
-from headwise.tasks.builtin.commonsense_places import PLACES
-from headwise.tasks.builtin.commonsense_relation import Fact, Relation
-from headwise.tasks.builtin.commonsense_things import THINGS
-from headwise.tasks.builtin.commonsense_words import WORDS
+from headwise.tasks.builtin.word_lists import lists, questions_and_facts
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
 
@@ -30,7 +25,39 @@ N_FOILS = 3
 ITEM_SHARE = 0.25
 """How often a candidate is an item written by hand."""
 
-RELATIONS: dict[str, Relation] = PLACES | THINGS | PEOPLE | NATURE | WORDS
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that everybody knows."""
+
+    subject: str
+    answer: str
+    also: tuple[str, ...]
+    """Answers of other facts that would do for this one too."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Facts of one kind. Every answer can be said after every wording, whatever the subject."""
+
+    label: str
+    wordings: tuple[str, ...]
+    """With {} for the subject; what ends with a question mark is a question, the others are sentences to finish."""
+    facts: tuple[Fact, ...]
+
+
+def _relation(title: str, lines: tuple[str, ...]) -> tuple[str, Relation]:
+    name, label = title.split(": ")
+    wordings, rows = questions_and_facts(lines)
+    facts = []
+    for row in rows:
+        answers, subjects = row.split(": ", 1)
+        answer, *also = answers.split(" ~ ")
+        facts += [Fact(subject.strip(), answer, tuple(also)) for subject in subjects.split(";")]
+    return name, Relation(label, wordings, tuple(facts))
+
+
+RELATIONS = dict(_relation(title, lines) for title, lines in lists("commonsense_relations.txt").items())
 
 
 def _prompt(text: str) -> str:
@@ -59,7 +86,7 @@ def _asked(relation: Relation, fact: Fact, wording: str, draw: random.Random) ->
     )
 
 
-EXAMPLES = [_item(line, label) for label, lines in ITEMS.items() for line in lines.strip().splitlines()]
+EXAMPLES = [_item(line, label) for label, lines in lists("commonsense_items.txt").items() for line in lines]
 ASKED = [(r, fact, wording) for r in RELATIONS.values() for fact in r.facts for wording in r.wordings]
 
 

@@ -19,20 +19,11 @@ from __future__ import annotations
 
 import random
 
+from headwise.tasks.builtin.word_lists import lists, words
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
 
-NAMES = (
-    "load size file last page name list node port path user time date text line word mode code type unit "
-    "color shape width height depth speed price order count index level scale range label title image frame "
-    "block cell row column table field group state value limit offset target source input output result event "
-    "action signal channel client server service region country city street number letter"
-).split()
-DESCRIPTIONS = (
-    "oil water crime river music table garden window summer winter island forest market bridge family history "
-    "science weather kitchen dinner morning evening doctor teacher student village mountain paper metal glass "
-    "wood stone horse bird flower tree cloud rain snow wind"
-).split()
+NAMES, DESCRIPTIONS = (words(lists("docstring.txt")[name]) for name in ("names", "descriptions"))
 
 
 @register(

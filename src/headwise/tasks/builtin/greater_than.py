@@ -21,20 +21,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from headwise.tasks.builtin.word_lists import lists, words
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import Lengths, register
 
-EVENTS = (
-    "war siege conflict dispute campaign rebellion expedition voyage journey project construction program "
-    "contract treaty alliance partnership marriage reign rule drought famine plague tradition festival debate "
-    "investigation trial mission study experiment exhibition crisis strike blockade occupation truce"
-).split()
-SENTENCES = (
-    "The {event} lasted from the year {year} to the year",
-    "The {event} went on from the year {year} until the year",
-    "The {event} began in the year {year} and ended in the year",
-    "The {event} started in the year {year} and was over in the year",
-)
+EVENTS = words(lists("greater_than.txt")["events"])
+SENTENCES = lists("greater_than.txt")["sentences"]
 
 
 @dataclass(frozen=True)

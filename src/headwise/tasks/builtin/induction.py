@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import random
 
+from headwise.tasks.builtin.word_lists import lists, words
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
 
-WORDS = (
-    "red blue green gold pink gray dog cat fox owl bee cow sun moon star rain wind snow oak rose fern moss corn "
-    "rice salt milk bread cake desk lamp door wall roof road ship boat train king queen hand foot eye nose "
-    "north south east west one two six ten iron silk wood glass stone sand"
-).split()
+WORDS = words(lists("induction.txt")["words"])
 
 
 @register(
@@ -28,8 +25,8 @@ def induction(draw: random.Random, pattern: str = "mixed") -> Example:
     """`pattern`: repeat the first word (`ABA`), the second (`ABB`), or half of each."""
     rule = draw.choice(("ABA", "ABB")) if pattern == "mixed" else pattern
     shown = 4
-    words = draw.sample(WORDS, 2 * shown + 2)
-    pairs = list(zip(words[::2], words[1::2], strict=True))
+    chosen = draw.sample(WORDS, 2 * shown + 2)
+    pairs = list(zip(chosen[::2], chosen[1::2], strict=True))
     a, b = pairs[-1]
 
     def prompt(rule: str) -> str:

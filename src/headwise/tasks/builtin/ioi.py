@@ -8,23 +8,12 @@ from __future__ import annotations
 
 import random
 
+from headwise.tasks.builtin.word_lists import lists, words
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
 
-NAMES = (
-    "Mary John Tom James Anna Paul Sarah Mark Emma David Laura Peter Alice Jack Kate Simon Lucy Adam Grace "
-    "Henry Julia Ryan Rachel Kevin Linda Scott Susan Brian Karen Steven Amy Daniel Jane Michael Lisa Robert"
-).split()
-PLACES = "store park school office garden beach library museum station restaurant hospital market".split()
-THINGS = "drink book ring letter ball key ticket flower map snack phone camera".split()
-OPENINGS = (
-    "When {a} and {b} went to the {place}, {s} gave a {thing} to",
-    "After {a} and {b} left the {place}, {s} handed a {thing} to",
-    "While {a} and {b} were at the {place}, {s} passed a {thing} to",
-    "Then {a} and {b} walked to the {place}, and {s} offered a {thing} to",
-    "Yesterday {a} and {b} met at the {place}, and {s} sent a {thing} to",
-    "Once {a} and {b} got to the {place}, {s} decided to give a {thing} to",
-)
+NAMES, PLACES, THINGS = (words(lists("ioi.txt")[name]) for name in ("names", "places", "things"))
+OPENINGS = lists("ioi.txt")["openings"]
 
 
 @register(

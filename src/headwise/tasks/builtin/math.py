@@ -15,6 +15,7 @@ import random
 from dataclasses import dataclass
 
 from headwise.tasks.builtin.arithmetic import Step, slipped, work
+from headwise.tasks.builtin.word_lists import lists
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
 
@@ -33,28 +34,12 @@ class Shape:
     """The largest value of each number."""
 
 
-SHAPES = (
-    Shape("a + b", ("a + b",), (99, 99)),
-    Shape("a - b", ("a - b",), (99, 99)),
-    Shape("a * b", ("a * b",), (20, 9)),
-    Shape("a / b", ("a / b",), (99, 9)),
-    Shape("a + b + c", ("a + b", "P + c"), (50, 50, 20)),
-    Shape("a + b - c", ("a + b", "P - c"), (50, 50, 20)),
-    Shape("a - b + c", ("a - b", "P + c"), (60, 30, 30)),
-    Shape("a - b - c", ("a - b", "P - c"), (99, 40, 20)),
-    Shape("a * b + c", ("a * b", "P + c"), (12, 9, 30)),
-    Shape("a * b - c", ("a * b", "P - c"), (12, 9, 30)),
-    Shape("a + b * c", ("b * c", "a + P"), (40, 9, 9)),
-    Shape("a - b * c", ("b * c", "a - P"), (90, 9, 9)),
-    Shape("(a + b) * c", ("a + b", "P * c"), (9, 9, 9)),
-    Shape("(a - b) * c", ("a - b", "P * c"), (30, 20, 9)),
-    Shape("a / b + c", ("a / b", "P + c"), (81, 9, 30)),
-    Shape("a + b + c + d", ("a + b", "P + c", "Q + d"), (40, 40, 20, 20)),
-    Shape("a + b - c + d", ("a + b", "P - c", "Q + d"), (40, 40, 20, 20)),
-    Shape("a * b + c - d", ("a * b", "P + c", "Q - d"), (12, 9, 30, 20)),
-    Shape("(a + b) * c - d", ("a + b", "P * c", "Q - d"), (9, 9, 9, 20)),
-    Shape("a * b + c * d", ("a * b", "c * d", "P + Q"), (9, 9, 9, 9)),
-)
+def _shape(line: str) -> Shape:
+    text, steps, limits = line.split(" | ")
+    return Shape(text, tuple(steps.split("; ")), tuple(map(int, limits.split())))
+
+
+SHAPES = [_shape(line) for line in lists("math.txt")["shapes"]]
 
 
 @register(

@@ -10,12 +10,31 @@ three of five colors, in between for the rest.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
-from headwise.tasks.builtin.recall_facts import RELATIONS
+from headwise.tasks.builtin.word_lists import lists, questions_and_facts
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
 
 N_FOILS = 4
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Questions that all facts of a relation share."""
+
+    questions: tuple[str, ...]
+    facts: tuple[tuple[str, tuple[str, ...]], ...]
+    """Subject and its right answers, the expected one first."""
+
+
+def _relation(lines: tuple[str, ...]) -> Relation:
+    questions, facts = questions_and_facts(lines)
+    split = [fact.split(": ") for fact in facts]
+    return Relation(questions, tuple((subject, tuple(answers.split("/"))) for subject, answers in split))
+
+
+RELATIONS = {name: _relation(lines) for name, lines in lists("recall.txt").items()}
 
 
 @register(

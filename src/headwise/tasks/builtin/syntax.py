@@ -17,9 +17,21 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from headwise.tasks.builtin import syntax_words as words
+from headwise.tasks.builtin.word_lists import lists, pairs, words
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
+
+_LISTS = lists("syntax.txt")
+PEOPLE, THINGS = pairs(_LISTS["people"]), pairs(_LISTS["things"])
+MALE, FEMALE = pairs(_LISTS["male"]), pairs(_LISTS["female"])
+MALE_FEMALE, MALE_FEMALE_NAMES = pairs(_LISTS["male_female"]), pairs(_LISTS["male_female_names"])
+VERBS, AUXILIARIES = pairs(_LISTS["verbs"]), pairs(_LISTS["auxiliaries"])
+IRREGULAR, FORMS = pairs(_LISTS["irregular"]), pairs(_LISTS["forms"])
+REFLEXIVE_VERBS = words(_LISTS["reflexive_verbs"])
+ADJECTIVES, LONG_ADJECTIVES = words(_LISTS["adjectives"]), words(_LISTS["long_adjectives"])
+COUNTED, MASS = words(_LISTS["counted"]), words(_LISTS["mass"])
+PLACES = words(_LISTS["places"])
+PREPOSITIONS, OPENINGS = _LISTS["prepositions"], _LISTS["openings"]
 
 _PHENOMENA: dict[str, Callable[[random.Random], Example]] = {}
 
@@ -39,29 +51,29 @@ def _opened(draw: random.Random, sentence: str) -> str:
     """The sentence, in half of the cases after a few words that do not bear on it."""
     if draw.random() < 0.5:
         return sentence
-    return f"{draw.choice(words.OPENINGS)}, {sentence[0].lower()}{sentence[1:]}"
+    return f"{draw.choice(OPENINGS)}, {sentence[0].lower()}{sentence[1:]}"
 
 
 def _person(draw: random.Random) -> str:
-    return draw.choice(words.PEOPLE)[0]
+    return draw.choice(PEOPLE)[0]
 
 
 @_phenomenon
 def agreement_preposition(draw: random.Random) -> Example:
     """The key near the cabinets is / are."""
-    nouns = words.THINGS if draw.random() < 0.5 else words.PEOPLE
+    nouns = THINGS if draw.random() < 0.5 else PEOPLE
     head, attractor = draw.sample(nouns, 2)
-    verb = draw.choice(words.AUXILIARIES)
-    sentence = f"The {{}} {draw.choice(words.PREPOSITIONS)} the {draw.choice(attractor)}"
+    verb = draw.choice(AUXILIARIES)
+    sentence = f"The {{}} {draw.choice(PREPOSITIONS)} the {draw.choice(attractor)}"
     return _choice(draw, _opened(draw, sentence), (head[0], verb[0]), (head[1], verb[1]))
 
 
 @_phenomenon
 def agreement_relative(draw: random.Random) -> Example:
     """The boys that the teacher likes are / is."""
-    head, other = draw.sample(words.PEOPLE, 2)
+    head, other = draw.sample(PEOPLE, 2)
     number = draw.randrange(2)
-    likes, verb = draw.choice(words.VERBS), draw.choice(words.AUXILIARIES)
+    likes, verb = draw.choice(VERBS), draw.choice(AUXILIARIES)
     sentence = f"The {{}} that the {other[number]} {likes[number]}"
     return _choice(draw, _opened(draw, sentence), (head[0], verb[0]), (head[1], verb[1]))
 
@@ -69,8 +81,8 @@ def agreement_relative(draw: random.Random) -> Example:
 @_phenomenon
 def agreement_coordination(draw: random.Random) -> Example:
     """The boy and the girl are / The boy behind the girl is."""
-    (one, _), (other, _) = draw.sample(words.PEOPLE, 2)
-    singular, plural = draw.choice(words.AUXILIARIES)
+    (one, _), (other, _) = draw.sample(PEOPLE, 2)
+    singular, plural = draw.choice(AUXILIARIES)
     sentence = f"The {one} {{}} the {other}"
     between = draw.choice(("near", "behind", "beside"))
     return _choice(draw, _opened(draw, sentence), ("and", plural), (between, singular))
@@ -79,32 +91,32 @@ def agreement_coordination(draw: random.Random) -> Example:
 @_phenomenon
 def reflexive_number(draw: random.Random) -> Example:
     """The boys near the teacher hurt themselves / himself."""
-    nouns, alone = draw.choice(((words.MALE, "himself"), (words.FEMALE, "herself")))
+    nouns, alone = draw.choice(((MALE, "himself"), (FEMALE, "herself")))
     one, many = draw.choice(nouns)
-    place = f" in the {draw.choice(words.PLACES)}" if draw.random() < 0.5 else ""
-    sentence = f"The {{}}{place} {draw.choice(words.REFLEXIVE_VERBS)}"
+    place = f" in the {draw.choice(PLACES)}" if draw.random() < 0.5 else ""
+    sentence = f"The {{}}{place} {draw.choice(REFLEXIVE_VERBS)}"
     return _choice(draw, _opened(draw, sentence), (one, alone), (many, "themselves"))
 
 
 @_phenomenon
 def reflexive_gender(draw: random.Random) -> Example:
     """The queen described herself / himself."""
-    verb = draw.choice(words.REFLEXIVE_VERBS)
+    verb = draw.choice(REFLEXIVE_VERBS)
     if draw.random() < 0.5:
-        male, female = draw.choice(words.MALE_FEMALE)
-        sentence = _opened(draw, f"The {{}} in the {draw.choice(words.PLACES)} {verb}")
+        male, female = draw.choice(MALE_FEMALE)
+        sentence = _opened(draw, f"The {{}} in the {draw.choice(PLACES)} {verb}")
     else:
-        male, female = draw.choice(words.MALE_FEMALE_NAMES)
-        sentence = f"{draw.choice(words.OPENINGS)}, {{}} {verb}"
+        male, female = draw.choice(MALE_FEMALE_NAMES)
+        sentence = f"{draw.choice(OPENINGS)}, {{}} {verb}"
     return _choice(draw, sentence, (male, "himself"), (female, "herself"))
 
 
 @_phenomenon
 def determiner_noun(draw: random.Random) -> Example:
     """The farmer bought these books / book."""
-    one, many = draw.choice(words.THINGS)
+    one, many = draw.choice(THINGS)
     singular, plural = draw.choice((("this", "these"), ("that", "those")))
-    adjective = f" {draw.choice(words.ADJECTIVES)}" if draw.random() < 0.5 else ""
+    adjective = f" {draw.choice(ADJECTIVES)}" if draw.random() < 0.5 else ""
     verb = draw.choice(("saw", "liked", "painted", "remembered", "described"))
     sentence = f"The {_person(draw)} {verb} {{}}{adjective}"
     return _choice(draw, _opened(draw, sentence), (singular, one), (plural, many))
@@ -116,7 +128,7 @@ def determiner_noun(draw: random.Random) -> Example:
 def tense(draw: random.Random) -> Example:
     """We heard that last week the farmer had / We heard that next week the farmer will."""
     number = draw.randrange(2)
-    person = draw.choice(words.PEOPLE)[number]
+    person = draw.choice(PEOPLE)[number]
     source = draw.choice(("We heard that", "It is clear that", "The report says that", "People say that"))
     past = draw.choice(("had", ("was", "were")[number]))  # as common as "will": full verbs are not
     if draw.random() < 0.7:
@@ -130,7 +142,7 @@ def polarity(draw: random.Random) -> Example:
     """The boy never said anything / The boy often said something."""
     kind = draw.randrange(3)
     if kind == 0:
-        sentence = f"{draw.choice(words.OPENINGS)}, {{}} {_person(draw)} has"
+        sentence = f"{draw.choice(OPENINGS)}, {{}} {_person(draw)} has"
         return _choice(draw, sentence, ("no", "ever"), (draw.choice(("every", "this")), "already"))
     verb = draw.choice(("said", "bought", "found", "wanted", "heard", "noticed"))
     never, often = draw.choice((("never", "always"), ("rarely", "often"), ("hardly", "just")))
@@ -141,7 +153,7 @@ def polarity(draw: random.Random) -> Example:
 @_phenomenon
 def participle(draw: random.Random) -> Example:
     """The writer has written / The writer then wrote."""
-    past, perfect = draw.choice(words.IRREGULAR)
+    past, perfect = draw.choice(IRREGULAR)
     auxiliary, adverb = draw.choice(("has", "had")), draw.choice(("then", "once", "soon"))
     return _choice(draw, _opened(draw, f"The {_person(draw)} {{}}"), (auxiliary, perfect), (adverb, past))
 
@@ -169,8 +181,8 @@ def filler_gap(draw: random.Random) -> Example:
 @_phenomenon
 def relative_pronoun(draw: random.Random) -> Example:
     """The guest saw the doctor, who / The guest saw the chair, which."""
-    subject, person = (singular for singular, _ in draw.sample(words.PEOPLE, 2))
-    thing = draw.choice(words.THINGS)[0]
+    subject, person = (singular for singular, _ in draw.sample(PEOPLE, 2))
+    thing = draw.choice(THINGS)[0]
     verb = draw.choice(("saw", "remembered", "described", "liked", "photographed"))
     return _choice(draw, _opened(draw, f"The {subject} {verb} the {{}},"), (person, "who"), (thing, "which"))
 
@@ -186,7 +198,7 @@ def pronoun_case(draw: random.Random) -> Example:
 @_phenomenon
 def verb_form(draw: random.Random) -> Example:
     """The girl can swim / The girl is swimming."""
-    bare, going = draw.choice(words.FORMS)
+    bare, going = draw.choice(FORMS)
     modal, auxiliary = draw.choice(("can", "must", "should", "will")), draw.choice(("is", "was"))
     return _choice(draw, _opened(draw, f"The {_person(draw)} {{}}"), (modal, bare), (auxiliary, going))
 
@@ -195,7 +207,7 @@ def verb_form(draw: random.Random) -> Example:
 def comparison(draw: random.Random) -> Example:
     """The nurse is more careful than / The nurse is as careful as."""
     verb = draw.choice(("is", "was", "seems", "became"))
-    sentence = f"The {_person(draw)} {verb} {{}} {draw.choice(words.LONG_ADJECTIVES)}"
+    sentence = f"The {_person(draw)} {verb} {{}} {draw.choice(LONG_ADJECTIVES)}"
     return _choice(draw, _opened(draw, sentence), ("more", "than"), ("as", "as"))
 
 
@@ -204,7 +216,7 @@ def countability(draw: random.Random) -> Example:
     """The farmer did not have many books / The farmer did not have much water."""
     verb = draw.choice(("have", "need", "want", "find", "get"))
     sentence = f"The {_person(draw)} did not {verb} {{}}"
-    counted, mass = draw.choice(words.COUNTED), draw.choice(words.MASS)
+    counted, mass = draw.choice(COUNTED), draw.choice(MASS)
     return _choice(draw, _opened(draw, sentence), ("many", counted), ("much", mass))
 
 

@@ -17,17 +17,33 @@ from __future__ import annotations
 
 import random
 import string
+from dataclasses import dataclass
 
 from headwise.tasks.builtin.arithmetic import Step, slipped, work
 from headwise.tasks.builtin.ioi import NAMES
-from headwise.tasks.builtin.word_problem_texts import ONE_STEP, THREE_STEPS, TWO_STEPS, Story
+from headwise.tasks.builtin.word_lists import lists, words
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
 
-THINGS = (
-    "apples books marbles stickers cookies pencils coins balloons shells cards flowers stamps oranges candies "
-    "toys buttons"
-).split()
+
+@dataclass(frozen=True)
+class Story:
+    """A word problem whose numbers, names and things are still open."""
+
+    text: str
+    steps: tuple[str, ...]
+    """Its calculation, as in `arithmetic`."""
+
+
+def _stories(lines: tuple[str, ...]) -> tuple[Story, ...]:
+    split = [line.split(" | ") for line in lines]
+    return tuple(Story(text, tuple(steps.split("; "))) for text, steps in split)
+
+
+ONE_STEP, TWO_STEPS, THREE_STEPS = (
+    _stories(lists("word_problems.txt")[name]) for name in ("one step", "two steps", "three steps")
+)
+THINGS = words(lists("word_problems.txt")["things"])
 AMOUNTS = {"small": (2, 10), "large": (11, 60)}
 FACTORS = {"small": (2, 5), "large": (3, 9)}
 LARGEST = {"small": 30, "large": 200}

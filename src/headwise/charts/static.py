@@ -1,0 +1,342 @@
+"""A chart on paper: one definition as a matplotlib figure, for PNG, SVG and PDF."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headwise.charts.chart import (
+    INK,
+    PALETTES,
+    Axis,
+    Bars,
+    Cells,
+    Chart,
+    Line,
+    Panel,
+    Rule,
+    Scale,
+    Span,
+    Text,
+)
+from headwise.charts.style import house_style
+
+_DASHES = {"solid": "-", "dash": (0, (4, 2)), "dot": ":", "dashdot": "-.", "none": "none"}
+_MARKERS = {"": "", "circle": "o", "diamond": "D"}
+_LEGEND = {"frameon": False, "fontsize": 8}
+_OUTSIDE = {"top": "outside upper center", "right": "outside right center", "bottom": "outside lower center"}
+
+
+def figure(chart: Chart) -> Any:
+    """The chart as a matplotlib figure."""
+    from matplotlib.figure import Figure
+
+    places = chart.places or _grid(chart)
+    with house_style():
+        drawn = Figure(figsize=chart.size, layout="constrained")
+        axes = drawn.subplot_mosaic(
+            [list(row) for row in places], empty_sentinel=-1, width_ratios=chart.widths
+        )
+        twins: dict[int, Any] = {}
+        for number, panel in enumerate(chart.panels):
+            if panel is not None:
+                twins[number] = _draw(axes[number], panel, _edges(np.array(places), number, chart))
+        _colour_bars(drawn, chart, axes)
+        heading = chart.title if chart.heading is None else chart.heading
+        taken = {"top": heading, "bottom": chart.note}  # matplotlib would write a legend over them
+        _legends(drawn, chart, axes, twins, "right" if taken.get(chart.legend) else chart.legend)
+        if chart.once:
+            _name_axes(drawn, [axes[number] for number in twins])
+        if heading:
+            drawn.suptitle(_plain(heading), fontsize=9 if "\n" in heading else 10)
+        if chart.note:
+            drawn.supxlabel(_plain(chart.note), fontsize=8)
+    return drawn
+
+
+def _grid(chart: Chart) -> list[list[int]]:
+    """The number of each panel at its place, -1 where there is none."""
+    columns = min(chart.columns, len(chart.panels))
+    rows = math.ceil(len(chart.panels) / columns)
+    numbers = [number if panel is not None else -1 for number, panel in enumerate(chart.panels)]
+    numbers += [-1] * (rows * columns - len(numbers))
+    return [numbers[row * columns : (row + 1) * columns] for row in range(rows)]
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """What a panel need not say because a panel at the edge of the grid says it."""
+
+    top: bool
+    right: bool
+    x: Axis | None
+    """The axis of the lowest panel of its column, where that is another panel."""
+    y: Axis | None
+    """The axis of the first panel of its row, where that is another panel."""
+
+
+def _edges(grid: np.ndarray, number: int, chart: Chart) -> _Edges:
+    rows, columns = np.nonzero(grid == number)
+    below = [place for place in grid[:, columns.min()] if place >= 0][-1]
+    first, *_, last = [place for place in grid[rows.min()] if place >= 0] * 2
+    lowest, leftmost = chart.panels[below], chart.panels[first]
+    return _Edges(
+        top=bool(rows.min() == 0),
+        right=bool(last == number),
+        x=lowest.x if lowest is not None and below != number else None,
+        y=leftmost.y if leftmost is not None and first != number else None,
+    )
+
+
+def _draw(axes: Any, panel: Panel, edges: _Edges) -> Any:
+    """Draw one panel; returns its second pair of axes, if it has one."""
+    twin = axes.twinx() if panel.y2 else None
+    for place, mark in enumerate(panel.marks):
+        own = twin if isinstance(mark, Line) and mark.right else axes
+        _DRAW[type(mark)](own, mark, 2 + 0.01 * place)
+    if any(isinstance(mark, Cells) for mark in panel.marks) or panel.bare:
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+    _set_axis(axes, "x", panel.x, edges.x)
+    _set_axis(axes, "y", panel.y, edges.y)
+    if twin is not None and panel.y2:
+        _set_axis(twin, "y", panel.y2, None if edges.right else panel.y2)
+        twin.spines["right"].set(visible=True, color=panel.y2.colour)
+        twin.tick_params(axis="y", colors=panel.y2.colour, length=3, labelright=edges.right)
+    axes.set_title(_plain(panel.title or (panel.column if edges.top else "")))
+    if panel.note:
+        axes.set_title(_plain(panel.note), fontsize=8, loc="right")
+    if panel.row and edges.right:
+        about = {"transform": axes.transAxes, "rotation": -90, "va": "center", "ha": "left", "fontsize": 10}
+        axes.text(1.04, 0.5, _plain(panel.row), **about)
+    return twin
+
+
+def _set_axis(axes: Any, which: str, axis: Axis, edge: Axis | None) -> None:
+    """Set up one axis; what the axis at the edge of the grid says is not said again."""
+    own = axes.xaxis if which == "x" else axes.yaxis
+    if axis.scale == "log":
+        getattr(axes, f"set_{which}scale")("log", base=10 if axis.ticks is None else 2)
+        own.set_major_formatter(lambda tick, _: f"{tick:g}")
+        own.set_minor_formatter(lambda tick, _: f"{tick:g}" if f"{tick:e}"[0] in "25" else "")
+        if axis.ticks is not None:
+            own.set_minor_locator(_no_ticks())
+    elif axis.scale == "root":
+        functions = (lambda k: np.sqrt(np.maximum(k, 0)), np.square)
+        getattr(axes, f"set_{which}scale")("function", functions=functions)
+    if axis.ticks is not None:
+        names = [_plain(name) for name in axis.names] if axis.names is not None else None
+        own.set_ticks(list(axis.ticks), names)
+        turned = {"ha": "right", "rotation_mode": "anchor"} if 0 < axis.angle < 90 else {}
+        for label in own.get_ticklabels():
+            label.set(rotation=axis.angle, **turned)
+        if axis.size:
+            axes.tick_params(axis=which, labelsize=axis.size, pad=1)
+    if axis.limits is not None:
+        getattr(axes, f"set_{which}lim")(*axis.limits)
+    if axis.grid:
+        axes.grid(axis=which, color="0.93", linewidth=0.8)
+        axes.set_axisbelow(True)
+    if edge is None or edge.label != axis.label:
+        own.set_label_text(_plain(axis.label), color=_ink(axis.colour))
+    if edge == axis and axis.limits is not None:
+        axes.tick_params(axis=which, labelbottom=False, labelleft=False)
+
+
+def _name_axes(drawn: Any, axes: list[Any]) -> None:
+    """Say once what the axes of all panels are."""
+    for which, write in (("x", drawn.supxlabel), ("y", drawn.supylabel)):
+        names = [getattr(one, f"get_{which}label")() for one in axes]
+        write(next((name for name in names if name), ""), fontsize=9, ha="center")
+        for one in axes:
+            one.set(**{f"{which}label": ""})
+
+
+def _no_ticks() -> Any:
+    from matplotlib.ticker import NullLocator
+
+    return NullLocator()
+
+
+# ---- marks -----------------------------------------------------------------------------------------------
+
+
+def _cells(axes: Any, mark: Cells, order: float) -> None:
+    axes.set_facecolor(mark.empty)
+    image = axes.imshow(
+        np.ma.masked_invalid(np.asarray(mark.values, dtype=float)),
+        aspect="equal" if mark.square else "auto",
+        interpolation="nearest",
+        cmap=_colour_map(mark.scale.palette),
+        vmin=mark.scale.low,
+        vmax=mark.scale.high,
+        zorder=1,
+    )
+    if mark.words is None:
+        return
+    for (row, column), word in np.ndenumerate(mark.words):
+        if word:
+            red, green, blue, _ = image.cmap(image.norm(mark.values[row, column]))
+            dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
+            weight = "bold" if mark.bold is not None and mark.bold[row, column] else "normal"
+            look = {"color": "white" if dark else "black", "fontweight": weight, "fontsize": 7}
+            axes.text(column, row, _plain(word), ha="center", va="center", zorder=order, **look)
+
+
+def _line(axes: Any, mark: Line, order: float) -> None:
+    x, y = (np.asarray(values, dtype=float) for values in (mark.x, mark.y))
+    colour = _ink(mark.colour)
+    joined = mark.dash != "none" and len(x) > 1
+    face = "white" if mark.hollow else colour
+    look = {"color": colour, "zorder": order, "label": mark.name or "_mark"}
+    look |= {"marker": _MARKERS[mark.marker], "markersize": mark.size, "markerfacecolor": face}
+    if mark.edge:
+        look |= {"markeredgecolor": mark.edge, "markeredgewidth": 0.4}
+    elif not mark.hollow:
+        look |= {"markeredgewidth": 0}
+    # A point at the panel's edge is drawn whole.
+    axes.plot(x, y, linestyle=_DASHES[mark.dash], linewidth=mark.width, clip_on=mark.dash != "none", **look)
+    if mark.filled:
+        axes.fill_between(x, 0, y, color=colour, alpha=mark.band, linewidth=0)
+    if mark.lo is None or mark.hi is None or not mark.band:
+        return
+    lo, hi = (np.asarray(values, dtype=float) for values in (mark.lo, mark.hi))
+    if joined:
+        axes.fill_between(x, lo, hi, color=colour, alpha=mark.band, linewidth=0, zorder=order - 0.5)
+    else:
+        error = np.abs(np.stack([y - lo, hi - y]))
+        axes.errorbar(x, y, yerr=error, fmt="none", ecolor=colour, elinewidth=0.9, capsize=2, zorder=order)
+
+
+def _bars(axes: Any, mark: Bars, order: float) -> None:
+    at, values = (np.asarray(numbers, dtype=float) for numbers in (mark.at, mark.values))
+    base = np.zeros(len(at)) if mark.base is None else np.asarray(mark.base, dtype=float)
+    look = {"color": mark.colours, "alpha": mark.opacity, "label": mark.name or "_mark", "zorder": order}
+    error = None
+    if mark.lo is not None and mark.hi is not None:
+        error = np.abs(np.stack([values - np.asarray(mark.lo), np.asarray(mark.hi) - values]).astype(float))
+    if error is not None and np.isfinite(error).any():
+        look |= {"xerr" if mark.lying else "yerr": error}
+        look |= {"error_kw": {"elinewidth": 1, "capsize": 2, "ecolor": "0.25", "zorder": order}}
+    if mark.lying:
+        axes.barh(at, values, mark.thickness, left=base, **look)
+    else:
+        axes.bar(at, values, mark.thickness, bottom=base, **look)
+    for place, start, value, word in zip(at, base, values, mark.words or (), strict=False):
+        if word:
+            spot = (start + value / 2, place) if mark.lying else (place, start + value / 2)
+            axes.text(*spot, _plain(word), ha="center", va="center", fontsize=7, color="white", zorder=order)
+
+
+def _rule(axes: Any, mark: Rule, order: float) -> None:
+    draw = axes.axhline if mark.of == "y" else axes.axvline
+    draw(mark.at, color=_ink(mark.colour), linewidth=mark.width, zorder=1, label="_rule")
+
+
+def _span(axes: Any, mark: Span, order: float) -> None:
+    axes.axvspan(mark.low, mark.high, color="0.6", alpha=0.22, linewidth=0, zorder=0)
+
+
+def _text(axes: Any, mark: Text, order: float) -> None:
+    look: dict[str, Any] = {"ha": mark.across, "va": "center" if mark.up == "middle" else mark.up}
+    if mark.box:
+        look["bbox"] = {"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 0.5}
+    axes.annotate(
+        _plain(mark.text),
+        (mark.x, mark.y),
+        xytext=mark.shift,
+        textcoords="offset points",
+        color=_ink(mark.colour),
+        fontsize=mark.size,
+        linespacing=1.1,
+        zorder=5,
+        annotation_clip=False,
+        **look,
+    )
+
+
+_DRAW: dict[type, Any] = {Cells: _cells, Line: _line, Bars: _bars, Rule: _rule, Span: _span, Text: _text}
+
+
+# ---- colour bars and legends -------------------------------------------------------------------------------
+
+
+def _colour_bars(drawn: Any, chart: Chart, axes: Any) -> None:
+    """One bar for each scale, beside the panels that share it."""
+    shared: dict[Scale, list[int]] = {}
+    for number, panel in enumerate(chart.panels):
+        for mark in panel.marks if panel is not None else ():
+            if isinstance(mark, Cells):
+                shared.setdefault(mark.scale, []).append(number)
+    for scale, numbers in shared.items():
+        image = axes[numbers[0]].images[0]
+        size = (
+            {"fraction": 0.03, "pad": 0.015, "aspect": 35}
+            if chart.bar == "right" and len(numbers) > 2
+            else {}
+        )
+        size = size or (
+            {"shrink": 0.8, "aspect": 25} if chart.bar == "bottom" else {"shrink": 0.9, "aspect": 28}
+        )
+        bar = drawn.colorbar(
+            image,
+            ax=[axes[number] for number in numbers],
+            location=chart.bar,
+            extend="max" if scale.above and not scale.names else "neither",
+            **size,
+        )
+        if scale.ticks:
+            bar.set_ticks(list(scale.ticks), labels=list(scale.names) or None)
+        bar.outline.set_visible(False)
+        bar.set_label(_plain(scale.label))
+
+
+def _legends(drawn: Any, chart: Chart, axes: Any, twins: dict[int, Any], side: str) -> None:
+    """In the panels that have legends of their own, and one for all others."""
+    common: dict[str, Any] = {}
+    for number, panel in enumerate(chart.panels):
+        if panel is None:
+            continue
+        shared = {m.name for m in panel.marks if isinstance(m, Line) and m.common}
+        inside: dict[str, Any] = {}
+        for name, handle in _entries(axes[number], twins[number], panel):
+            (inside if panel.legend and name not in shared else common).setdefault(name, handle)
+        if inside:
+            look = {"loc": panel.legend, "fontsize": 7, "handlelength": 1.6, "labelspacing": 0.3}
+            look |= {"framealpha": 0.75, "edgecolor": "none", "borderaxespad": 0.2, "columnspacing": 1.0}
+            above = panel.legend.startswith("upper")  # in a line, over what is drawn
+            columns = 1 if not above else 2 if len(inside) == 4 else min(len(inside), 3)
+            look["frameon"] = not above
+            axes[number].legend(inside.values(), map(_plain, inside), ncols=columns, **look)
+    if common:
+        columns = 1 if side == "right" else min(chart.legend_columns, len(common))
+        look = {"ncols": columns, "columnspacing": 1.2, "handlelength": 2.4, **_LEGEND}
+        drawn.legend(common.values(), map(_plain, common), loc=_OUTSIDE[side], **look)
+
+
+def _entries(axes: Any, twin: Any, panel: Panel) -> list[tuple[str, Any]]:
+    """Each name of the panel with what stands for it, in the order of its marks."""
+    handles: dict[str, Any] = {}
+    for own in (axes, twin) if twin is not None else (axes,):
+        found, names = own.get_legend_handles_labels()
+        handles |= {name: handle for name, handle in zip(names, found, strict=True) if name not in handles}
+    named = [mark.name for mark in panel.marks if isinstance(mark, Line | Bars) and mark.name]
+    return [(name, handles[name]) for name in dict.fromkeys(named)]
+
+
+def _colour_map(palette: str) -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list(palette, PALETTES[palette].split())
+
+
+def _ink(colour: str) -> str:
+    return "black" if colour == INK else colour
+
+
+def _plain(text: str) -> str:
+    """matplotlib reads what stands between two dollars as mathematics."""
+    return str(text).replace("$", r"\$")

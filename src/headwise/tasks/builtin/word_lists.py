@@ -1,0 +1,53 @@
+"""Word lists and texts of the built-in tasks: plain text files in `data/`, read once.
+
+    # A line that begins with # is a comment.
+    [names]
+    Mary John Tom
+    [openings]
+    When {a} and {b} went to the {place}, {s} gave a {thing} to
+
+A line in square brackets begins a list; every other line is an entry of it, or some of its words. The comment at
+the top of a file says how its lines are read. The order counts: examples are drawn from the lists by position, so a
+line added in the middle changes the examples of every seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+
+def read(file: str) -> str:
+    """The text of a file in `data/`."""
+    return resources.files("headwise.tasks.builtin").joinpath("data", file).read_text(encoding="utf-8")
+
+
+@cache
+def lists(file: str) -> dict[str, tuple[str, ...]]:
+    """The lines of every list in a file, by the list's name."""
+    found: dict[str, list[str]] = {}
+    for line in map(str.strip, read(file).splitlines()):
+        if line.startswith("["):
+            name = line.strip("[]")
+            assert name not in found, f"{file} has two lists {line}"
+            found[name] = []
+        elif line and not line.startswith("#"):
+            found[name].append(line)
+    return {name: tuple(lines) for name, lines in found.items()}
+
+
+def words(lines: Sequence[str]) -> list[str]:
+    """The single words of a list."""
+    return " ".join(lines).split()
+
+
+def pairs(lines: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The pairs of a list, written boy/boys girl/girls."""
+    split = [word.split("/") for word in words(lines)]
+    return tuple((one, other) for one, other in split)
+
+
+def questions_and_facts(lines: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """The lines with {} for a subject, and the lines without."""
+    return tuple(line for line in lines if "{}" in line), [line for line in lines if "{}" not in line]
