@@ -292,7 +292,7 @@ def _colour_bars(drawn: Any, chart: Chart, axes: Any) -> None:
         if scale.ticks:
             bar.set_ticks(list(scale.ticks), labels=list(scale.names) or None)
         bar.outline.set_visible(False)
-        letters = int(11 * chart.size[1]) if chart.bar == "right" else 60  # as many as fit along the bar
+        letters = int(8 * chart.size[1]) if chart.bar == "right" else 60  # as many as fit along the bar
         bar.set_label(_plain("\n".join(wrap(scale.label, letters))))
 
 
