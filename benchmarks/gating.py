@@ -290,7 +290,7 @@ def stopping(model: Model, arguments: argparse.Namespace) -> dict[str, Any]:
             stop: three_fits(
                 model, task, seeds, FitSettings(stop=stop, updates=arguments.most, batch=arguments.big)
             )
-            for stop in (None, FitSettings.stop)
+            for stop in (None, FitSettings().stop)
         }
         (full, full_end, full_s), (early, early_end, early_s) = runs.values()
         same = labels_of(full)[:, model.exists] == labels_of(early)[:, model.exists]
@@ -448,7 +448,7 @@ def full(model: Model, arguments: argparse.Namespace) -> dict[str, Any]:
     found = {}
     for name in arguments.task or TASKS[-1:]:
         task = hw.task(name, arguments.examples, model=model)
-        for stop in (FitSettings.stop, None):
+        for stop in (FitSettings().stop, None):
             settings = FitSettings(stop=stop, updates=arguments.most, batch=arguments.big)
             fits, _, seconds = three_fits(model, task, list(range(arguments.seeds)), settings)
             updates = {fit: int(one.updates.max()) for fit, one in fits.items()}

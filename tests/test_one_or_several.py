@@ -11,9 +11,9 @@ from headwise.heads import head_list, keep_gates, load_order, mask_gates, save_o
 from headwise.metrics import text_metric
 from headwise.model.load.export import export
 from headwise.model.outputs.directions import directions
-from headwise.studies import studies
+from headwise.settings import build
+from headwise.studies.base import studies
 from headwise.studies.masking.intervene import intervene
-from headwise.studies.settings.resolve import build
 from headwise.tasks.conditions import conditions
 from helpers import word_task
 

@@ -65,7 +65,7 @@ FAULTS = (
         r"return cls\(examples\.mean\(axis=0\)",
         "return cls(examples[:-1].mean(axis=0)",
     ),
-    Fault("a sweep off by one head", r"make\(order\[:k\], shape\)", "make(order[: k + 1], shape)"),
+    Fault("a sweep off by one head", r"\[heads\[:k\] for k in first\]", "[heads[: k + 1] for k in first]"),
 )
 
 

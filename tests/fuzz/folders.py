@@ -17,7 +17,7 @@ from headwise.errors import HeadwiseError
 from headwise.report import write_report
 from headwise.runs import read_info, read_table
 from headwise.studies.base import studies
-from headwise.studies.settings.resolve import plain, resolve
+from headwise.studies.settings.resolve import resolve
 from headwise.studies.verify import verify
 from headwise.studies.workbench import Workbench
 from helpers import make_word_tokenizer
@@ -217,9 +217,9 @@ def settings(draw: random.Random, place: Path) -> str:
     """Settings of the right type and the wrong size, through a whole study on a tiny model."""
     kind = studies()["score" if draw.random() < 0.6 else draw.choice(list(SMALL))]
     values: dict[str, Any] = {"models": ["tiny"], "quick": True, **SMALL.get(kind.name, {})}
-    if hasattr(kind.settings, "tasks") or "tasks" in plain(resolve(kind.settings, None)):
+    if hasattr(kind.settings, "tasks") or "tasks" in resolve(kind.settings, None).model_dump():
         values["tasks"] = [str(_task_file())]
-    known = plain(resolve(kind.settings, None))
+    known = resolve(kind.settings, None).model_dump()
     values = {name: value for name, value in values.items() if name in known}
     for name in draw.sample(sorted(known), draw.choice((1, 1, 2))):
         old = values.get(name, known[name])

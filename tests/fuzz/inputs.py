@@ -21,7 +21,7 @@ from headwise.heads.heads_file import read_heads
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.studies.base import studies
-from headwise.studies.settings.resolve import assignments, plain, resolve
+from headwise.studies.settings.resolve import assignments, resolve
 from headwise.tasks.files.load_task import load_task
 from headwise.tasks.files.mappings import registered
 from helpers import make_word_tokenizer, word_task
@@ -135,7 +135,7 @@ def study_files(draw: random.Random, place: Path) -> str:
     import yaml
 
     chosen = draw.choice(list(studies().values()))
-    values = plain(resolve(chosen.settings, None))
+    values = resolve(chosen.settings, None).model_dump()
     for name in list(values):
         if draw.random() < 0.5:
             values.pop(name)
@@ -161,8 +161,8 @@ def study_files(draw: random.Random, place: Path) -> str:
         overrides = assignments(pairs)
     settings = resolve(chosen.settings, path, overrides)
     # What was understood, written out and read again, is understood in the same way.
-    again = resolve(chosen.settings, None, plain(settings))
-    assert repr(plain(again)) == repr(plain(settings))
+    again = resolve(chosen.settings, None, settings.model_dump())
+    assert repr(again.model_dump()) == repr(settings.model_dump())
     return "read"
 
 

@@ -14,7 +14,7 @@ from headwise.errors import HeadwiseError
 from headwise.report import findings, write_report
 from headwise.runs import Cell, CellResult, RunFolder, execute, read_info, write_table
 from headwise.studies import base as registry
-from headwise.studies.settings.resolve import StudySettings
+from headwise.studies.settings.shared import StudySettings
 from headwise.studies.verify import verify
 from helpers import bench_of
 from report.conftest import HOSTILE, score_table

@@ -13,7 +13,7 @@ from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.tokens.encode import batch_of, encode_rows
 from headwise.scores import methods
-from headwise.scores.registry import check_method_options
+from headwise.scores.registry import check_methods
 from helpers import HeadsByHook, plain_logits, word_task
 
 
@@ -137,9 +137,9 @@ def test_an_option_of_another_method_is_refused_with_that_method():
     with pytest.raises(
         HeadwiseError, match=r"precision is an option of ablation, not of attribution, random"
     ):
-        check_method_options({"graddrop": True, "precision": 0.1}, ["attribution", "random"])
+        check_methods(["attribution", "random"], {"graddrop": True, "precision": 0.1}, None)
     with pytest.raises(
         HeadwiseError, match=r"unknown option of the methods 'gradrop'; did you mean 'graddrop'"
     ):
-        check_method_options({"gradrop": True}, ["attribution"])
-    check_method_options({"graddrop": True, "precision": 0.1}, ["attribution", "ablation"])
+        check_methods(["attribution"], {"gradrop": True}, None)
+    check_methods(["attribution", "ablation"], {"graddrop": True, "precision": 0.1}, None)

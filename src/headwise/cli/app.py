@@ -148,6 +148,7 @@ def score(
     devices_per_worker: DevicesPerWorker = None,
 ) -> None:
     """Score every head of a model on a task; the same command again resumes."""
+    early = {"precision": precision, "top": top, "confidence": confidence}
     settings = {
         "models": [model],
         "tasks": [task],
@@ -157,11 +158,9 @@ def score(
         "metric": metric,
         "reference": reference,
         "positions": positions,
+        "method_options": {name: value for name, value in early.items() if value is not None},
         "truncate": truncate or None,
     }
-    early = {"precision": precision, "top": top, "confidence": confidence}
-    given = [f"method_options.{name}={value}" for name, value in early.items() if value is not None]
-    option = [*given, *(option or [])]
     where = _where(engine, address, workers, cores_per_worker, devices_per_worker)
     _run("score", out, None, settings, option, fresh, device, dtype, batch_tokens, where)
     _show_scores(out)
@@ -369,13 +368,12 @@ def _run(
     where: dict[str, Any],
 ) -> None:
     from headwise.studies.base import run as carry_out
-    from headwise.studies.settings.resolve import assignments
+    from headwise.studies.settings.resolve import assignments, merge
 
     flags = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
     settings |= {name: value for name, value in flags.items() if value is not None}
-    settings = {name: value for name, value in settings.items() if value is not None} | assignments(
-        option or []
-    )
+    settings = {name: value for name, value in settings.items() if value is not None}
+    merge(settings, assignments(option or []))
     with _resumable() as command:
         folder = carry_out(study, out, file, fresh=fresh, command=command, **where, **settings)
     for notice in folder.notices:

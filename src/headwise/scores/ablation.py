@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, NonNegativeFloat, model_validator
+from typing_extensions import Self
 
-from headwise.constraints import Number, OneOf
 from headwise.errors import HeadwiseError
 from headwise.heads import single_gates
 from headwise.model.measure.engine import Engine
 from headwise.scores.adaptive.adaptive import Adaptive, crowding_of, to_precision, top_k
 from headwise.scores.adaptive.race import KEYS
 from headwise.scores.registry import Setup, register
+from headwise.settings import Count, Settings, one_of
 
 BACKWARD_ROWS = 3
 """What one example's attribution costs in forward rows: its forward pass, and a backward pass worth two."""
@@ -21,25 +23,46 @@ CALL_COST = {"cpu": 0.5, "accelerator": 256}
 its rows, because starting its kernels does."""
 
 
+class AblationOptions(Settings):
+    """How many examples each head is run on; by default all of them."""
+
+    precision: NonNegativeFloat | None = None
+    """Only as many as give a head's mean over the task's examples to ± this, at `confidence`."""
+    top: Count | None = None
+    """Only as many as tell the first `top` heads of the `order` from the rest, all of them right at `confidence`."""
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    order: Annotated[str, one_of("order", lambda: KEYS)] = "signed"
+    """`signed`, `absolute` or `hinders`."""
+    population: bool = False
+    """Standard errors and precision of the mean over all examples like these, not of the given ones."""
+
+    @model_validator(mode="after")
+    def _one_question(self) -> Self:
+        if self.precision is not None and self.top is not None:
+            raise HeadwiseError(
+                f"precision ({self.precision}) and top ({self.top}) are two questions: give one of them, with a "
+                "confidence"
+            )
+        how = (self.confidence, self.order, self.population)
+        if not self.early and how != (0.95, "signed", False):
+            raise HeadwiseError(
+                "confidence, order and population say how precision or top is meant; give one of these as well"
+            )
+        return self
+
+    @property
+    def early(self) -> bool:
+        """Whether heads are run on fewer examples than there are, which not every metric allows (`check_metric`)."""
+        return self.precision is not None or self.top is not None
+
+
 @register(
     "ablation",
     about="exact: metric with the head minus metric without it",
     steps=lambda model, task: len(model.heads()) * len(task),
-    constraints={
-        "precision": Number(least=0),
-        "top": Number(least=1),
-        "confidence": Number(above=0, below=1),
-        "order": OneOf("order", lambda: KEYS),
-    },
+    options=AblationOptions,
 )
-def ablation(
-    setup: Setup,
-    precision: float | None = None,
-    top: int | None = None,
-    confidence: float = 0.95,
-    order: str = "signed",
-    population: bool = False,
-) -> np.ndarray:
+def ablation(setup: Setup, **options: Any) -> np.ndarray:
     """m(full) − m(head's gate at 0), per example, in the metric's unit; positive where the head helps.
 
     Cost: one forward row per head and example, entered at the head's own layer. Known failure: a head whose
@@ -47,22 +70,15 @@ def ablation(
     of removing several heads is not the sum of their scores. With `zero` it also counts what the head adds
     whatever the input, with `mean` and `patch` only what depends on it (Wang et al. 2022, arXiv 2211.00593).
 
-    precision: run each head on only as many examples as give its mean over the task's examples to ± this, at
-    `confidence`. top: only as many as tell the first `top` heads of the `order` (signed, absolute, hinders)
-    from the rest, all of them right at `confidence`. Both give unbiased estimates with attribution as control
-    variate (`headwise.scores.adaptive.adaptive`). population: standard errors and precision of the mean over all
-    examples like these, not of the given ones.
+    options: see `AblationOptions`. With precision or top estimates are unbiased, with attribution as control variate
+    (`headwise.scores.adaptive.adaptive`).
     """
-    if precision is None and top is None and (confidence, order, population) != (0.95, "signed", False):
-        raise HeadwiseError(
-            "confidence, order and population say how precision or top is meant; give one of these as well"
-        )
-    engine = setup.engine()
-    if precision is None and top is None:
+    asked, engine = AblationOptions(**options), setup.engine()
+    if not asked.early:
         examples = _every_example(setup, engine)
         setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
         return examples
-    return _adaptive(setup, engine, precision, top, confidence, order, population)
+    return _adaptive(setup, engine, asked)
 
 
 def _every_example(setup: Setup, engine: Engine) -> np.ndarray:
@@ -74,26 +90,10 @@ def _every_example(setup: Setup, engine: Engine) -> np.ndarray:
     return examples
 
 
-def _adaptive(
-    setup: Setup,
-    engine: Engine,
-    precision: float | None,
-    top: int | None,
-    confidence: float,
-    order: str,
-    population: bool,
-) -> np.ndarray:
+def _adaptive(setup: Setup, engine: Engine, asked: AblationOptions) -> np.ndarray:
     """The engine's side: attribution once, then the pairs that the statistics ask for."""
-    if precision is not None and top is not None:
-        raise HeadwiseError(
-            f"precision ({precision}) and top ({top}) are two questions: give one of them, with a confidence"
-        )
+    top, confidence = asked.top, asked.confidence
     metric, heads = setup.metric, setup.model.heads()
-    if not metric.differentiable:
-        raise HeadwiseError(
-            f"the metric {metric.name!r} takes few values, and a head may do nothing on a few examples and much on "
-            "others; to stop early use one such as logit_diff or logprob, or leave precision and top out"
-        )
     layers, numbers = (np.array(part) for part in zip(*heads, strict=True))
     attribution = None
     if (
@@ -106,16 +106,16 @@ def _adaptive(
         return engine.measure(gates[chosen], examples).effects.T
 
     shape = (len(setup.task), len(heads))
-    common: dict[str, Any] = {"confidence": confidence, "population": population, "seed": setup.seed}
+    common: dict[str, Any] = {"confidence": confidence, "population": asked.population, "seed": setup.seed}
     common["crowding"] = crowding_of(setup.task.shared_groups())
     common["call_cost"] = CALL_COST["cpu" if setup.model.device.type == "cpu" else "accelerator"]
     if top is not None:
-        found = top_k(exact, attribution, shape, top, order=order, **common)
-        rule = f"the first {top} by {order} score, all right with {confidence:.0%} confidence"
+        found = top_k(exact, attribution, shape, top, order=asked.order, **common)
+        rule = f"the first {top} by {asked.order} score, all right with {confidence:.0%} confidence"
     else:
-        assert precision is not None
-        found = to_precision(exact, attribution, shape, precision, **common)
-        rule = f"every head to ± {precision:g} with {confidence:.0%} confidence"
+        assert asked.precision is not None
+        found = to_precision(exact, attribution, shape, asked.precision, **common)
+        rule = f"every head to ± {asked.precision:g} with {confidence:.0%} confidence"
     if setup.advance:  # the pairs that need not be run are done too
         attributed = 0 if attribution is None else len(setup.task)
         setup.advance(max(0, len(heads) * len(setup.task) - found.pairs - attributed))
@@ -130,7 +130,7 @@ def _adaptive(
         **{name: on_heads(getattr(found, name)) for name in ("stderr", "lo", "hi", "p")},
         "n": np.nan_to_num(on_heads(found.n)).astype(int),
     }
-    if not population:
+    if not asked.population:
         rule += f" (intervals of the mean over these {len(setup.task)} examples; p and q are of examples like them)"
     setup.details |= _account(found, rule, attribution is not None, heads, engine)
     return on_heads(found.examples)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+from pydantic import PositiveFloat
 
-from headwise.constraints import Number
 from headwise.errors import HeadwiseError
 from headwise.heads import ones
 from headwise.scores.registry import Setup, register
+from headwise.settings import Count
 
 log = logging.getLogger("headwise")
 
@@ -19,10 +20,9 @@ FIRST_STEPS = 5
 @register(
     "integrated",
     about="slope of the metric averaged from no heads to all heads; sums to metric(full) − metric(none)",
-    constraints={"steps": Number(least=1), "tolerance": Number(above=0), "most_steps": Number(least=1)},
 )
 def integrated(
-    setup: Setup, steps: int | None = None, tolerance: float = 0.05, most_steps: int = 320
+    setup: Setup, steps: Count | None = None, tolerance: PositiveFloat = 0.05, most_steps: Count = 320
 ) -> np.ndarray:
     """∫ ∂m/∂g dg with all gates moving together from 0 to 1, per example, in the metric's unit; positive helps.
 

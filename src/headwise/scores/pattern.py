@@ -6,26 +6,28 @@ Q queries, K keys. The first key is never counted: most heads rest there when th
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 import torch
 
-from headwise.constraints import OneOf
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError
 from headwise.model.attention.blocks import attention_blocks
 from headwise.model.attention.reported import watchable
 from headwise.model.forward.schedule import batches
 from headwise.model.tokens.encode import Row, encode_rows, pad_right
 from headwise.scores.registry import Setup, register
+from headwise.settings import one_of
+
+Kind = Annotated[str, one_of("kind of pattern", lambda: KINDS)]
 
 
 @register(
     "pattern",
     signed=False,
     about="attention on the previous token, an equal one, what followed one, or the answer in the prompt (kind=)",
-    constraints={"kind": OneOf("kind of pattern", lambda: KINDS)},
 )
-def pattern(setup: Setup, kind: str = "previous") -> np.ndarray:
+def pattern(setup: Setup, kind: Kind = "previous") -> np.ndarray:
     """The share of its attention that a head spends where its `kind` would, per example, from 0 to 1; unsigned.
 
     `previous`: on the token before. `duplicate`: on earlier tokens equal to the query's. `induction`: on the
@@ -36,8 +38,6 @@ def pattern(setup: Setup, kind: str = "previous") -> np.ndarray:
     Known failure: it shows where a head looks, not what it moves from there or whether that matters; a head may
     attend and write nothing.
     """
-    if kind not in KINDS:
-        raise unknown("kind of pattern", kind, KINDS)
     rows = encode_rows(setup.model.text, setup.task.examples, "target")
     wanted = [KINDS[kind](row) for row in rows]
     empty = [row.example + 1 for row, mask in zip(rows, wanted, strict=True) if not mask.any()]

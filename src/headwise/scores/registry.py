@@ -9,19 +9,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, get_type_hints
 
 import numpy as np
+from pydantic import ConfigDict, create_model
 
-from headwise.constraints import Constraints, check_values, fitted
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Scores
 from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
-from headwise.model.measure.engine import CONSTRAINTS, Engine
-from headwise.model.measure.references import check_reference
+from headwise.model.measure.engine import Engine
+from headwise.model.measure.references import CallSettings, check_reference
 from headwise.model.model import Model
 from headwise.registry import Registry
+from headwise.settings import Settings
 from headwise.tasks.examples import Task
 
 
@@ -79,6 +81,12 @@ def _share(advance: Callable[[int], None] | None, passes: int) -> Callable[[int]
     return report
 
 
+class _Options(Settings):
+    """Options whose types are those of a function's parameters."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+
 @dataclass(frozen=True)
 class Method:
     """A registered way to score heads."""
@@ -92,16 +100,27 @@ class Method:
     """Whether it reads the gradient at full gates, and so refuses metrics whose gradient there is 0."""
     steps: Callable[[Model, Task], int]
     """How many (variant, row) pairs it will report as done, for an honest progress bar."""
-    constraints: Constraints = field(default_factory=dict)
-    """What its own options may be, beside their types."""
+    given_options: type[Settings] | None = None
+    """What its own options are, where that is more than the parameters of `run` say."""
     version: int = 1
     """Of its formula: raised when its numbers change, so that cells of an earlier version are computed again."""
+
+    @cached_property
+    def settings(self) -> type[Settings]:
+        """The method's own options: their types, bounds and defaults."""
+        if self.given_options is not None:
+            return self.given_options
+        hints = get_type_hints(self.run, include_extras=True)
+        parameters = list(inspect.signature(self.run).parameters.values())[1:]
+        fields: dict[str, Any] = {
+            p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default) for p in parameters
+        }
+        return create_model(self.name, __base__=_Options, **fields)
 
     @property
     def options(self) -> dict[str, Any]:
         """The method's own options and their defaults."""
-        parameters = list(inspect.signature(self.run).parameters.values())[1:]
-        return {p.name: p.default for p in parameters}
+        return {name: one.get_default() for name, one in self.settings.model_fields.items()}
 
 
 METHODS: Registry[Method] = Registry(
@@ -116,13 +135,13 @@ def register(
     signed: bool = True,
     first_order: bool = False,
     steps: Callable[[Model, Task], int] = lambda model, task: len(task),
-    constraints: Constraints | None = None,
+    options: type[Settings] | None = None,
     version: int = 1,
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
-    """Make a method known under `name`."""
+    """Make a method known under `name`; `options` where the parameters of the function do not say all of them."""
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        METHODS.add(name, Method(name, about, run, signed, first_order, steps, constraints or {}, version))
+        METHODS.add(name, Method(name, about, run, signed, first_order, steps, options, version))
         return run
 
     return add
@@ -149,22 +168,12 @@ def versions(name: str, task: Task) -> dict[str, str]:
     return about | ({"groups": "resampled"} if task.shared_groups() is not None else {})
 
 
-def check_option_values(name: str, options: Mapping[str, Any]) -> None:
-    """The types and bounds of a method's own options."""
-    chosen = method(name)
-    hints = get_type_hints(chosen.run)
-    checked = {option: fitted(value, hints.get(option, Any), option) for option, value in options.items()}
-    check_values(checked, chosen.constraints)
-
-
-def check_method_options(options: Mapping[str, Any], chosen: Sequence[str]) -> None:
-    """An option that none of the chosen methods takes is refused, with the methods that do; so is a wrong value."""
+def check_methods(chosen: Sequence[str], options: Mapping[str, Any], metric: str | None) -> None:
+    """Refuse an option that none of the chosen methods takes, naming those that do; a wrong value; a metric (by default
+    each task's own) that does not suit a method."""
     known = {name: method(name).options for name in chosen}
     for option in options:
-        takers = [name for name, takes in known.items() if option in takes]
-        for name in takers:
-            check_option_values(name, {option: options[option]})
-        if takers:
+        if any(option in takes for takes in known.values()):
             continue
         others = [name for name, other in methods().items() if option in other.options]
         if others:
@@ -173,6 +182,25 @@ def check_method_options(options: Mapping[str, Any], chosen: Sequence[str]) -> N
                 f"leave {option} out"
             )
         raise unknown("option of the methods", option, {name for takes in known.values() for name in takes})
+    for name, takes in known.items():
+        own = {option: value for option, value in options.items() if option in takes}
+        method(name).settings(**own)
+        if metric is not None:
+            check_metric(method(name), metric_named(metric), own)
+
+
+def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -> None:
+    """Refuse a metric without slope for a method that reads it, and one of few values for a method that stops early."""
+    if chosen.first_order and not measured.first_order:
+        raise HeadwiseError(
+            f"the method {chosen.name!r} reads the gradient at full gates, where the metric {measured.name!r} has "
+            "none; use logit_diff or logprob, or the method 'ablation'"
+        )
+    if getattr(chosen.settings(**options), "early", False) and not measured.differentiable:
+        raise HeadwiseError(
+            f"the metric {measured.name!r} takes few values, and a head may do nothing on a few examples and much on "
+            "others; to stop early use one such as logit_diff or logprob, or leave precision and top out"
+        )
 
 
 def score(
@@ -199,15 +227,11 @@ def score(
     for option in options:
         if option not in chosen.options:
             raise unknown(f"option of method {by!r}", option, chosen.options)
-    check_option_values(by, options)
+    chosen.settings(**options)
     check_reference(reference, positions)
-    check_values({"seed": seed, "batch_tokens": batch_tokens}, CONSTRAINTS)
+    CallSettings(seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
-    if chosen.first_order and not measured.first_order:
-        raise HeadwiseError(
-            f"the method {by!r} reads the gradient at full gates, where the metric {measured.name!r} has none; "
-            "use logit_diff or logprob, or the method 'ablation'"
-        )
+    check_metric(chosen, measured, options)
     setup = Setup(model, task, measured, reference, positions, seed, reference_task, batch_tokens, advance)
     examples = chosen.run(setup, **options)
     examples = np.where(model.exists, examples, np.nan)

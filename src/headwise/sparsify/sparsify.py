@@ -7,7 +7,6 @@ model = hw.load("sparse")
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -17,19 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headwise.constraints import several
 from headwise.errors import HeadwiseError
 from headwise.files import told
 from headwise.model.load.companions import companions
 from headwise.model.load.load import load
 from headwise.model.sparse.adapter import WEIGHTS, is_adapter
+from headwise.several import several
 from headwise.sparsify.checkpoint import Disk
 from headwise.sparsify.pool import Pool
 from headwise.sparsify.settings import SparsifySettings
 from headwise.sparsify.student import Student
 from headwise.sparsify.texts import sequences
 from headwise.sparsify.trainer import Trainer
-from headwise.studies.settings.resolve import build
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +63,7 @@ def sparsify(
         where they work).
     settings: fields of `SparsifySettings`.
     """
-    chosen = build(SparsifySettings, settings)
+    chosen = SparsifySettings(**settings)
     if is_sparse(model):
         raise HeadwiseError(
             f"{model} was trained by headwise sparsify already; give the dense model it is based on"
@@ -76,7 +74,7 @@ def sparsify(
     named: dict[str, Any] = {"model": base, "texts": {path.name: _digest(path) for path in paths}}
     if start is not None:
         named["start"] = _digest(Path(start) / WEIGHTS)
-    disk.begin({**named, **dataclasses.asdict(chosen)}, fresh)
+    disk.begin({**named, **dict(chosen)}, fresh)
     loaded = load(model, device=device, dtype="float32")
     given = sequences(loaded.text, paths, chosen.length)
     sampled = _sampled(loaded, given, chosen, disk)

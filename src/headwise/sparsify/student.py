@@ -42,7 +42,7 @@ class Student:
         self._noise: list[Tensor] = []
         self.temperature = torch.ones((), device=self.device)
         bias = None if settings.dense else np.full(self.reach.shape, float(settings.bias))
-        self.gates = EdgeGates(base, fingerprint, bias, dataclasses.asdict(settings))
+        self.gates = EdgeGates(base, fingerprint, bias, dict(settings))
         if bias is not None:
             sparse.install(self.hf, bias)
             sparse.prepare_training(self.reach, self.temperature)

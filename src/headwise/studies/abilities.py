@@ -59,13 +59,17 @@ def sources(settings: Any) -> tuple[str, ...]:
     return (*settings.tasks, *((settings.data,) if settings.data is not None else ())) or ("abilities",)
 
 
-def _sources(settings: Any, bench: Workbench, model: Model) -> list[Task]:
-    names = sources(settings)
+def check_limit(settings: Any) -> None:
+    """Refuse a limit on a file where none is given."""
     built_in = families()
-    if settings.limit is not None and all(name in built_in for name in names):
+    if settings.limit is not None and all(name in built_in for name in sources(settings)):
         raise HeadwiseError(
             "limit cuts a file, and none is given; for built-in tasks give n, examples per ability"
         )
+
+
+def _sources(settings: Any, bench: Workbench, model: Model) -> list[Task]:
+    names, built_in = sources(settings), families()
     check_options(settings.task_options)
     return [
         _built_in(settings, bench, model, built_in[name])

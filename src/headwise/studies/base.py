@@ -13,7 +13,7 @@ from headwise.registry import Registry
 from headwise.report import write_report
 from headwise.runs import RunFolder
 from headwise.studies.engines import chosen_executor
-from headwise.studies.settings.resolve import plain, resolve
+from headwise.studies.settings.resolve import resolve
 from headwise.studies.workbench import Workbench
 
 
@@ -24,7 +24,7 @@ class Study:
     name: str
     question: str
     settings: type
-    """A frozen dataclass; its fields are the keys of the study file."""
+    """Derived from `StudySettings`; its fields are the keys of the study file."""
     carry_out: Callable[[Any, Workbench, RunFolder], None]
     """Compute the cells, write the tables and draw the figures."""
 
@@ -92,13 +92,14 @@ def run(
     if file is not None and str(file) == PUBLISHED:
         file = published(name)
     resolved: Any = resolve(chosen.settings, file, settings)
+    resolved.before_run()
     bench = workbench or Workbench(progress=progress)
     bench.configure(resolved)
     where = {"address": address, "workers": workers}
     where |= {"cores_per_worker": cores_per_worker, "devices_per_worker": devices_per_worker}
     executor = chosen_executor(engine, where, bench, getattr(resolved, "device", None))
     fingerprints = bench.fingerprints(resolved)
-    given: Mapping[str, Any] = plain(resolved)
+    given: Mapping[str, Any] = resolved.model_dump()
     with (
         executor,
         RunFolder(

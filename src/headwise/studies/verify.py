@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,8 +25,8 @@ from headwise.errors import HeadwiseError
 from headwise.files import told
 from headwise.runs import Cell, CellResult, CellStore, Finished, RunFolder, read_info, read_table
 from headwise.runs.store.store import DamagedError
+from headwise.settings import build
 from headwise.studies.base import Study, study
-from headwise.studies.settings.resolve import build
 from headwise.studies.workbench import Workbench
 
 TOLERANCE = 1e-3
@@ -80,10 +80,7 @@ def verify(
             f"the run {run} is {info.get('status')}; finish it first, with the command it came from"
         )
     chosen = study(str(info["study"]))
-    given = dict(info["settings"])
-    if "trust_remote_code" in {field.name for field in fields(chosen.settings)}:
-        given["trust_remote_code"] = trust_remote_code
-    settings: Any = build(chosen.settings, given)
+    settings: Any = build(chosen.settings, info["settings"] | {"trust_remote_code": trust_remote_code})
     with TemporaryDirectory() as place:
         copy = Path(place) / "run"
         _copy_cells(path, copy)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwise import stats
-from headwise.constraints import several
 from headwise.errors import HeadwiseError, shown, unknown
 from headwise.heads import Head, Order, Scores, head_list, keep_gates, mask_gates, ones
 from headwise.heads.controls import Draw, control_sets, most_k
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
+from headwise.several import several
 from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
 from headwise.sweeps.explained import knee_points, spread_points
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headwise.constraints import several
 from headwise.errors import HeadwiseError, unknown
+from headwise.several import several
 from headwise.tasks.templates import Template
 
 UNITS = {"none": "", "meaningless": "/", "meaningful": "he"}

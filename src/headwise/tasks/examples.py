@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from headwise.constraints import several
 from headwise.errors import HeadwiseError, shown
+from headwise.several import several
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from headwise.errors import HeadwiseError, shown, unknown
 from headwise.tasks import registry
 from headwise.tasks.examples import Task
 from headwise.tasks.files.hub import PREFIX
-from headwise.tasks.files.load_task import load_task
+from headwise.tasks.files.load_task import check_readable, load_task
 from headwise.tasks.shots import AS_IS, few_shot
 
 DEFAULT_SIZE = 64
@@ -76,6 +76,19 @@ def check_source(source: str) -> None:
     known = registry.families()
     if not _is_file(source) and source not in known:
         raise unknown("task", source, known)
+
+
+def check_given(source: str, options: Mapping[str, Any]) -> None:
+    """Refuse a task that cannot be opened: no such name or file, or an option that it does not have."""
+    check_source(source)
+    check_options(options)
+    if not _is_file(source):
+        own = {
+            name: value for name, value in options.items() if name not in ("shots", "template", "separator")
+        }
+        registry.check_family_options(registry.families()[source], own)
+    elif not source.startswith(PREFIX):
+        check_readable(source)
 
 
 def _is_file(source: str | Path) -> bool:

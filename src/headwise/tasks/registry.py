@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -112,11 +112,7 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
     family = FAMILIES.get(name)
     if not 1 <= n <= MOST:
         raise HeadwiseError(f"a task has from 1 to {MOST:,} examples, not {n}")
-    for option, value in options.items():
-        if option not in family.options:
-            raise unknown(f"option of task {name!r}", option, family.options)
-        if value not in family.options[option]:
-            raise unknown(f"{option} of task {name!r}", str(value), family.options[option])
+    check_family_options(family, options)
     chosen = {option: values[0] for option, values in family.options.items()} | options
 
     pieces = tokens or str.split
@@ -135,6 +131,15 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
             f"ask for at most {max(len(found), 1)}",
         )
     return Task(name, tuple(found), family.metric, {"n": n, "seed": seed, **chosen})
+
+
+def check_family_options(family: TaskFamily, options: Mapping[str, Any]) -> None:
+    """Options that a built-in task has, with values that they may have."""
+    for option, value in options.items():
+        if option not in family.options:
+            raise unknown(f"option of task {family.name!r}", option, family.options)
+        if value not in family.options[option]:
+            raise unknown(f"{option} of task {family.name!r}", str(value), family.options[option])
 
 
 def available(name: str, *, tokens: Lengths | None = None, **options: Any) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 import torch
 from torch import nn
@@ -16,6 +18,26 @@ from headwise.model.verify.tiny import tiny_model
 from helpers import word_task
 
 needs_onednn = pytest.mark.skipif(not onednn_works(), reason="this torch has no oneDNN product")
+
+
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="only x86 uses it")
+def test_this_torch_still_has_the_product_under_its_private_name():
+    assert onednn_works(), "torch has changed: see model/forward/onednn.py"
+
+
+def test_a_torch_without_the_product_is_warned_about_and_done_without(monkeypatch, caplog):
+    monkeypatch.setattr(onednn.platform, "machine", lambda: "x86_64")
+
+    def gone(*_):
+        raise AttributeError("no such operator")
+
+    monkeypatch.setattr(onednn, "_by_onednn", gone)
+    onednn_works.cache_clear()
+    try:
+        assert not onednn_works()
+    finally:
+        onednn_works.cache_clear()
+    assert "has no oneDNN product (no such operator); passes are slower" in caplog.text
 
 
 def frozen(module):

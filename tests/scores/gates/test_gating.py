@@ -256,13 +256,13 @@ def test_a_fit_stops_once_the_objective_is_flat_and_ends_where_the_full_one_ends
     start = random_logits((1, 3), [0, 1], 4.0)
     full, early = (
         fit_gates(valley(best), start, exists, FitSettings(stop=stop), sign=1)
-        for stop in (None, FitSettings.stop)
+        for stop in (None, FitSettings().stop)
     )
     assert (full.updates == 500).all()
     assert (early.updates < 400).all()
     np.testing.assert_allclose(early.gates, full.gates, atol=0.02)
     ends = [early.rates[count - 1, seed] for seed, count in enumerate(early.updates)]
-    np.testing.assert_allclose(ends, FitSettings.rate[1])  # cooled down to where the schedule ends
+    np.testing.assert_allclose(ends, FitSettings().rate[1])  # cooled down to where the schedule ends
     assert np.isnan(early.objective[early.updates.max() :]).all()
     assert np.array_equal(early.kept[int(early.updates.max())], early.logits)
 

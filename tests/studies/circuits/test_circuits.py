@@ -16,7 +16,7 @@ from headwise.runs import CellStore, read_table
 from headwise.studies.circuits import cells as circuit_cells
 from headwise.studies.circuits import study
 from headwise.studies.circuits.settings import CircuitsSettings
-from headwise.studies.settings.resolve import plain, resolve
+from headwise.studies.settings.resolve import resolve
 from headwise.studies.workbench import Workbench
 from helpers import run_on
 from planted import DENSE, SPARSE, planted_model, told_apart, written
@@ -321,7 +321,7 @@ def test_models_on_the_command_line_are_a_pair_and_its_control():
     assert two.pairs[0].members == {"dense": "a", "sparse": "b"}
     three = resolve(CircuitsSettings, None, {"models": ["a", "b", "c"]})
     assert three.pairs[0].members == {"dense": "a", "sparse": "b", "control": "c"}
-    assert resolve(CircuitsSettings, None, plain(three)) == three  # as the run folder writes it down
+    assert resolve(CircuitsSettings, None, three.model_dump()) == three  # as the run folder writes it down
 
 
 @pytest.mark.parametrize(

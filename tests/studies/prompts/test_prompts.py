@@ -20,7 +20,7 @@ from headwise.studies.prompts import study
 from headwise.studies.prompts.answers import judged
 from headwise.studies.prompts.measures import affine_fit, kurtosis, near_zero
 from headwise.studies.prompts.problems import problem_set
-from headwise.studies.prompts.study import PromptsSettings
+from headwise.studies.prompts.settings import PromptsSettings
 from headwise.studies.verify import verify
 from headwise.studies.workbench import Workbench
 from headwise.tasks.conditions import conditions

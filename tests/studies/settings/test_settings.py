@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from headwise.settings import Settings, build
 from headwise.studies.base import studies
 from headwise.studies.settings.described import described
-from headwise.studies.settings.resolve import StudySettings, assignments, build
+from headwise.studies.settings.resolve import assignments
+from headwise.studies.settings.shared import StudySettings
 
 
-@dataclass(frozen=True, kw_only=True)
-class Inner:
+class Inner(Settings):
     depth: int = 3
     """How deep."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Outer(StudySettings):
     n: int | None = None
     """How many."""
@@ -28,7 +26,7 @@ class Outer(StudySettings):
     """Of the draws."""
     names: tuple[str, ...] = ("a", "b")
     joint: str = "\n"
-    inner: Inner = field(default_factory=Inner)
+    inner: Inner = Inner()
 
 
 def test_quick_numbers_are_never_larger_than_those_given():
@@ -56,7 +54,7 @@ def test_a_setting_is_listed_with_its_default_and_the_text_under_it():
 def test_every_listed_setting_of_a_study_can_be_set_and_says_what_it_is(name):
     kind = studies()[name].settings
     rows = described(kind)
-    assert {row.name.split(".")[0] for row in rows} == {one.name for one in dataclasses.fields(kind)}
+    assert {row.name.split(".")[0] for row in rows} == set(kind.model_fields)
     for row in rows:
         assert row.about, row.name
         if row.default not in ("–",) and "'" not in row.default:
@@ -71,7 +69,7 @@ def test_every_listed_setting_of_a_study_can_be_set_and_says_what_it_is(name):
 
 
 def test_the_texts_are_those_of_the_source():
-    import headwise.studies.masking.study as module
+    import headwise.studies.masking.settings as module
 
     tree = ast.parse(Path(module.__file__).read_text())
     (body,) = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == "MaskingSettings"]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headwise.constraints import several
 from headwise.errors import HeadwiseError, unknown
 from headwise.registry import Registry
+from headwise.several import several
 
 Gold = str | Sequence[str]
 """The right answer, or several of which the best counts."""

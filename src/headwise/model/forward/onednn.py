@@ -11,6 +11,7 @@ own choice is used, with a warning.
 from __future__ import annotations
 
 import functools
+import logging
 import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,7 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headwise.errors import first_line
 from headwise.model.sites.patch import replaced
+
+log = logging.getLogger("headwise")
 
 
 def whole_rows(count: int) -> int:
@@ -79,10 +83,16 @@ def onednn_works() -> bool:
     bias, slope = torch.randn(5, generator=draw), torch.randn(2, 3, 5, generator=draw)
     try:
         products = _by_onednn(hidden, weight, bias), _by_onednn(slope, weight.t(), None)
-    except (AttributeError, RuntimeError):  # a torch built without it
+    except (AttributeError, RuntimeError) as error:  # a torch built without it
+        log.warning(
+            "torch %s has no oneDNN product (%s); passes are slower", torch.__version__, first_line(error)
+        )
         return False
     expected = functional.linear(hidden, weight, bias), slope @ weight
-    return all(torch.allclose(*pair, atol=1e-5) for pair in zip(products, expected, strict=True))
+    right = all(torch.allclose(*pair, atol=1e-5) for pair in zip(products, expected, strict=True))
+    if not right:
+        log.warning("torch %s gives a wrong oneDNN product; passes are slower", torch.__version__)
+    return right
 
 
 def faster_products(model: nn.Module) -> AbstractContextManager[None]:

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.constraints import several
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.decode import Batch
@@ -29,6 +28,7 @@ from headwise.model.generation.sampling import choose, uniforms
 from headwise.model.measure.references import POSITIONS, REFERENCES, mean_outputs
 from headwise.model.sites.attention_function import Visitor
 from headwise.model.tokens.encode import Row
+from headwise.several import several
 
 if TYPE_CHECKING:
     from headwise.model.model import Model

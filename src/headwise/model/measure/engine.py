@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.constraints import Number, check_values
 from headwise.errors import HeadwiseError
 from headwise.heads import gate_numbers, ones
 from headwise.model.backward.recompute import feed_forward_parts
@@ -30,14 +29,13 @@ from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.out_of_memory import fits, in_halves
 from headwise.model.forward.schedule import alike, batch_size, queues
 from headwise.model.measure.metric import Metric
+from headwise.model.measure.references import CallSettings
 from headwise.model.measure.rows import Block, Intervention, Rows
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
     from headwise.tasks.examples import Task
 
-CONSTRAINTS = {"seed": Number(least=0), "batch_tokens": Number(least=1)}
-"""Of every call that runs a model on examples."""
 LOGIT_BUDGET = 2**26
 """Most logits held at once, in numbers: 256 MB in float32; four times as many on an accelerator, which is idle with
 few rows."""
@@ -82,7 +80,7 @@ class Engine:
         sixteenth more.
         advance: called with the number of (variant, row) pairs just finished.
         """
-        check_values({"seed": seed, "batch_tokens": batch_tokens}, CONSTRAINTS)
+        CallSettings(seed=seed, batch_tokens=batch_tokens)
         self.model, self.task, self.metric = model, task, metric
         self.reference, self.positions = reference, positions
         self.batch_tokens = batch_tokens or model.batch_tokens

@@ -20,6 +20,7 @@ from headwise.model.forward.out_of_memory import example_too_large, in_halves
 from headwise.model.forward.schedule import batches
 from headwise.model.tokens.encode import Row, pad_right
 from headwise.model.tokens.text import Text
+from headwise.settings import Count, Seed, Settings
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 
 REFERENCES = ("zero", "mean", "position_mean", "resample", "patch")
 POSITIONS = ("all", "last")
+
+
+class CallSettings(Settings):
+    """What every call that runs a model on examples is told and has to check."""
+
+    seed: Seed = 0
+    batch_tokens: Count | None = None
 
 
 def check_reference(reference: str, positions: str) -> None:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from headwise.constraints import several
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.forward.out_of_memory import example_too_large, in_halves
 from headwise.model.forward.schedule import batches
 from headwise.model.tokens.encode import pad_right
+from headwise.several import several
 
 if TYPE_CHECKING:
     from headwise.model.model import Model

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import AfterValidator, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from headwise.constraints import Constraints, Number, OneOf, check_settings
 from headwise.errors import HeadwiseError
+from headwise.settings import Count, Settings, Several, one_of
 
 CLIPS = ("two_sided", "one_sided")
 
@@ -25,55 +26,49 @@ Slopes = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Gates `[S', L, H]` and the places `[S']` of their seeds -> what is maximised `[S']`, and its slopes `[S', L, H]`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FitSettings:
+def _first_and_last(rates: tuple[float, ...]) -> tuple[float, ...]:
+    if len(rates) != 2:
+        raise HeadwiseError(
+            "a learning rate of a fit is two numbers above 0, the first and the last learning rate, not "
+            f"{list(rates)}"
+        )
+    return rates
+
+
+Rates = Annotated[Several[PositiveFloat], AfterValidator(_first_and_last)]
+
+
+class FitSettings(Settings):
     """How gates are fitted; the defaults are the paper's schedule (arXiv 2505.13737) with the mean regulariser."""
 
-    CONSTRAINTS: ClassVar[Constraints] = {
-        **dict.fromkeys(("updates", "first_updates", "batch", "calm", "window", "keep"), Number(least=1)),
-        # The sign of the pull is set by the fit itself.
-        **dict.fromkeys(("first_rate", "rate", "strength", "bound", "gradient_norm"), Number(above=0)),
-        "stop": Number(least=0),
-        "clip": OneOf("clip", lambda: CLIPS),
-    }
-
-    updates: int = 500
+    updates: Count = 500
     """Most updates of each fit."""
-    first_updates: int | None = None
+    first_updates: Count | None = None
     """Most updates of the fit without a pull, where it is to have a number of its own."""
-    batch: int = 64
+    batch: Count = 64
     """Examples per update and seed."""
-    first_rate: tuple[float, float] = (0.1, 0.01)
+    first_rate: Rates = (0.1, 0.01)
     """Learning rate of the fit without a pull, from the first update to the last."""
-    rate: tuple[float, float] = (0.5, 0.1)
+    rate: Rates = (0.5, 0.1)
     """The same of the two fits that pull."""
-    strength: float = 0.1
+    strength: PositiveFloat = 0.1
     """λ: how hard gates are pulled, in nats per token for a mean logit of one."""
-    bound: float = 4.0
+    bound: PositiveFloat = 4.0
     """Logits beyond ± this are pulled no further."""
-    clip: str = "two_sided"
+    clip: Annotated[str, one_of("clip", lambda: CLIPS)] = "two_sided"
     """`two_sided`: no pull beyond either bound, so a gate stranded on the far side stays there unless the
     likelihood moves it; `one_sided`: no pull only beyond the bound that it pulls towards."""
-    gradient_norm: float | None = None
+    gradient_norm: PositiveFloat | None = None
     """Longest gradient of one seed; the authors' code uses 1."""
-    stop: float | None = 0.002
+    stop: NonNegativeFloat | None = 0.002
     """A window of updates is calm when it brings less than this share of what the fit has brought so far, and no
     larger share of heads crossed .5 in it; null never stops early."""
-    calm: int = 4
+    calm: Count = 4
     """Calm windows in a row after which a fit stops."""
-    window: int = 25
+    window: Count = 25
     """Updates in a window, and in the cooling down to the last learning rate before an early stop."""
-    keep: int = 25
+    keep: Count = 25
     """Every so many updates the gates are kept as part of the trajectory."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        for name in ("first_rate", "rate"):
-            if len(getattr(self, name)) != 2:
-                raise HeadwiseError(
-                    f"{name} of a fit is two numbers above 0, the first and the last learning rate, not "
-                    f"{list(getattr(self, name))}"
-                )
 
     def most(self, sign: int) -> int:
         """The most updates of the fit with this pull."""

@@ -12,17 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from headwise.constraints import Number
-from headwise.errors import HeadwiseError
 from headwise.scores.gates.batches import Batches
 from headwise.scores.gates.fit import Fit, FitSettings, Slopes, fit_gates, random_logits
 from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.gates.roles import majority, role_labels, role_scores
 from headwise.scores.registry import Setup, register
+from headwise.settings import Count
 
 FITS = {"free": 0, "plus": 1, "minus": -1}
 """The three fits and the sign of their pull."""
 UNIT = "gate"
+
+
+class GatingOptions(FitSettings):
+    """Options of the method `gating`: those of a fit, and how many there are."""
+
+    seeds: Count = 5
+    """Fits that begin from other random gates and see the examples in another order."""
 
 
 def one_fit(
@@ -57,54 +63,22 @@ def own_batches(likelihood: GateLikelihood, seeds: Sequence[int], size: int, fit
     "gating",
     signed=False,
     about="learned gates: facilitation (stays open although pulled shut), with interference and irrelevance",
-    steps=lambda model, task: len(FITS) * FitSettings.updates,
-    constraints={**FitSettings.CONSTRAINTS, "seeds": Number(least=1)},
+    steps=lambda model, task: len(FITS) * FitSettings().updates,
+    options=GatingOptions,
 )
-def gating(
-    setup: Setup,
-    seeds: int = 5,
-    updates: int = FitSettings.updates,
-    first_updates: int | None = FitSettings.first_updates,
-    batch: int = FitSettings.batch,
-    first_rate: tuple[float, float] = FitSettings.first_rate,
-    rate: tuple[float, float] = FitSettings.rate,
-    strength: float = FitSettings.strength,
-    bound: float = FitSettings.bound,
-    clip: str = FitSettings.clip,
-    gradient_norm: float | None = FitSettings.gradient_norm,
-    stop: float | None = FitSettings.stop,
-    calm: int = FitSettings.calm,
-    window: int = FitSettings.window,
-    keep: int = FitSettings.keep,
-) -> np.ndarray:
+def gating(setup: Setup, seeds: int = 5, **fit: Any) -> np.ndarray:
     """Facilitation G⁻ of every head, from 0 to 1, one value per seed (not per example): unsigned, 1 is needed.
 
     `details["roles"]` has facilitation, irrelevance and interference of each seed, `details["labels"]` each
     head's most frequent label and `details["agreement"]` the share of seeds that give it, `details["objective"]`
-    where each fit ended. Options are those of `headwise.scores.gates.fit.FitSettings`. The likelihood is the mean
+    where each fit ended. `fit`: see `headwise.scores.gates.fit.FitSettings`. The likelihood is the mean
     log probability per target token, whatever the task's metric.
 
     Cost: three fits of up to 500 updates, each a forward and a backward pass over a batch, all seeds in one pass.
     Known failure: where heads can stand in for one another, each seed picks some of them, so one fit is not a
     finding (read the agreement); gates are soft, and a half-open gate can do what neither end does.
     """
-    settings = FitSettings(
-        updates=updates,
-        first_updates=first_updates,
-        batch=batch,
-        first_rate=first_rate,
-        rate=rate,
-        strength=strength,
-        bound=bound,
-        clip=clip,
-        gradient_norm=gradient_norm,
-        stop=stop,
-        calm=calm,
-        window=window,
-        keep=keep,
-    )
-    if seeds < 1:
-        raise HeadwiseError(f"gating needs at least one seed, not {seeds}")
+    settings = FitSettings(**fit)
     numbers = list(range(setup.seed, setup.seed + seeds))
     likelihood = GateLikelihood(
         setup.model,
@@ -116,7 +90,9 @@ def gating(
         batch_tokens=setup.batch_tokens,
     )
     fits: dict[str, Fit] = {}
-    advance = _spread(setup.advance, len(FITS) * FitSettings.updates / sum(map(settings.most, FITS.values())))
+    advance = _spread(
+        setup.advance, len(FITS) * FitSettings().updates / sum(map(settings.most, FITS.values()))
+    )
     for name in FITS:
         start = None if name == "free" else fits["free"].logits
         fits[name] = one_fit(likelihood, name, numbers, settings, start, advance)

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from headwise import stats
-from headwise.constraints import Number
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Head, Scores
 from headwise.model.model import Model
 from headwise.model.outputs.answers import answer_outputs
 from headwise.scores.probe.classifier import Fitted, Split, fit, hits, importance, split
 from headwise.scores.registry import Setup, register
+from headwise.settings import Count, Text
 from headwise.tasks.examples import Task
 
 REST = "rest"
@@ -34,9 +34,8 @@ UNIT = "class logit"
     "probe",
     signed=False,
     about="readable: gradient × activation in a classifier of labels over all heads",
-    constraints={"answer_tokens": Number(least=1)},
 )
-def probe_one(setup: Setup, label: str | None = None, answer_tokens: int | None = None) -> np.ndarray:
+def probe_one(setup: Setup, label: Text | None = None, answer_tokens: Count | None = None) -> np.ndarray:
     """|gradient × activation| of one label's logit at a head's projection, in a classifier over all heads.
 
     After Cognitive Mirrors (arXiv 2512.10978). Unsigned: how far the verdict "this is `label`" rests on what can

@@ -9,7 +9,6 @@ heads of each order).
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -39,7 +38,7 @@ QUICK = {"n": 12, "points": 11, "draws": DRAWS}
 )
 def carry_out(settings: CircuitsSettings, bench: Workbench, folder: RunFolder) -> None:
     if settings.quick:
-        settings = replace(settings.at_most(**QUICK), controls=settings.controls[:1])
+        settings = settings.at_most(**QUICK).replaced(controls=settings.controls[:1])
     work = Work(settings, bench)
     log.info(work.cost())
     execute(folder, work.order_cells(), work.rank, progress=bench.progress)

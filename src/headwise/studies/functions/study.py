@@ -8,15 +8,14 @@ and how stable they are), `overlap` (how far abilities share them), `agreement` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.constraints import Constraints, NotEmpty, Number
 from headwise.heads import Scores
 from headwise.progress import progress
 from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
@@ -29,6 +28,7 @@ from headwise.studies.base import register
 from headwise.studies.figures import save_figures
 from headwise.studies.functions.charts import charts
 from headwise.studies.functions.findings import READABLE
+from headwise.studies.functions.settings import FunctionsSettings
 from headwise.studies.functions.tables import (
     agreement_rows,
     overlap_rows,
@@ -36,7 +36,6 @@ from headwise.studies.functions.tables import (
     significant_heads,
 )
 from headwise.studies.score.study import example_table
-from headwise.studies.settings.resolve import METHOD, METRIC, REFERENCE, TASKS, StudySettings
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
 
@@ -44,43 +43,6 @@ QUICK = 12
 """Most examples per ability with `quick`."""
 EVERY = "all"
 """What the task of a cell or a row is called where it is about all abilities together."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FunctionsSettings(StudySettings):
-    """Settings of the study `functions`."""
-
-    CONSTRAINTS: ClassVar[Constraints] = {
-        "tasks": TASKS,
-        "methods": (NotEmpty("method"), METHOD),
-        "limit": Number(least=1),
-        "n": Number(least=1),
-        "metric": METRIC,
-        "reference": REFERENCE,
-        "answer_tokens": Number(least=1),
-    }
-
-    tasks: tuple[str, ...] = ()
-    """Built-in names, files (CogQA, or your own with labels), or hub:owner/name; `abilities` by default. An
-    example without a label counts as of the ability named like its task."""
-    data: str | None = None
-    """A task file, beside `tasks` or instead."""
-    task_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
-    limit: int | None = None
-    """Most examples taken from a file, over all abilities."""
-    abilities: tuple[str, ...] = ()
-    """Only these labels; all by default."""
-    methods: tuple[str, ...] = ("attribution", "probe")
-    """Score methods (headwise list methods); each gives every ability a map."""
-    n: int | None = None
-    """Most examples per ability; by default 40 of a built-in task, and all of a file."""
-    metric: str | None = None
-    """Of the causal methods; by default each task's own."""
-    reference: str = "zero"
-    """What a gated-out head is replaced by, in the causal methods."""
-    answer_tokens: int | None = None
-    """The probe averages over that many tokens of the answer, the least probable ones; all by default."""
 
 
 @register("functions", question="Which heads serve which ability?", settings=FunctionsSettings)

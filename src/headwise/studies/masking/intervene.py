@@ -25,6 +25,7 @@ from headwise.model.generation.generate import generate
 from headwise.model.outputs.directions import Directions, directions
 from headwise.runs import Cell, CellResult, RunFolder, execute
 from headwise.studies.masking.sets import scaled_gates
+from headwise.studies.masking.settings import KINDS
 from headwise.studies.masking.texts import ACCURACY, AUTO, Judge, accuracy_metric, prompts
 from headwise.tasks import Task
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from headwise.model.model import Model
     from headwise.studies.masking.plan import Plan
 
-KINDS = ("amplify", "shift")
 STRENGTHS = {"amplify": (1.25, 1.5, 2.0), "shift": (1.0, 3.0, 10.0)}
 """Gates to try, and values of α."""
 Write = Callable[[list[str]], list[str]]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,12 +16,10 @@ from headwise.scores.probe.probe import check_labels, probe
 from headwise.scores.registry import versions
 from headwise.studies.abilities import abilities_of, together
 from headwise.studies.masking.sets import MaskSet, checked_ks, mask_sets, middle_k
+from headwise.studies.masking.settings import MaskingSettings
 from headwise.studies.masking.texts import Judge, accuracy_metric, prompts
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
-
-if TYPE_CHECKING:
-    from headwise.studies.masking.study import MaskingSettings
 
 ABILITIES = ("Retrieval", "Knowledge Recall", "Math Calculation", "Inference")
 """What is asked about unless said otherwise, in the order of the figure."""
@@ -162,9 +159,9 @@ def _chosen(settings: MaskingSettings, bench: Workbench, model: Model) -> dict[s
     wanted = settings.abilities
     if wanted and EVERY not in wanted:
         # The order in which they were asked for is the order of the panels.
-        found = abilities_of(replace(settings, n=2 * settings.n), bench, model)
+        found = abilities_of(settings.replaced(n=2 * settings.n), bench, model)
         return {label: found[label] for label in wanted}
-    found = abilities_of(replace(settings, n=2 * settings.n, abilities=()), bench, model)
+    found = abilities_of(settings.replaced(n=2 * settings.n, abilities=()), bench, model)
     if not wanted and set(ABILITIES) <= set(found):
         return {label: found[label] for label in ABILITIES}
     return found

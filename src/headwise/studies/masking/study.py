@@ -9,123 +9,30 @@ before and after heads are amplified or shifted).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
 
 import pandas as pd
 
-from headwise.constraints import Constraints, Number, OneOf
-from headwise.errors import unknown
 from headwise.heads import Scores
-from headwise.metrics.text.registry import text_metrics
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.scores import method, score
-from headwise.scores.registry import check_option_values
 from headwise.studies.base import register
 from headwise.studies.figures import save_figures
 from headwise.studies.masking.charts import charts
 from headwise.studies.masking.cross import cross_cells
-from headwise.studies.masking.intervene import KINDS, intervention_cells
+from headwise.studies.masking.intervene import intervention_cells
 from headwise.studies.masking.plan import Plan
 from headwise.studies.masking.samples import sample_cells
-from headwise.studies.masking.texts import ANSWERS, AUTO, point_tables
+from headwise.studies.masking.settings import MaskingSettings
+from headwise.studies.masking.texts import point_tables
 from headwise.studies.score.study import example_table
-from headwise.studies.settings.resolve import METHOD, METRIC, POSITIONS, TASKS, StudySettings
 from headwise.studies.workbench import Workbench
 
-RANKINGS = ("signed", "absolute", "hinders")
 QUICK = {"n": 10, "new_tokens": 8}
 """Most of each with `quick`, which also takes fewer K."""
 BAR = 0.5
 """Below this share of right answers with no head masked there is little that masking could take away."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskingSettings(StudySettings):
-    """Settings of the study `masking`."""
-
-    CONSTRAINTS: ClassVar[Constraints] = {
-        "tasks": TASKS,
-        "limit": Number(least=1),
-        "n": Number(least=2),
-        "k": Number(least=1),
-        "method": METHOD,
-        "metric": METRIC,
-        "order_by": OneOf("order_by", lambda: RANKINGS),
-        "draws": Number(least=1),
-        "layer_matched": Number(least=1),
-        "scale": Number(least=0),
-        "positions": POSITIONS,
-        "new_tokens": Number(least=1),
-        "accuracy": OneOf("text metric", lambda: (AUTO, *text_metrics())),
-        "answer": OneOf("answer", lambda: ANSWERS),
-        "similarity": OneOf("text metric", text_metrics),
-        "cross_k": Number(least=1),
-        "intervene": OneOf("intervention", lambda: KINDS),
-        "intervene_k": Number(least=1),
-        "strengths": Number(),
-    }
-
-    tasks: tuple[str, ...] = ()
-    """Built-in names, files (CogQA, or your own with labels), or hub:owner/name; `abilities` by default."""
-    data: str | None = None
-    """A task file, beside `tasks` or instead."""
-    task_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
-    limit: int | None = None
-    """Most examples taken from a file, over all abilities."""
-    abilities: tuple[str, ...] = ()
-    """Labels; by default Retrieval, Knowledge Recall, Math Calculation and Inference where the examples have
-    them, else every label. `all` is every label."""
-    n: int = 40
-    """Examples of each ability that are written on from; as many others give the order. Where there are fewer
-    than twice as many, half of them."""
-    k: tuple[int, ...] = ()
-    """How many heads to mask; by default 16, 32, 64, 128, and the same shares of a model with fewer than 512."""
-    method: str = "attribution"
-    """The score that orders the heads."""
-    method_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the method."""
-    metric: str = "logprob"
-    """What the score measures: by default how probable the right answer is, because that is what a text needs."""
-    order_by: str | None = None
-    """`signed` (helps most first), `absolute` or `hinders`; by default signed where the method is, else absolute."""
-    draws: int = 5
-    """Random draws of heads for each control."""
-    layer_matched: tuple[int, ...] | None = None
-    """The K at which layer-matched draws are made too; by default the third, with [] none."""
-    scale: float = 0.0
-    """The gate of a masked head: 0 removes it; the paper has .001, its code .0001."""
-    positions: str = "all"
-    """Where gates act: `all`, or from the `last` prompt token on."""
-    new_tokens: int = 16
-    """Most tokens written after each prompt."""
-    chat: bool = False
-    """Put prompts into the model's chat template."""
-    accuracy: str = AUTO
-    """The text metric that decides what is right; `auto` is `contains`, or `math` where all answers are numbers."""
-    answer: str = "sentence"
-    """What of a text is judged for accuracy: its first `sentence`, or the whole `text`."""
-    similarity: str = "chrf"
-    """The text metric that compares with what the full model wrote: chrf, bleu, rouge1, cosine, comet."""
-    cross: bool = False
-    """Also mask each ability's heads and measure every other ability, at one K."""
-    cross_k: int | None = None
-    """By default the third K."""
-    intervene: tuple[str, ...] = ()
-    """Also make heads stronger: `amplify` (a gate above 1), `shift` (add α·σ·direction)."""
-    intervene_k: int | None = None
-    """How many of the order's first heads are made stronger; by default the first K."""
-    strengths: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """Gates to try for `amplify`, α for `shift`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for kind in self.strengths:
-            if kind not in KINDS:
-                raise unknown("intervention", kind, KINDS)
-        _check_method(self)
 
 
 @register(
@@ -155,15 +62,6 @@ def carry_out(settings: MaskingSettings, bench: Workbench, folder: RunFolder) ->
     sample_cells(folder, plans)
     save_figures(folder, charts)
     _tell(folder, plans)
-
-
-def _check_method(settings: MaskingSettings) -> None:
-    # The study maps all labels at once, so the probe's `label` is none of its options.
-    options = ("answer_tokens",) if settings.method == "probe" else method(settings.method).options
-    for option in settings.method_options:
-        if option not in options:
-            raise unknown(f"option of method {settings.method!r}", option, options)
-    check_option_values(settings.method, settings.method_options)
 
 
 def _first(plans: dict[str, Plan], cell: Cell) -> CellResult:

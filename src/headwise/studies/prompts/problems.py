@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from headwise.errors import HeadwiseError
 from headwise.model.model import Model
 from headwise.model.tokens.spans import Located, locate
+from headwise.studies.prompts.settings import PromptsSettings
 from headwise.tasks import Example, Task, families, load_task, task
 from headwise.tasks.conditions import Asked, Condition, filled_marks, marked_messages, plain_pieces
 from headwise.tasks.opening import check_options
 from headwise.tasks.shots import chosen_shots
-
-if TYPE_CHECKING:
-    from headwise.studies.prompts.study import PromptsSettings
 
 STEP_BY_STEP = "Please reason step by step, and put your final answer within \\boxed{}."
 MAPPED = {"gsm8k": "{question}", "math500": "{problem}"}

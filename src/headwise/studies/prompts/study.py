@@ -8,17 +8,13 @@ model `profiles`, `moved`, `affine`, `activations`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 
-from headwise.constraints import Constraints, NotEmpty, Number, OneOf, Passes, check_settings
 from headwise.errors import HeadwiseError
-from headwise.heads import Head
-from headwise.metrics.text.registry import text_metric, text_metrics
-from headwise.model.arm.arm import MODES, arm
+from headwise.model.arm.arm import arm
 from headwise.runs import Cell, CellResult, RunFolder, execute, progress, read_table
 from headwise.studies.base import register
 from headwise.studies.figures import save_figures
@@ -27,119 +23,12 @@ from headwise.studies.prompts.attention import chosen_heads, inner_tables
 from headwise.studies.prompts.charts import charts
 from headwise.studies.prompts.findings import significance
 from headwise.studies.prompts.problems import ProblemSet, problem_set
-from headwise.studies.settings.resolve import TASKS, StudySettings
+from headwise.studies.prompts.settings import PromptsSettings
 from headwise.studies.workbench import Workbench
-from headwise.tasks.conditions import ARM, PLACES, Condition, conditions
+from headwise.tasks.conditions import ARM, Condition, conditions
 
 QUICK = {"n": 20, "attention_prompts": 2, "samples": 1}
 """Most of each with `quick`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArmSettings:
-    """Of the condition `arm`; the paper tunes c and p1 for each model and task."""
-
-    CONSTRAINTS: ClassVar[Constraints] = {
-        "c": Number(above=0),
-        "p1": Number(least=0, most=100),
-        "mode": OneOf("mode of arm", lambda: MODES),
-        "seed": Number(least=0),
-    }
-
-    c: float = 0.13
-    """How far from 0 an activation counts as small, in units of the spread."""
-    p1: float = 99.5
-    """Percentile of the activations up to which new values are drawn."""
-    mode: str = "replace"
-    """`replace` (the authors' code) or `add` (their paper)."""
-    seed: int = 0
-    """Of the new values."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromptsSettings(StudySettings):
-    """Settings of the study `prompts`."""
-
-    CONSTRAINTS: ClassVar[Constraints] = {
-        "tasks": TASKS,
-        "n": Number(least=1),
-        "conditions": NotEmpty("condition"),
-        "lengths": Number(least=1),
-        "place": OneOf("place", lambda: PLACES),
-        "shots": Number(least=0),
-        "max_new_tokens": Number(least=1),
-        "temperature": Number(least=0),
-        "top_p": Number(above=0, most=1),
-        "samples": Number(least=1),
-        "metric": OneOf("text metric", text_metrics),
-        "heads": Passes(Head.parse),
-        "attention_prompts": Number(least=0),
-        "profile_prompts": Number(least=1),
-    }
-
-    tasks: tuple[str, ...] = ()
-    """Built-in names or files (GSM8K, MATH-500, your own); `word_problems` by default."""
-    data: str | None = None
-    """A task file, beside `tasks` or instead."""
-    n: int = 60
-    """Problems of each task."""
-    task_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the tasks or of their files (columns, mapping)."""
-    conditions: tuple[str, ...] = ("none", "meaningless", "meaningful")
-    """`none`, `meaningless`, `meaningful`, `arm`, names of `fillers`; `meaningless:20` for 20 copies. The others are
-    compared with `none`, or else with the first."""
-    fillers: dict[str, str] = field(default_factory=dict)
-    """Texts of your own by name; with the gap {question} a text stands around the question."""
-    lengths: tuple[int, ...] = ()
-    """Ask under each filler once for each of these numbers of copies."""
-    place: str = "between"
-    """Of the filler: `between` system prompt (and solved examples) and question, `before` everything, at the `end`."""
-    joint: str = "\n"
-    """What separates the filler from its neighbour; counts as inserted."""
-    chat: bool | None = None
-    """Use the model's chat template, solved examples as turns; by default where it has one and there are no solved
-    examples."""
-    system: str | None = None
-    """System prompt; by default none, or for GSM8K and MATH-500 a request for steps and a boxed result."""
-    shots: int | None = None
-    """Solved examples before each problem; by default 8 for word_problems, none for files in a chat, else 4."""
-    working: bool | None = None
-    """Solved examples show their working; by default those of GSM8K and MATH-500 do, word_problems' do not."""
-    template: str = "Q: {prompt}\nA:{target}"
-    """Of problem and answer in plain text."""
-    separator: str = "\n\n"
-    """Between solved examples in plain text."""
-    stop: tuple[str, ...] | None = None
-    """Texts that end an answer; by default the separator in plain text, none in a chat."""
-    max_new_tokens: int | None = None
-    """By default twice the longest solved example and 16, or 512."""
-    temperature: float = 0.0
-    """0 is greedy."""
-    top_p: float = 1.0
-    """Tokens are drawn from the likeliest ones that have this probability together."""
-    samples: int = 1
-    """Answers to each problem, each with a seed of its own; needs a temperature above 0."""
-    metric: str = "math"
-    """How answers are judged: `math`, `contains`, `exact`."""
-    heads: tuple[str, ...] = ()
-    """Heads whose profile is drawn; by default the one that the insertion moves most."""
-    attention_prompts: int = 8
-    """Problems on which attention, outputs and activations are looked at; 0 for none."""
-    profile_prompts: int = 1
-    """Profiles are those of the first problem, or the mean over so many."""
-    arm: ArmSettings = field(default_factory=ArmSettings)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        conditions(self.conditions, self.fillers, self.lengths)
-        if self.place == "end" and self.profile_prompts > 1:
-            raise HeadwiseError(
-                "with place=end every problem has its inserted tokens elsewhere, so profiles cannot be averaged by "
-                "position; use profile_prompts=1"
-            )
 
 
 @register(
@@ -148,7 +37,8 @@ class PromptsSettings(StudySettings):
     settings=PromptsSettings,
 )
 def carry_out(settings: PromptsSettings, bench: Workbench, folder: RunFolder) -> None:
-    settings = _checked(settings)
+    if settings.quick:
+        settings = settings.at_most(**QUICK)
     asked = conditions(settings.conditions, settings.fillers, settings.lengths)
     baseline = next((c.name for c in asked if c.name == "none"), asked[0].name)
     if any(c.kind == ARM for c in asked):
@@ -163,19 +53,6 @@ def carry_out(settings: PromptsSettings, bench: Workbench, folder: RunFolder) ->
     execute(folder, summaries, partial(work.summary, answers), progress=False)
     save_figures(folder, charts)
     _tell(folder)
-
-
-def _checked(settings: PromptsSettings) -> PromptsSettings:
-    """The settings as they are meant, or an error before anything is loaded."""
-    if settings.quick:
-        settings = settings.at_most(**QUICK)
-    if settings.samples > 1 and settings.temperature == 0:
-        raise HeadwiseError(
-            f"samples is {settings.samples}, but greedy decoding gives the same answer each time; set a temperature, "
-            "such as temperature=0.7"
-        )
-    text_metric(settings.metric).ready()
-    return settings
 
 
 class _Work:

@@ -2,62 +2,64 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, model_validator
+from typing_extensions import Self
 
-from headwise.constraints import Constraints, NotEmpty, Number
 from headwise.errors import HeadwiseError
 from headwise.model.model import Model
 from headwise.scores.gates.fit import FitSettings
-from headwise.studies.settings.resolve import POSITIONS, REFERENCE, TASKS, StudySettings
+from headwise.settings import Count, Several
+from headwise.studies.settings.shared import Options, Positions, ReferenceName, StudySettings, TaskNames
 from headwise.tasks import Task
 
 
-@dataclass(frozen=True, kw_only=True)
 class RolesSettings(StudySettings):
     """Settings of the study `roles`."""
 
-    CONSTRAINTS: ClassVar[Constraints] = {
-        "tasks": (NotEmpty("task"), TASKS),
-        "n": Number(least=2),
-        "held_out": Number(least=1),
-        "seeds": Number(least=1),
-        "ks": Number(least=0),
-        "reference": REFERENCE,
-        "positions": POSITIONS,
-        "random_sets": Number(least=0),
-    }
-
-    tasks: tuple[str, ...] = ("syntax", "commonsense", "math")
+    tasks: TaskNames = ("syntax", "commonsense", "math")
     """Built-in names, files, or hub:owner/name."""
-    n: int = 4000
+    n: Annotated[int, Field(ge=2)] = 4000
     """Examples per task, at most: one half to fit gates, one to test them. With few, gates learn the examples by
     heart; an update costs the same with many."""
-    held_out: int = 64
+    held_out: Count = 64
     """Of the half to test them, how many are used for curves, random sets and exact ablation, at most."""
-    seeds: int = 5
+    seeds: Count = 5
     """Fits that begin from other random gates and see the examples in another order."""
-    fit: FitSettings = field(default_factory=FitSettings)
+    fit: FitSettings = FitSettings()
     """How gates are fitted: `--set fit.updates=200`."""
-    ks: tuple[int, ...] = ()
+    ks: Several[NonNegativeInt] = ()
     """Numbers of ablated heads along the curves; 0 to 50 by default."""
-    reference: str = "zero"
+    reference: ReferenceName = "zero"
     """What a gated-out head is replaced by."""
-    positions: str = "all"
+    positions: Positions = "all"
     """Where gates act."""
-    random_sets: int = 300
+    random_sets: NonNegativeInt = 300
     """Random sets of ten heads beside which the ten most facilitating are removed; 0 leaves this check, and the
     comparison with exact ablation, out."""
-    task_options: dict[str, Any] = field(default_factory=dict)
+    task_options: Options = Field(default_factory=dict)
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns), for all tasks
     or by task: `{math: {length: short}}`."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @model_validator(mode="after")
+    def _some_heads(self) -> Self:
         if self.ks and max(self.ks) < 1:
             raise HeadwiseError(f"ks is {list(self.ks)}; expected numbers of heads, and at least one above 0")
+        return self
+
+    def options_of(self, source: str) -> Mapping[str, Any]:
+        """Of the task options those for this task: its own, or all where they are not given by task."""
+        given = self.task_options
+        if given and all(key in self.tasks and isinstance(value, Mapping) for key, value in given.items()):
+            own: Mapping[str, Any] = given.get(source, {})
+            return own
+        return given
+
+    def sources(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        yield from ((source, self.options_of(source)) for source in self.tasks)
 
 
 QUICK_FIT = FitSettings(
@@ -78,8 +80,8 @@ def quickened(settings: RolesSettings) -> RolesSettings:
     options = dict(settings.task_options)
     if "math" in settings.tasks and not options:
         options = {"math": {"length": "short"}}
-    return replace(
-        settings.at_most(n=QUICK_EXAMPLES, held_out=2 * QUICK_FIT.batch, seeds=2),
+    few = settings.at_most(n=QUICK_EXAMPLES, held_out=2 * QUICK_FIT.batch, seeds=2)
+    return few.replaced(
         fit=settings.fit if settings.fit != FitSettings() else QUICK_FIT,
         ks=settings.ks or QUICK_KS,
         random_sets=0,

@@ -10,7 +10,7 @@ many heads have a label always, ever, on average), `order` (whether the curves c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,6 @@ from headwise.studies.figures import save_figures
 from headwise.studies.roles import tables
 from headwise.studies.roles.charts import charts
 from headwise.studies.roles.settings import QUICK_PIECE, RolesSettings, few_tokens, quickened
-from headwise.studies.settings.resolve import plain
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
 from headwise.tasks.registry import TooFewExamples
@@ -114,13 +113,13 @@ def _places(settings: RolesSettings, bench: Workbench) -> dict[tuple[str, str], 
             fit, held_out = settings.fit, settings.held_out
             if settings.quick:
                 few = few_tokens(task, model)
-                fit, held_out = replace(fit, batch=min(fit.batch, few)), min(held_out, 2 * few)
+                fit, held_out = fit.replaced(batch=min(fit.batch, few)), min(held_out, 2 * few)
             chosen = {
                 "n": len(task),
                 "held_out": held_out,
                 "seed": settings.seed,
                 "seeds": settings.seeds,
-                "fit": plain(fit),
+                "fit": fit.model_dump(),
                 "reference": settings.reference,
                 "positions": settings.positions,
                 "dtype": str(model.dtype).removeprefix("torch."),
@@ -136,22 +135,13 @@ def _places(settings: RolesSettings, bench: Workbench) -> dict[tuple[str, str], 
 
 def _task(settings: RolesSettings, bench: Workbench, model: Model, source: str) -> Task:
     """So many examples as are asked for, or as there are."""
-    options = _options(settings, source)
+    options = settings.options_of(source)
     try:
         return bench.task(source, model, settings.n, settings.seed, options)
     except TooFewExamples as few:
         if not few.found:
             raise
         return bench.task(source, model, few.found, settings.seed, options)
-
-
-def _options(settings: RolesSettings, source: str) -> Mapping[str, Any]:
-    """Of the task options those for this task: its own, or all where they are not given by task."""
-    given = settings.task_options
-    if given and all(key in settings.tasks and isinstance(value, Mapping) for key, value in given.items()):
-        own: Mapping[str, Any] = given.get(source, {})
-        return own
-    return given
 
 
 def _cell(place: _Place, part: str, arrays: Mapping[str, np.ndarray] | None = None, **further: Any) -> Cell:

@@ -2,63 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.constraints import Constraints, NotEmpty, Number
 from headwise.errors import HeadwiseError
 from headwise.heads import Scores
 from headwise.progress import progress
 from headwise.runs import Cell, CellResult, RunFolder, execute
 from headwise.scores import method, score
-from headwise.scores.registry import check_method_options, versions
+from headwise.scores.registry import versions
 from headwise.studies.base import register
 from headwise.studies.figures import save_figures
 from headwise.studies.score.charts import charts
-from headwise.studies.settings.resolve import METHOD, METRIC, POSITIONS, REFERENCE, TASKS, StudySettings
+from headwise.studies.score.settings import ScoreSettings
 from headwise.studies.workbench import Workbench
 
 QUICK = 16
 """Most examples with `quick`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreSettings(StudySettings):
-    """Settings of the study `score`."""
-
-    CONSTRAINTS: ClassVar[Constraints] = {
-        "tasks": (NotEmpty("task"), TASKS),
-        "methods": (NotEmpty("method"), METHOD),
-        "n": Number(least=1),
-        "metric": METRIC,
-        "reference": REFERENCE,
-        "positions": POSITIONS,
-    }
-
-    tasks: tuple[str, ...] = ("ioi",)
-    """Built-in names, files, or hub:owner/name."""
-    methods: tuple[str, ...] = ("ablation",)
-    """Score methods (headwise list methods)."""
-    n: int = 64
-    """Examples per task."""
-    metric: str | None = None
-    """By default each task's own."""
-    reference: str = "zero"
-    """What a gated-out head is replaced by."""
-    positions: str = "all"
-    """Where gates act."""
-    task_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the task (pattern: ABB), of its prompts (shots, template, separator) or of its file (columns)."""
-    method_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the method."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_method_options(self.method_options, self.methods)
 
 
 @register("score", question="Which heads matter for this task?", settings=ScoreSettings)

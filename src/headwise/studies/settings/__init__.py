@@ -1,5 +1,5 @@
-"""Settings of studies: `resolve.py` (file, flags, defaults), `plain_yaml.py` (YAML from other people), `described.py`
-(help).
+"""Settings of studies: `shared.py` (what every study can be told, and types of fields), `resolve.py` (file, flags,
+defaults), `plain_yaml.py` (YAML from other people), `described.py` (help).
 
-May import: errors.
+May import: what a study may.
 """

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import inspect
-import textwrap
 from typing import Any, NamedTuple
+
+from headwise.settings import Settings
 
 
 class Described(NamedTuple):
@@ -18,50 +16,24 @@ class Described(NamedTuple):
     about: str
 
 
-def described(settings: type, prefix: str = "") -> list[Described]:
-    """Every setting of a settings dataclass, a study's own before those that all studies share."""
-    parents = [base for base in settings.__mro__[1:] if dataclasses.is_dataclass(base)]
-    shared = {field.name for base in parents for field in dataclasses.fields(base)}
-    said = _said(settings)
+def described(settings: type[Settings], prefix: str = "") -> list[Described]:
+    """Every setting of a class, a study's own before those that all studies share."""
+    shared = {name for base in settings.__mro__[1:] for name in getattr(base, "__pydantic_fields__", ())}
     rows: list[Described] = []
-    for field in sorted(dataclasses.fields(settings), key=lambda field: field.name in shared):
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        if dataclasses.is_dataclass(default):
-            rows += described(type(default), f"{prefix}{field.name}.")
+    for name in sorted(settings.model_fields, key=shared.__contains__):
+        field = settings.model_fields[name]
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, Settings):
+            rows += described(type(default), f"{prefix}{name}.")
         else:
-            rows.append(Described(prefix + field.name, _shown(default), said.get(field.name, "")))
+            about = " ".join((field.description or "").split())
+            rows.append(Described(prefix + name, _shown(default), about))
     return rows
-
-
-def _said(kind: type) -> dict[str, str]:
-    """The text under each field; where a subclass gives a field anew, its own text."""
-    said: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        try:
-            source = inspect.getsource(base)
-        except (OSError, TypeError):  # typed at a prompt, say
-            continue
-        (body,) = ast.parse(textwrap.dedent(source)).body
-        assert isinstance(body, ast.ClassDef)
-        for field, under in zip(body.body, [*body.body[1:], None], strict=True):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and _is_text(under):
-                said[field.target.id] = " ".join(under.value.value.split())  # type: ignore[union-attr]
-    return said
-
-
-def _is_text(node: ast.stmt | None) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
 
 
 def _shown(value: Any) -> str:
     """A default as it would be typed; a line where there is none."""
-    if value is None or value is dataclasses.MISSING or value in ((), {}, ""):
+    if value is None or value in ((), {}, ""):
         return "–"
     if isinstance(value, bool):
         return str(value).lower()

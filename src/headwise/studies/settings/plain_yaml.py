@@ -13,8 +13,8 @@ import re
 from functools import cache
 from typing import Any
 
-from headwise.constraints import LARGEST_NUMBER
 from headwise.errors import HeadwiseError
+from headwise.settings import LARGEST_NUMBER
 
 MOST_VALUES = 20_000
 """Values that a text may stand for once its aliases are written out."""

@@ -21,8 +21,8 @@ from headwise.tasks.files.mappings.registry import (
     resolve,
     seeded,
 )
-from headwise.tasks.files.readers import read_table
-from headwise.tasks.files.rows import Log, Row, Table, kind, named
+from headwise.tasks.files.readers import read_table, reader_of
+from headwise.tasks.files.rows import Log, Row, Table, kind, named, shown
 from headwise.tasks.registry import Lengths
 
 PLAIN = "fields"
@@ -121,9 +121,18 @@ def _read(source: str | Path, log: Log, records: str | None) -> Table:
         if records is not None:
             raise HeadwiseError(f"records={records!r} names a list inside a .json object; {source} has none")
         return read_hub(str(source))
+    check_readable(source)
+    return read_table(_path(source), log, records)
+
+
+def check_readable(source: str | Path) -> None:
+    """Refuse what is no file of a known format, without reading it."""
     if "\0" in str(source):
         raise HeadwiseError(f"{str(source)!r} is not a path; it holds a null character")
-    return read_table(_path(source), log, records)
+    try:
+        reader_of(_path(source), Log(str(source)))
+    except OSError as error:
+        raise HeadwiseError(f"{shown(str(source), 200)} cannot be read: {error.strerror or error}") from None
 
 
 def _path(source: str | Path) -> Path:

@@ -20,7 +20,7 @@ FILE_LIMIT = 512 * 2**20
 def read_table(path: Path, log: Log, records: str | None = None) -> Table:
     """Every row of a file, by its extension."""
     try:
-        reader = _reader(path, log)
+        reader = reader_of(path, log)
         if records is not None and reader is not _json:
             raise HeadwiseError(
                 f"records={records!r} names a list inside a .json object; {log.source} has none"
@@ -34,7 +34,7 @@ def read_table(path: Path, log: Log, records: str | None = None) -> Table:
     return table
 
 
-def _reader(path: Path, log: Log) -> Callable[[Path, Log, str | None], Table]:
+def reader_of(path: Path, log: Log) -> Callable[[Path, Log, str | None], Table]:
     if path.is_dir():
         inside = sorted(p.name for p in path.iterdir() if p.suffix.lower() in READERS)
         hint = f"give one of the files in it: {named(inside, 5)}" if inside else "give a file"

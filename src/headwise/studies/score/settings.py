@@ -1,0 +1,44 @@
+"""What the study `score` can be told."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from headwise.scores.registry import check_methods
+from headwise.settings import Count
+from headwise.studies.settings.shared import (
+    MethodNames,
+    MetricName,
+    Options,
+    Positions,
+    ReferenceName,
+    StudySettings,
+    TaskNames,
+)
+
+
+class ScoreSettings(StudySettings):
+    """Settings of the study `score`."""
+
+    tasks: TaskNames = ("ioi",)
+    """Built-in names, files, or hub:owner/name."""
+    methods: MethodNames = ("ablation",)
+    """Score methods (headwise list methods)."""
+    n: Count = 64
+    """Examples per task."""
+    metric: MetricName | None = None
+    """By default each task's own."""
+    reference: ReferenceName = "zero"
+    """What a gated-out head is replaced by."""
+    positions: Positions = "all"
+    """Where gates act."""
+    task_options: Options = Field(default_factory=dict)
+    """Options of the task (pattern: ABB), of its prompts (shots, template, separator) or of its file (columns)."""
+    method_options: Options = Field(default_factory=dict)
+    """Options of the method."""
+
+    @model_validator(mode="after")
+    def _methods_fit(self) -> Self:
+        check_methods(self.methods, self.method_options, self.metric)
+        return self

@@ -1,0 +1,83 @@
+"""What every study can be told, and the types that the settings of several studies share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from typing_extensions import Self
+
+from headwise.errors import HeadwiseError, shown
+from headwise.metrics import metrics, text_metrics
+from headwise.model.load.load import DTYPES
+from headwise.model.measure.references import POSITIONS, REFERENCES
+from headwise.scores.registry import methods
+from headwise.settings import Count, Named, Seed, Settings, Several, Text, not_empty, one_of, passes
+from headwise.tasks.opening import check_given, check_source
+
+RANKINGS = ("signed", "absolute", "hinders")
+_DEVICES = re.compile(r"cpu|mps|meta|auto|(cuda|xpu|npu|hpu|mlu|musa)(:[0-9]+)?|mps:0|cpu:0")
+
+
+def _check_device(value: str) -> None:
+    if not _DEVICES.fullmatch(value):
+        raise HeadwiseError(f"device is {shown(value)}; expected cpu, cuda, cuda:1, mps or auto")
+
+
+TaskName = Annotated[Text, passes(check_source)]
+"""A built-in task, a file, or hub:owner/name."""
+MethodName = Annotated[Text, one_of("method", methods)]
+MetricName = Annotated[Text, one_of("metric", metrics)]
+TextMetricName = Annotated[Text, one_of("text metric", text_metrics)]
+ReferenceName = Annotated[Text, one_of("reference", lambda: REFERENCES)]
+Positions = Annotated[Text, one_of("positions", lambda: POSITIONS)]
+ModelNames = Annotated[Several[Text], not_empty("model")]
+TaskNames = Annotated[Several[TaskName], not_empty("task")]
+MethodNames = Annotated[Several[MethodName], not_empty("method")]
+Options = Named[Any]
+
+
+class StudySettings(Settings):
+    """What every study can be told; a study adds fields of its own, and may give these other defaults."""
+
+    models: ModelNames = ("smollm2",)
+    """Bundled aliases, hub ids, folders or GGUF files; several are shown side by side."""
+    seed: Seed = 0
+    """Of everything random."""
+    quick: bool = False
+    """Smaller numbers everywhere: at most three minutes on two cores with the bundled model."""
+    device: Annotated[Text, passes(_check_device)] | None = None
+    """cpu, cuda, cuda:1, mps; by default an accelerator if there is one."""
+    dtype: Annotated[Text, one_of("dtype", lambda: DTYPES)] | None = None
+    """float32, bfloat16, float16, float64; by default float32 on a CPU, else bfloat16."""
+    batch_tokens: Count | None = None
+    """Most tokens in one forward pass."""
+    compile: bool = False
+    """On an accelerator: fuse small operations with torch.compile, which pays for large models and long runs."""
+    truncate: bool = False
+    """Cut prompts that are longer than a model was made for from the left; by default they are refused."""
+    revision: Text | None = None
+    """Of models from the hub: a branch, a tag or a commit."""
+    trust_remote_code: bool = False
+    """Run code from the models' repositories."""
+
+    def at_most(self, **most: int) -> Self:
+        """The same with none of these numbers larger than said; one that was not given becomes it. For `quick`."""
+        given = {name: getattr(self, name) for name in most}
+        return self.replaced(
+            **{name: most[name] if one is None else min(one, most[name]) for name, one in given.items()}
+        )
+
+    def sources(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Every task that the study will open, with its options."""
+        named = (*getattr(self, "tasks", ()), getattr(self, "data", None))
+        yield from ((one, getattr(self, "task_options", {})) for one in named if one is not None)
+
+    def before_run(self) -> None:
+        """Refuse what can be known to end a run before a model is loaded for it, or a folder made.
+
+        Beside what each setting must be: whether files are there, and packages, and whether enough was given.
+        """
+        for source, options in self.sources():
+            check_given(source, options)

@@ -1,0 +1,136 @@
+"""What can be known to be wrong is said before a model is loaded and before a folder is made."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+import headwise as hw
+from headwise.cli import app
+from headwise.errors import HeadwiseError
+
+PAIRS = {"a": {"keep": "ioi", "lose": "docstring"}, "b": {"keep": "ioi", "lose": "greater_than"}}
+
+
+def refused(study, tmp_path, settings, said):
+    """The model does not exist, and nothing is said about it: it was not looked for."""
+    with pytest.raises(HeadwiseError) as caught:
+        hw.run(study, tmp_path / "runs" / "run", **{"models": ["no-such-model"], **settings})
+    assert said in str(caught.value)
+    assert "no-such-model" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("study", ["score", "functions", "roles", "circuits", "masking", "prompts"])
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("iio", "unknown task 'iio'; did you mean 'ioi'"),
+        ("nope.jsonl", "there is no file nope.jsonl"),
+        ("~/nope.jsonl", "there is no file ~/nope.jsonl"),
+        ("/", "is a folder, expected a file"),
+    ],
+)
+def test_a_misspelt_task_leaves_no_folder(study, task, said, tmp_path):
+    refused(study, tmp_path, {"tasks": task}, said)
+    if study in ("functions", "masking", "prompts"):
+        refused(study, tmp_path, {"data": task}, said)
+
+
+def test_a_file_of_an_unknown_format_leaves_no_folder(tmp_path):
+    (tmp_path / "task.doc").write_text("x")
+    refused("score", tmp_path, {"tasks": str(tmp_path / "task.doc")}, "no known data format")
+
+
+EARLY = {"precision": 0.1, "top": 3}
+
+
+@pytest.mark.parametrize(
+    ("study", "settings", "said"),
+    [
+        ("score", {"method_options": EARLY}, "two questions"),
+        ("score", {"method_options": {"confidence": 0.9}}, "say how precision or top is meant"),
+        ("score", {"method_options": {"top": 3}, "metric": "accuracy"}, "takes few values"),
+        ("score", {"methods": "attribution", "metric": "kl"}, "reads the gradient at full gates"),
+        ("circuits", {"orders": "ablation", "method_options": EARLY}, "two questions"),
+        ("circuits", {"orders": "attribution", "metric": "kl"}, "reads the gradient at full gates"),
+        ("masking", {"method": "ablation", "method_options": EARLY}, "two questions"),
+        ("masking", {"metric": "kl"}, "reads the gradient at full gates"),
+        ("masking", {"limit": 3}, "limit cuts a file, and none is given"),
+        ("functions", {"limit": 3}, "limit cuts a file, and none is given"),
+        ("prompts", {"samples": 3}, "greedy decoding gives the same answer each time"),
+        ("contrast", {}, "give at least two"),
+        ("contrast", {"pairs": PAIRS, "held_out": "c"}, "unknown held-out pair 'c'"),
+        ("contrast", {"pairs": PAIRS, "held_out": ["a", "b"]}, "every pair is held out"),
+        ("contrast", {"pairs": PAIRS | {"c": {"keep": "no.csv", "lose": "ioi"}}}, "there is no file no.csv"),
+        ("contrast", {"pairs": PAIRS | {"c": {"keep": "ioi"}}}, "setting 'pairs.c.lose' is missing"),
+        ("circuits", {"pairs": [{"dense": "no-such", "tasks": "no.csv"}], "models": ()}, "no file no.csv"),
+        (
+            "score",
+            {"tasks": "ioi", "task_options": {"pattern": "ABC"}},
+            "unknown pattern of task 'ioi' 'ABC'",
+        ),
+        ("score", {"tasks": "ioi", "task_options": {"patern": "ABB"}}, "did you mean 'pattern'"),
+        ("roles", {"tasks": "math", "task_options": {"math": {"length": "tiny"}}}, "unknown length of task"),
+        ("score", {"tasks": "ioi", "task_options": {"seed": 3}}, "'seed' is no option of a task"),
+    ],
+)
+def test_contradictions_are_found_before_a_model_is_loaded(study, settings, said, tmp_path):
+    refused(study, tmp_path, settings, said)
+
+
+def test_options_that_are_right_come_as_far_as_the_model(tmp_path):
+    rows = [{"prompt": "a", "target": " b"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for study, settings in (
+        ("score", {"tasks": ["ioi", str(tmp_path / "rows.jsonl")], "method_options": {"top": 3}}),
+        ("score", {"tasks": "ioi", "task_options": {"shots": 2, "template": "{prompt}", "pattern": "ABB"}}),
+        ("roles", {"tasks": "math", "task_options": {"math": {"length": "short"}}}),
+        ("contrast", {"pairs": PAIRS}),
+        ("functions", {"data": str(tmp_path / "rows.jsonl"), "limit": 3}),
+        ("prompts", {"samples": 3, "quick": True}),
+    ):
+        with pytest.raises(HeadwiseError, match="no-such-model"):
+            hw.run(study, tmp_path / "run", models="no-such-model", **settings)
+
+
+@pytest.mark.parametrize(
+    ("task", "flags", "said"),
+    [
+        ("iio", [], "unknown task 'iio'"),
+        ("ioi", ["--precision", "0.1", "--top", "3"], "precision (0.1) and top (3) are two questions"),
+        ("ioi", ["--confidence", "0.9"], "say how precision or top is meant"),
+        ("ioi", ["--precision", "0.1", "--metric", "accuracy"], "takes few values"),
+    ],
+)
+def test_the_command_line_ends_with_one_sentence_and_no_folder(
+    task, flags, said, tmp_path, monkeypatch, capsys
+):
+    out = tmp_path / "runs" / "run"
+    monkeypatch.setattr(sys, "argv", ["headwise", "score", "no-such-model", task, "--out", str(out), *flags])
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert ended.value.code == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_typed_flags_reach_the_settings_as_values(tmp_path, monkeypatch):
+    """As text, 1e-07 and a name such as 1e5 would be read again, and might come out as something else."""
+    given = {}
+
+    def carry_out(study, out, file, **settings):
+        given.update(settings)
+        raise HeadwiseError("far enough")
+
+    monkeypatch.setattr("headwise.studies.base.run", carry_out)
+    flags = ["--precision", "1e-07", "--confidence", "0.9", "-n", "5", "--metric", "1e5", "--seed", "3"]
+    more = ["--set", "method_options.population=true", "--set", "n=7"]
+    monkeypatch.setattr(sys, "argv", ["headwise", "score", "m", "010", *flags, *more])
+    with pytest.raises(SystemExit):
+        app.main()
+    assert given["method_options"] == {"precision": 1e-07, "confidence": 0.9, "population": True}
+    assert (given["tasks"], given["metric"], given["seed"]) == (["010"], "1e5", 3)
+    assert given["n"] == 7  # what --set says wins, as it always did
