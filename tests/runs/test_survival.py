@@ -67,7 +67,7 @@ STOPPED = """
 import sys, typer
 sys.argv = ["headwise", "run", "toy"]
 sys.path.insert(0, sys.argv.pop() and {here!r})
-from headwise.cli.app import _resumable
+from headwise.cli.running import resumable
 import runs.toy_study as toy, time
 from headwise.runs import CellResult
 def slowly(cell):
@@ -77,7 +77,7 @@ def slowly(cell):
 app = typer.Typer(pretty_exceptions_enable=False)
 @app.command()
 def main():
-    with _resumable():
+    with resumable():
         toy.run(__import__("pathlib").Path({out!r}), 40, slowly)
 sys.argv = ["headwise", "--flag"]
 app([])
@@ -128,7 +128,7 @@ def slow_close(self):
 store.CellStore.close = slow_close
 @cli.app.command("toy")
 def command():
-    with cli._resumable():
+    with cli.resumable():
         toy.run(Path({out!r}), 40, slowly)
 sys.argv = ["headwise", "toy"]
 cli.main()
