@@ -89,10 +89,10 @@ def _cells(weights: np.ndarray, scale: Scale) -> Cells:
 
 
 def _scale(top: float, largest: float, whose: str = "") -> Scale:
+    """Ends at `top`; of several scales the label says `whose`, and must not be longer than the bar."""
     beyond = largest > top
-    return Scale(
-        "viridis", 0, top or 1.0, f"Attention{whose}{' (first key beyond)' if beyond else ''}", above=beyond
-    )
+    label = f"Attention{whose}" if whose else f"Attention{' (first key beyond)' if beyond else ''}"
+    return Scale("viridis", 0, top or 1.0, label, above=beyond)
 
 
 def _tokens(tokens: Sequence[str], label: str, size: float, turned: bool = False) -> Axis:
