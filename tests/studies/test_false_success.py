@@ -130,7 +130,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 sys.argv = ["headwise", "run", "score", "--out", {out!r}]
-import headwise as hw, headwise.studies, headwise.cli.app
+import headwise as hw, headwise.studies.base, headwise.cli.app
 from headwise.model.verify.tiny import tiny_model
 from headwise.studies.workbench import Workbench
 from helpers import make_word_tokenizer
@@ -140,7 +140,7 @@ bench.add(hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=toke
 plain = hw.run
 def run(*given, **named):
     return plain(*given, **named, workbench=bench, models=["tiny"], tasks=[{data!r}], methods=["random"], n=2)
-headwise.studies.run = run
+headwise.studies.base.run = run
 headwise.cli.app.main()
 """
 
