@@ -60,8 +60,8 @@ def kept_heads(table: pd.DataFrame, name: str = "") -> Chart:
         "but the first.",
         size=(side * columns + 1.6, (side + 0.55) * len(models) + 0.5),
         columns=columns,
-        least=300,
-        height=320,
+        least=240,
+        height=300,
     )
 
 
