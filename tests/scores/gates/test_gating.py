@@ -373,7 +373,7 @@ def test_planted_heads_of_the_bundled_model_are_told_apart(smollm2):
     effects = Engine(model, task, metric("mean_logprob")).measure(single_gates(noisy, model.shape)).effects
     assert (effects.mean(axis=1) < -2).all()  # nats that each costs: noise need not do harm, this does
     settings = FitSettings(
-        updates=20, first_updates=15, batch=8, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None
+        updates=30, first_updates=15, batch=8, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None
     )
     likelihood = GateLikelihood(model, task, batch_tokens=192)
     free = one_fit(likelihood, "free", seeds, settings)
