@@ -104,6 +104,9 @@ class Method:
     """What its own options are, where that is more than the parameters of `run` say."""
     version: int = 1
     """Of its formula: raised when its numbers change, so that cells of an earlier version are computed again."""
+    per_label: Callable[..., dict[str, Scores]] | None = None
+    """Of a method that tells labels apart and takes an option `label`: from a model, examples of all labels, `seed`,
+    `advance` and its other options to the map of every label."""
 
     @cached_property
     def settings(self) -> type[Settings]:
@@ -137,11 +140,12 @@ def register(
     steps: Callable[[Model, Task], int] = lambda model, task: len(task),
     options: type[Settings] | None = None,
     version: int = 1,
+    per_label: Callable[..., dict[str, Scores]] | None = None,
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
     """Make a method known under `name`; `options` where the parameters of the function do not say all of them."""
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        METHODS.add(name, Method(name, about, run, signed, first_order, steps, options, version))
+        METHODS.add(name, Method(name, about, run, signed, first_order, steps, options, version, per_label))
         return run
 
     return add
