@@ -161,6 +161,12 @@ def method(name: str) -> Method:
     return METHODS.get(name)
 
 
+def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the given options those that this method takes."""
+    known = method(name).options
+    return {option: value for option, value in given.items() if option in known}
+
+
 def versions(name: str, task: Task) -> dict[str, str]:
     """For the fingerprints of a cell: what its numbers depend on beside model, task and settings.
 
@@ -186,8 +192,8 @@ def check_methods(chosen: Sequence[str], options: Mapping[str, Any], metric: str
                 f"leave {option} out"
             )
         raise unknown("option of the methods", option, {name for takes in known.values() for name in takes})
-    for name, takes in known.items():
-        own = {option: value for option, value in options.items() if option in takes}
+    for name in known:
+        own = own_options(name, options)
         method(name).settings(**own)
         if metric is not None:
             check_metric(method(name), metric_named(metric), own)

@@ -12,9 +12,10 @@ from headwise.errors import HeadwiseError
 from headwise.model.model import Model
 from headwise.progress import Advance, progress
 from headwise.runs import Cell, RunFolder, read_cells
+from headwise.studies.settings.shared import StudySettings
 from headwise.studies.workbench import Workbench
 
-S = TypeVar("S")
+S = TypeVar("S", bound=StudySettings)
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -41,7 +42,7 @@ class Context(Generic[S]):
 
     def shown(self, model: str) -> str:
         """What a model is called in the tables."""
-        return self.bench.shown(self.settings.models)[model]  # type: ignore[attr-defined]
+        return self.bench.shown(self.settings.models)[model]
 
     def cell(
         self,

@@ -15,7 +15,7 @@ from headwise.heads import Order, Scores
 from headwise.model.attention.attention import attention
 from headwise.runs import Cell, CellResult
 from headwise.scores import method, score
-from headwise.scores.registry import versions
+from headwise.scores.registry import own_options, versions
 from headwise.studies.circuits.settings import ROLES, CircuitsSettings
 from headwise.studies.circuits.tables import (
     attention_rows,
@@ -110,13 +110,8 @@ def order_cells(context: Context[CircuitsSettings]) -> Iterator[Cell]:
         here = context.once(place, model, task)
         prints = {"model": context.model(model).fingerprint, "task": here.found.fingerprint}
         for name in context.settings.orders:
-            about = here.about | {"options": _options(context.settings, name)}
+            about = here.about | {"options": own_options(name, context.settings.method_options)}
             yield context.cell("order", model, task, name, about, prints | versions(name, here.found))
-
-
-def _options(settings: CircuitsSettings, name: str) -> dict[str, Any]:
-    known = method(name).options
-    return {option: value for option, value in settings.method_options.items() if option in known}
 
 
 def rank(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
@@ -131,7 +126,7 @@ def rank(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
             reference=here.reference,
             seed=s.seed,
             advance=advance,
-            **_options(s, cell.part),
+            **own_options(cell.part, s.method_options),
         )
     numbers = _row_numbers(scores, here.found_numbers)
     without = int(np.isnan(scores.values[model.exists]).sum())

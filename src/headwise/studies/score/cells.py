@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.runs import Cell, CellResult
 from headwise.scores import method, score
-from headwise.scores.registry import versions
+from headwise.scores.registry import own_options, versions
 from headwise.studies.context import Context
 from headwise.studies.score.settings import ScoreSettings
 from headwise.studies.score.tables import example_table
@@ -52,16 +51,10 @@ def _cell(context: Context[ScoreSettings], model: str, task: str, name: str) -> 
         "reference": s.reference,
         "positions": s.positions,
         "dtype": str(loaded.dtype).removeprefix("torch."),
-        "options": _options(s, name),
+        "options": own_options(name, s.method_options),
     }
     prints = {"model": loaded.fingerprint, "task": examples.fingerprint} | versions(name, examples)
     return context.cell("score", model, task, name, about, prints)
-
-
-def _options(settings: ScoreSettings, name: str) -> dict[str, Any]:
-    """Of the method options those that this method takes."""
-    known = method(name).options
-    return {option: value for option, value in settings.method_options.items() if option in known}
 
 
 def score_heads(context: Context[ScoreSettings], cell: Cell) -> CellResult:
@@ -76,7 +69,7 @@ def score_heads(context: Context[ScoreSettings], cell: Cell) -> CellResult:
             positions=s.positions,
             seed=s.seed,
             advance=advance,
-            **_options(s, cell.part),
+            **own_options(cell.part, s.method_options),
         )
     return CellResult(
         {"scores": scores.table(s.seed), "examples": example_table(scores)}, dict(scores.details)
