@@ -57,8 +57,8 @@ def child(arguments: list[str], notes: Path, said: Path) -> None:
 
         return original(self, cells, begin)
 
-    def opened(self: RunFolder) -> None:
-        begin_run(self)
+    def opened(self: RunFolder, **how: Any) -> None:
+        begin_run(self, **how)
         os.write(noting, f"{OPENED}\n".encode())
 
     LocalExecutor.run = noted  # type: ignore[method-assign]

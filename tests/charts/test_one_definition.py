@@ -317,7 +317,9 @@ def test_words_are_the_same(chart):
     entries = {plain(text.get_text()) for legend in legends for text in legend.get_texts()}
     assert entries == {word(t["name"]) for p in page["panels"] for t in p["traces"] if t.get("showlegend")}
     bars = {
-        plain(one.get_ylabel() or one.get_xlabel()) for one in picture.axes if one.get_label() == "<colorbar>"
+        plain(one.get_ylabel() or one.get_xlabel()).replace("\n", " ")
+        for one in picture.axes
+        if one.get_label() == "<colorbar>"
     }
     titles = [t["colorbar"]["title"]["text"] for p in page["panels"] for t in p["traces"] if "colorbar" in t]
     assert bars == {word(title).replace("\n", " ") for title in titles}

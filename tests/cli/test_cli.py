@@ -304,12 +304,12 @@ def test_an_output_that_is_closed_or_full_is_no_traceback(arguments, code, said)
 
 
 def test_an_error_of_another_library_ends_in_a_sentence_of_ours(monkeypatch, here):
-    import headwise.cli.listing
+    import headwise.cli.list
 
     def broken(*_, **__):
         raise ValueError("first line\n\nlook at the above report!")
 
-    monkeypatch.setattr(headwise.cli.listing, "show", broken)
+    monkeypatch.setattr(headwise.cli.list, "show", broken)
     done = here("list", "tasks")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
@@ -317,13 +317,13 @@ def test_an_error_of_another_library_ends_in_a_sentence_of_ours(monkeypatch, her
 
 
 def test_a_message_of_several_lines_is_shown_as_one(monkeypatch, here):
-    import headwise.cli.listing
+    import headwise.cli.list
     from headwise.errors import HeadwiseError
 
     def broken(*_, **__):
         raise HeadwiseError("the table cannot be read: Invalid:\n  magic bytes\n  not found; write it again")
 
-    monkeypatch.setattr(headwise.cli.listing, "show", broken)
+    monkeypatch.setattr(headwise.cli.list, "show", broken)
     done = here("list", "tasks")
     assert done.returncode == 2
     assert done.stderr == (
@@ -365,15 +365,14 @@ def test_the_demo_leaves_out_the_sparse_companion_where_it_is_not_installed_and_
 
     asked, told = {}, []
     known = {"smollm2-sparse": None} if found else {}
-    monkeypatch.setattr(demo, "companions", lambda: known)
+    monkeypatch.setattr("headwise.model.load.companions.companions", lambda: known)
     monkeypatch.setattr(
-        demo,
-        "run",
+        "headwise.studies.base.run",
         lambda name, out, **options: asked.setdefault(name, options) and SimpleNamespace(path=out),
     )
-    monkeypatch.setattr(demo, "write_report", lambda folders, page: page)
-    monkeypatch.setattr(demo, "findings", lambda folders: [])
-    demo.demo(tmp_path, tell=told.append)
+    monkeypatch.setattr("headwise.report.write_report", lambda folders, page: page)
+    monkeypatch.setattr("headwise.report.findings", lambda folders: [])
+    demo.run_demo(tmp_path, tell=told.append)
     assert asked["circuits"]["models"] == ["smollm2", *known]
     assert ("smollm2-sparse" in asked["circuits"]["command"]) == found
     assert all(options["models"] == ["smollm2"] for name, options in asked.items() if name != "circuits")

@@ -67,7 +67,7 @@ STOPPED = """
 import sys, typer
 sys.argv = ["headwise", "run", "toy"]
 sys.path.insert(0, sys.argv.pop() and {here!r})
-from headwise.cli.app import _resumable
+from headwise.cli.running import resumable
 import runs.toy_study as toy, time
 from headwise.runs import CellResult
 def slowly(cell):
@@ -77,7 +77,7 @@ def slowly(cell):
 app = typer.Typer(pretty_exceptions_enable=False)
 @app.command()
 def main():
-    with _resumable():
+    with resumable():
         toy.run(__import__("pathlib").Path({out!r}), 40, slowly)
 sys.argv = ["headwise", "--flag"]
 app([])
@@ -115,8 +115,9 @@ import sys, time
 sys.path.insert(0, {here!r})
 import runs.toy_study as toy
 from pathlib import Path
-from headwise import cli
-from headwise.runs import store
+from headwise.cli import app as cli
+from headwise.cli.running import resumable
+from headwise.runs.store import store
 def slowly(cell):
     print(cell.part, flush=True)
     time.sleep(0.2)
@@ -128,7 +129,7 @@ def slow_close(self):
 store.CellStore.close = slow_close
 @cli.app.command("toy")
 def command():
-    with cli._resumable():
+    with resumable():
         toy.run(Path({out!r}), 40, slowly)
 sys.argv = ["headwise", "toy"]
 cli.main()
@@ -158,7 +159,7 @@ def test_six_fast_ctrl_c_leave_a_true_status_and_no_traceback(tmp_path):
 
 
 def test_ctrl_c_while_a_run_is_closed_waits_until_its_status_is_written(tmp_path, monkeypatch):
-    import headwise.runs.folder as module
+    import headwise.runs.folder.folder as module
 
     write = module.write_json
 
@@ -339,7 +340,7 @@ def test_the_second_command_on_a_run_folder_says_so_and_exits_with_2(tmp_path):
         assert holder.stdout.readline().startswith("part")
         code = (
             "import sys\n"
-            "from headwise import cli\n"
+            "from headwise.cli import app as cli\n"
             "from headwise.runs import RunFolder\n"
             "cli.app = lambda: RunFolder(sys.argv[1], study='toy')\n"
             "cli.main()\n"

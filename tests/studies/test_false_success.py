@@ -68,10 +68,8 @@ def test_a_disk_that_is_full_at_the_end_is_a_failure_and_the_cells_are_kept(
 
 
 def test_the_command_line_names_no_report_that_was_not_written(tmp_path, monkeypatch, capsys):
-    import headwise.studies
-
     said = SimpleNamespace(notices=["no report was written: the tables are odd"], report=None)
-    monkeypatch.setattr(headwise.studies, "run", lambda *_, **__: said)
+    monkeypatch.setattr("headwise.studies.base.run", lambda *_, **__: said)
     monkeypatch.setattr(sys, "argv", ["headwise", "run", "score", "--out", "r"])
     with pytest.raises(SystemExit):
         main()
@@ -132,7 +130,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 sys.argv = ["headwise", "run", "score", "--out", {out!r}]
-import headwise as hw, headwise.studies, headwise.cli.app
+import headwise as hw, headwise.studies.base, headwise.cli.app
 from headwise.model.verify.tiny import tiny_model
 from headwise.studies.workbench import Workbench
 from helpers import make_word_tokenizer
@@ -142,7 +140,7 @@ bench.add(hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=toke
 plain = hw.run
 def run(*given, **named):
     return plain(*given, **named, workbench=bench, models=["tiny"], tasks=[{data!r}], methods=["random"], n=2)
-headwise.studies.run = run
+headwise.studies.base.run = run
 headwise.cli.app.main()
 """
 

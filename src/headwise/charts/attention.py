@@ -60,8 +60,8 @@ def kept_heads(table: pd.DataFrame, name: str = "") -> Chart:
         "but the first.",
         size=(side * columns + 1.6, (side + 0.55) * len(models) + 0.5),
         columns=columns,
-        least=300,
-        height=320,
+        least=240,
+        height=300,
     )
 
 
@@ -89,10 +89,10 @@ def _cells(weights: np.ndarray, scale: Scale) -> Cells:
 
 
 def _scale(top: float, largest: float, whose: str = "") -> Scale:
+    """Ends at `top`; of several scales the label says `whose`, and must not be longer than the bar."""
     beyond = largest > top
-    return Scale(
-        "viridis", 0, top or 1.0, f"Attention{whose}{' (first key beyond)' if beyond else ''}", above=beyond
-    )
+    label = f"Attention{whose}" if whose else f"Attention{' (first key beyond)' if beyond else ''}"
+    return Scale("viridis", 0, top or 1.0, label, above=beyond)
 
 
 def _tokens(tokens: Sequence[str], label: str, size: float, turned: bool = False) -> Axis:

@@ -42,6 +42,7 @@ def page_chart(chart: Chart) -> dict[str, Any]:
     bars: list[Scale] = []
     panels = [_panel(panel, number, seen, bars) for number, panel in enumerate(chart.shown)]
     long = max([len(_longest(panel.y)) for panel in chart.shown], default=0)
+    more = max([panel.y.label.count("\n") for panel in chart.shown], default=0)
     deep = max([len(_longest(panel.x)) for panel in chart.shown if panel.x.angle], default=0)
     return {
         "title": chart.title,
@@ -49,7 +50,7 @@ def page_chart(chart: Chart) -> dict[str, Any]:
         "columns": chart.page_columns or chart.columns,
         "least": chart.least,
         "height": chart.height,
-        "gap": int(min(190, max(62, 34 + 6.3 * long))),
+        "gap": int(min(190, max(62, 34 + 6.3 * long))) + 14 * more,
         "below": int(min(150, max(52, 46 + 5.6 * deep))),
         "bars": len(bars),
     }

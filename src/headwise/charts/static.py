@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -291,7 +292,8 @@ def _colour_bars(drawn: Any, chart: Chart, axes: Any) -> None:
         if scale.ticks:
             bar.set_ticks(list(scale.ticks), labels=list(scale.names) or None)
         bar.outline.set_visible(False)
-        bar.set_label(_plain(scale.label))
+        letters = int(8 * chart.size[1]) if chart.bar == "right" else 60  # as many as fit along the bar
+        bar.set_label(_plain("\n".join(wrap(scale.label, letters))))
 
 
 def _legends(drawn: Any, chart: Chart, axes: Any, twins: dict[int, Any], side: str) -> None:

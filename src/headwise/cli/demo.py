@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from headwise.model.load.companions import companions
-from headwise.report import findings, write_report
-from headwise.studies.base import run
-from headwise.studies.workbench import Workbench
+import typer
+
+from headwise.cli.check import check
+from headwise.cli.root import app
+from headwise.cli.running import resumable
 
 # Chosen by measuring, so that each takes 60 to 90 seconds on two cores: large enough to show what a study says,
 # too small for its bands to be narrow.
@@ -24,8 +25,22 @@ SHOWN = 3
 """Findings on the terminal."""
 
 
-def demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = print) -> Path:
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="the folder of its runs")] = Path("demo")) -> None:
+    """A few minutes with the bundled model: all five studies, small, and one report."""
+    check("smollm2")
+    with resumable():
+        page = run_demo(out, tell=typer.echo)
+    typer.echo(f"{page}: open it in a browser")
+
+
+def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = print) -> Path:
     """Carry out the studies into `out`, or go on where an earlier call stopped; returns the report's path."""
+    from headwise.model.load.companions import companions
+    from headwise.report import findings, write_report
+    from headwise.studies.base import run
+    from headwise.studies.workbench import Workbench
+
     bench = Workbench(progress=progress)
     folders = []
     for number, (name, settings) in enumerate(STUDIES.items(), start=1):

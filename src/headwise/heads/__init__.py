@@ -1,10 +1,10 @@
 """Heads, scores on heads, orders, gates over heads, and the controls they are compared with.
 
-Begin with `heads.py`; `controls.py` draws random and layer-matched heads, `heads_file.py` reads a list of heads or a
-score table. Nothing here knows what a model is. May import: errors, files, stats, charts.
+Begin with `scores.py`; `controls.py` draws random and layer-matched heads, `heads_file.py` reads a list of heads or
+a score table. Nothing here knows what a model is. May import: errors, files, stats, charts.
 """
 
-from headwise.heads.heads import (
+from headwise.heads.scores import (
     Head,
     Order,
     Scores,

@@ -25,7 +25,7 @@ from headwise.model.sites.reach import Reach
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text
 from headwise.model.verify.capabilities import Capabilities
-from headwise.model.verify.proof import Proof
+from headwise.model.verify.identities import Proof
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -1,4 +1,7 @@
-"""One self-contained HTML page over one or more runs, from their tables alone."""
+"""One self-contained HTML page over one or more runs, from their tables alone: begin with `page.py`.
+
+Sees no model and no study's code: charts and sentences are found by name. May import: errors, files, charts, runs.
+"""
 
 from headwise.report.page import findings, write_report
 

@@ -1,4 +1,8 @@
-"""Ways to give every head a number, one file per method."""
+"""Score methods, one file each: begin with `registry.py`, then `ablation.py`.
+
+`gates/`, `adaptive/` and `probe/` are methods of several files; `compare.py` compares scores. May import: errors,
+registry, stats, charts, heads, tasks, model, metrics.
+"""
 
 from headwise.scores.registry import Method, Setup, method, methods, register, score
 

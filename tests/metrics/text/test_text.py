@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from headwise.cli import listing
+from headwise.cli import list as listing
 from headwise.errors import HeadwiseError
 from headwise.metrics import metrics, text_metric, text_metrics
 from headwise.metrics.text.normal import words

@@ -285,7 +285,7 @@ def test_an_alias_whose_package_is_not_installed_says_what_to_install(monkeypatc
 
 
 def test_an_alias_loads_the_folder_of_its_name_and_is_listed(installed, capsys):
-    from headwise.cli import listing
+    from headwise.cli import list as listing
 
     model = hw.load("smollm2-sparse", device="cpu")
     assert model.name == "smollm2-sparse"

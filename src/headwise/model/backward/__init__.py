@@ -1,4 +1,6 @@
-"""What makes a backward pass small: packed rows (`packing.py`), attention per row (`row_attention.py`),
-recomputation (`remembered.py`), log p in parts (`target_logprobs.py`). Begin with `packing.py`.
-May import: errors, `model.tokens`, `model.sites`, `model.forward`.
+"""What makes a backward pass small: rows packed into one sequence (`packing.py`), attention row by row
+(`row_attention.py`), activation checkpointing (`recompute.py`), log p in parts of the vocabulary
+(`target_logprobs.py`).
+
+Begin with `packing.py`. May import: errors, `model.tokens`, `model.sites`, `model.forward`.
 """

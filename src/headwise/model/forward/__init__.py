@@ -1,6 +1,7 @@
-"""One forward pass under gates, and what it leaves out.
+"""One forward pass: begin with `run.py` (`Pass` and `run`, what is changed in a model and in which order).
 
-`gating.py` is the formula; `prefix.py` enters the decoder midway and shares rows, `unembed.py` computes logits at
-chosen positions, `schedule.py` decides what runs together, `memory.py` what happens when it does not fit;
-`products.py`, `fused.py` and `replay.py` make the same pass faster. May import: errors, `model.sites`.
+`gate.py` is where a head's gate is applied; `blocks.py` enters the decoder midway, shares rows and leaves early;
+`schedule.py` decides what runs together; `out_of_memory.py` does work in halves where it does not fit; `decode.py`
+is a batch that grows by one token per step, with its KV cache. `frozen.py`, `onednn.py`, `compiled.py` and
+`cuda_graph.py` make the same pass faster. May import: errors, `model.sites`.
 """

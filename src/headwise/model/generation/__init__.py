@@ -1,4 +1,4 @@
-"""Generation with ablated heads: begin with `generate.py`; `decode.py` is one growing batch with its KV cache.
+"""Generation with ablated heads: begin with `generate.py`; `prompts.py` (chat templates, token ids), `sampling.py`.
 
 May import: errors, heads, `model.tokens`, `model.forward`, `model.measure.references`.
 """

@@ -1,5 +1,6 @@
-"""Proof that the heads of a model are reached: begin with `proof.py`, what `headwise check` proves.
+"""What is verified when a model is loaded: begin with `identities.py`, what `headwise check` proves.
 
-`shortcuts.py` proves what a pass may leave out; `families.py` has tried every family of transformers, on the tiny
-random models of `tiny.py`. May import: errors, progress, `model.sites`, `model.forward`.
+`shortcuts.py` and `decoding.py` prove what a pass and a generation may leave out or share; `capabilities.py` holds
+all of it for one model. `families.py` has tried every family of transformers, on the tiny random models of
+`tiny.py`. May import: errors, progress, `model.sites`, `model.forward`, `model.backward`.
 """

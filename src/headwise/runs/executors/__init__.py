@@ -1,4 +1,5 @@
-"""What computes cells: `execute.py` in this process, `ray_executor.py` in many. A killed run resumes in `execute.py`.
+"""What computes cells. `resume.py` computes those that are not finished yet and writes the tables: this is how a killed
+run goes on. `ray_executor.py` computes them in many processes.
 
 May import: errors, files, progress, the rest of `runs`.
 """

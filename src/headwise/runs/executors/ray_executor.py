@@ -23,9 +23,9 @@ from typing import Any
 from headwise.errors import HeadwiseError
 from headwise.progress import progress
 from headwise.runs.executor import Compute, Finished
-from headwise.runs.executors.execute import LocalExecutor
 from headwise.runs.executors.ray_plan import Plan, plan
 from headwise.runs.executors.ray_worker import Here, Worker
+from headwise.runs.executors.resume import LocalExecutor
 from headwise.runs.folder.info import versions
 from headwise.runs.stopping import handlers_kept
 from headwise.runs.store.cells import Cell

@@ -1,1 +1,3 @@
-"""Finished cells and tables: begin with `store.py`, the resume point. May import: errors, files."""
+"""Finished cells: begin with `store.py` (cells.sqlite, a transaction per cell). `salvage.py` saves what a damaged file
+still holds. May import: errors, files.
+"""

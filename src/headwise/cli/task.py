@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from headwise.tasks import Example, Task, task
-from headwise.tasks.opening import check_options
+import typer
+
+from headwise.cli.root import Device, Dtype, Truncate, app
+
+if TYPE_CHECKING:
+    from headwise.tasks import Example, Task
 
 ACCURACY_EXAMPLES = 50
+
+
+@app.command("task")
+def task_(
+    name: Annotated[str, typer.Argument(help="a built-in task, a file, or hub:owner/name")],
+    show: Annotated[int, typer.Option(help="examples to print", min=0)] = 3,
+    model: Annotated[str | None, typer.Option(help="show its tokens and its accuracy on 50 examples")] = None,
+    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    option: Annotated[
+        list[str] | None, typer.Option("--set", help="an option of the task, as key=value")
+    ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    truncate: Truncate = False,
+) -> None:
+    """Show what a task asks and, with --model, how well a model does."""
+    from headwise.studies.settings.resolve import assignments
+
+    how = {"device": device, "dtype": dtype, "truncate": truncate}
+    typer.echo(show_task(name, show, model, seed, assignments(option or []), how))
 
 
 def show_task(
     source: str, show: int, model_name: str | None, seed: int, options: dict[str, Any], load: dict[str, Any]
 ) -> str:
     """The first examples of a task as text; with a model also their tokens and how many it gets right."""
+    from headwise.tasks import task
+    from headwise.tasks.opening import check_options
+
     check_options(options)
     model: Any = None
     if model_name is not None:

@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Annotated
 
+import typer
+
+from headwise.cli.root import app
 from headwise.errors import unknown
 
 Rows = tuple[list[str], list[list[str]]]
+
+
+@app.command("list")
+def list_(
+    what: Annotated[
+        str,
+        typer.Argument(help="models, tasks, metrics, methods, studies, settings (of studies) or families"),
+    ],
+    live: Annotated[
+        bool, typer.Option(help="families: try each anew with the installed transformers")
+    ] = False,
+) -> None:
+    """List what there is: models, tasks, metrics, methods, studies and their settings, families."""
+    show(what, live=live)
 
 
 def show(what: str, *, live: bool = False) -> None:

@@ -1,0 +1,51 @@
+"""`headwise check`: verify that every head of a model can be ablated exactly."""
+
+from __future__ import annotations
+
+import time
+
+import typer
+
+from headwise.cli.root import (
+    Device,
+    Dtype,
+    ModelName,
+    Trust,
+    app,
+)
+from headwise.cli.running import span
+
+
+@app.command()
+def check(
+    model: ModelName,
+    device: Device = None,
+    dtype: Dtype = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Verify that every head of a model can be ablated exactly."""
+    from headwise.model.load.load import load
+
+    started = time.perf_counter()
+    loaded = load(
+        model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, check_every_layer=True
+    )
+    layers, heads = loaded.shape
+    sites, proof, midway = loaded.reach.sites, loaded.proof, loaded.capabilities.enter_midway
+    dtype_name = str(loaded.dtype).removeprefix("torch.")
+    exactly = "exactly" if proof.noise == 0 else f"within the device's own noise of {proof.noise:.1e}"
+    kv_heads, head_size = span([s.kv_heads for s in sites]), span([s.head_dim for s in sites])
+    lines = [
+        f"{loaded.name}: {layers} layers × {heads} heads, {kv_heads} key/value heads, head size {head_size}, "
+        f"{dtype_name} on {loaded.device}",
+        f"  reached by       {proof.mechanism}",
+        f"  gates at 1       the plain model's logits, {exactly}",
+        f"  a gate at 0      zeroed columns of the output projection, largest gap {proof.largest_gap:.1e} "
+        f"({proof.sites_checked} of {len(sites)} layers)",
+        f"  fired            {len(sites)} of {len(sites)} layers with attention",
+        f"  prefix reuse     {'yes' if midway else 'no: blocks exchange more than the residual stream'}",
+        f"  seconds          {time.perf_counter() - started:.1f} (proof {proof.seconds:.1f})",
+    ]
+    if layers > len(sites):
+        lines.insert(1, f"  {layers - len(sites)} layers have no attention, and so no heads")
+    typer.echo("\n".join(lines))

@@ -1,0 +1,28 @@
+"""`headwise report`: one page over one or more runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwise.cli.root import (
+    app,
+)
+from headwise.errors import HeadwiseError
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="run folders; several compare side by side")],
+    out: Annotated[Path, typer.Option(help="the page")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML page over one or more runs."""
+    from headwise.report import write_report
+
+    if out.is_symlink():
+        raise HeadwiseError(
+            f"{out} is a link, and the page would take its place; give --out a name of its own"
+        )
+    typer.echo(f"{write_report(runs, out)}: open it in a browser; it needs no network")
