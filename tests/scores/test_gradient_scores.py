@@ -57,7 +57,7 @@ def test_a_sum_that_is_not_reached_is_said(tiny64, caplog):
 
 
 def test_no_step_at_all_is_refused(tiny64):
-    with pytest.raises(HeadwiseError, match="at least one step, not 0"):
+    with pytest.raises(HeadwiseError, match="steps is 0; expected at least 1"):
         hw.score(tiny64, word_task(2), "integrated", steps=0)
 
 
