@@ -8,8 +8,11 @@ import re
 
 import pytest
 
-from headwise.metrics import registry as metric_registry
-from headwise.tasks import registry as task_registry
+from headwise.charts.section import SECTIONS
+from headwise.metrics.registry import METRICS
+from headwise.scores.registry import METHODS
+from headwise.studies.base import STUDIES
+from headwise.tasks.registry import FAMILIES
 from helpers import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -23,7 +26,10 @@ def test_code_on_the_page_runs_and_prints_what_it_claims(page, tmp_path, monkeyp
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
     monkeypatch.chdir(tmp_path)
     # What a page registers must not be there for other tests.
-    with task_registry.FAMILIES.restored(), metric_registry.METRICS.restored():
+    registries = (FAMILIES, METRICS, METHODS, STUDIES, SECTIONS)
+    with contextlib.ExitStack() as restored:
+        for registry in registries:
+            restored.enter_context(registry.restored())
         _run_blocks(page)
 
 
@@ -33,7 +39,7 @@ def _run_blocks(page):
     for language, text in BLOCK.findall(page.read_text(encoding="utf-8")):
         if language == "python":
             with contextlib.redirect_stdout(io.StringIO()) as out:
-                exec(compile(text, page.name, "exec"), scope)  # noqa: S102
+                exec(compile(text, page.name, "exec", dont_inherit=True), scope)  # noqa: S102
             printed = out.getvalue()
         elif language == "output":
             assert printed.strip() == text.strip()

@@ -91,7 +91,7 @@ def main(out: str, count: str, pause: str, die_at: str = "") -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born without it
     if die_at:
         module, name, number = die_at.split(":")
-        _die_on_call(sys.modules[f"headwise.runs.{module}"], name, int(number))
+        _die_on_call(sys.modules[f"headwise.{module}"], name, int(number))
 
     def slowly(cell: Cell) -> CellResult:
         time.sleep(float(pause))

@@ -54,7 +54,7 @@ def executor():
 @pytest.fixture
 def undrawn(monkeypatch):
     """Tables are compared here; drawing would be most of the work."""
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, drawn, **_: None)
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda *given: None)
     monkeypatch.setattr("headwise.studies.base.write_report", lambda *given: None)
 
 

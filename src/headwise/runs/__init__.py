@@ -7,7 +7,7 @@ stats.
 
 from headwise.progress import progress
 from headwise.runs.executor import Executor, Finished
-from headwise.runs.executors.resume import LocalExecutor, execute
+from headwise.runs.executors.resume import LocalExecutor, compute_cells, execute, read_cells, write_tables
 from headwise.runs.folder.folder import RunFolder
 from headwise.runs.folder.info import read_info
 from headwise.runs.folder.tables import read_table, write_table
@@ -22,9 +22,12 @@ __all__ = [
     "Finished",
     "LocalExecutor",
     "RunFolder",
+    "compute_cells",
     "execute",
     "progress",
+    "read_cells",
     "read_info",
     "read_table",
     "write_table",
+    "write_tables",
 ]

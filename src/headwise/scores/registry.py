@@ -104,6 +104,9 @@ class Method:
     """What its own options are, where that is more than the parameters of `run` say."""
     version: int = 1
     """Of its formula: raised when its numbers change, so that cells of an earlier version are computed again."""
+    per_label: Callable[..., dict[str, Scores]] | None = None
+    """Of a method that tells labels apart and takes an option `label`: from a model, examples of all labels, `seed`,
+    `advance` and its other options to the map of every label."""
 
     @cached_property
     def settings(self) -> type[Settings]:
@@ -137,11 +140,12 @@ def register(
     steps: Callable[[Model, Task], int] = lambda model, task: len(task),
     options: type[Settings] | None = None,
     version: int = 1,
+    per_label: Callable[..., dict[str, Scores]] | None = None,
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
     """Make a method known under `name`; `options` where the parameters of the function do not say all of them."""
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        METHODS.add(name, Method(name, about, run, signed, first_order, steps, options, version))
+        METHODS.add(name, Method(name, about, run, signed, first_order, steps, options, version, per_label))
         return run
 
     return add
@@ -155,6 +159,12 @@ def methods() -> dict[str, Method]:
 def method(name: str) -> Method:
     """The method of this name."""
     return METHODS.get(name)
+
+
+def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the given options those that this method takes."""
+    known = method(name).options
+    return {option: value for option, value in given.items() if option in known}
 
 
 def versions(name: str, task: Task) -> dict[str, str]:
@@ -182,8 +192,8 @@ def check_methods(chosen: Sequence[str], options: Mapping[str, Any], metric: str
                 f"leave {option} out"
             )
         raise unknown("option of the methods", option, {name for takes in known.values() for name in takes})
-    for name, takes in known.items():
-        own = {option: value for option, value in options.items() if option in takes}
+    for name in known:
+        own = own_options(name, options)
         method(name).settings(**own)
         if metric is not None:
             check_metric(method(name), metric_named(metric), own)

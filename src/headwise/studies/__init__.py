@@ -1,5 +1,5 @@
-"""The questions. A study is one folder; begin with `base.py` (what a study is, and `run`), then `score/`, the
-smallest.
+"""The questions. A study is one folder; begin with `base.py` (what a study is, and `run`) and `context.py` (what its
+stages and cells share), then `score/`, the smallest.
 
 `settings/` reads study files and flags, `workbench.py` loads models and tasks once, `verify.py` computes cells
 again. May import everything but cli and explore. Importing this package loads nothing: `findings.py` and

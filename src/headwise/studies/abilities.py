@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.heads import Scores
 from headwise.model.model import Model
+from headwise.scores.probe.probe import check_labels
+from headwise.scores.registry import method
+from headwise.studies.context import Context
+from headwise.studies.workbench import Workbench
 from headwise.tasks import Task, families, task
 from headwise.tasks.files.mappings.cogqa import ABILITIES
 from headwise.tasks.opening import check_options
 from headwise.tasks.registry import TaskFamily, available
-
-if TYPE_CHECKING:
-    from headwise.studies.workbench import Workbench
 
 PER_ABILITY = 40
 """Examples of each ability of a built-in task, unless said otherwise."""
@@ -52,6 +55,30 @@ def together(tasks: dict[str, Task], name: str = "abilities") -> Task:
     """All abilities as one task, one ability after the other."""
     examples = tuple(example for task in tasks.values() for example in task)
     return Task(name, examples, next(iter(tasks.values())).metric)
+
+
+def check_labels_of(methods: Sequence[str], tasks: dict[str, Task], named: str) -> None:
+    """Refuse too few abilities, or too few examples of one, where one of the methods tells them apart."""
+    if any(method(by).per_label for by in methods):
+        labels = [label for label, task in tasks.items() for _ in task]
+        check_labels(labels, named, together(tasks).groups())
+
+
+def examples_behind(by: str, tasks: dict[str, Task], label: str) -> Task:
+    """What a method's map of one ability depends on: the examples of all where it tells them apart."""
+    return together(tasks) if method(by).per_label else tasks[label]
+
+
+def label_maps(
+    context: Context[Any], model: Model, tasks: dict[str, Task], by: str, **options: Any
+) -> dict[str, Scores]:
+    """The map of each ability by a method that tells them apart, from one run over the examples of all."""
+    every, maps = together(tasks), method(by).per_label
+    assert maps is not None, f"{by} maps one task at a time"
+    with context.progress(f"{by} of all abilities", len(every)) as advance:
+        found = maps(model, every, seed=context.settings.seed, advance=advance, **options)
+    # In the order of the abilities, whatever the method's own.
+    return {label: found[label] for label in tasks}
 
 
 def sources(settings: Any) -> tuple[str, ...]:

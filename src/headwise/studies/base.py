@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headwise.charts.section import SECTIONS, Section, Tables
 from headwise.errors import HeadwiseError, unknown
 from headwise.files import DiskError
 from headwise.registry import Registry
 from headwise.report import write_report
-from headwise.runs import RunFolder
+from headwise.runs import Cell, CellResult, RunFolder, compute_cells, write_tables
+from headwise.runs.gather import RunTables
+from headwise.studies.context import Context
 from headwise.studies.engines import chosen_executor
+from headwise.studies.figures import save_figures
 from headwise.studies.settings.resolve import resolve
 from headwise.studies.workbench import Workbench
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Study:
     """A question, the settings it takes, and how it is answered."""
 
@@ -25,26 +30,28 @@ class Study:
     question: str
     settings: type
     """Derived from `StudySettings`; its fields are the keys of the study file."""
-    carry_out: Callable[[Any, Workbench, RunFolder], None]
-    """Compute the cells, write the tables and draw the figures."""
+    stages: Callable[[Context[Any]], Iterable[Sequence[Cell]]]
+    """The cells of one stage after the other. When the next is asked for, those before are finished, and
+    `context.table` has what they found; the order of the cells is that of the tables' rows."""
+    compute: Mapping[str, Callable[[Context[Any], Cell], CellResult]]
+    """What computes a cell, by the cell's kind. It must depend on nothing but the cell, the settings, and tables that
+    the cell's stage has read."""
+    section: Section | None = None
+    """Charts, which are the figures of the run, and findings, both from the finished tables."""
+    notices: Callable[[Context[Any], Tables], Iterable[str]] = lambda context, tables: ()
+    """What the user is told when the tables are written, in sentences."""
 
 
-PUBLISHED = "published"
 STUDIES: Registry[Study] = Registry("study", "headwise.studies.*.study")
+PUBLISHED = "published"
 
 
-def register(
-    name: str, *, question: str, settings: type
-) -> Callable[[Callable[[Any, Workbench, RunFolder], None]], Callable[[Any, Workbench, RunFolder], None]]:
-    """Make a study known under `name`."""
-
-    def add(
-        carry_out: Callable[[Any, Workbench, RunFolder], None],
-    ) -> Callable[[Any, Workbench, RunFolder], None]:
-        STUDIES.add(name, Study(name, question, settings, carry_out))
-        return carry_out
-
-    return add
+def register(study: Study) -> Study:
+    """Make a study known under its name, to `run` and to the report."""
+    STUDIES.add(study.name, study)
+    if study.section is not None:
+        SECTIONS.add(study.name, study.section)
+    return study
 
 
 def studies() -> dict[str, Study]:
@@ -63,6 +70,30 @@ def published(name: str) -> Path:
     if name not in there:
         raise unknown("published study", name, there)
     return there[name]
+
+
+def carry_out(chosen: Study, settings: Any, bench: Workbench, folder: RunFolder) -> None:
+    """Compute the cells stage by stage; then write the tables, draw the figures and give notice."""
+    settings = settings.quickened() if settings.quick else settings
+    context = Context(chosen.name, settings, bench, folder)
+    compute = partial(_compute, chosen.compute, context)
+    for cells in chosen.stages(context):
+        # Cells without a model among their fingerprints only put tables together.
+        progress = bench.progress and any("model" in cell.fingerprints for cell in cells)
+        compute_cells(folder, cells, compute, progress=progress)
+        context.cells += cells
+    write_tables(folder, progress=bench.progress)
+    tables = RunTables(folder.path, folder.written)
+    if chosen.section is not None:
+        save_figures(folder, chosen.section.charts(tables))
+    for sentence in chosen.notices(context, tables):
+        folder.notice(sentence)
+
+
+def _compute(
+    kinds: Mapping[str, Callable[[Context[Any], Cell], CellResult]], context: Context[Any], cell: Cell
+) -> CellResult:
+    return kinds[cell.kind](context, cell)
 
 
 def run(
@@ -114,7 +145,7 @@ def run(
         ) as folder,
     ):
         folder.executor = executor
-        chosen.carry_out(resolved, bench, folder)
+        carry_out(chosen, resolved, bench, folder)
     try:
         folder.report = write_report([folder.path], folder.path / "report.html")
     except HeadwiseError as error:

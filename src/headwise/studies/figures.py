@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from headwise.charts.chart import Chart
-from headwise.charts.section import Tables
 from headwise.charts.static import figure
 from headwise.charts.style import save
 from headwise.runs import RunFolder
-from headwise.runs.gather import RunTables
 
 
-def save_figures(folder: RunFolder, charts: Callable[[Tables], list[Chart]]) -> None:
-    """Draw what this session has written tables for."""
-    for chart in charts(RunTables(folder.path, folder.written)):
+def save_figures(folder: RunFolder, charts: Iterable[Chart]) -> None:
+    """Draw the charts into the run."""
+    for chart in charts:
         if chart.name:
             save(figure(chart), folder.path / "figures", chart.name)

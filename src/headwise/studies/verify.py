@@ -26,7 +26,7 @@ from headwise.files import told
 from headwise.runs import Cell, CellResult, CellStore, Finished, RunFolder, read_info, read_table
 from headwise.runs.store.store import DamagedError
 from headwise.settings import build
-from headwise.studies.base import Study, study
+from headwise.studies.base import Study, carry_out, study
 from headwise.studies.workbench import Workbench
 
 TOLERANCE = 1e-3
@@ -138,7 +138,7 @@ def _carry_out(
     about = {name: info[name] for name in ("study", "settings", "fingerprints")}
     with without_figures(), RunFolder(copy, command="verify", **about) as folder:
         folder.executor = executor
-        chosen.carry_out(settings, bench, folder)
+        carry_out(chosen, settings, bench, folder)
 
 
 def _compared_tables(run: Path, copy: Path) -> list[Verified]:

@@ -88,7 +88,13 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bytes(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "die_at",
-    ["store:whole_checksum:4", "tables:_fit:9", "disk:flush:3", "disk:settle:3", "folder:write_json:3"],
+    [
+        "runs.store.store:whole_checksum:4",
+        "runs.folder.tables:_fit:9",
+        "files:flush:3",
+        "files:settle:3",
+        "runs.folder.folder:write_json:3",
+    ],
     ids=[
         "inside a transaction",
         "inside a table",

@@ -15,7 +15,7 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.runs import RunFolder, read_table, write_table
-from headwise.runs.store import tables
+from headwise.runs.folder import tables
 from runs.toy_study import compute, make_cells
 
 SCORES = ["model", "task", "method", "layer", "head", "score", "stderr", "lo", "hi", "n", "p", "q"]

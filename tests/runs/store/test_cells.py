@@ -89,6 +89,17 @@ def test_a_name_that_is_not_text_is_refused() -> None:
         cell(model=Path("m"))
 
 
+def test_the_kind_says_who_computes_a_cell_and_is_no_part_of_its_key() -> None:
+    """Runs of before cells had a kind hold no kind in their keys."""
+    ranking = cell(kind="order")
+    assert ranking.kind == "order"
+    assert (ranking.text, ranking.key) == (cell().text, cell().key)
+    assert ranking == cell(kind="curve")
+    assert Cell.from_text(ranking.text, "order").kind == "order"
+    with pytest.raises(HeadwiseError, match="kind must be text"):
+        cell(kind=3)
+
+
 def test_a_cell_comes_back_from_its_text() -> None:
     assert Cell.from_text(cell().text) == cell()
     assert json.loads(cell().text)["task"] == "ioi"

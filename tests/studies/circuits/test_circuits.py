@@ -14,7 +14,6 @@ from headwise.charts.style import file_name
 from headwise.errors import HeadwiseError
 from headwise.runs import CellStore, read_table
 from headwise.studies.circuits import cells as circuit_cells
-from headwise.studies.circuits import study
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.settings.resolve import resolve
 from headwise.studies.workbench import Workbench
@@ -54,7 +53,7 @@ def finished(models, data, tmp_path_factory):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
 
 
 def test_every_table_and_figure_is_there(finished, data):

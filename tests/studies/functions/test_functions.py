@@ -15,7 +15,7 @@ from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
 from headwise.stats.elbow import elbow_count
-from headwise.studies.functions import study
+from headwise.studies.functions import cells as function_cells
 from headwise.studies.functions.tables import agreement_rows, overlap_rows
 from helpers import bench_of, labelled_file, run_on
 
@@ -108,8 +108,8 @@ def test_held_out_examples_are_numbered_as_the_causal_methods_number_them(finish
 
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
-    real, calls = study.score, []
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
+    real, calls = function_cells.score, []
 
     def breaks(*args, **options):
         calls.append(args[1].name)
@@ -117,7 +117,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, finis
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    monkeypatch.setattr(study, "score", breaks)
+    monkeypatch.setattr(function_cells, "score", breaks)
     with pytest.raises(KeyboardInterrupt):
         carried_out(tiny, tmp_path / "cut", data)
     cells = CellStore(tmp_path / "cut/cells.sqlite")
@@ -133,7 +133,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, finis
 
 
 def test_abilities_examples_and_methods_can_be_chosen(tiny, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     chosen = {"abilities": ["verbs", "animals"], "n": 5, "methods": ["ablation", "random"]}
     folder = carried_out(tiny, tmp_path / "run", data, **chosen)
     scores = read_table(folder.path, "scores")
@@ -235,7 +235,7 @@ def test_agreement_compares_sizes_and_where_both_are_signed_the_numbers_too():
 def test_cells_computed_again_are_the_same_to_the_bit(tiny, finished, monkeypatch):
     from headwise.studies.verify import verify
 
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     found = verify(finished.path, cells=4, workbench=bench_of(tiny))
     tables = list((finished.path / "tables").glob("*.parquet"))
     assert [one.said for one in found] == ["identical"] * (4 + len(tables))

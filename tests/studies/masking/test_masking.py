@@ -13,8 +13,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
-from headwise.studies.masking import plan as masking_plan
-from headwise.studies.masking import study
+from headwise.studies.masking import cells as masking_cells
 from headwise.studies.masking.sets import default_ks, mask_sets
 from headwise.studies.masking.texts import Judge, accuracy_metric, answer_part
 from headwise.tasks import Example, Task
@@ -207,8 +206,8 @@ def test_the_cross_table_masks_one_ability_and_measures_the_other(model, data, f
 
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
-    real, calls = masking_plan.generate, []
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
+    real, calls = masking_cells.generate, []
 
     def breaks(*args, **options):
         calls.append(len(options.get("gates", [0])))
@@ -216,7 +215,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, fini
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    monkeypatch.setattr(masking_plan, "generate", breaks)
+    monkeypatch.setattr(masking_cells, "generate", breaks)
     with pytest.raises(KeyboardInterrupt):
         carried_out(model, tmp_path / "cut", data, **SETTINGS)
     cells = CellStore(tmp_path / "cut/cells.sqlite")
@@ -233,21 +232,21 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, fini
 
 
 def test_all_draws_of_a_point_are_written_in_one_call(model, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
-    real, calls = masking_plan.generate, []
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
+    real, calls = masking_cells.generate, []
 
     def counted(*args, **options):
         calls.append(len(options.get("gates", [0])))
         return real(*args, **options)
 
-    monkeypatch.setattr(masking_plan, "generate", counted)
+    monkeypatch.setattr(masking_cells, "generate", counted)
     settings = {"n": 3, "k": [2], "draws": 6, "new_tokens": 2, "abilities": ["colours"], "layer_matched": []}
     carried_out(model, tmp_path / "run", data, **settings)
     assert calls == [1, 1, 6]
 
 
 def test_another_scale_or_place_of_the_gates_gives_other_cells(model, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     small = {"n": 3, "k": [4], "draws": 1, "new_tokens": 3, "abilities": ["colours"], "method": "random"}
     folder = carried_out(model, tmp_path / "run", data, **small)
     before = read_table(folder.path, "texts")
@@ -287,7 +286,9 @@ def test_another_scale_or_place_of_the_gates_gives_other_cells(model, data, tmp_
     ],
 )
 def test_a_mistake_ends_the_run_before_it_begins(model, data, tmp_path, settings, said, monkeypatch):
-    monkeypatch.setattr(study, "execute", lambda *_, **__: pytest.fail("something was computed"))
+    monkeypatch.setattr(
+        "headwise.studies.base.compute_cells", lambda *_, **__: pytest.fail("something was computed")
+    )
     with pytest.raises(HeadwiseError, match=said):
         carried_out(model, tmp_path / "run", data, **settings)
 
@@ -295,13 +296,15 @@ def test_a_mistake_ends_the_run_before_it_begins(model, data, tmp_path, settings
 def test_a_missing_package_is_told_before_anything_is_written(model, data, tmp_path, monkeypatch):
     real = __import__("importlib").util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "sacrebleu" else real(name))
-    monkeypatch.setattr(study, "execute", lambda *_, **__: pytest.fail("something was computed"))
+    monkeypatch.setattr(
+        "headwise.studies.base.compute_cells", lambda *_, **__: pytest.fail("something was computed")
+    )
     with pytest.raises(HeadwiseError, match="the metric 'chrf' needs sacrebleu"):
         carried_out(model, tmp_path / "run", data)
 
 
 def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     assert any("answers few examples rightly" in notice for notice in finished.notices)
     folder = carried_out(model, tmp_path / "run", data, k=[1], draws=1, new_tokens=1, layer_matched=[])
     assert "animals has 10 examples, so 5 are written on from instead of 40" in folder.notices
@@ -311,7 +314,7 @@ def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, m
 def test_any_score_can_give_the_order(model, data, tmp_path, monkeypatch, name):
     from headwise.scores.probe.probe import probe
 
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     settings = {"k": [2], "draws": 1, "new_tokens": 1, "layer_matched": [], "method": name}
     folder = carried_out(model, tmp_path / "run", data, **settings)
     orders = read_table(folder.path, "orders")
@@ -331,7 +334,7 @@ def test_cogqa_works_end_to_end_with_its_four_abilities(model, tmp_path):
     settings = {"n": 3, "k": [2], "draws": 2, "new_tokens": 3, "limit": 200, "layer_matched": []}
     folder = carried_out(model, tmp_path / "run", str(COGQA), accuracy="rouge1", **settings)
     curves = read_table(folder.path, "curves")
-    assert list(dict.fromkeys(curves["task"])) == list(masking_plan.ABILITIES)
+    assert list(dict.fromkeys(curves["task"])) == list(masking_cells.ABILITIES)
     assert set(curves["series"]) == {"full", "top", "random"}
     asked = set(read_table(folder.path, "samples")["prompt"])
     assert asked < {example.prompt for example in load_task(str(COGQA))}
@@ -399,7 +402,7 @@ def test_a_text_that_equals_the_full_one_is_wholly_similar_even_if_empty():
 def test_cells_computed_again_are_the_same_to_the_bit(model, finished, monkeypatch):
     from headwise.studies.verify import verify
 
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     found = verify(finished.path, cells=4, workbench=bench_of(model))
     tables = list((finished.path / "tables").glob("*.parquet"))
     assert [one.said for one in found] == ["identical"] * (4 + len(tables))

@@ -16,14 +16,13 @@ from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
 from headwise.scores.gates.fit import FitSettings
 from headwise.scores.gates.roles import ROLES, role_labels
-from headwise.studies.roles import study
+from headwise.studies.roles import cells as role_cells
 from headwise.studies.roles.settings import (
     QUICK_FEWEST,
     QUICK_FIT,
     QUICK_KS,
     RolesSettings,
     few_tokens,
-    quickened,
 )
 from headwise.studies.roles.tables import curve_rows, expected_order, joint_rows, order_sentence, overfitted
 from headwise.studies.workbench import Workbench
@@ -158,7 +157,7 @@ def test_gates_are_fitted_on_one_half_and_curves_drawn_on_the_other(
     model, data, finished, tmp_path, monkeypatch
 ):
     """Other targets in the second half change the curves and no gate; in the first half they change the gates."""
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     rows = [json.loads(line) for line in Path(data[0]).read_text().splitlines()]
     before = read_table(finished.path, "gates")
     before = before[before["task"] == "short"].reset_index(drop=True)
@@ -174,8 +173,8 @@ def test_gates_are_fitted_on_one_half_and_curves_drawn_on_the_other(
 def test_a_run_cut_short_between_fits_resumes_and_ends_with_the_same_tables(
     model, data, finished, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
-    real, calls = study.one_fit, []
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
+    real, calls = role_cells.one_fit, []
 
     def breaks(likelihood, name, *rest):
         calls.append(name)
@@ -183,7 +182,7 @@ def test_a_run_cut_short_between_fits_resumes_and_ends_with_the_same_tables(
             raise KeyboardInterrupt
         return real(likelihood, name, *rest)
 
-    monkeypatch.setattr(study, "one_fit", breaks)
+    monkeypatch.setattr(role_cells, "one_fit", breaks)
     with pytest.raises(KeyboardInterrupt):
         carried_out(model, tmp_path / "cut", data)
     cells = CellStore(tmp_path / "cut/cells.sqlite")
@@ -201,15 +200,15 @@ def test_a_run_cut_short_between_fits_resumes_and_ends_with_the_same_tables(
 def test_other_points_are_measured_without_fitting_again(model, data, finished, tmp_path, monkeypatch):
     import shutil
 
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     shutil.copytree(finished.path, tmp_path / "run")
-    monkeypatch.setattr(study, "one_fit", None)
+    monkeypatch.setattr(role_cells, "one_fit", None)
     folder = carried_out(model, tmp_path / "run", data, ks=[2])
     assert set(read_table(folder.path, "curves")["k"]) == {0, 2}
 
 
 def test_of_the_other_half_only_so_many_examples_are_held_out(model, data, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     folder = carried_out(model, tmp_path / "run", data[:1], held_out=2)
     fewer, all_of_them = (read_table(path, "examples") for path in (folder.path, finished.path))
     assert sorted(fewer["example"].unique()) == [1, 3]
@@ -293,10 +292,10 @@ def test_the_joint_effect_is_ranked_among_the_random_sets():
 
 
 def test_quick_means_two_seeds_few_updates_and_short_targets_unless_told_otherwise():
-    quick = quickened(RolesSettings(quick=True))
+    quick = RolesSettings(quick=True).quickened()
     assert (quick.seeds, quick.n, quick.fit, quick.ks, quick.random_sets) == (2, 800, QUICK_FIT, QUICK_KS, 0)
     assert quick.task_options == {"math": {"length": "short"}}
-    own = quickened(RolesSettings(quick=True, fit=FitSettings(updates=7), ks=(0, 1), tasks=("ioi",)))
+    own = RolesSettings(quick=True, fit=FitSettings(updates=7), ks=(0, 1), tasks=("ioi",)).quickened()
     assert (own.fit.updates, own.ks, own.task_options) == (7, (0, 1), {})
 
 
@@ -313,16 +312,16 @@ def test_a_task_with_fewer_examples_than_asked_for_gives_all_it_has(smollm2):
     bench = Workbench(progress=False)
     there_are = available("abilities", tokens=smollm2.tokens)
     assert 500 < there_are < 800
-    assert len(study._task(settings, bench, smollm2, "abilities")) == there_are
-    assert len(study._task(RolesSettings(n=30), bench, smollm2, "abilities")) == 30
+    assert len(role_cells._task(settings, bench, smollm2, "abilities")) == there_are
+    assert len(role_cells._task(RolesSettings(n=30), bench, smollm2, "abilities")) == 30
 
 
 def test_a_quick_run_takes_small_batches_and_few_held_out_examples(model, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     seen = []
-    real = study.one_fit
+    real = role_cells.one_fit
     monkeypatch.setattr(
-        study, "one_fit", lambda likelihood, *rest: seen.append(rest[2].batch) or real(likelihood, *rest)
+        role_cells, "one_fit", lambda likelihood, *rest: seen.append(rest[2].batch) or real(likelihood, *rest)
     )
     monkeypatch.setattr("headwise.studies.roles.settings.QUICK_FEWEST", 1)
     monkeypatch.setattr("headwise.studies.roles.settings.QUICK_TOKENS", 20)
@@ -354,7 +353,7 @@ def test_a_mistake_ends_the_run_before_it_begins(model, data, tmp_path, settings
 def test_cells_computed_again_are_the_same_to_the_bit(model, finished, monkeypatch):
     from headwise.studies.verify import verify
 
-    monkeypatch.setattr(study, "save_figures", lambda folder, charts: None)
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     found = verify(finished.path, cells=3, workbench=bench_of(model))
     tables = list((finished.path / "tables").glob("*.parquet"))
     assert [one.said for one in found] == ["identical"] * (3 + len(tables))

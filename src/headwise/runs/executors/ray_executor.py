@@ -184,7 +184,7 @@ class RayExecutor:
             member.stage = self._stages
         show = self._progress and self._plan.workers <= ROWS
         member.row.enter_context(progress(f"  {member.name}: {cell.label}", 1, show=show))
-        return member.actor.compute.remote(cell.text)
+        return member.actor.compute.remote(cell.text, cell.kind)
 
     def _ended(self, under_way: list[Any]) -> list[Any]:
         """Of what is under way that which has ended, at least one."""

@@ -38,7 +38,7 @@ class Worker:
         """Take over what computes the cells that follow. It is unpacked, and its models loaded, with the first."""
         self._packed, self._compute = packed, None
 
-    def compute(self, text: str) -> tuple[Encoded, float] | str:
+    def compute(self, text: str, kind: str) -> tuple[Encoded, float] | str:
         """A cell's result and its seconds, or the sentence of a `HeadwiseError`."""
         from ray import cloudpickle
 
@@ -46,7 +46,7 @@ class Worker:
             if self._compute is None:
                 self._compute, self._packed = cloudpickle.loads(self._packed), None
             began = time.monotonic()
-            result = encoded(self._compute(Cell.from_text(text)))
+            result = encoded(self._compute(Cell.from_text(text, kind)))
             return result, time.monotonic() - began
         except HeadwiseError as error:
             return str(error)

@@ -1,4 +1,4 @@
-"""Computing the cells of a run that are not finished yet, and writing the tables of all of them.
+"""Computing the cells of a run that are not finished yet, reading them back, and writing the tables of all of them.
 
 Where the work is done is an `Executor`; the one here does it in this process, one cell after the other. An
 executor only computes: what is finished is stored here, so every executor resumes in the same way.
@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headwise.errors import HeadwiseError
 from headwise.progress import Advance
 from headwise.progress import progress as show_progress
 from headwise.runs.executor import Compute, Executor, Finished
 from headwise.runs.folder.folder import RunFolder
-from headwise.runs.folder.tables import write_table
+from headwise.runs.folder.tables import joined, write_table
 from headwise.runs.store.cells import Cell
 from headwise.runs.store.encoded import Encoded, encoded
 from headwise.runs.store.finite import NOTE, nothing_finite, sentence
 from headwise.runs.store.store import CellStore, DamagedError
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
+T = TypeVar("T")
 _TELL_EACH = 5
 """Cells with values that are not finite which get a notice of their own; the rest are counted."""
 _MANY_BLOBS = 5_000
@@ -64,18 +66,67 @@ def execute(
 ) -> None:
     """Compute what is not finished, store each cell as it is, then write the tables of the run.
 
-    Tables list the cells of every `execute` on this folder, in the order asked for, so a study may work in
-    stages, and a run that was cut short ends with the same bytes as one that was not. `compute` must depend
-    on nothing but the cell. Ctrl-C and errors are raised again when the run is closed; what is finished
-    stays. `executor` is by default the folder's own, else this process.
+    Ctrl-C and errors are raised again when the run is closed; what is finished stays. `executor` is by default the
+    folder's own, else this process.
+    """
+    if executor is not None:
+        folder.executor = executor
+    compute_cells(folder, cells, compute, progress=progress)
+    write_tables(folder, progress=progress)
+
+
+def compute_cells(
+    folder: RunFolder, cells: Sequence[Cell], compute: Compute, *, progress: bool = True
+) -> None:
+    """Compute what is not finished, and store each cell as it is.
+
+    A study may work in stages: `read_cells` gives what the cells of a stage found, and `write_tables` ends the run.
+    `compute` must depend on nothing but the cell.
     """
     for cell in cells:
         folder.asked.setdefault(cell.key, (cell, compute))
-    try:
+    with _closing_after_errors(folder):
         folder.begin()
-        _finish(folder, executor or folder.executor or LocalExecutor(), progress)
-        _tell_not_finite(folder)
+        _with_whole_cells(folder, progress, lambda: None)
+        nothing = _tell_not_finite(folder)
+        if nothing:
+            _write(folder, progress)  # the other cells, and the rows at fault, are there to be looked at
+            raise HeadwiseError(nothing)
         folder.save()
+
+
+def write_tables(folder: RunFolder, *, progress: bool = True) -> None:
+    """Write the tables of every cell that this session asked for, rows in the order in which they were.
+
+    So a run that was cut short ends with the same bytes as one that was not.
+    """
+    with _closing_after_errors(folder):
+        _write(folder, progress)
+        folder.save()
+
+
+def _write(folder: RunFolder, progress: bool) -> None:
+    folder.begin(with_result=True)  # where no cell was asked for
+    folder.wrote(_with_whole_cells(folder, progress, lambda: _write_tables(folder, progress)))
+
+
+def read_cells(
+    folder: RunFolder, cells: Sequence[Cell], name: str, *, progress: bool = False
+) -> pd.DataFrame:
+    """Table `name` of these finished cells, with the rows and columns that the run's table will have of them."""
+
+    def read() -> pd.DataFrame:
+        having = {key for key, table in folder.store.table_names() if table == name}
+        keys = [key for key in dict.fromkeys(cell.key for cell in cells) if key in having]
+        return joined(name, _Stored(folder.store, name, keys, lambda steps=1: None))
+
+    return _with_whole_cells(folder, progress, read)
+
+
+@contextmanager
+def _closing_after_errors(folder: RunFolder) -> Iterator[None]:
+    try:
+        yield
     except KeyboardInterrupt:
         _close_quietly(folder, "interrupted", None)
         raise
@@ -89,14 +140,12 @@ def _close_quietly(folder: RunFolder, status: str, problem: str | None) -> None:
         folder.close(status, problem)
 
 
-def _finish(folder: RunFolder, executor: Executor, progress: bool) -> None:
-    """Compute and write; where a stored cell turns out damaged, save the others and compute it again."""
+def _with_whole_cells(folder: RunFolder, progress: bool, use: Callable[[], T]) -> T:
+    """Compute what is missing, then use it; where a stored cell is damaged, save the others and compute it again."""
     for _ in range(3):
         try:
-            _compute_missing(folder, executor, progress)
-            folder.begin(with_result=True)  # where no cell was asked for
-            folder.wrote(_write_tables(folder, progress))
-            return
+            _compute_missing(folder, folder.executor or LocalExecutor(), progress)
+            return use()
         except DamagedError:
             folder.salvage()
     raise HeadwiseError(
@@ -150,11 +199,13 @@ class _Stored:
             self._advance()
 
 
-def _tell_not_finite(folder: RunFolder) -> None:
+def _tell_not_finite(folder: RunFolder) -> str:
     """From the stored notes, so that a resumed run says what the uninterrupted one would have said.
 
-    Some such values are told; a cell that has no others is a failure of the run.
+    Some such values are told; a cell that has no others is a failure of the run, and the sentence about it is returned.
     """
+    if not folder.asked:
+        return ""
     flagged = folder.store.flagged()
     cells = [cell for key, (cell, _) in folder.asked.items() if key in flagged]
     empty = [
@@ -171,7 +222,8 @@ def _tell_not_finite(folder: RunFolder) -> None:
     if empty:
         (cell, column), others = empty[0], len(empty) - 1
         more = f" and so it is in {others} more cell{'s' * (others > 1)}," if others else ""
-        raise HeadwiseError(
+        return (
             f"{cell.label}: every value of {column},{more} so there is no result; use a wider dtype (--dtype float32), "
             "or another metric or reference, or leave examples at fault out"
         )
+    return ""

@@ -76,6 +76,15 @@ def read_table(folder: Folder | Path | str, name: str, columns: list[str] | None
         ) from None
 
 
+def joined(name: str, frames: Iterable[pd.DataFrame | pa.Table]) -> pd.DataFrame:
+    """What `read_table` would give after `write_table`, without a file."""
+    import pyarrow as pa
+
+    schema = _common_schema(name, frames)
+    groups = list(_row_groups(name, frames, schema))
+    return to_pandas(pa.concat_tables(groups) if groups else schema.empty_table())
+
+
 def table_path(folder: Folder | Path | str, name: str) -> Path:
     """Where a table lives. Names are lower-case words, so none can lead out of the run."""
     if not TABLE_NAME.fullmatch(name):

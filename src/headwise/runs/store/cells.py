@@ -32,9 +32,11 @@ class Cell:
     """Everything that was chosen: seeds, metric, number of examples. Plain JSON values."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """Hashes of what is too large to be a setting: weights, examples, an order of heads."""
+    kind: str = ""
+    """Which function of the study computes it; no part of the key."""
 
     def __post_init__(self) -> None:
-        for name in ("study", "model", "task", "part"):
+        for name in ("study", "model", "task", "part", "kind"):
             if not isinstance(getattr(self, name), str):
                 raise HeadwiseError(f"a cell's {name} must be text, not {getattr(self, name)!r}")
         # A copy of our own: a caller's dictionary that changes later must not change the key.
@@ -56,8 +58,9 @@ class Cell:
         return f"{self.part} on {self.task} with {self.model}"
 
     @classmethod
-    def from_text(cls, text: str) -> Cell:
-        return cls(**json.loads(text))
+    def from_text(cls, text: str, kind: str = "") -> Cell:
+        """The cell of this `text`, which does not say its kind."""
+        return cls(**json.loads(text), kind=kind)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Cell) and self.key == other.key
@@ -66,7 +69,7 @@ class Cell:
         return hash(self.key)
 
 
-_PARTS = tuple(part.name for part in fields(Cell))
+_PARTS = tuple(part.name for part in fields(Cell) if part.name != "kind")
 
 
 @dataclass(frozen=True)

@@ -30,47 +30,6 @@ LEAST = 3
 UNIT = "class logit"
 
 
-@register(
-    "probe",
-    signed=False,
-    about="readable: gradient × activation in a classifier of labels over all heads",
-)
-def probe_one(setup: Setup, label: Text | None = None, answer_tokens: Count | None = None) -> np.ndarray:
-    """|gradient × activation| of one label's logit at a head's projection, in a classifier over all heads.
-
-    After Cognitive Mirrors (arXiv 2512.10978). Unsigned: how far the verdict "this is `label`" rests on what can
-    be read from the head, per example held out of the classifier's training; each example's value is turned by
-    the sign of the head's mean, so that the mean is the absolute importance, and `details["signs"]` keeps the
-    sign. It does not say that the model uses what is readable. `label` may be left out where the task has one
-    label and examples without any. answer_tokens: average only over that many tokens of the answer, the least
-    probable ones.
-
-    Cost: one forward row per example, and a small classifier twice. Known failure: it finds whatever tells the
-    labels apart, wording and length of the answer included (compare `accuracy` with `bag_of_words`), shares
-    credit arbitrarily among heads that hold the same, and leaves noise above 0 in heads that hold nothing.
-    """
-    labels = sorted({e.label for e in setup.task if e.label is not None})
-    if label is None and len(labels) != 1:
-        raise HeadwiseError(
-            f"the method 'probe' maps one label at a time and task {setup.task.name!r} has {len(labels)} "
-            f"({', '.join(labels) or 'none'}); give label=…, or use headwise.scores.probe.probe.probe for all at once"
-        )
-    wanted = labels[0] if label is None else label
-    if wanted not in labels:
-        raise unknown(f"label of task {setup.task.name!r}", wanted, labels)
-    every = probe(
-        setup.model,
-        setup.task,
-        answer_tokens=answer_tokens,
-        seed=setup.seed,
-        batch_tokens=setup.batch_tokens,
-        advance=setup.advance,
-    )
-    setup.details |= every[wanted].details
-    setup.unit = UNIT
-    return every[wanted].examples
-
-
 def probe(
     model: Model,
     task: Task,
@@ -131,6 +90,48 @@ def probe(
         for number, name in enumerate(classes)
         if name != REST or REST in {e.label for e in task}
     }
+
+
+@register(
+    "probe",
+    signed=False,
+    about="readable: gradient × activation in a classifier of labels over all heads",
+    per_label=probe,
+)
+def probe_one(setup: Setup, label: Text | None = None, answer_tokens: Count | None = None) -> np.ndarray:
+    """|gradient × activation| of one label's logit at a head's projection, in a classifier over all heads.
+
+    After Cognitive Mirrors (arXiv 2512.10978). Unsigned: how far the verdict "this is `label`" rests on what can
+    be read from the head, per example held out of the classifier's training; each example's value is turned by
+    the sign of the head's mean, so that the mean is the absolute importance, and `details["signs"]` keeps the
+    sign. It does not say that the model uses what is readable. `label` may be left out where the task has one
+    label and examples without any. answer_tokens: average only over that many tokens of the answer, the least
+    probable ones.
+
+    Cost: one forward row per example, and a small classifier twice. Known failure: it finds whatever tells the
+    labels apart, wording and length of the answer included (compare `accuracy` with `bag_of_words`), shares
+    credit arbitrarily among heads that hold the same, and leaves noise above 0 in heads that hold nothing.
+    """
+    labels = sorted({e.label for e in setup.task if e.label is not None})
+    if label is None and len(labels) != 1:
+        raise HeadwiseError(
+            f"the method 'probe' maps one label at a time and task {setup.task.name!r} has {len(labels)} "
+            f"({', '.join(labels) or 'none'}); give label=…, or use headwise.scores.probe.probe.probe for all at once"
+        )
+    wanted = labels[0] if label is None else label
+    if wanted not in labels:
+        raise unknown(f"label of task {setup.task.name!r}", wanted, labels)
+    every = probe(
+        setup.model,
+        setup.task,
+        answer_tokens=answer_tokens,
+        seed=setup.seed,
+        batch_tokens=setup.batch_tokens,
+        advance=setup.advance,
+    )
+    setup.details |= every[wanted].details
+    setup.unit = UNIT
+    return every[wanted].examples
 
 
 def check_labels(names: Sequence[str], task: str, groups: Sequence[Hashable] | None = None) -> list[str]:

@@ -48,4 +48,5 @@ def _orders(curves: pd.DataFrame, scores: pd.DataFrame) -> dict[tuple[str, str],
     return orders
 
 
-SECTIONS.add("circuits", Section(charts=charts, findings=findings))
+section = Section(charts=charts, findings=findings)
+SECTIONS.add("circuits", section)

@@ -25,6 +25,11 @@ from headwise.sweeps.curve import check_threshold
 from headwise.sweeps.sweep import ACTIONS, CONTROLS, DRAWS
 
 ROLES = ("dense", "sparse", "control")
+# Counted in forward rows per example of a half: ranking about 22 (5 slopes, each with its reference), a curve
+# points + 8, controls 7 per draw (4 with `quick`). Two models on the four tasks (116 tokens over one example of each)
+# are then about 560,000 tokens, and 85,000 with `quick`; two cores do some 500 a second.
+QUICK = {"n": 12, "points": 11, "draws": DRAWS}
+"""The most of each with `quick`, which also leaves out the layer-matched control."""
 Ranking = Annotated[Text, one_of("ranking", lambda: RANKINGS)]
 
 
@@ -133,3 +138,6 @@ class CircuitsSettings(StudySettings):
         return list(
             dict.fromkeys((m, task) for _, pair, task in self.panels() for m in pair.members.values())
         )
+
+    def quickened(self) -> Self:
+        return self.at_most(**QUICK).replaced(controls=self.controls[:1])

@@ -9,57 +9,45 @@ heads of each order).
 from __future__ import annotations
 
 import logging
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from headwise.runs import RunFolder, execute, read_table
-from headwise.studies.base import register
-from headwise.studies.circuits.cells import Work
-from headwise.studies.circuits.charts import charts
+from headwise.charts.section import Tables, table_of
+from headwise.runs import Cell
+from headwise.studies.base import Study, register
+from headwise.studies.circuits.cells import (
+    attend,
+    check_k,
+    compare,
+    cost,
+    curve_cells,
+    measure,
+    order_cells,
+    pair_cells,
+    rank,
+)
+from headwise.studies.circuits.charts import section
 from headwise.studies.circuits.settings import CircuitsSettings
-from headwise.studies.figures import save_figures
-from headwise.studies.workbench import Workbench
-from headwise.sweeps.sweep import DRAWS
+from headwise.studies.context import Context
 
 log = logging.getLogger("headwise")
 
-# Counted in forward rows per example of a half: ranking about 22 (5 slopes, each with its reference), a curve
-# points + 8, controls 7 per draw (4 with `quick`). Two models on the four tasks (116 tokens over one example of each)
-# are then about 560,000 tokens, and 85,000 with `quick`; two cores do some 500 a second.
-QUICK = {"n": 12, "points": 11, "draws": DRAWS}
-"""The most of each with `quick`, which also leaves out the layer-matched control."""
+
+def stages(context: Context[CircuitsSettings]) -> Iterator[Sequence[Cell]]:
+    check_k(context)
+    log.info(cost(context))
+    yield list(order_cells(context))
+    yield curve_cells(context)
+    yield list(pair_cells(context))
 
 
-@register(
-    "circuits",
-    question="How few heads explain the behaviour, and does sparse attention need fewer?",
-    settings=CircuitsSettings,
-)
-def carry_out(settings: CircuitsSettings, bench: Workbench, folder: RunFolder) -> None:
-    if settings.quick:
-        settings = settings.at_most(**QUICK).replaced(controls=settings.controls[:1])
-    work = Work(settings, bench)
-    log.info(work.cost())
-    execute(folder, work.order_cells(), work.rank, progress=bench.progress)
-    scores = read_table(folder, "scores")
-    execute(folder, work.curve_cells(scores), partial(work.measure, scores), progress=bench.progress)
-    examples, summary = read_table(folder, "examples"), read_table(folder, "circuits")
-    compare = partial(work.compare, examples, summary)
-    execute(folder, work.pair_cells(examples, summary), compare, progress=False)
-    save_figures(folder, charts)
-    _tell(folder)
-
-
-# ---- what the user sees --------------------------------------------------------------------------------
-
-
-def _tell(folder: RunFolder) -> None:
+def notices(context: Context[CircuitsSettings], tables: Tables) -> Iterator[str]:
     """Each curve's answer in one sentence, then each ratio's."""
-    for row in read_table(folder, "circuits").to_dict("records"):
+    for row in tables["circuits"].to_dict("records"):
         what = f"{row['model']} on {row['task']}, order {row['series']}"
         if not row["defined"]:
-            folder.notice(
+            yield (
                 f"{what}: the explained effect is undefined, because {row['metric']} with all heads minus with none "
                 f"is {row['effect']:+.3g} [{row['effect_lo']:+.3g}, {row['effect_hi']:+.3g}] and may be 0; use more "
                 "examples, or a behaviour that the heads make a difference to"
@@ -76,12 +64,23 @@ def _tell(folder: RunFolder) -> None:
             sentence += (
                 "; with all heads the model does worse than with none, and it is this loss that is explained"
             )
-        folder.notice(sentence)
-    if "ratios" not in folder.written:
-        return
-    for row in read_table(folder, "ratios").to_dict("records"):
+        yield sentence
+    for row in table_of(tables, "ratios").to_dict("records"):
         if row["compared"] == "dense/sparse" and np.isfinite(row["ratio"]):
-            folder.notice(
+            yield (
                 f"{row['task']}, order {row['series']}: {row['model']} needs {row['ratio']:.2f}x the heads of "
                 f"{row['other']} [{row['lo']:.2f}, {row['hi']:.2f}]"
             )
+
+
+register(
+    Study(
+        name="circuits",
+        question="How few heads explain the behaviour, and does sparse attention need fewer?",
+        settings=CircuitsSettings,
+        stages=stages,
+        compute={"order": rank, "curve": measure, "attention": attend, "pair": compare},
+        section=section,
+        notices=notices,
+    )
+)

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
+from typing_extensions import Self
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.scores.gates.contrastive import FLOOR
 from headwise.scores.gates.fit import FitSettings
 from headwise.settings import Count, Named, Settings, Several, Text
 from headwise.studies.settings.shared import Options, ReferenceName, StudySettings, TaskName
+
+QUICK_FIT = FitSettings(updates=30, batch=4, rate=(1.0, 0.2), stop=None, keep=5)
 
 
 class PairSettings(Settings):
@@ -67,3 +70,7 @@ class ContrastSettings(StudySettings):
                 raise unknown("held-out pair", name, self.pairs)
         if set(self.tested) == set(self.pairs):
             raise HeadwiseError("every pair is held out; leave at least one to fit gates on")
+
+    def quickened(self) -> Self:
+        fit = self.fit if self.fit != FitSettings() else QUICK_FIT
+        return self.at_most(n=8, seeds=2).replaced(fit=fit)

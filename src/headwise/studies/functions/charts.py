@@ -119,4 +119,5 @@ def _short(value: float) -> str:
     return "1" if value == 1 else ">.99" if value > 0.99 else f"{value:.2f}"[1:]
 
 
-SECTIONS.add("functions", Section(charts=charts, findings=findings))
+section = Section(charts=charts, findings=findings)
+SECTIONS.add("functions", section)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pydantic import Field
+from typing_extensions import Self
 
 from headwise.settings import Count, Several, Text
 from headwise.studies.abilities import check_limit
@@ -14,6 +15,9 @@ from headwise.studies.settings.shared import (
     StudySettings,
     TaskName,
 )
+
+QUICK = 12
+"""Most examples per ability with `quick`."""
 
 
 class FunctionsSettings(StudySettings):
@@ -44,3 +48,6 @@ class FunctionsSettings(StudySettings):
     def before_run(self) -> None:
         super().before_run()
         check_limit(self)
+
+    def quickened(self) -> Self:
+        return self.at_most(n=QUICK)

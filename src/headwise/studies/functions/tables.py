@@ -1,4 +1,4 @@
-"""From a table of scores to how far abilities share heads, and how far methods agree. Tables in, tables out."""
+"""From scores to tables: maps and elbows, how far abilities share heads, how far methods agree."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.heads import Head, heads_of, ranked
+from headwise.heads import Head, Scores, heads_of, ranked
 from headwise.stats.elbow import elbow_count
+from headwise.studies.score.tables import example_table
+from headwise.tasks import Task
+
+EVERY = "all"
+"""What the task of a cell or a row is called where it is about all abilities together."""
 
 
 def elbow_heads(part: pd.DataFrame) -> set[Head]:
@@ -23,6 +28,66 @@ def significant_heads(part: pd.DataFrame) -> int | None:
     """How many heads of one map have q < .05; None for a score without a sign, which has no test."""
     q = part["q"].to_numpy(dtype=float)
     return None if np.isnan(q).all() else int((q < 0.05).sum())
+
+
+def map_tables(scores: Scores, seed: int, places: np.ndarray) -> dict[str, pd.DataFrame]:
+    """Scores, the examples behind them (numbered by `places` in the ability's list), and the elbow."""
+    heads = scores.heads()
+    signs = scores.details.get("signs")
+    table = scores.table(seed)
+    table["signed"] = scores.signed
+    # The probe's number is a size; its own sign is kept beside it.
+    table["sign"] = pd.array(
+        [signs[h.layer][h.head] for h in heads] if signs else [pd.NA] * len(heads), dtype="Int8"
+    )
+    examples = example_table(scores)
+    examples["example"] = places.astype(np.int32)[examples["example"].to_numpy()]
+    count = elbow_count(scores.values)
+    stable = float("nan")
+    if count:
+        stable = stats.stability(scores.examples, count, groups=scores.groups, seed=seed, absolute=True)
+    elbow = {
+        "model": scores.model,
+        "task": scores.task,
+        "method": scores.method,
+        "heads": count,
+        "of": len(heads),
+        "significant": significant_heads(table),
+        "stability": stable,
+        "n": scores.n,
+    }
+    return {
+        "scores": table,
+        "examples": examples,
+        "elbows": pd.DataFrame([elbow]).astype({"significant": "Int32"}),
+    }
+
+
+def places(scores: Scores, tasks: dict[str, Task], label: str) -> np.ndarray:
+    """The held-out examples' numbers in their own ability's list, as the causal methods count them."""
+    before = 0
+    for other, task in tasks.items():
+        if other == label:
+            break
+        before += len(task)
+    return np.array(scores.details["held_out"]) - before
+
+
+def probe_rows(found: dict[str, Scores], model: str) -> pd.DataFrame:
+    """How well the probe tells abilities apart: over all of them, then each ability's own accuracy."""
+    report = next(iter(found.values())).details
+    shared = ("chance", "shuffled", "shuffled_lo", "shuffled_hi", "bag_of_words")
+    first = {"model": model, "task": EVERY, "accuracy": report["accuracy"]}
+    first |= {name: report[name] for name in ("lo", "hi", *shared)} | {"n": report["tested_on"]}
+    first |= {name: report[name] for name in ("trained_on", "stopped_by", "classes", "epochs")}
+    rest = [
+        {"model": model, "task": label, "accuracy": scores.details["own_accuracy"], "n": scores.n}
+        for label, scores in found.items()
+    ]
+    rows = pd.DataFrame([first, *rest])
+    whole = ["n", "trained_on", "stopped_by", "classes", "epochs"]
+    floats = [name for name in rows.columns if name not in ("model", "task", *whole)]
+    return rows.astype(dict.fromkeys(whole, "Int32") | dict.fromkeys(floats, "float64"))
 
 
 def overlap_rows(scores: pd.DataFrame) -> pd.DataFrame:

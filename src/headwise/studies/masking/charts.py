@@ -250,4 +250,5 @@ def _name(metric: str) -> str:
     return NAMES.get(metric, metric)
 
 
-SECTIONS.add("masking", Section(charts=charts, findings=findings, texts=samples))
+section = Section(charts=charts, findings=findings, texts=samples)
+SECTIONS.add("masking", section)

@@ -6,58 +6,62 @@ serve the writing of text rather than the ability.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.runs import Cell, CellResult, RunFolder, execute
+from headwise.heads import Order
+from headwise.runs import Cell, CellResult
+from headwise.studies.context import Context
+from headwise.studies.masking.cells import Place, all_places, full_texts, order_of, place, places, write
 from headwise.studies.masking.sets import scaled_gates
+from headwise.studies.masking.settings import MaskingSettings
 from headwise.studies.masking.texts import point_tables
 
-if TYPE_CHECKING:
-    from headwise.studies.masking.plan import Plan
 
-
-def cross_cells(folder: RunFolder, plans: list[Plan]) -> None:
+def cross_cells(context: Context[MaskingSettings]) -> Iterator[Cell]:
     """A cell for each ability that is measured, with all abilities' heads in one batch."""
-    cells = []
-    for plan in plans:
-        k = _k(plan)
-        heads = {label: [str(head) for head in order[:k]] for label, order in plan.orders.items()}
-        for label in plan.test:
-            about = plan.writing() | plan.judging(label) | {"scale": plan.settings.scale, "heads": heads}
-            cells.append(Cell("masking", plan.given, label, f"cross k={k}", about, plan.prints(label)))
-    show = plans[0].bench.progress
-    execute(folder, cells, partial(_cross, {plan.given: plan for plan in plans}), progress=show)
+    for here in all_places(context):
+        k = _k(context, here)
+        heads = {
+            label: [str(head) for head in order[:k]] for label, order in _orders(context, here.given).items()
+        }
+        about = here.writing | here.judging | {"scale": context.settings.scale, "heads": heads}
+        yield context.cell("cross", here.given, here.label, f"cross k={k}", about, here.prints)
 
 
-def _k(plan: Plan) -> int:
-    return plan.settings.cross_k or plan.middle_k
+def _k(context: Context[MaskingSettings], here: Place) -> int:
+    return context.settings.cross_k or here.middle_k
 
 
-def _cross(plans: dict[str, Plan], cell: Cell) -> CellResult:
-    plan, label = plans[cell.model], cell.task
-    k, test, judge = _k(plan), plan.test[label], plan.judges[label]
-    masks = [scaled_gates(order[:k], plan.model.shape, plan.settings.scale) for order in plan.orders.values()]
-    texts = plan.write(label, cell.part, gates=np.stack(masks))
-    full = plan.full[label]
-    before = judge.values(full, full, test)
+def _orders(context: Context[MaskingSettings], given: str) -> dict[str, Order]:
+    """Of all abilities."""
+    return {label: context.once(order_of, given, label) for label in context.once(places, given)}
+
+
+def cross(context: Context[MaskingSettings], cell: Cell) -> CellResult:
+    s, here = context.settings, place(context, cell)
+    k, own_orders = _k(context, here), _orders(context, cell.model)
+    masks = [scaled_gates(order[:k], here.model.shape, s.scale) for order in own_orders.values()]
+    texts = write(context, here, cell.part, gates=np.stack(masks))
+    full = context.once(full_texts, cell.model, cell.task)
+    before = here.judge.values(full, full, here.test)
     rows, written = [], []
-    for owner, several in zip(plan.orders, texts, strict=True):
-        about = {**plan.about(label, f"heads of {owner}", k), "heads_of": owner}
-        written.append(point_tables([several], full, test, judge, about, plan.settings.seed)["texts"])
-        for metric, values in judge.values(several, full, test).items():
-            how: dict[str, Any] = {"groups": test.shared_groups(), "seed": plan.settings.seed}
+    for owner, several in zip(own_orders, texts, strict=True):
+        about = {**here.about(f"heads of {owner}", k), "heads_of": owner}
+        written.append(point_tables([several], full, here.test, here.judge, about, s.seed)["texts"])
+        for metric, values in here.judge.values(several, full, here.test).items():
+            how: dict[str, Any] = {"groups": here.test.shared_groups(), "seed": s.seed}
             lo, hi = stats.bootstrap_mean(values[:, None], **how)
             less = stats.bootstrap_difference(values[:, None], before[metric][:, None], **how)
             rows.append(
                 {
-                    "model": plan.shown,
+                    "model": here.shown,
                     "heads_of": owner,
-                    "task": label,
+                    "task": here.label,
                     "k": k,
                     "metric": metric,
                     "value": values.mean(),

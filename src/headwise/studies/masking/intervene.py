@@ -10,8 +10,7 @@ S strengths, R sets of heads, E examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,15 +22,17 @@ from headwise.heads import Head, head_list
 from headwise.heads.controls import random_heads
 from headwise.model.generation.generate import generate
 from headwise.model.outputs.directions import Directions, directions
-from headwise.runs import Cell, CellResult, RunFolder, execute
+from headwise.runs import Cell, CellResult
+from headwise.studies.context import Context
+from headwise.studies.masking.cells import Place, all_places, full_texts, order_of, place
+from headwise.studies.masking.cells import write as written_on
 from headwise.studies.masking.sets import scaled_gates
-from headwise.studies.masking.settings import KINDS
+from headwise.studies.masking.settings import KINDS, MaskingSettings
 from headwise.studies.masking.texts import ACCURACY, AUTO, Judge, accuracy_metric, prompts
 from headwise.tasks import Task
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
-    from headwise.studies.masking.plan import Plan
 
 STRENGTHS = {"amplify": (1.25, 1.5, 2.0), "shift": (1.0, 3.0, 10.0)}
 """Gates to try, and values of α."""
@@ -153,51 +154,46 @@ def intervention_rows(
 # ---- as part of the study ---------------------------------------------------------------------------------
 
 
-def intervention_cells(folder: RunFolder, plans: list[Plan]) -> None:
+def intervention_cells(context: Context[MaskingSettings]) -> Iterator[Cell]:
     """A cell for each ability and kind: the order's first heads, and random draws as a control, in one batch."""
-    cells = []
-    for plan in plans:
-        for label in plan.test:
-            for kind in plan.settings.intervene:
-                heads = [[str(head) for head in one] for one in _sets(plan, label)]
-                about = plan.writing() | plan.judging(label)
-                about |= {"heads": heads, "strengths": list(_strengths(plan, kind))}
-                prints = plan.prints(label) | {"find": plan.find[label].fingerprint}
-                cells.append(Cell("masking", plan.given, label, kind, about, prints))
-    show = plans[0].bench.progress
-    execute(folder, cells, partial(_intervene, {plan.given: plan for plan in plans}), progress=show)
+    for here in all_places(context):
+        for kind in context.settings.intervene:
+            heads = [[str(head) for head in one] for one in _sets(context, here)]
+            about = here.writing | here.judging
+            about |= {"heads": heads, "strengths": list(_strengths(context.settings, kind))}
+            prints = here.prints | {"find": here.find.fingerprint}
+            yield context.cell("intervene", here.given, here.label, kind, about, prints)
 
 
-def _strengths(plan: Plan, kind: str) -> tuple[float, ...]:
-    return tuple(plan.settings.strengths.get(kind, STRENGTHS[kind]))
+def _strengths(settings: MaskingSettings, kind: str) -> tuple[float, ...]:
+    return tuple(settings.strengths.get(kind, STRENGTHS[kind]))
 
 
-def _sets(plan: Plan, label: str) -> list[list[Head]]:
-    order, k = plan.orders[label], plan.settings.intervene_k or plan.ks[0]
-    seeds = [f"intervene/{plan.settings.seed}/{label}/{draw}" for draw in range(plan.settings.draws)]
-    return [list(order[:k]), *(random_heads(order, order[:k], seed).heads for seed in seeds)]
+def _sets(context: Context[MaskingSettings], here: Place) -> list[list[Head]]:
+    s, order = context.settings, context.once(order_of, here.given, here.label)
+    first = order[: s.intervene_k or here.ks[0]]
+    seeds = [f"intervene/{s.seed}/{here.label}/{draw}" for draw in range(s.draws)]
+    return [list(first), *(random_heads(order, first, seed).heads for seed in seeds)]
 
 
-def _intervene(plans: dict[str, Plan], cell: Cell) -> CellResult:
-    plan, label, kind = plans[cell.model], cell.task, cell.part
-    test, judge = plan.test[label], plan.judges[label]
-    sets, strengths = _sets(plan, label), _strengths(plan, kind)
+def strengthen(context: Context[MaskingSettings], cell: Cell) -> CellResult:
+    """Accuracy before and after, of the order's first heads and of random ones."""
+    s, here, kind = context.settings, place(context, cell), cell.part
+    sets, strengths = _sets(context, here), _strengths(s, kind)
 
     def write(texts: list[str]) -> list[str]:
-        return generate(
-            plan.model, texts, max_new_tokens=plan.settings.new_tokens, chat=plan.settings.chat
-        ).texts[0]
+        return generate(here.model, texts, max_new_tokens=s.new_tokens, chat=s.chat).texts[0]
 
-    options = variants(plan.model, plan.find[label], sets, kind, strengths, judge, write)
-    after = plan.write(label, kind, **options)
-    full = plan.full[label]
-    values = np.stack([judge.right(texts, test, full) for texts in after])
-    values = values.reshape(len(strengths), len(sets), len(test))  # S, R, E
-    before = judge.right(full, test, full)
+    options = variants(here.model, here.find, sets, kind, strengths, here.judge, write)
+    after = written_on(context, here, kind, **options)
+    full = context.once(full_texts, cell.model, cell.task)
+    values = np.stack([here.judge.right(texts, here.test, full) for texts in after])
+    values = values.reshape(len(strengths), len(sets), len(here.test))  # S, R, E
+    before = here.judge.right(full, here.test, full)
     tables = []
     for series, own in (("top", values[:, :1]), ("random", values[:, 1:])):
-        groups = test.shared_groups()
-        rows = intervention_rows(kind, strengths, before, own, plan.settings.seed, groups)
-        about = {"model": plan.shown, "task": label, "series": series, "k": len(sets[0])}
+        groups = here.test.shared_groups()
+        rows = intervention_rows(kind, strengths, before, own, s.seed, groups)
+        about = {"model": here.shown, "task": cell.task, "series": series, "k": len(sets[0])}
         tables.append(pd.DataFrame(about, index=rows.index).join(rows).assign(metric=ACCURACY))
     return CellResult({"interventions": pd.concat(tables, ignore_index=True)})

@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 import hashlib
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pandas as pd
 
-from headwise.runs import Cell, CellResult, RunFolder, execute, read_table
+from headwise.runs import Cell, CellResult
+from headwise.studies.context import Context
+from headwise.studies.masking.cells import all_places, place, places
+from headwise.studies.masking.settings import MaskingSettings
 from headwise.studies.masking.texts import shown_gold
 
-if TYPE_CHECKING:
-    from headwise.studies.masking.plan import Plan
 
-
-def sample_cells(folder: RunFolder, plans: list[Plan]) -> None:
+def sample_cells(context: Context[MaskingSettings]) -> Iterator[Cell]:
     """The table `samples`, put together from the texts of one K and the first random draw."""
-    texts = read_table(folder, "texts")
-    cells = []
-    for plan in plans:
-        for label, test in plan.test.items():
-            own = _own(texts, plan, label)
-            print_ = hashlib.sha256(own.to_csv(index=False).encode()).hexdigest()[:16]
-            prints = {"task": test.fingerprint, "texts": print_}
-            cells.append(Cell("masking", plan.given, label, "samples", {"k": plan.middle_k}, prints))
-    compute = partial(_samples, texts, {plan.given: plan for plan in plans})
-    execute(folder, cells, compute, progress=False)
+    for here in all_places(context):
+        own = context.once(_texts, here.given, here.label)
+        print_ = hashlib.sha256(own.to_csv(index=False).encode()).hexdigest()[:16]
+        prints = {"task": here.test.fingerprint, "texts": print_}
+        yield context.cell("samples", here.given, here.label, "samples", {"k": here.middle_k}, prints)
 
 
-def _own(texts: pd.DataFrame, plan: Plan, label: str) -> pd.DataFrame:
-    """Of one ability: the full model's texts, and at the middle K those of the order and of the first draw."""
-    own = texts[(texts["model"] == plan.shown) & (texts["task"] == label) & (texts["draw"] == 0)]
-    return own[own["k"].isin((0, plan.middle_k)) & own["series"].isin(("full", "top", "random"))]
+def _texts(context: Context[MaskingSettings], given: str, label: str) -> pd.DataFrame:
+    """The full model's texts, and at the middle K those of the order and of the first draw."""
+    texts = context.table("texts", model=given, task=label)
+    chosen = texts["k"].isin((0, context.once(places, given)[label].middle_k)) & (texts["draw"] == 0)
+    return texts[chosen & texts["series"].isin(("full", "top", "random"))]
 
 
-def _samples(texts: pd.DataFrame, plans: dict[str, Plan], cell: Cell) -> CellResult:
-    plan = plans[cell.model]
-    by_series = _own(texts, plan, cell.task).pivot(index="example", columns="series", values="text")
+def side_by_side(context: Context[MaskingSettings], cell: Cell) -> CellResult:
+    here, own = place(context, cell), context.once(_texts, cell.model, cell.task)
+    by_series = own.pivot(index="example", columns="series", values="text")
     rows = [
         {
-            "model": plan.shown,
+            "model": here.shown,
             "task": cell.task,
             "example": number,
             "prompt": example.prompt,
@@ -48,8 +43,8 @@ def _samples(texts: pd.DataFrame, plans: dict[str, Plan], cell: Cell) -> CellRes
             "full": by_series.loc[number, "full"],
             "top_masked": by_series.loc[number, "top"],
             "random_masked": by_series.loc[number, "random"],
-            "k": plan.middle_k,
+            "k": here.middle_k,
         }
-        for number, example in enumerate(plan.test[cell.task])
+        for number, example in enumerate(here.test)
     ]
     return CellResult({"samples": pd.DataFrame(rows)})

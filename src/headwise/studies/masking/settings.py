@@ -26,6 +26,8 @@ from headwise.studies.settings.shared import (
 
 KINDS = ("amplify", "shift")
 """Of interventions."""
+QUICK = {"n": 10, "new_tokens": 8}
+"""Most of each with `quick`, which also takes fewer K."""
 Intervention = Annotated[Text, one_of("intervention", lambda: KINDS)]
 
 
@@ -94,9 +96,9 @@ class MaskingSettings(StudySettings):
 
     @model_validator(mode="after")
     def _method_fits(self) -> Self:
-        # The study maps all labels at once, so the probe's `label` is none of its options.
+        # The study maps all labels at once, so `label` is none of the options of a method that tells them apart.
         chosen = method(self.method)
-        options = ("answer_tokens",) if self.method == "probe" else chosen.options
+        options = {option for option in chosen.options if not (chosen.per_label and option == "label")}
         for option in self.method_options:
             if option not in options:
                 raise unknown(f"option of method {self.method!r}", option, options)
@@ -108,3 +110,6 @@ class MaskingSettings(StudySettings):
         check_limit(self)
         for name in {self.accuracy, self.similarity} - {AUTO}:
             text_metric(name).ready()
+
+    def quickened(self) -> Self:
+        return self.at_most(**QUICK)

@@ -247,4 +247,5 @@ def spans(inserted: np.ndarray) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
 
-SECTIONS.add("prompts", Section(charts=charts, findings=findings, heads=heads, texts=answers))
+section = Section(charts=charts, findings=findings, heads=heads, texts=answers)
+SECTIONS.add("prompts", section)

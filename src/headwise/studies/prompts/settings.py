@@ -15,6 +15,9 @@ from headwise.settings import Count, Named, Seed, Settings, Several, Text, not_e
 from headwise.studies.settings.shared import Options, StudySettings, TaskName, TextMetricName
 from headwise.tasks.conditions import PLACES, conditions
 
+QUICK = {"n": 20, "attention_prompts": 2, "samples": 1}
+"""Most of each with `quick`."""
+
 
 class ArmSettings(Settings):
     """Of the condition `arm`; the paper tunes c and p1 for each model and task."""
@@ -102,3 +105,6 @@ class PromptsSettings(StudySettings):
     def before_run(self) -> None:
         super().before_run()
         text_metric(self.metric).ready()
+
+    def quickened(self) -> Self:
+        return self.at_most(**QUICK)

@@ -211,4 +211,5 @@ def _always_and_ever(counts: pd.DataFrame, pairs: list[tuple[str, str]], y: Axis
     )
 
 
-SECTIONS.add("roles", Section(charts=charts, findings=findings, heads=heads))
+section = Section(charts=charts, findings=findings, heads=heads)
+SECTIONS.add("roles", section)

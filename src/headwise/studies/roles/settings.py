@@ -16,6 +16,18 @@ from headwise.settings import Count, Several
 from headwise.studies.settings.shared import Options, Positions, ReferenceName, StudySettings, TaskNames
 from headwise.tasks import Task
 
+QUICK_FIT = FitSettings(
+    updates=14, first_updates=8, batch=12, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None, keep=4
+)
+"""With `quick` few large steps, each on examples that no step before has seen, tell the plainest heads."""
+QUICK_KS = (0, 5, 10, 20, 35, 50)
+QUICK_EXAMPLES, QUICK_FEWEST, QUICK_TOKENS = 800, 4, 70
+"""With `quick`: at most so many examples of a task; in an update 4, or more if they have no more tokens than this
+together, and twice as many in the curves."""
+
+QUICK_PIECE = 448
+"""Tokens of one backward pass with `quick`: more memory than needed, and less time."""
+
 
 class RolesSettings(StudySettings):
     """Settings of the study `roles`."""
@@ -61,32 +73,18 @@ class RolesSettings(StudySettings):
     def sources(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from ((source, self.options_of(source)) for source in self.tasks)
 
-
-QUICK_FIT = FitSettings(
-    updates=14, first_updates=8, batch=12, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None, keep=4
-)
-"""With `quick` few large steps, each on examples that no step before has seen, tell the plainest heads."""
-QUICK_KS = (0, 5, 10, 20, 35, 50)
-QUICK_EXAMPLES, QUICK_FEWEST, QUICK_TOKENS = 800, 4, 70
-"""With `quick`: at most so many examples of a task; in an update 4, or more if they have no more tokens than this
-together, and twice as many in the curves."""
-
-QUICK_PIECE = 448
-"""Tokens of one backward pass with `quick`: more memory than needed, and less time."""
-
-
-def quickened(settings: RolesSettings) -> RolesSettings:
-    """Two seeds, few examples and updates, short targets."""
-    options = dict(settings.task_options)
-    if "math" in settings.tasks and not options:
-        options = {"math": {"length": "short"}}
-    few = settings.at_most(n=QUICK_EXAMPLES, held_out=2 * QUICK_FIT.batch, seeds=2)
-    return few.replaced(
-        fit=settings.fit if settings.fit != FitSettings() else QUICK_FIT,
-        ks=settings.ks or QUICK_KS,
-        random_sets=0,
-        task_options=options,
-    )
+    def quickened(self) -> Self:
+        """Two seeds, few examples and updates, short targets."""
+        options = dict(self.task_options)
+        if "math" in self.tasks and not options:
+            options = {"math": {"length": "short"}}
+        few = self.at_most(n=QUICK_EXAMPLES, held_out=2 * QUICK_FIT.batch, seeds=2)
+        return few.replaced(
+            fit=self.fit if self.fit != FitSettings() else QUICK_FIT,
+            ks=self.ks or QUICK_KS,
+            random_sets=0,
+            task_options=options,
+        )
 
 
 def few_tokens(task: Task, model: Model) -> int:

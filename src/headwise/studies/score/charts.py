@@ -25,4 +25,5 @@ def charts(tables: Tables) -> list[Chart]:
     return made
 
 
-SECTIONS.add("score", Section(charts=charts, findings=findings))
+section = Section(charts=charts, findings=findings)
+SECTIONS.add("score", section)

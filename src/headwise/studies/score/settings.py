@@ -17,6 +17,9 @@ from headwise.studies.settings.shared import (
     TaskNames,
 )
 
+QUICK = 16
+"""Most examples with `quick`."""
+
 
 class ScoreSettings(StudySettings):
     """Settings of the study `score`."""
@@ -42,3 +45,6 @@ class ScoreSettings(StudySettings):
     def _methods_fit(self) -> Self:
         check_methods(self.methods, self.method_options, self.metric)
         return self
+
+    def quickened(self) -> Self:
+        return self.at_most(n=QUICK)

@@ -1,0 +1,87 @@
+"""What the stages and the cells of one run share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+import pandas as pd
+
+from headwise.errors import HeadwiseError
+from headwise.model.model import Model
+from headwise.progress import Advance, progress
+from headwise.runs import Cell, RunFolder, read_cells
+from headwise.studies.settings.shared import StudySettings
+from headwise.studies.workbench import Workbench
+
+S = TypeVar("S", bound=StudySettings)
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Context(Generic[S]):
+    """Settings, models, tasks, and what finished cells have found.
+
+    Where cells are computed in other processes each has a copy, which has no store: it has what `once` has made before
+    the cells were given out.
+    """
+
+    def __init__(self, study: str, settings: S, bench: Workbench, folder: RunFolder | None) -> None:
+        self.study, self.settings, self.bench = study, settings, bench
+        self.cells: list[Cell] = []
+        """Of the stages that are finished."""
+        self._folder = folder
+        self._made: dict[Any, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_folder": None, "cells": []}
+
+    def model(self, name: str) -> Model:
+        return self.bench.model(name)
+
+    def shown(self, model: str) -> str:
+        """What a model is called in the tables."""
+        return self.bench.shown(self.settings.models)[model]
+
+    def cell(
+        self,
+        kind: str,
+        model: str,
+        task: str,
+        part: str,
+        settings: Mapping[str, Any],
+        fingerprints: Mapping[str, str],
+    ) -> Cell:
+        """A cell of this study."""
+        return Cell(self.study, model, task, part, settings, fingerprints, kind)
+
+    def once(self, build: Callable[Concatenate[Context[S], P], T], *given: P.args, **options: P.kwargs) -> T:
+        """`build(context, *given)`, made once in a run and kept for its cells."""
+        key = (build.__module__, build.__qualname__, *given, *options.items())
+        if key not in self._made:
+            self._made[key] = build(self, *given, **options)
+        made: T = self._made[key]
+        return made
+
+    def table(self, name: str, **of: str) -> pd.DataFrame:
+        """A table of the cells of finished stages, read from the run's store.
+
+        of: which cells, such as `model="smollm2", kind="order"`; all by default.
+        """
+        if self._folder is None:
+            raise HeadwiseError(
+                f"a cell of the study {self.study!r} needs the table {name!r}, and workers have no store; read it in "
+                "the stage before the cell is given out, through context.once"
+            )
+        wanted = [cell for cell in self.cells if all(getattr(cell, key) == of[key] for key in of)]
+        return read_cells(self._folder, wanted, name)
+
+    def notes(self, cell: Cell) -> dict[str, Any]:
+        """What a finished cell has noted."""
+        assert self._folder is not None, "workers have no store"
+        return self._folder.store.notes(cell.key)
+
+    def progress(self, label: str, steps: int) -> AbstractContextManager[Advance]:
+        """A bar, where the run shows any."""
+        return progress(label, steps, show=self.bench.progress)
