@@ -169,8 +169,12 @@ def test_ctrl_c_while_a_run_is_closed_waits_until_its_status_is_written(tmp_path
         write(path, value)
 
     monkeypatch.setattr(module, "write_json", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "run", 2)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "run", 2)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert read_info(tmp_path / "run")["status"] == "done"
 
 
