@@ -21,7 +21,7 @@ def export(
     model: ModelName,
     heads: Annotated[Path, typer.Option(help='a JSON list of "L12H3", or a scores table and --top')],
     out: Annotated[Path, typer.Option(help="the new checkpoint's folder")],
-    top: Annotated[int | None, typer.Option(help="only the first K heads of the file")] = None,
+    top: Annotated[int | None, typer.Option(help="only the first K heads of the file", min=1)] = None,
     task: Annotated[str | None, typer.Option(help="which map of a run's scores.parquet")] = None,
     method: Annotated[str | None, typer.Option(help="which map of a run's scores.parquet")] = None,
     by: Annotated[str, typer.Option(help="order of scores: signed, absolute or hinders")] = "signed",

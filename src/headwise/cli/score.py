@@ -32,9 +32,11 @@ def score(
     method: Annotated[list[str] | None, typer.Option(help="score method; repeat for several")] = None,
     out: Annotated[Path, typer.Option(help="the run folder")] = Path("runs/score"),
     n: Annotated[int, typer.Option("-n", help="examples", min=1)] = 64,
-    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    seed: Annotated[int, typer.Option(help="random seed", min=0)] = 0,
     metric: Annotated[str | None, typer.Option(help="by default the task's own")] = None,
-    reference: Annotated[str, typer.Option(help="what a gated-out head is replaced by")] = "zero",
+    reference: Annotated[
+        str, typer.Option(help="ablation type: zero, mean, position_mean, resample, patch")
+    ] = "zero",
     positions: Annotated[str, typer.Option(help="where gates act: all or last")] = "all",
     precision: Annotated[float | None, typer.Option(help="ablation: run only enough for ± this")] = None,
     top: Annotated[int | None, typer.Option(help="ablation: run only enough to tell the first K")] = None,

@@ -26,11 +26,11 @@ def sparsify(
     length: Annotated[int, typer.Option(help="tokens in one sequence", min=8)] = 256,
     rank: Annotated[int, typer.Option(help="of the low-rank adapter", min=1)] = 24,
     rate: Annotated[float, typer.Option(help="largest learning rate")] = 1e-3,
-    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    seed: Annotated[int, typer.Option(help="random seed", min=0)] = 0,
     start: Annotated[Path | None, typer.Option(help="begin from the adapter of an earlier training")] = None,
     dense: Annotated[bool, typer.Option(help="the control: the same training without gates")] = False,
     seconds: Annotated[
-        float | None, typer.Option(help="stop cleanly after so long; run again to go on")
+        float | None, typer.Option(help="stop cleanly after so long; run again to go on", min=0)
     ] = None,
     evaluate: Annotated[bool, typer.Option(help="compare with the dense model on --held-out texts")] = False,
     held_out: Annotated[

@@ -19,7 +19,7 @@ def task_(
     name: Annotated[str, typer.Argument(help="a built-in task, a file, or hub:owner/name")],
     show: Annotated[int, typer.Option(help="examples to print", min=0)] = 3,
     model: Annotated[str | None, typer.Option(help="show its tokens and its accuracy on 50 examples")] = None,
-    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    seed: Annotated[int, typer.Option(help="random seed", min=0)] = 0,
     option: Annotated[
         list[str] | None, typer.Option("--set", help="an option of the task, as key=value")
     ] = None,

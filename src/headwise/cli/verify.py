@@ -17,7 +17,7 @@ from headwise.cli.root import (
 def verify(
     run: Annotated[Path, typer.Argument(help="a finished run folder")],
     cells: Annotated[int, typer.Option(help="how many to compute again", min=1)] = 3,
-    seed: Annotated[int, typer.Option(help="which ones")] = 0,
+    seed: Annotated[int, typer.Option(help="random seed: which ones", min=0)] = 0,
     trust_remote_code: Trust = False,
 ) -> None:
     """Make a run's tables again from its cells, compute a sample of the cells again, and say whether they match."""

@@ -35,7 +35,7 @@ class Setup:
     task: Task
     metric: Metric
     reference: str = "zero"
-    """What a gated-out head is replaced by."""
+    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
     positions: str = "all"
     """Where gates act."""
     seed: int = 0

@@ -1,4 +1,4 @@
-"""What a gated-out head is replaced by, computed once from the ungated model.
+"""What replaces an ablated head (the reference), computed once from the ungated model.
 
 `zero`, `mean` (over all real tokens of the reference examples), `position_mean` (the same per position, for
 tasks of equal length), `patch` (the same head and position in the example's counterfactual), `resample`

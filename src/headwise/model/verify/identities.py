@@ -49,7 +49,7 @@ class Proof:
 
 
 def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof, Capabilities]:
-    """Reach every head of `model`, or raise with the identity that broke.
+    """Verify that every head of `model` can be ablated exactly, or raise with the identity that broke.
 
     Identity 2 is computed for the first, a middle and the last layer, or for `every_layer`.
     """

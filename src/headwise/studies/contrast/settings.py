@@ -46,7 +46,7 @@ class ContrastSettings(StudySettings):
     floor: float = FLOOR
     """Nats per token: how much less likely than what is kept is lost enough."""
     reference: ReferenceName = "zero"
-    """What a gated-out head is replaced by."""
+    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
 
     @property
     def tested(self) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ class FunctionsSettings(StudySettings):
     metric: MetricName | None = None
     """Of the causal methods; by default each task's own."""
     reference: ReferenceName = "zero"
-    """What a gated-out head is replaced by, in the causal methods."""
+    """Ablation type of the causal methods: what replaces an ablated head (zero, mean, resample, patch, …)."""
     answer_tokens: Count | None = None
     """The probe averages over that many tokens of the answer, the least probable ones; all by default."""
 

@@ -46,7 +46,7 @@ class RolesSettings(StudySettings):
     ks: Several[NonNegativeInt] = ()
     """Numbers of ablated heads along the curves; 0 to 50 by default."""
     reference: ReferenceName = "zero"
-    """What a gated-out head is replaced by."""
+    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
     positions: Positions = "all"
     """Where gates act."""
     random_sets: NonNegativeInt = 300

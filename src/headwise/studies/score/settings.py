@@ -33,7 +33,7 @@ class ScoreSettings(StudySettings):
     metric: MetricName | None = None
     """By default each task's own."""
     reference: ReferenceName = "zero"
-    """What a gated-out head is replaced by."""
+    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
     positions: Positions = "all"
     """Where gates act."""
     task_options: Options = Field(default_factory=dict)
