@@ -97,7 +97,13 @@ def asked(run, tmp_path) -> str:
 
 
 def test_a_study_of_somebody_elses_is_headed_by_its_own_question(tiny, tmp_path):
-    colours = registry.Study("colours", "Which heads see red?", StudySettings, lambda *_: None)
+    colours = registry.Study(
+        name="colours",
+        question="Which heads see red?",
+        settings=StudySettings,
+        stages=lambda context: [],
+        compute={},
+    )
     with registry.STUDIES.restored():
         registry.STUDIES.add("colours", colours)
         folder = registry.run("colours", tmp_path / "run", workbench=bench_of(tiny), models=["tiny"])
