@@ -214,7 +214,7 @@ def test_mistakes_are_told_in_a_sentence(taught, tmp_path):
         sparsify(taught / "base", [], tmp_path / "a", **{**SMALL, "sample": 0})
     with pytest.raises(HeadwiseError, match="did you mean 'bound'"):
         sparsify(taught / "base", [], tmp_path / "b", bond=0.1)
-    with pytest.raises(HeadwiseError, match=r"bound is 0.0; expected above 0"):
+    with pytest.raises(HeadwiseError, match=r"bound is 0; expected above 0"):
         sparsify(taught / "base", [], tmp_path / "b", bound=0)
     with pytest.raises(HeadwiseError, match="cannot be read"):
         sparsify(taught / "base", [tmp_path / "no.txt"], tmp_path / "c")
