@@ -41,7 +41,7 @@ LOGIT_BUDGET = 2**26
 few rows."""
 CPU_FILLED = 1024
 """Tokens that keep two cores as busy as more would; a backward pass, which keeps every layer, has twice as many."""
-GRADIENT_RECOMPUTE = 0.5
+GRADIENT_RECOMPUTE = 0.2
 """Share of the blocks whose feed-forward parts a backward pass on a CPU computes again."""
 
 
