@@ -11,6 +11,7 @@ V variants, E prompts, B rows still writing, L layers, H heads, D head size.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -203,7 +204,8 @@ class _Writer:
     def _write(self, pairs: Sequence[_Pair]) -> list[tuple[list[int], bool]] | None:
         """Tokens of each row and whether it ended by itself; None when memory ran out."""
         written: list[tuple[list[int], bool]] = []
-        with torch.inference_mode():
+        gated = self.model.reach.in_place() if self.changed or self.shifts else nullcontext()
+        with torch.inference_mode(), gated:
             if fits(lambda: written.extend(self._write_batch(pairs))):
                 return written
         if len(pairs) == 1:
