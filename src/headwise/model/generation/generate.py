@@ -11,7 +11,6 @@ V variants, E prompts, B rows still writing, L layers, H heads, D head size.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -204,8 +203,7 @@ class _Writer:
     def _write(self, pairs: Sequence[_Pair]) -> list[tuple[list[int], bool]] | None:
         """Tokens of each row and whether it ended by itself; None when memory ran out."""
         written: list[tuple[list[int], bool]] = []
-        gated = self.model.reach.in_place() if self.changed or self.shifts else nullcontext()
-        with torch.inference_mode(), gated:
+        with torch.inference_mode():
             if fits(lambda: written.extend(self._write_batch(pairs))):
                 return written
         if len(pairs) == 1:

@@ -98,14 +98,6 @@ class Reach:
             yield
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """While this holds, our function or hooks stay in the model between passes: for many short ones in a row."""
-        with ExitStack() as undo:
-            if not self._in_place:
-                self._put_in_place(undo)
-            yield
-
-    @contextmanager
     def unvisited(self) -> Iterator[None]:
         """While this holds, passes of our own do not show themselves to a visitor."""
         with attribute(self.listener, "visitor", None):
