@@ -69,7 +69,7 @@ class Plain:
         batch = {
             name: t.to(self.model.device) for name, t in batch_of([self.rows[e] for e in examples]).items()
         }
-        size = self.model.reach.sites[0].head_dim
+        size = self.model.hooks.sites[0].head_dim
         handles = []
         for layer, block in enumerate(self.model.hf.model.layers):
 
@@ -378,7 +378,7 @@ def planted(model: Model, arguments: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"silent": list(map(str, silent)), "noisy": list(map(str, noisy))}
     for strength in arguments.noise:
         hf = copy.deepcopy(model.hf)
-        size = model.reach.sites[0].head_dim
+        size = model.hooks.sites[0].head_dim
         noise = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for head in heads:

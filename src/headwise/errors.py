@@ -13,10 +13,10 @@ class HeadwiseError(Exception):
     """
 
 
-def shown(value: object, longest: int = 80) -> str:
+def quoted(value: object, longest: int = 80) -> str:
     """A value as a sentence may quote it: one line, cut where it is long.
 
-    >>> shown("a"), shown("x" * 100, 10)
+    >>> quoted("a"), quoted("x" * 100, 10)
     ("'a'", "'xxxxxxxx…")
     """
     try:
@@ -50,4 +50,4 @@ def unknown(kind: str, given: str, valid: Iterable[str]) -> HeadwiseError:
     names = sorted(valid)
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return HeadwiseError(f"unknown {kind} {shown(given)}; {hint}Valid: {', '.join(names)}")
+    return HeadwiseError(f"unknown {kind} {quoted(given)}; {hint}Valid: {', '.join(names)}")

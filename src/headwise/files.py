@@ -22,7 +22,7 @@ class DiskError(HeadwiseError):
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def explain_disk_errors(path: Path) -> Iterator[None]:
     """Turn what the operating system says about `path` into a sentence that says what to do."""
     try:
         yield
@@ -74,7 +74,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield partial
         flush(partial)
         os.replace(partial, path)
-        settle(path.parent)
+        fsync_folder(path.parent)
     except BaseException:
         with suppress(OSError):
             partial.unlink()
@@ -105,7 +105,7 @@ def unused(path: Path) -> Path:
     return free
 
 
-def settle(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
     """Make renames inside a folder survive a power cut, where the system has a way to ask for it."""
     if os.name != "posix":
         return

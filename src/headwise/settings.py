@@ -25,7 +25,7 @@ from pydantic import (
 )
 from typing_extensions import Self
 
-from headwise.errors import HeadwiseError, shown, unknown
+from headwise.errors import HeadwiseError, quoted, unknown
 
 LARGEST_NUMBER = 2**63
 Item = TypeVar("Item")
@@ -171,11 +171,11 @@ def sentence(kind: type[BaseModel], error: ValidationError) -> HeadwiseError:
     if problem == "missing":
         return HeadwiseError(f"setting {where!r} is missing; {first['msg']}")
     if problem.startswith(("greater_than", "less_than")):
-        return HeadwiseError(f"{where} is {shown(value)}; expected {' and '.join(_bounds(owner, field))}")
+        return HeadwiseError(f"{where} is {quoted(value)}; expected {' and '.join(_bounds(owner, field))}")
     expected = _EXPECTED.get(problem, first["msg"])
     if problem == "string_type" and isinstance(value, float):
         expected = "text; put it in quotes"
-    return HeadwiseError(f"setting {shown(where)} is {shown(value)}; expected {expected}")
+    return HeadwiseError(f"setting {quoted(where)} is {quoted(value)}; expected {expected}")
 
 
 def _field(kind: type[BaseModel], path: list[str]) -> tuple[type[BaseModel], str]:

@@ -321,14 +321,14 @@ def test_a_disk_that_fills_up_anywhere_is_a_sentence_and_the_old_file_stays(tmp_
 
 def test_safetensors_own_words_for_a_full_disk_are_understood(tmp_path):
     from headwise.errors import HeadwiseError
-    from headwise.files import told
+    from headwise.files import explain_disk_errors
 
     class SafetensorError(Exception):
         pass
 
-    with pytest.raises(HeadwiseError, match="is full"), told(tmp_path):
+    with pytest.raises(HeadwiseError, match="is full"), explain_disk_errors(tmp_path):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-    with pytest.raises(SafetensorError), told(tmp_path):
+    with pytest.raises(SafetensorError), explain_disk_errors(tmp_path):
         raise SafetensorError("invalid header")
 
 

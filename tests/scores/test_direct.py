@@ -88,7 +88,7 @@ def test_the_last_layer_s_shares_are_what_the_stream_loses_without_its_heads(fam
     model = loaded(family, word_tokenizer, **options)
     task = word_task(2)
     scores = hw.score(model, task, "direct")
-    block, projection = model.reach.blocks[-1], model.reach.sites[-1].projections[0]
+    block, projection = model.hooks.blocks[-1], model.hooks.sites[-1].projections[0]
     name, factor = LAST_ADDITION[family]
     stack = model.hf.get_decoder()
     norm = next(getattr(stack, n) for n in ("norm", "ln_f", "final_layer_norm") if hasattr(stack, n))

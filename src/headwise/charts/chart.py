@@ -262,7 +262,7 @@ class Chart:
     """The same numbers to read, for people who do not see charts."""
 
     @property
-    def shown(self) -> list[Panel]:
+    def page_panels(self) -> list[Panel]:
         """The panels of the page."""
         return [panel for panel in (self.panels if self.page is None else self.page) if panel is not None]
 
@@ -279,10 +279,10 @@ def whole_ticks(count: int, most: int) -> list[int]:
     return list(range(0, count, step))
 
 
-def reach(*values: Numbers, room: float = 0.05) -> tuple[float, float] | None:
+def axis_range(*values: Numbers, room: float = 0.05) -> tuple[float, float] | None:
     """From the least number to the largest, with room for the lines' width; None where there is no number.
 
-    >>> reach([0.0, 2.0], [float("nan"), 4.0]), reach([float("nan")])
+    >>> axis_range([0.0, 2.0], [float("nan"), 4.0]), axis_range([float("nan")])
     ((-0.2, 4.2), None)
     """
     numbers = np.concatenate([np.asarray(some, dtype=float).ravel() for some in values])

@@ -40,10 +40,10 @@ def page_chart(chart: Chart) -> dict[str, Any]:
     """The chart as the page's script reads it."""
     seen: set[tuple[str, str]] = set()
     bars: list[Scale] = []
-    panels = [_panel(panel, number, seen, bars) for number, panel in enumerate(chart.shown)]
-    long = max([len(_longest(panel.y)) for panel in chart.shown], default=0)
-    more = max([panel.y.label.count("\n") for panel in chart.shown], default=0)
-    deep = max([len(_longest(panel.x)) for panel in chart.shown if panel.x.angle], default=0)
+    panels = [_panel(panel, number, seen, bars) for number, panel in enumerate(chart.page_panels)]
+    long = max([len(_longest(panel.y)) for panel in chart.page_panels], default=0)
+    more = max([panel.y.label.count("\n") for panel in chart.page_panels], default=0)
+    deep = max([len(_longest(panel.x)) for panel in chart.page_panels if panel.x.angle], default=0)
     return {
         "title": chart.title,
         "panels": panels,

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import inside, replacing, told
+from headwise.files import explain_disk_errors, inside, replacing
 
 FORMATS = ("png", "svg", "pdf")
 
@@ -90,7 +90,7 @@ def save(figure: Any, folder: Path, name: str) -> list[Path]:
     for path in paths:
         if path.parent != folder or not inside(folder, path):
             raise HeadwiseError(f"a figure {str(path)!r} would lie outside {folder}; give it a plain name")
-    with told(folder):
+    with explain_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _write(figure, paths)
     return paths

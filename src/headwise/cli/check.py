@@ -31,7 +31,7 @@ def check(
         model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, check_every_layer=True
     )
     layers, heads = loaded.shape
-    sites, proof, midway = loaded.reach.sites, loaded.proof, loaded.capabilities.enter_midway
+    sites, proof, midway = loaded.hooks.sites, loaded.proof, loaded.capabilities.enter_midway
     dtype_name = str(loaded.dtype).removeprefix("torch.")
     exactly = "exactly" if proof.noise == 0 else f"within the device's own noise of {proof.noise:.1e}"
     kv_heads, head_size = span([s.kv_heads for s in sites]), span([s.head_dim for s in sites])

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from headwise.errors import HeadwiseError, shown
+from headwise.errors import HeadwiseError, quoted
 
 _UNREADABLE: tuple[type[Exception], ...] = (
     OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RecursionError,
@@ -47,7 +47,7 @@ class Head(NamedTuple):
         found = _HEAD.fullmatch(text.strip()) if isinstance(text, str) else None
         if not found:
             raise HeadwiseError(
-                f"{shown(text)} is not a head; heads are written like 'L12H3' (layer 12, head 3)"
+                f"{quoted(text)} is not a head; heads are written like 'L12H3' (layer 12, head 3)"
             )
         return cls(int(found[1]), int(found[2]))
 
@@ -65,7 +65,7 @@ def head_list(given: Any) -> Order:
     if isinstance(given, str | Head):
         given = [given]
     if not isinstance(given, Iterable):
-        raise HeadwiseError(f"heads are given as a list such as ['L12H3'], not as {shown(given)}")
+        raise HeadwiseError(f"heads are given as a list such as ['L12H3'], not as {quoted(given)}")
     return [Head.parse(one) if isinstance(one, str) else _pair(one) for one in given]
 
 
@@ -96,7 +96,7 @@ def _pair(given: Any) -> Head:
             return Head(int(layer), int(head))
     except (TypeError, ValueError, OverflowError):
         pass
-    raise HeadwiseError(f"{shown(given)} is not a head; heads are written like 'L12H3' (layer 12, head 3)")
+    raise HeadwiseError(f"{quoted(given)} is not a head; heads are written like 'L12H3' (layer 12, head 3)")
 
 
 def gate_numbers(given: Any, what: str) -> np.ndarray:
@@ -114,7 +114,7 @@ def gate_numbers(given: Any, what: str) -> np.ndarray:
         array = array.astype(np.float64)
     except (ValueError, TypeError, OverflowError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise HeadwiseError(f"{what} must be an array of numbers; {shown(given)} is none ({said})") from None
+        raise HeadwiseError(f"{what} must be an array of numbers; {quoted(given)} is none ({said})") from None
     if np.ma.isMaskedArray(given) and np.ma.is_masked(given):
         raise HeadwiseError(f"{what} must be an array of numbers; this one has places that are masked out")
     with np.errstate(over="ignore"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -20,8 +21,8 @@ from headwise.model.forward.run import Output, Pass, run
 from headwise.model.origin import Origin, replica
 from headwise.model.sites.attention_function import Visitor
 from headwise.model.sites.devices import entry_device, stored
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.probe import weight_dtype
-from headwise.model.sites.reach import Reach
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text
 from headwise.model.verify.capabilities import Capabilities
@@ -31,14 +32,14 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Model:
-    """A causal language model whose every head is within reach, with the proof of it."""
+    """A causal language model whose heads can all be changed, with the proof of it."""
 
     def __init__(
         self,
         hf: nn.Module,
         text: Text | None,
         name: str,
-        reach: Reach,
+        hooks: HeadHooks,
         proof: Proof,
         capabilities: Capabilities,
         batch_tokens: int,
@@ -46,7 +47,7 @@ class Model:
     ) -> None:
         self.hf = hf
         self.name = name
-        self.reach = reach
+        self.hooks = hooks
         self.proof = proof
         self.capabilities = capabilities
         self.batch_tokens = batch_tokens
@@ -94,12 +95,12 @@ class Model:
     @property
     def shape(self) -> tuple[int, int]:
         """(layers, heads), the shape of gates and scores."""
-        return self.reach.shape
+        return self.hooks.shape
 
     @property
     def exists(self) -> np.ndarray:
         """`[L, H]`: False for layers without attention, and beyond a layer's own number of heads."""
-        return self.reach.exists
+        return self.hooks.exists
 
     def heads(self) -> list[Head]:
         """Every head, layer by layer."""
@@ -137,9 +138,15 @@ class Model:
             return int(weight.shape[0])
         return int(self.hf.config.get_text_config().vocab_size)  # type: ignore[operator, union-attr]
 
+    @property
+    def reach(self) -> HeadHooks:
+        """The former name of `hooks`."""
+        warnings.warn("model.reach is now model.hooks", DeprecationWarning, stacklevel=2)
+        return self.hooks
+
     def visiting(self, visitor: Visitor) -> AbstractContextManager[None]:
         """While this holds, forward passes show each layer's head outputs to `visitor`."""
-        return self.reach.visiting(visitor)
+        return self.hooks.visiting(visitor)
 
     def frozen(self) -> AbstractContextManager[None]:
         """While this holds, no weight needs a gradient, and products are computed accordingly."""
@@ -155,11 +162,11 @@ class Model:
     def run(self, asked: Pass) -> Output:
         """Carry out one forward pass with the shortcuts that were proven for this model."""
         can = self.capabilities
-        return run(self.hf, replace(asked, narrow=can.narrow, as_tuples=can.as_tuples), self.reach)
+        return run(self.hf, replace(asked, narrow=can.narrow, as_tuples=can.as_tuples), self.hooks)
 
     def run_whole(self, asked: Pass) -> Output:
         """The same with every part of the last block computed at every position, for what looks into it."""
-        return run(self.hf, replace(asked, as_tuples=self.capabilities.as_tuples), self.reach)
+        return run(self.hf, replace(asked, as_tuples=self.capabilities.as_tuples), self.hooks)
 
     def logits(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32."""

@@ -22,8 +22,8 @@ from headwise._version import __version__
 from headwise.charts.chart import Chart
 from headwise.charts.interactive import page_chart, rounded
 from headwise.charts.section import SECTIONS, Finding
-from headwise.errors import HeadwiseError, shown
-from headwise.files import replacing, told
+from headwise.errors import HeadwiseError, quoted
+from headwise.files import explain_disk_errors, replacing
 from headwise.runs.gather import Run
 
 log = logging.getLogger("headwise")
@@ -49,9 +49,9 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     for run in shown_runs:
         for warning in run.warnings:
             log.warning("%s: %s", run.path, warning)
-    with told(path):
+    with explain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with told(path), replacing(path) as partial:
+    with explain_disk_errors(path), replacing(path) as partial:
         partial.write_text(page, encoding="utf-8", errors="replace")
     return path
 
@@ -90,7 +90,7 @@ def _section(run: Run) -> _Section:
         said = " ".join(str(error).split())
         raise HeadwiseError(
             f"the tables of {run.path} are not those that the study {run.study!r} writes ({type(error).__name__}: "
-            f"{shown(said, 200)}); carry it out again to rewrite them"
+            f"{quoted(said, 200)}); carry it out again to rewrite them"
         ) from error
 
 
@@ -98,7 +98,7 @@ def _page(runs: Sequence[Run]) -> str:
     from jinja2 import Environment, StrictUndefined
 
     charts: dict[str, Any] = {}
-    shown = []
+    quoted = []
     heads = []
     for number, run in enumerate(runs):
         section = _section(run)
@@ -111,7 +111,7 @@ def _page(runs: Sequence[Run]) -> str:
             )
         if section.heads is not None and len(section.heads):
             heads.append(section.heads.assign(study=run.study, run=number))
-        shown.append(
+        quoted.append(
             {
                 "id": f"study-{number}",
                 "run": run,
@@ -131,7 +131,7 @@ def _page(runs: Sequence[Run]) -> str:
     return template.render(
         version=__version__,
         models=models,
-        sections=shown,
+        sections=quoted,
         style=_asset("page.css"),
         script=_asset("page.js"),
         plotly=_plotly(),

@@ -36,7 +36,7 @@ def attribution(setup: Setup, graddrop: bool = False) -> np.ndarray:
 
 
 def _graddrop(setup: Setup) -> np.ndarray:
-    blocks = setup.model.reach.blocks
+    blocks = setup.model.hooks.blocks
     if len(blocks) < 2:
         raise HeadwiseError(f"graddrop leaves out one layer at a time, and {setup.model.name} has only one")
     check_residual(setup.model, "graddrop")

@@ -47,7 +47,7 @@ def pattern(setup: Setup, kind: Kind = "previous") -> np.ndarray:
             f"token for the pattern {kind!r}: {_MISSING[kind]}; leave them out, or use kind=previous"
         )
     model = setup.model
-    heads, watched = model.heads(), watchable(model.reach)
+    heads, watched = model.heads(), watchable(model.hooks)
     at_once = (
         (setup.batch_tokens or model.batch_tokens) if watched else 1
     )  # reported maps are large: one by one

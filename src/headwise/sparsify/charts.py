@@ -68,7 +68,7 @@ def edge_chart(edges: pd.DataFrame, lengths: pd.DataFrame, *, title: str | None 
     top = float(np.nanquantile(values, 0.98)) or 1.0
     above = bool(np.nanmax(values) > top)
     scale = Scale("viridis", 0, top, f"Open edges (%){', some beyond' if above else ''}", above=above)
-    reach = [
+    axis_range = [
         Line(
             x=lengths["length"] + 1,
             y=(lengths[column] / max(1, lengths[column].sum())).cumsum(),
@@ -90,7 +90,7 @@ def edge_chart(edges: pd.DataFrame, lengths: pd.DataFrame, *, title: str | None 
         panels=[
             head_panel(shares, scale, of="share", most=(10, 10)),
             Panel(
-                marks=reach,
+                marks=axis_range,
                 x=x,
                 y=Axis(label="Part of edges up to this length", limits=(0, 1.02)),
                 legend="upper left",

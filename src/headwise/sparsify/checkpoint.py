@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.files import replacing, told
+from headwise.files import explain_disk_errors, replacing
 
 HISTORY = ("excess", "share", "multiplier", "gradient_norm")
 """Columns of the history, one row per update."""
@@ -36,7 +36,7 @@ class Disk:
     def begin(self, settings: Mapping[str, Any], fresh: bool) -> None:
         """Make the folder, or see to it that the one that is there belongs to the same training."""
         path = self.folder / "settings.json"
-        with told(self.out):
+        with explain_disk_errors(self.out):
             if fresh and self.folder.is_dir():
                 for file in self.folder.iterdir():
                     file.unlink()
@@ -60,7 +60,7 @@ class Disk:
         from safetensors.torch import save_file
 
         ready = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        with told(self.out), replacing(self.folder / "state.safetensors") as partial:
+        with explain_disk_errors(self.out), replacing(self.folder / "state.safetensors") as partial:
             save_file(ready, partial, {"step": str(step)})
 
     def load(self) -> tuple[dict[str, Tensor], int] | None:
@@ -83,7 +83,7 @@ class Disk:
     def keep_samples(self, ids: Tensor) -> None:
         from safetensors.torch import save_file
 
-        with told(self.out), replacing(self.folder / "samples.safetensors") as partial:
+        with explain_disk_errors(self.out), replacing(self.folder / "samples.safetensors") as partial:
             save_file({"ids": ids.to(torch.int32).contiguous()}, partial)
 
     def write_curves(self, history: Tensor, checks: Tensor) -> None:
@@ -93,5 +93,5 @@ class Disk:
             ("checks.csv", CHECKS, checks.tolist()),
         ):
             lines = [",".join(columns), *(",".join(f"{number:.6g}" for number in row) for row in rows)]
-            with told(self.out), replacing(self.folder / name) as partial:
+            with explain_disk_errors(self.out), replacing(self.folder / name) as partial:
                 partial.write_text("\n".join(lines) + "\n", encoding="utf-8")

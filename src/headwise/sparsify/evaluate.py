@@ -91,7 +91,7 @@ def losses_of(model: Model, rows: Tensor, counts: EdgeCounts | None = None) -> n
         ids = part.long().to(model.device)
         with ExitStack() as stack:
             if counts is not None:
-                stack.enter_context(model.reach.watching(counts.watcher(model.reach.sites[0].layer)))
+                stack.enter_context(model.hooks.watching(counts.watcher(model.hooks.sites[0].layer)))
             logits = model.hf(input_ids=ids, use_cache=False).logits
         by_token = torch.nn.functional.cross_entropy(
             logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none"
@@ -153,11 +153,11 @@ def summary(tables: Mapping[str, pd.DataFrame]) -> str:
     """The outcome in a few lines."""
     edges, lengths, texts = tables["edges"], tables["lengths"], tables["texts"]
     share = edges["edges"].sum() / edges["possible"].sum()
-    reach = np.repeat(lengths["length"], lengths["edges"].astype(int))
+    distances = np.repeat(lengths["length"], lengths["edges"].astype(int))
     lines = [
         f"open edges: {100 * share:.2f} % of causal edges on {texts['text'].iloc[0]}, "
         f"{int((edges['edges'] == 0).sum())} of {len(edges)} heads have none; "
-        f"half reach at most {int(np.median(reach)) if len(reach) else 0} tokens back"
+        f"half reach at most {int(np.median(distances)) if len(distances) else 0} tokens back"
     ]
     for text, part in texts.groupby("text", sort=False):
         rows = {str(row["model"]): row for row in part.to_dict("records")}

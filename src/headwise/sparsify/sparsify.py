@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.files import told
+from headwise.files import explain_disk_errors
 from headwise.model.load.companions import companions
 from headwise.model.load.load import load
 from headwise.model.sparse.adapter import WEIGHTS, is_adapter
@@ -138,7 +138,7 @@ def evaluate(
     with progress("Evaluating", len(paths) + bool(ioi)) as advance:
         tables = evaluation.evaluate(models, paths, length=length, limit=limit, ioi=ioi, advance=advance)
     folder = Path(out)
-    with told(folder):
+    with explain_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             table.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")

@@ -32,20 +32,20 @@ class Student:
     """A model with a low-rank adapter and, unless it is the control, edge gates. Its dense self is kept untouched."""
 
     def __init__(self, model: Model, base: str, settings: SparsifySettings, start: Path | None) -> None:
-        self.hf, self.reach, self.device = model.hf, model.reach, model.device
+        self.hf, self.hooks, self.device = model.hf, model.hooks, model.device
         self.dense = settings.dense
         fingerprint = weights_fingerprint(self.hf)
         # A copy, and not the adapter switched off and on: that walks through all modules twice per update.
         self.teacher = copy.deepcopy(self.hf).requires_grad_(False)
         names = {module: name for name, module in self.hf.named_modules()}
-        self._blocks = [names[block] for block in self.reach.blocks]
+        self._blocks = [names[block] for block in self.hooks.blocks]
         self._noise: list[Tensor] = []
         self.temperature = torch.ones((), device=self.device)
-        bias = None if settings.dense else np.full(self.reach.shape, float(settings.bias))
+        bias = None if settings.dense else np.full(self.hooks.shape, float(settings.bias))
         self.gates = EdgeGates(base, fingerprint, bias, dict(settings))
         if bias is not None:
             sparse.install(self.hf, bias)
-            sparse.prepare_training(self.reach, self.temperature)
+            sparse.prepare_training(self.hooks, self.temperature)
         self.peft = _with_adapter(self.hf, settings)
         if start is not None:
             self._start_from(start)
@@ -87,10 +87,10 @@ class Student:
             rows, length = self.gates.training["batch"], self.gates.training["length"]
             self._noise = [
                 torch.empty(rows, site.heads, length, length, device=self.device)
-                for site in self.reach.sites
+                for site in self.hooks.sites
                 if on
             ]
-            sparse.prepare_training(self.reach, self.temperature, self._noise or None)
+            sparse.prepare_training(self.hooks, self.temperature, self._noise or None)
 
     def draw_noise(self) -> None:
         """For the next pass, where the layers do not draw their own."""
@@ -122,7 +122,10 @@ class Student:
         """Of the model as it is used, with hard gates; open edges are counted."""
         if self.dense:
             return self.logits(ids)
-        with self.named(sparse.HARD), self.reach.watching(counts.watcher(self.reach.sites[0].layer)):
+        with (
+            self.named(sparse.HARD),
+            self.hooks.watching(counts.watcher(self.hooks.sites[0].layer)),
+        ):
             return self.logits(ids)
 
     def save(self, folder: Path, outcome: dict[str, Any]) -> None:

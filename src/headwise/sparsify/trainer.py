@@ -179,7 +179,7 @@ class Trainer:
         if settings.dense:
             share, loss = torch.ones_like(lost), lost
         else:
-            share = sparse.expected_share(self.student.reach)
+            share = sparse.expected_share(self.student.hooks)
             price = self.multiplier.value.clone()
             # Dividing by 1 + λ changes no minimum, and keeps the size of the gradient when λ moves.
             loss = (torch.log(share) + price * (lost - settings.bound)) / (1 + price)
@@ -218,7 +218,7 @@ class Trainer:
     def _check(self) -> None:
         """Excess, share and cross-entropy of the hard-gated model on held-back text; write the model as it is."""
         rows, settings = self.pool.held_back, self.settings
-        counts = EdgeCounts(self.student.reach.shape, settings.length)
+        counts = EdgeCounts(self.student.hooks.shape, settings.length)
         totals = np.zeros(3)
         weights = settings.text_weight * self.pool.held_back_given.to(self.device)
         parts = rows.long().to(self.device).split(settings.batch)

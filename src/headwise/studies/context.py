@@ -40,9 +40,9 @@ class Context(Generic[S]):
     def model(self, name: str) -> Model:
         return self.bench.model(name)
 
-    def shown(self, model: str) -> str:
+    def display_name(self, model: str) -> str:
         """What a model is called in the tables."""
-        return self.bench.shown(self.settings.models)[model]
+        return self.bench.display_names(self.settings.models)[model]
 
     def cell(
         self,

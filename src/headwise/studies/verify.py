@@ -22,7 +22,7 @@ import pandas as pd
 
 from headwise.charts.style import without_figures
 from headwise.errors import HeadwiseError
-from headwise.files import told
+from headwise.files import explain_disk_errors
 from headwise.runs import Cell, CellResult, CellStore, Finished, RunFolder, read_info, read_table
 from headwise.runs.store.store import DamagedError
 from headwise.settings import build
@@ -125,7 +125,7 @@ def _copy_cells(run: Path, copy: Path) -> None:
         raise HeadwiseError(
             f"there are no finished cells at {run / 'cells.sqlite'}; give the folder of a run"
         )
-    with told(copy):
+    with explain_disk_errors(copy):
         copy.mkdir()
         for name in ("cells.sqlite", "cells.sqlite-wal"):
             if (run / name).is_file():

@@ -60,7 +60,7 @@ class Workbench:
             self._models[name] = load_spared(name, **options) if self._elsewhere else load(name, **options)
         return self._models[name]
 
-    def shown(self, given: Sequence[str]) -> dict[str, str]:
+    def display_names(self, given: Sequence[str]) -> dict[str, str]:
         """What each model is called in the tables: its own name, or what was given where two have the same."""
         names = {one: self.model(one).name for one in given}
         several = Counter(names.values())

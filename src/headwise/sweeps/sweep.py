@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwise import stats
-from headwise.errors import HeadwiseError, shown, unknown
+from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.heads import Head, Order, Scores, head_list, keep_gates, mask_gates, ones
 from headwise.heads.controls import Draw, control_sets, most_k
 from headwise.metrics import metric as metric_named
@@ -261,7 +261,7 @@ def _checked(k: Sequence[int], most: int) -> list[int]:
         wrong = [one for one in k if int(one) != one or not 0 <= one <= most]
     except (TypeError, ValueError, OverflowError):
         raise HeadwiseError(
-            f"k is {shown(k)}; give a list of whole numbers of heads, such as [0, 1, 2, 4]"
+            f"k is {quoted(k)}; give a list of whole numbers of heads, such as [0, 1, 2, 4]"
         ) from None
     if wrong or not len(k):
         said = f"has {wrong[0]}" if wrong else "is empty"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from headwise.errors import HeadwiseError, shown
+from headwise.errors import HeadwiseError, quoted
 from headwise.several import several
 
 
@@ -37,7 +37,7 @@ class Example:
             texts = tuple(several(getattr(self, name)))  # one text is one foil
             strange = next((text for text in texts if not isinstance(text, str)), None)
             if strange is not None:
-                raise HeadwiseError(f"{name} of an example holds {shown(strange)}; expected texts")
+                raise HeadwiseError(f"{name} of an example holds {quoted(strange)}; expected texts")
             object.__setattr__(self, name, texts)
 
 

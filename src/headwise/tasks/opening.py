@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from headwise.errors import HeadwiseError, shown, unknown
+from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.tasks import registry
 from headwise.tasks.examples import Task
 from headwise.tasks.files.hub import PREFIX
@@ -47,11 +47,11 @@ def task(
     """
     if isinstance(shots, bool) or not isinstance(shots, int) or not 0 <= shots <= 1000:
         raise HeadwiseError(
-            f"shots is {shown(shots)}; expected how many solved examples stand before each prompt"
+            f"shots is {quoted(shots)}; expected how many solved examples stand before each prompt"
         )
     for name, text in (("template", template), ("separator", separator)):
         if not isinstance(text, str):
-            raise HeadwiseError(f"{name} is {shown(text)}; expected text")
+            raise HeadwiseError(f"{name} is {quoted(text)}; expected text")
     encode = model.tokens if model is not None else tokens
     if _is_file(source):
         made = load_task(source, limit=None if n is None else n + shots, seed=seed, tokens=encode, **options)

@@ -18,7 +18,7 @@ PROMPTS = [" ".join(np.random.default_rng(n).choice(WORDS, length)) for n, lengt
 IDS = list(range(3, 15))
 
 
-def by_hand(a, luck, c, p1, mode):
+def by_hand(a, draws, c, p1, mode):
     """One token's units, one after the other."""
     size = np.abs(a)
     mad = np.median(np.abs(size - np.median(size)))
@@ -27,7 +27,7 @@ def by_hand(a, luck, c, p1, mode):
     top, bottom = max(np.percentile(a, p1), 0), min(a.min(), 0)
     changed = a.copy()
     for unit in smallest:
-        new = luck[unit] * (top if a[unit] >= 0 else bottom)
+        new = draws[unit] * (top if a[unit] >= 0 else bottom)
         changed[unit] = new + (a[unit] if mode == "add" else 0)
     return changed
 
@@ -37,11 +37,11 @@ def by_hand(a, luck, c, p1, mode):
 def test_small_values_are_redistributed_token_by_token(mode, c, p1):
     draw = np.random.default_rng(5)
     a = draw.standard_t(3, (2, 5, 101)) * draw.random((2, 5, 1)) * 4
-    luck = draw.random(a.shape)
-    found = redistributed(torch.tensor(a), torch.tensor(luck), c=c, p1=p1, mode=mode).numpy()
+    draws = draw.random(a.shape)
+    found = redistributed(torch.tensor(a), torch.tensor(draws), c=c, p1=p1, mode=mode).numpy()
     for row in range(2):
         for token in range(5):
-            expected = by_hand(a[row, token], luck[row, token], c, p1, mode)
+            expected = by_hand(a[row, token], draws[row, token], c, p1, mode)
             np.testing.assert_allclose(found[row, token], expected, atol=1e-12)
     if mode == "replace":
         assert (found != a).sum(-1).min() >= 0.02 * 101 - 1
@@ -71,8 +71,8 @@ def test_the_first_activation_is_changed_and_nothing_else(family):
     units = a.shape[1]
     assert len(a) == 12
     assert units in (64, 128)
-    luck = np.stack([np.random.default_rng([0, at]).random(units, np.float32) for at in range(12)])
-    expected = np.stack([by_hand(x, u, 0.13, 99.5, "replace") for x, u in zip(a, luck, strict=True)])
+    draws = np.stack([np.random.default_rng([0, at]).random(units, np.float32) for at in range(12)])
+    expected = np.stack([by_hand(x, u, 0.13, 99.5, "replace") for x, u in zip(a, draws, strict=True)])
     np.testing.assert_allclose(changed, expected, atol=1e-5)
     assert np.abs(under - before).max() > 1e-4
     np.testing.assert_array_equal(logits(model, IDS), before)  # and afterwards nothing is left of it

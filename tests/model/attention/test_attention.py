@@ -14,7 +14,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.attention import reported
 from headwise.model.attention.weights import weight_blocks
-from headwise.model.sites.reach import Reach
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.verify.families import shipped
 from headwise.model.verify.tiny import tiny_model
 
@@ -34,7 +34,7 @@ def eager_maps(model, ids):
     with torch.no_grad():
         run = model.hf(input_ids=torch.tensor([ids]), output_attentions=True, use_cache=False)
     reported = run.attentions
-    sites = model.reach.sites
+    sites = model.hooks.sites
     # A few hybrids also report something for their layers without attention.
     maps = [reported[site.block] for site in sites] if len(reported) > len(sites) else reported
     assert len(maps) == len(sites)
@@ -85,7 +85,7 @@ def test_everything_equals_the_eager_maps_in_every_family_that_calls_the_attenti
 
 def _sink_left_out(model, maps):
     """Whether transformers reports rows that sum to 1 although a learned sink takes its share."""
-    sinks = any(getattr(site.module, "sinks", None) is not None for site in model.reach.sites)
+    sinks = any(getattr(site.module, "sinks", None) is not None for site in model.hooks.sites)
     return sinks and all(np.allclose(full.sum(1), 1, atol=1e-4) for full in maps.values())
 
 
@@ -112,7 +112,7 @@ def eager_twin(model):
 def attentions_per_layer(model):
     """How often a layer calls the attention function in one pass."""
     try:
-        return Reach(model.hf, "attention function").sites[0].calls
+        return HeadHooks(model.hf, "attention function").sites[0].calls
     except HeadwiseError:
         return 0
 
@@ -163,7 +163,7 @@ def test_a_long_prompt_of_a_hooked_family_is_refused_before_it_fills_the_memory(
 def calls_of(model, ids):
     """What each layer's attention function was given."""
     seen = {}
-    with torch.no_grad(), model.reach.watching(seen.__setitem__):
+    with torch.no_grad(), model.hooks.watching(seen.__setitem__):
         model.hf(input_ids=torch.tensor([ids]), use_cache=False)
     return seen
 

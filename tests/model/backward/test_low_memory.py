@@ -91,7 +91,7 @@ def test_a_recomputed_part_keeps_nothing_of_its_inside(tiny, recomputed):
     with tiny.frozen():
         (expected,) = torch.autograd.grad(tiny.run(Pass(**asked)).logits.square().sum(), bias)
         inside.clear()
-        parts = feed_forward_parts(tiny.reach, 1.0) if recomputed else []
+        parts = feed_forward_parts(tiny.hooks, 1.0) if recomputed else []
         value = tiny.run(Pass(**asked, recompute=parts)).logits.square().sum()
         inside[0].data.zero_()
         (found,) = torch.autograd.grad(value, bias)
@@ -101,8 +101,8 @@ def test_a_recomputed_part_keeps_nothing_of_its_inside(tiny, recomputed):
 
 def test_a_share_of_the_blocks_is_recomputed_beginning_with_the_first(tiny):
     blocks = tiny.hf.model.layers
-    assert feed_forward_parts(tiny.reach, 0.5) == [block.mlp for block in blocks[:2]]
-    assert feed_forward_parts(tiny.reach, 0.0) == []
+    assert feed_forward_parts(tiny.hooks, 0.5) == [block.mlp for block in blocks[:2]]
+    assert feed_forward_parts(tiny.hooks, 0.0) == []
 
 
 def test_a_part_that_gives_something_else_the_second_time_is_found_out(word_tokenizer):
@@ -118,7 +118,7 @@ def test_a_part_that_gives_something_else_the_second_time_is_found_out(word_toke
 
     part.__class__ = ChangingPart
     with model.frozen():
-        assert not low_memory_works(model.reach)
+        assert not low_memory_works(model.hooks)
     assert len(calls) == 3
 
 

@@ -48,7 +48,7 @@ def noted(monkeypatch):
 )
 def test_norms_feed_forward_parts_and_rotary_embeddings_are_compiled(family, expected, noted):
     model = hw.load(tiny_model(family), name=family)
-    parts = Compiled(model.reach)
+    parts = Compiled(model.hooks)
     assert parts.works
     noted.clear()
     with parts.acting():
@@ -59,9 +59,9 @@ def test_norms_feed_forward_parts_and_rotary_embeddings_are_compiled(family, exp
 
 def test_what_was_compiled_is_put_back(noted):
     model = hw.load(tiny_model("llama"), name="tiny")
-    family = sys.modules[type(model.reach.sites[0].module).__module__]
+    family = sys.modules[type(model.hooks.sites[0].module).__module__]
     before = family.apply_rotary_pos_emb
-    parts = Compiled(model.reach)
+    parts = Compiled(model.hooks)
     with parts.acting():
         assert family.apply_rotary_pos_emb is not before
         assert "forward" in vars(parts.parts[0])
@@ -79,13 +79,13 @@ def test_a_compiler_that_fails_or_errs_is_done_without(monkeypatch, caplog):
         return run
 
     monkeypatch.setattr(compiled, "_compiled", broken)
-    assert not Compiled(model.reach).works
+    assert not Compiled(model.hooks).works
     assert "does not work here (no C compiler)" in caplog.text
     monkeypatch.setattr(
         compiled, "_compiled", lambda work, sizes: lambda part, *args: 1.5 * work(part, *args)
     )
-    monkeypatch.setattr(compiled, "_families", lambda reach: [])
-    assert not Compiled(model.reach).works
+    monkeypatch.setattr(compiled, "_families", lambda hooks: [])
+    assert not Compiled(model.hooks).works
     assert "compiled parts move the logits" in caplog.text
 
 

@@ -32,7 +32,7 @@ def measured(model, gates, shares, **options):
 
 def rows_computed(model, work):
     """Rows that went through each decoder block in all, counted at its attention module."""
-    counts = dict.fromkeys(range(len(model.reach.blocks)), 0)
+    counts = dict.fromkeys(range(len(model.hooks.blocks)), 0)
     handles = [
         block.self_attn.register_forward_pre_hook(
             lambda _, args, kwargs, layer=layer: counts.update(
@@ -40,7 +40,7 @@ def rows_computed(model, work):
             ),
             with_kwargs=True,
         )
-        for layer, block in enumerate(model.reach.blocks)
+        for layer, block in enumerate(model.hooks.blocks)
     ]
     work()
     for handle in handles:

@@ -98,7 +98,7 @@ def test_a_prompt_writes_the_same_alone_and_in_a_batch(family):
 
 
 def test_a_head_gated_out_writes_what_edited_weights_write(family):
-    site, head = family.reach.sites[1], 2
+    site, head = family.hooks.sites[1], 2
     gates = mask_gates([Head(site.layer, head)], family.shape)
     written = hw.generate(family, PROMPTS, np.stack([ones(family.shape), gates]), max_new_tokens=12)
     assert written.tokens[0] == [theirs(family, prompt) for prompt in PROMPTS]
@@ -332,8 +332,8 @@ def test_tokens_are_drawn_as_often_as_they_are_probable(temperature, top_p):
     ]  # the smallest group that reaches top_p
     expected = np.zeros(5)
     expected[kept] = p[kept] / p[kept].sum()
-    luck = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
-    drawn = choose(logits.expand(20_000, 5), temperature, top_p, luck)
+    draws = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
+    drawn = choose(logits.expand(20_000, 5), temperature, top_p, draws)
     np.testing.assert_allclose(np.bincount(drawn, minlength=5) / 20_000, expected, atol=2e-4)
 
 
@@ -399,7 +399,7 @@ def test_the_bundled_model_writes_what_transformers_writes(smollm2):
     written = hw.generate(smollm2, prompts, gates, max_new_tokens=10)
     assert written.tokens[0] == [theirs(smollm2, prompt, 10) for prompt in prompts]
     assert "Paris" in written.texts[0][0]
-    site = smollm2.reach.sites[3]
+    site = smollm2.hooks.sites[3]
     with zeroed_columns(site.projections[0], 4, site.head_dim):
         assert written.tokens[1] == [theirs(smollm2, prompt, 10) for prompt in prompts]
 

@@ -95,7 +95,7 @@ def test_packed_weights_are_refused(tiny, tmp_path):
     gates = scaled_gates([Head(1, 0)], tiny.shape, 0.0)
     with (
         pytest.raises(HeadwiseError, match=r"layer 1 .* packed \(quantised\) weights"),
-        baked(tiny.reach, gates),
+        baked(tiny.hooks, gates),
     ):
         pass
 
@@ -103,14 +103,14 @@ def test_packed_weights_are_refused(tiny, tmp_path):
 def test_layers_that_share_a_projection_must_be_masked_alike(tiny):
     attention = [layer.self_attn for layer in tiny.hf.model.layers]
     attention[2].o_proj = attention[1].o_proj
-    tiny.reach.sites[2].projections = tiny.reach.sites[1].projections
+    tiny.hooks.sites[2].projections = tiny.hooks.sites[1].projections
     differs = scaled_gates([Head(1, 0)], tiny.shape, 0.0)
     said = r"layers 1 and 2 .* share one output projection"
-    with pytest.raises(HeadwiseError, match=said), baked(tiny.reach, differs):
+    with pytest.raises(HeadwiseError, match=said), baked(tiny.hooks, differs):
         pass
     alike = scaled_gates([Head(1, 0), Head(2, 0)], tiny.shape, 0.5)
     wanted = gated(tiny, [Head(1, 0), Head(2, 0)], 0.5)
-    with torch.no_grad(), baked(tiny.reach, alike):
+    with torch.no_grad(), baked(tiny.hooks, alike):
         assert float((logits(tiny.hf) - wanted).abs().max()) < 1e-4
 
 
@@ -125,7 +125,7 @@ def test_a_mask_that_is_no_factor_per_head_is_refused_and_the_weights_are_put_ba
     with (
         pytest.raises(HeadwiseError, match="cannot be baked into"),
         torch.no_grad(),
-        baked(tiny.reach, gates),
+        baked(tiny.hooks, gates),
     ):
         pass
     handle.remove()

@@ -181,7 +181,7 @@ def test_weights_that_are_not_finite_are_named_when_a_model_is_loaded(folder, wo
 def test_the_bundled_model_has_thirty_layers_of_nine_heads(smollm2):
     assert smollm2.shape == (30, 9)
     assert smollm2.exists.all()
-    assert {site.kv_heads for site in smollm2.reach.sites} == {3}
+    assert {site.kv_heads for site in smollm2.hooks.sites} == {3}
     assert smollm2.capabilities.enter_midway
 
 

@@ -303,7 +303,7 @@ def test_one_head_off_equals_edited_weights_in_other_families(family, word_token
     engine = Engine(model, task, metric("logprob"))
     head = model.heads()[-1]
     gated = engine.measure(mask_gates([head], model.shape)[None]).values[0]
-    site = next(s for s in model.reach.sites if s.layer == head.layer)
+    site = next(s for s in model.hooks.sites if s.layer == head.layer)
     projection = site.projections[0]
     weight = projection.weight.data
     columns = slice(head.head * site.head_dim, (head.head + 1) * site.head_dim)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.sites.reach import Reach
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sparse import adapter
 from headwise.model.sparse import edge_gates as sparse
 from headwise.model.sparse.open_edges import EdgeCounts
@@ -118,7 +118,7 @@ def test_hard_gates_equal_the_mask_applied_by_hand_and_the_counts_a_brute_force_
     plain = merged_by_hand(sparse_folder)
     ids = torch.tensor([model.tokens(text) for text in SENTENCES])
     counts = EdgeCounts(model.shape, ids.shape[1])
-    with torch.no_grad(), model.reach.watching(counts.watcher()):
+    with torch.no_grad(), model.hooks.watching(counts.watcher()):
         ours = model.hf(input_ids=ids, use_cache=False).logits
     with torch.no_grad(), MaskedByHand(plain, bias) as by_hand:
         theirs = plain(input_ids=ids, use_cache=False).logits
@@ -171,7 +171,7 @@ def test_attention_of_a_sparse_model_shows_the_gated_weights(sparse_folder):
     model = hw.load(sparse_folder, device="cpu")
     shown = hw.attention(model, SENTENCES[0], maps=True)
     calls = {}
-    with torch.no_grad(), model.reach.watching(lambda layer, call: calls.update({layer: call})):
+    with torch.no_grad(), model.hooks.watching(lambda layer, call: calls.update({layer: call})):
         model.hf(input_ids=torch.tensor([shown.ids]), use_cache=False)
     for place, head in enumerate(shown.heads):
         call, b = calls[head.layer], model.edge_gates.bias[head]
@@ -194,7 +194,7 @@ def test_with_every_edge_open_a_family_is_its_own_self_and_with_none_its_heads_a
         assert float((opened - plain).abs().max()) < 1e-4
         sparse.install(hf, np.full((4, 4), -1e9))
     seen = []
-    with torch.no_grad(), Reach(hf).visiting(lambda layer, z: seen.append(float(z.abs().max())) or z):
+    with torch.no_grad(), HeadHooks(hf).visiting(lambda layer, z: seen.append(float(z.abs().max())) or z):
         hf(input_ids=ids, use_cache=False)
     assert seen == [0.0] * 4
 

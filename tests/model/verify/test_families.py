@@ -65,6 +65,6 @@ def test_a_hybrid_has_heads_only_where_it_has_attention():
     from headwise.model.verify.identities import prove
     from headwise.model.verify.tiny import tiny_model
 
-    reach, *_ = prove(tiny_model("jamba"))
-    assert reach.shape == (4, 4)
-    assert reach.exists.any(axis=1).tolist() == [False, True, False, True]
+    hooks, *_ = prove(tiny_model("jamba"))
+    assert hooks.shape == (4, 4)
+    assert hooks.exists.any(axis=1).tolist() == [False, True, False, True]

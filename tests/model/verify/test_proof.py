@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
-from headwise.model.sites import reach
+from headwise.model.sites import head_hooks
 from headwise.model.verify import identities as proof
 from headwise.model.verify.identities import prove, zeroed_columns
 from headwise.model.verify.tiny import tiny_model
@@ -37,7 +37,7 @@ def test_a_mask_that_is_lost_breaks_causality_or_the_first_identity(monkeypatch)
     monkeypatch.delitem(AttentionMaskInterface._global_mapping, "headwise_eager")
     assert "headwise_eager" in AttentionInterface._global_mapping
     with pytest.raises(HeadwiseError, match="identity 1 broke"):
-        proof._check_ones(reach.Reach(model, "attention function"), *proof._plain(model))
+        proof._check_ones(head_hooks.HeadHooks(model, "attention function"), *proof._plain(model))
 
 
 def test_a_gate_on_the_wrong_head_breaks_the_second_identity(monkeypatch):
@@ -59,7 +59,7 @@ def test_heads_that_change_nothing_leave_the_second_identity_empty():
 
 def test_a_layer_that_does_not_fire_breaks_the_third_identity():
     model = tiny_model("llama")
-    found = reach.Reach(model, "attention function")
+    found = head_hooks.HeadHooks(model, "attention function")
     found.sites = found.sites[:-1]
     with pytest.raises(HeadwiseError, match="identity 3 broke: layer 3"):
         proof._check_fired(found)

@@ -92,7 +92,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bytes(tmp_path: Path) -
         "runs.store.store:whole_checksum:4",
         "runs.folder.tables:_fit:9",
         "files:flush:3",
-        "files:settle:3",
+        "files:fsync_folder:3",
         "runs.folder.folder:write_json:3",
     ],
     ids=[

@@ -49,7 +49,7 @@ def arm(
         raise unknown("mode of arm", mode, MODES)
     if not c > 0 or not 0 <= p1 <= 100:
         raise HeadwiseError(f"arm needs c above 0 and p1 between 0 and 100; got c={c}, p1={p1}")
-    gate, luck = first_gate(model), _Luck(seed)
+    gate, draws = first_gate(model), _UniformDraws(seed)
     positions: list[Tensor] = []
 
     def note_positions(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ def arm(
     def change(output: Tensor) -> Tensor:
         at = positions[0]
         a = output.reshape(*at.shape, output.shape[-1])  # B, T, U
-        drawn = luck.at(at, output.shape[-1]).to(output.device)
+        drawn = draws.at(at, output.shape[-1]).to(output.device)
         return redistributed(a.float(), drawn, c=c, p1=p1, mode=mode).to(output.dtype).reshape(output.shape)
 
     with hooked([model.hf], before=note_positions), edited(gate, change):
@@ -89,7 +89,7 @@ def _quantile(rising: Tensor, share: float) -> Tensor:
     return below + (above - below) * (at - low)
 
 
-class _Luck:
+class _UniformDraws:
     """Uniform numbers for every position and unit, made when first needed."""
 
     def __init__(self, seed: int) -> None:

@@ -29,11 +29,11 @@ _ACTIVATION = re.compile(r"gelu|silu|swish|relu|mish|tanh|sigmoid|laplace|activa
 
 def mlp_gates(model: Model) -> dict[int, nn.Module]:
     """block -> the activation of its MLP, for every block that has one within reach."""
-    attention = [site.module for site in model.reach.sites]
+    attention = [site.module for site in model.hooks.sites]
     inside = {part for module in attention for part in module.modules()}
     candidates = {
         module: block
-        for block, whole in enumerate(model.reach.blocks)
+        for block, whole in enumerate(model.hooks.blocks)
         for module in whole.modules()
         if _ACTIVATION.search(type(module).__name__)
         and module not in inside

@@ -150,7 +150,7 @@ def attention(
     if maps:
         _check_maps(ids, len(chosen))
     results: list[Attention | None] = [None] * len(ids)
-    watched = watchable(model.reach)
+    watched = watchable(model.hooks)
     at_once = (batch_tokens or model.batch_tokens) if watched else 1  # reported maps are large: one by one
     for numbers in batches([len(one) for one in ids], at_once):
         wanted = [_Wanted(len(ids[n]), chosen, queries, keys, maps) for n in numbers]

@@ -20,7 +20,7 @@ from headwise.model.attention.reported import reported_weights
 from headwise.model.attention.weights import weight_blocks
 from headwise.model.forward.run import Pass, run
 from headwise.model.sites.attention_function import Call
-from headwise.model.sites.reach import Reach
+from headwise.model.sites.head_hooks import HeadHooks
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -31,7 +31,7 @@ Take = Callable[[list[int], int, Tensor], None]
 
 
 def attention_blocks(
-    model: Model, watched: Reach | None, ids: Tensor, heads: Sequence[Head], take: Take
+    model: Model, watched: HeadHooks | None, ids: Tensor, heads: Sequence[Head], take: Take
 ) -> None:
     """One batch `[B, T]` through the model; `take` is given every block of the chosen heads' weights.
 

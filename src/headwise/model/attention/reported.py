@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.model.forward.run import Pass
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import attention_named
-from headwise.model.sites.reach import Reach
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -25,27 +25,27 @@ LARGEST = 2**30
 """Most numbers that the maps of all heads may take up at once: 4 GB in float32."""
 
 
-def watchable(reach: Reach) -> Reach | None:
+def watchable(hooks: HeadHooks) -> HeadHooks | None:
     """A view of the same layers through their attention function, where they call one; else None.
 
     Some families call it and change its result before the output projection (by a norm over all heads). Their
     gates need the hook, their weights do not.
     """
-    if reach.mechanism == "attention function":
-        return reach
-    with reach.unvisited():
+    if hooks.mechanism == "attention function":
+        return hooks
+    with hooks.unvisited():
         try:
-            other = Reach(reach.model, "attention function")
+            other = HeadHooks(hooks.model, "attention function")
         except HeadwiseError:
             return None
-    same = [(s.layer, s.heads) for s in other.sites] == [(s.layer, s.heads) for s in reach.sites]
+    same = [(s.layer, s.heads) for s in other.sites] == [(s.layer, s.heads) for s in hooks.sites]
     return other if same else None
 
 
 def reported_weights(model: Model, ids: Tensor) -> dict[int, Tensor]:
     """layer -> weights `[B, H, T, T]` of one run, shown on the first layer to be those of our heads."""
     _check_size(model, ids)
-    with model.reach.unvisited():
+    with model.hooks.unvisited():
         _check_first_layer(model)
     return _run(model, ids)
 
@@ -54,7 +54,7 @@ def _run(model: Model, ids: Tensor) -> dict[int, Tensor]:
     with torch.inference_mode(), _eager(model.hf):
         raw = model.run_whole(Pass(ids=ids.to(model.device), inputs={"output_attentions": True})).raw
     maps = [one for one in getattr(raw, "attentions", None) or () if one is not None]
-    sites, (rows, length) = model.reach.sites, ids.shape
+    sites, (rows, length) = model.hooks.sites, ids.shape
     if [tuple(one.shape) for one in maps] != [(rows, site.heads, length, length) for site in sites]:
         raise HeadwiseError(
             f"{model.name} ({type(model.hf).__name__}) calls no attention function and reports no map for each of "
@@ -64,7 +64,7 @@ def _run(model: Model, ids: Tensor) -> dict[int, Tensor]:
 
 
 def _check_size(model: Model, ids: Tensor) -> None:
-    numbers = sum(site.heads for site in model.reach.sites) * ids.numel() * ids.shape[1]
+    numbers = sum(site.heads for site in model.hooks.sites) * ids.numel() * ids.shape[1]
     if numbers > LARGEST:
         raise HeadwiseError(
             f"{type(model.hf).__name__} calls no attention function, so all maps of all heads are held at once: "
@@ -75,7 +75,7 @@ def _check_size(model: Model, ids: Tensor) -> None:
 def _check_first_layer(model: Model) -> None:
     """After [a, b] and after [c, b], weights and outputs must tell of the same value vector of b."""
     ids = torch.tensor([[3, 5], [4, 5]])
-    site = model.reach.sites[0]
+    site = model.hooks.sites[0]
     weights = _run(model, ids)[site.layer].double()  # 2, H, 2, 2
     seen: dict[int, Tensor] = {}
 

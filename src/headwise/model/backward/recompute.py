@@ -14,9 +14,9 @@ from headwise.model.backward.packing import Packed
 from headwise.model.backward.row_attention import RowAttention
 from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.run import run
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.kinds import is_feed_forward
 from headwise.model.sites.probe import probe_input
-from headwise.model.sites.reach import Reach
 from headwise.model.tokens.encode import Row
 
 _ROUNDING = 1e-3
@@ -24,30 +24,30 @@ _ROUNDING = 1e-3
 their last digit. What attends to the wrong tokens differs by about as much as there is."""
 
 
-def feed_forward_parts(reach: Reach, share: float) -> list[nn.Module]:
+def feed_forward_parts(hooks: HeadHooks, share: float) -> list[nn.Module]:
     """The feed-forward parts of the first blocks, this share of all.
 
     The first ones, because by the time that they are computed again the later ones have been freed.
     """
-    blocks = reach.blocks[: round(share * len(reach.blocks))]
+    blocks = hooks.blocks[: round(share * len(hooks.blocks))]
     return [part for block in blocks for part in block.modules() if is_feed_forward(part)]
 
 
-def low_memory_works(reach: Reach) -> bool:
+def low_memory_works(hooks: HeadHooks) -> bool:
     """Whether packed rows give the same logits and the same gradients by every gate with attention row by row and
     recomputation as without; weights are frozen meanwhile."""
-    model = reach.model
+    model = hooks.model
     ids = probe_input(model)[0].tolist()
     rows = [Row(0, one, 1, list(range(len(one))), one) for one in (ids[:4], ids[::-1], ids[1:4], ids[:1])]
     packed = Packed.of(rows, next(model.parameters()).device)
-    gates = torch.ones(len(rows), *reach.shape, device=packed.ids.device, requires_grad=True)
+    gates = torch.ones(len(rows), *hooks.shape, device=packed.ids.device, requires_grad=True)
     heads = HeadGates(gates, packed=(packed.row, packed.place))
 
     def found(low_memory: bool) -> tuple[Tensor, Tensor]:
         more = {}
         if low_memory:
-            more = {"attention": RowAttention(packed.place), "recompute": feed_forward_parts(reach, 1.0)}
-        logits = run(model, packed.pass_(heads=heads, **more), reach).logits
+            more = {"attention": RowAttention(packed.place), "recompute": feed_forward_parts(hooks, 1.0)}
+        logits = run(model, packed.pass_(heads=heads, **more), hooks).logits
         picked = logits.log_softmax(-1).gather(2, packed.tokens[:, :, None])
         return logits.detach(), torch.autograd.grad(picked.sum(), gates)[0]
 

@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 from headwise.errors import first_line
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.kinds import is_feed_forward, is_norm
 from headwise.model.sites.patch import attribute, replaced
 from headwise.model.sites.probe import probe_logits, rounding
-from headwise.model.sites.reach import Reach
 
 log = logging.getLogger("headwise")
 
@@ -35,12 +35,12 @@ _FORMS = 64
 class Compiled:
     """The parts of one model that are compiled, and whether that works here."""
 
-    def __init__(self, reach: Reach) -> None:
-        self.reach = reach
-        self.parts = [part for block in reach.blocks for part in _parts(block)]
-        self.families = _families(reach)
-        weights = (tuple(p.shape) for p in reach.blocks[-1].parameters())
-        heads = {(site.heads, site.head_dim, site.kv_heads) for site in reach.sites}
+    def __init__(self, hooks: HeadHooks) -> None:
+        self.hooks = hooks
+        self.parts = [part for block in hooks.blocks for part in _parts(block)]
+        self.families = _families(hooks)
+        weights = (tuple(p.shape) for p in hooks.blocks[-1].parameters())
+        heads = {(site.heads, site.head_dim, site.kv_heads) for site in hooks.sites}
         self.sizes = (*weights, *sorted(heads))
         self.works = self._proven()
 
@@ -63,7 +63,7 @@ class Compiled:
 
     def _proven(self) -> bool:
         """Compile, and compare with the plain model; where there is no compiler, or it errs, say so and do without."""
-        model = self.reach.model
+        model = self.hooks.model
         with torch.inference_mode():
             plain = probe_logits(model)
             try:
@@ -106,7 +106,7 @@ def _parts(block: nn.Module) -> Iterator[nn.Module]:
             yield part
 
 
-def _families(reach: Reach) -> list[Any]:
+def _families(hooks: HeadHooks) -> list[Any]:
     """The modules of Python in which the attention layers find the function that turns queries and keys."""
-    found = {sys.modules[type(site.module).__module__] for site in reach.sites}
+    found = {sys.modules[type(site.module).__module__] for site in hooks.sites}
     return [family for family in found if callable(getattr(family, _ROTARY, None))]

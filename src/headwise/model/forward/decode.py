@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from headwise.model.forward.run import Output, Pass, run
 from headwise.model.sites.attention_function import Visitor
 from headwise.model.sites.devices import entry_device
-from headwise.model.sites.reach import Reach
+from headwise.model.sites.head_hooks import HeadHooks
 
 
 class Batch:
@@ -32,14 +32,14 @@ class Batch:
         pad: int = 0,
         cached: bool = True,
         shared: int = 0,
-        reach: Reach | None = None,
+        hooks: HeadHooks | None = None,
     ) -> None:
         """pad: token id of the padding. cached: keep keys and values. shared: how many first tokens of all prompts are
         the same and are read once. reach: the model's heads, where they are to be edited."""
         device = entry_device(hf)
         self.width = max(len(prompt) for prompt in prompts)
         gaps = [self.width - len(prompt) for prompt in prompts]
-        self.hf, self.reach = hf, reach
+        self.hf, self.hooks = hf, hooks
         self.ids = torch.tensor(
             [
                 [*prompt[:shared], *[pad] * gap, *prompt[shared:]]
@@ -88,7 +88,7 @@ class Batch:
             inputs["past_key_values"] = self._cache
         last = torch.full((len(ids), 1), unread - 1, device=ids.device)
         asked = Pass(ids=ids[:, -unread:], scored=last, inputs=inputs, heads=heads)
-        output = run(self.hf, asked, self.reach)
+        output = run(self.hf, asked, self.hooks)
         if self.cached:
             self._cache, self._read = output.raw.past_key_values, ids.shape[1]
         return output

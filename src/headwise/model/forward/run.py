@@ -26,8 +26,8 @@ from torch.utils.checkpoint import checkpoint
 
 from headwise.model.forward.blocks import Entry, SharedRows, entered, left_after, recorded, shared
 from headwise.model.sites.attention_function import Attention, Visitor, Watcher
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import hooked, replaced, steady_attention
-from headwise.model.sites.reach import Reach
 
 Edit = Callable[[Tensor], Tensor]
 
@@ -78,14 +78,14 @@ class Output:
     """What the model itself returned, with its KV cache."""
 
 
-def run(model: nn.Module, asked: Pass, reach: Reach | None = None) -> Output:
+def run(model: nn.Module, asked: Pass, hooks: HeadHooks | None = None) -> Output:
     """Carry out one pass of a transformers model; `reach` is needed for whatever concerns heads or blocks."""
     narrowed: list[Tensor] = []
     with ExitStack() as stack:
         stack.enter_context(steady_attention())
-        if reach is not None:
-            stack.enter_context(reach.listening(asked.heads, asked.watch, asked.attention))
-            for change in _block_changes(asked, reach.blocks):
+        if hooks is not None:
+            stack.enter_context(hooks.listening(asked.heads, asked.watch, asked.attention))
+            for change in _block_changes(asked, hooks.blocks):
                 stack.enter_context(change)
         for module, edit in asked.modules.items():
             stack.enter_context(edited(module, edit))

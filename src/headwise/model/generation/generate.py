@@ -83,7 +83,7 @@ def generate(
 
     gates: `[L, H]` or `[V, L, H]`; by default all 1. 0 removes a head, above 1 amplifies it.
     temperature: 0 is greedy; above it tokens are drawn from the `top_p` nucleus, seeded per prompt, with the
-        same luck for every variant.
+        same random draws for every variant.
     chat: prompts are put into the tokenizer's chat template; a prompt may then be a list of messages.
     stop: texts end before any of these.
     reference: `zero`, or `mean` over all tokens of `reference_prompts` (by default the prompts themselves).
@@ -116,8 +116,8 @@ def generate(
         means=means,
         only_answers=positions == "last",
         max_new_tokens=max_new_tokens,
-        choose=lambda logits, luck: choose(logits, temperature, top_p, luck),
-        luck=None
+        choose=lambda logits, draws: choose(logits, temperature, top_p, draws),
+        draws=None
         if temperature == 0
         else np.stack([uniforms(seed, e, max_new_tokens) for e in range(len(encoded))]),
         stops=stops,
@@ -146,14 +146,14 @@ class _Writer:
         only_answers: bool,
         max_new_tokens: int,
         choose: Callable[[Tensor, Tensor | None], Tensor],
-        luck: np.ndarray | None,
+        draws: np.ndarray | None,
         stops: tuple[str, ...],
         batch_tokens: int,
         advance: Callable[[int], None],
     ) -> None:
         self.model, self.prompts, self.gates, self.means = model, prompts, gates, means
         self.only_answers, self.max_new_tokens = only_answers, max_new_tokens
-        self.choose, self.luck, self.stops = choose, luck, stops
+        self.choose, self.draws, self.stops = choose, draws, stops
         self.batch_tokens, self.advance = batch_tokens, advance
         self.ends = end_tokens(model)
         self.able = model.capabilities.decoding
@@ -226,14 +226,14 @@ class _Writer:
             pad=self.able.pad,
             cached=self.able.cache,
             shared=shared,
-            reach=self.model.reach,
+            hooks=self.model.hooks,
         )
         device = batch.ids.device
         variants = torch.tensor([v for v, _ in pairs], device=device)
         gates = torch.from_numpy(self.gates[[v for v, _ in pairs]]).to(device, self.model.gate_dtype)
-        luck = None
-        if self.luck is not None:
-            luck = torch.from_numpy(self.luck[[e for _, e in pairs]]).to(device)
+        draws = None
+        if self.draws is not None:
+            draws = torch.from_numpy(self.draws[[e for _, e in pairs]]).to(device)
         written: list[list[int]] = [[] for _ in pairs]
         ended = [False] * len(pairs)
         rows = list(range(len(pairs)))  # which pair each row of the batch belongs to
@@ -241,7 +241,7 @@ class _Writer:
             acts = batch.answering() if self.only_answers else None
             logits = batch.logits(self._heads(gates, variants, acts))
             self.passes.append(len(batch))
-            chosen = self.choose(logits, None if luck is None else luck[:, step])
+            chosen = self.choose(logits, None if draws is None else draws[:, step])
             for row, token in zip(rows, chosen.tolist(), strict=True):
                 if token in self.ends:
                     ended[row] = True
@@ -257,7 +257,7 @@ class _Writer:
                 index = torch.tensor(going, device=device)
                 batch.keep(index)
                 gates, variants = gates[index], variants[index]
-                luck = None if luck is None else luck[index]
+                draws = None if draws is None else draws[index]
         return list(zip(written, ended, strict=True))
 
     def _shared(self, prompts: Sequence[Sequence[int]]) -> int:
@@ -339,7 +339,7 @@ def _checked_shifts(model: Model, shifts: np.ndarray | None) -> np.ndarray | Non
         return None
     given = gate_numbers(shifts, "shifts")
     several = given[None] if given.ndim == 3 else given
-    expected = (*model.shape, max(site.head_dim for site in model.reach.sites))
+    expected = (*model.shape, max(site.head_dim for site in model.hooks.sites))
     if several.ndim != 4 or several.shape[1:] != expected:
         layers, heads, size = expected
         raise HeadwiseError(

@@ -11,13 +11,13 @@ def uniforms(seed: int, prompt: int, count: int) -> np.ndarray:
     """The random numbers of one prompt, one per token it may write.
 
     They depend on nothing but the seed and the prompt's place in the list: a prompt draws the same alone and
-    in a batch, and every variant of the gates meets the same luck, so that comparing variants is paired.
+    in a batch, and every variant of the gates uses the same draws, so that comparing variants is paired.
     """
     return np.random.default_rng([seed, prompt]).random(count)
 
 
-def choose(logits: Tensor, temperature: float, top_p: float, luck: Tensor | None) -> Tensor:
-    """One token for each row of `logits[B, vocabulary]`; `luck[B]` in [0, 1) decides unless temperature is 0.
+def choose(logits: Tensor, temperature: float, top_p: float, draws: Tensor | None) -> Tensor:
+    """One token for each row of `logits[B, vocabulary]`; `draws[B]` in [0, 1) decides unless temperature is 0.
 
     The tokens lie on [0, 1) in order of falling probability, each as wide as it is probable; with `top_p` the
     smallest leading group that holds at least that probability is stretched over the whole (nucleus sampling,
@@ -25,13 +25,13 @@ def choose(logits: Tensor, temperature: float, top_p: float, luck: Tensor | None
     """
     if temperature == 0:
         return logits.argmax(-1)
-    assert luck is not None
+    assert draws is not None
     # A shift changes no probability, and keeps tiny temperatures from overflowing.
     scaled = (logits - logits.max(-1, keepdim=True).values) / temperature
     probabilities, tokens = scaled.softmax(-1).sort(descending=True, stable=True)
     reached = probabilities.cumsum(-1)
     kept = (reached - probabilities) < top_p
     total = (probabilities * kept).sum(-1)
-    places = (reached <= (luck.to(reached.dtype) * total)[:, None]).sum(-1)
+    places = (reached <= (draws.to(reached.dtype) * total)[:, None]).sum(-1)
     places = torch.minimum(places, kept.sum(-1) - 1)  # rounding may leave a sliver beyond the last
     return tokens.gather(-1, places[:, None])[:, 0]

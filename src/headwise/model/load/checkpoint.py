@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from headwise.errors import HeadwiseError, shown
+from headwise.errors import HeadwiseError, quoted
 from headwise.model.load.shapes import Weights
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -115,10 +115,10 @@ def _inside(folder: Path, name: str, said_by: Path) -> Path:
     path = _plain_name(folder, name, said_by)
     if path.suffix != ".safetensors":
         raise HeadwiseError(
-            f"{said_by} names {shown(name)} as weights; only safetensors files are opened, because others can run code"
+            f"{said_by} names {quoted(name)} as weights; only safetensors files are opened, because others can run code"
         )
     if not path.is_file():
-        raise HeadwiseError(f"{said_by} names {shown(name)} as weights, and there is no such file beside it")
+        raise HeadwiseError(f"{said_by} names {quoted(name)} as weights, and there is no such file beside it")
     return path
 
 
@@ -126,7 +126,7 @@ def _plain_name(folder: Path, name: str, said_by: Path) -> Path:
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if not parts or parts[0].startswith("/") or ":" in parts[0] or ".." in parts:
         raise HeadwiseError(
-            f"{said_by} names {shown(name)} as weights; expected the name of a file in the same folder"
+            f"{said_by} names {quoted(name)} as weights; expected the name of a file in the same folder"
         )
     return folder / name
 
@@ -154,7 +154,7 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     config = _json(path)
     if not isinstance(config.get("model_type", ""), str):
-        raise HeadwiseError(f"{path}: model_type is {shown(config['model_type'])}; expected text")
+        raise HeadwiseError(f"{path}: model_type is {quoted(config['model_type'])}; expected text")
     return config
 
 
@@ -170,7 +170,9 @@ def _json(path: Path) -> dict[str, Any]:
         said = error.msg if isinstance(error, json.JSONDecodeError) else error
         raise HeadwiseError(f"{path}{line} is not JSON: {said}") from None
     if not isinstance(config, dict):
-        raise HeadwiseError(f"{path} holds {shown(config)}; expected an object, as save_pretrained writes it")
+        raise HeadwiseError(
+            f"{path} holds {quoted(config)}; expected an object, as save_pretrained writes it"
+        )
     return config
 
 
@@ -197,12 +199,12 @@ def _header(file: Path) -> dict[str, Any]:
             if min([begin, end - begin, *entry["shape"]]) < 0 or bits * math.prod(entry["shape"]) > 8 * (
                 end - begin
             ):
-                raise ValueError(f"{shown(name)} of shape {shown(entry['shape'])} has {end - begin} bytes")
+                raise ValueError(f"{quoted(name)} of shape {quoted(entry['shape'])} has {end - begin} bytes")
     except OSError as error:
         raise HeadwiseError(f"{file} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise HeadwiseError(
-            f"{file} is not a safetensors file that can be read: {shown(str(error), 150)}"
+            f"{file} is not a safetensors file that can be read: {quoted(str(error), 150)}"
         ) from None
     return header
 

@@ -22,9 +22,9 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, head_list
 from headwise.model.forward.gate import same_gates
 from headwise.model.forward.run import Pass, run
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.kinds import is_transposed
 from headwise.model.sites.probe import probe_input, probe_logits, weight_dtype
-from headwise.model.sites.reach import Reach
 from headwise.model.sites.sites import Site
 from headwise.model.verify.identities import prove
 
@@ -54,8 +54,8 @@ def export(
     folder = _empty_folder(out)
     gates = _gates(model, chosen, gate)
     # Which of several linear maps after an attention is its output projection is only known where it was tried.
-    reach, _, _ = prove(model.hf, every_layer=True)
-    with torch.no_grad(), baked(reach, gates):
+    hooks, _, _ = prove(model.hf, every_layer=True)
+    with torch.no_grad(), baked(hooks, gates):
         _save(model, folder)
     model.text.tokenizer.save_pretrained(folder)
     record = {"model": model.name, "gate": gate, "heads": [str(head) for head in chosen]}
@@ -64,22 +64,22 @@ def export(
 
 
 @contextmanager
-def baked(reach: Reach, gates: np.ndarray) -> Iterator[None]:
+def baked(hooks: HeadHooks, gates: np.ndarray) -> Iterator[None]:
     """While this holds, the model's own weights carry the gates; raises where they cannot."""
-    sites = [site for site in reach.sites if (gates[site.layer, : site.heads] != 1).any()]
+    sites = [site for site in hooks.sites if (gates[site.layer, : site.heads] != 1).any()]
     for site in sites:
-        _check_editable(reach, site, gates)
-    wanted = _gated_logits(reach, gates)
+        _check_editable(hooks, site, gates)
+    wanted = _gated_logits(hooks, gates)
     weights = {id(weight): weight for site in sites for weight in [_weight(site)]}
     saved = {key: weight.data.clone() for key, weight in weights.items()}
     try:
         for site in {id(_weight(site)): site for site in sites}.values():
             _scale(site, gates[site.layer, : site.heads])
-        gap = float((probe_logits(reach.model) - wanted).abs().max())
-        limit = _limit(reach.model, wanted)
+        gap = float((probe_logits(hooks.model) - wanted).abs().max())
+        limit = _limit(hooks.model, wanted)
         if not gap <= limit:
             raise HeadwiseError(
-                f"this mask cannot be baked into {type(reach.model).__name__}: its logits would differ from the gated "
+                f"this mask cannot be baked into {type(hooks.model).__name__}: its logits would differ from the gated "
                 f"model's by {gap:.2g} (at most {limit:.2g} is rounding), so something between attention and output "
                 "projection is not a plain factor per head"
             )
@@ -109,9 +109,9 @@ def _weight(site: Site) -> Tensor:
     return weight
 
 
-def _check_editable(reach: Reach, site: Site, gates: np.ndarray) -> None:
+def _check_editable(hooks: HeadHooks, site: Site, gates: np.ndarray) -> None:
     """Refuse where the columns of a head are not numbers of their own."""
-    family = type(reach.model).__name__
+    family = type(hooks.model).__name__
     weight = getattr(site.projections[0], "weight", None) if site.projections else None
     if (
         not isinstance(weight, Tensor)
@@ -125,7 +125,7 @@ def _check_editable(reach: Reach, site: Site, gates: np.ndarray) -> None:
         )
     if weight.is_meta:
         raise HeadwiseError(f"layer {site.layer} of {family} is offloaded; load it into memory to export it")
-    for other in reach.sites:
+    for other in hooks.sites:
         shared = other is not site and any(
             getattr(p, "weight", None) is weight for p in other.projections[:1]
         )
@@ -143,9 +143,9 @@ def _scale(site: Site, gates: np.ndarray) -> None:
     weight.data.mul_(factors[:, None] if is_transposed(site.projections[0]) else factors)
 
 
-def _gated_logits(reach: Reach, gates: np.ndarray) -> Tensor:
-    asked = Pass(ids=probe_input(reach.model), heads=same_gates(gates))
-    return run(reach.model, asked, reach).logits
+def _gated_logits(hooks: HeadHooks, gates: np.ndarray) -> Tensor:
+    asked = Pass(ids=probe_input(hooks.model), heads=same_gates(gates))
+    return run(hooks.model, asked, hooks).logits
 
 
 def _limit(model: nn.Module, logits: Tensor) -> float:

@@ -94,13 +94,13 @@ def load(
     if bos is None and wants_bos is None and _family(hf).startswith("gemma"):
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
     _check_finite(hf, label)
-    reach, proof, capabilities = prove(hf, every_layer=check_every_layer)
+    hooks, proof, capabilities = prove(hf, every_layer=check_every_layer)
     text = None
     if tokenizer is not None:
         text = Text(tokenizer, wants_bos)
         text.truncate = truncate
     budget = batch_tokens or tokens_at_once(entry_device(hf))
-    model = Model(hf, text, label, reach, proof, capabilities, budget, compile)
+    model = Model(hf, text, label, hooks, proof, capabilities, budget, compile)
     model.edge_gates, model.origin = gates, where_from
     return model
 

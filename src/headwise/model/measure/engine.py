@@ -285,7 +285,7 @@ class Engine:
     def _recompute(self) -> list[nn.Module]:
         """On a CPU memory is what limits a backward pass; an accelerator is faster without recomputation."""
         share = GRADIENT_RECOMPUTE if self.model.device.type == "cpu" else 0.0
-        return feed_forward_parts(self.model.reach, share)
+        return feed_forward_parts(self.model.hooks, share)
 
     # ---- one forward pass ------------------------------------------------------------------------------
 
@@ -315,8 +315,8 @@ class Engine:
         The last block computes all: it is read row by row."""
         if not self.model.capabilities.share_rows or len(gates) * block.size == block.length:
             return {}  # a tensor with as many rows as tokens could not be told apart
-        layers: list[list[int]] = [[] for _ in self.model.reach.blocks]
-        for site in self.model.reach.sites:
+        layers: list[list[int]] = [[] for _ in self.model.hooks.blocks]
+        for site in self.model.hooks.sites:
             layers[site.block].append(site.layer)
 
         def rows_of(variants: list[int]) -> Tensor:
@@ -336,7 +336,7 @@ class Engine:
         shared: Mapping[int, SharedRows] | None = None,
     ) -> HeadGates:
         """The gates of a block's rows, repeated any number of times; `layers`: only these are changed."""
-        sites = self.model.reach.sites
+        sites = self.model.hooks.sites
         rows = {s.layer: shared[s.block].compute for s in sites if shared and s.block in shared}
         return HeadGates(values, layers, block.references, block.acts, block.size, rows)
 
@@ -366,7 +366,7 @@ class Engine:
             return False
         at_once = self._variants_at_once(block)
         firsts = [entries[v] for queue in waiting for v in queue[:: batch_size(len(queue), at_once)]]
-        return not self.model.capabilities.share_rows or int(sum(firsts)) > len(self.model.reach.blocks)
+        return not self.model.capabilities.share_rows or int(sum(firsts)) > len(self.model.hooks.blocks)
 
     def _variants_at_once(self, block: Block) -> int:
         by_tokens = self.batch_tokens // (block.size * block.length)
@@ -379,8 +379,8 @@ class Engine:
         if not self.model.capabilities.enter_midway:
             return np.zeros(len(gates), dtype=int)
         changed = (gates != baseline).any(axis=2)  # V, L
-        block_of_layer = {site.layer: site.block for site in self.model.reach.sites}
-        last = len(self.model.reach.blocks) - 1
+        block_of_layer = {site.layer: site.block for site in self.model.hooks.sites}
+        last = len(self.model.hooks.blocks) - 1
         first = np.where(changed.any(1), changed.argmax(1), -1)
         return np.array([last if layer < 0 else block_of_layer[layer] for layer in first], dtype=int)
 

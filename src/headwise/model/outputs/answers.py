@@ -44,7 +44,7 @@ def answer_outputs(
     rows = encode_rows(model.text, examples, "target")
     budget = batch_tokens or model.batch_tokens
     layers, heads = model.shape
-    size = max(site.head_dim for site in model.reach.sites)
+    size = max(site.head_dim for site in model.hooks.sites)
     found = np.zeros((len(rows), layers, heads, size), dtype=np.float32)
 
     def fill(numbers: Sequence[int]) -> None:

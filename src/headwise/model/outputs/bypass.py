@@ -46,8 +46,8 @@ def check_residual(model: Model, wanted_by: str) -> None:
     What a block adds is computed from a normalised copy of its input, or normalised itself, so it stays as large
     as it was when the input is made a million times larger: the output must then grow by what the input grew.
     """
-    blocks = model.reach.blocks
-    if any(site.calls > 1 for site in model.reach.sites):
+    blocks = model.hooks.blocks
+    if any(site.calls > 1 for site in model.hooks.sites):
         raise HeadwiseError(
             f"{wanted_by} cannot be computed for {model.name}: some of its layers share their weights and run "
             "several times per pass, so one of them cannot be told from the others"

@@ -65,7 +65,7 @@ def directions(model: Model, right: Sequence[str], wrong: Sequence[str]) -> Dire
 def last_outputs(model: Model, texts: Sequence[str]) -> np.ndarray:
     """Every head's output at the last token of each text, `[N, L, H, D]`; 0 for heads that do not exist."""
     encoded = [ids or model.text.start() for ids in model.text.encode_many(list(texts))]
-    size = max(site.head_dim for site in model.reach.sites)
+    size = max(site.head_dim for site in model.hooks.sites)
     found = np.zeros((len(encoded), *model.shape, size))
 
     def fill(numbers: Sequence[int]) -> None:

@@ -82,13 +82,13 @@ class Readout:
         self.norm = self._final_norm(calls)
         self.factor = self._logit_factor(calls, logits)
         z = model.outputs(ids)
-        self.writes = [self._write(site, z[site.layer], calls) for site in model.reach.sites]
+        self.writes = [self._write(site, z[site.layer], calls) for site in model.hooks.sites]
 
     # ---- finding the path --------------------------------------------------------------------------------
 
     def _final_norm(self, calls: dict[nn.Module, Call]) -> nn.Module | None:
         """The norm between the last block and the unembedding, if there is one."""
-        stream, read = calls[self.model.reach.blocks[-1]].wrote, calls[self.unembedding].read
+        stream, read = calls[self.model.hooks.blocks[-1]].wrote, calls[self.unembedding].read
         if _same(stream, read):
             return None
         for module, call in calls.items():
@@ -109,7 +109,7 @@ class Readout:
         A sequential block shows the sum: something inside it reads stream + attention. A parallel block shows
         its end: what it wrote less what it read and less what some module wrote (the MLP) is the attention.
         """
-        block = self.model.reach.blocks[site.block]
+        block = self.model.hooks.blocks[site.block]
         inside = {m: calls[m] for m in block.modules() if m in calls and m is not block}
         read, wrote = calls[block].read.double(), calls[block].wrote.double()
         sums = [c.read.double().reshape(read.shape) - read for c in inside.values() if _alike(c.read, read)]
@@ -153,7 +153,7 @@ class Readout:
             z[layer] = at_positions(outputs.flatten(-2), positions).unflatten(-1, outputs.shape[-2:])
             return outputs
 
-        last = self.model.reach.blocks[-1]
+        last = self.model.hooks.blocks[-1]
         norms = [n for n in (self.norm, *(w.norm for w in self.writes)) if n is not None]
         calls: dict[nn.Module, Call] = {}
         with torch.no_grad(), _observed([last, *norms], calls, ids.shape, positions):

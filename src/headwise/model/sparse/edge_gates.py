@@ -27,9 +27,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from headwise.errors import HeadwiseError
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import attention_named, name_attention
 from headwise.model.sites.probe import probe_logits, rounding
-from headwise.model.sites.reach import Reach
 
 HARD, NOISY = "edge_gated", "edge_gated_noisy"
 """Names in transformers' registry. Not "headwise_…": that is how names of already wrapped functions begin."""
@@ -180,35 +180,35 @@ def install(hf: nn.Module, bias: np.ndarray) -> None:
     A model whose attention is more than softmax(s)·v (soft-capping, sinks) is refused: with all edges open the
     logits must be its own.
     """
-    reach = Reach(hf)
-    if reach.mechanism != "attention function":
+    hooks = HeadHooks(hf)
+    if hooks.mechanism != "attention function":
         raise HeadwiseError(
             f"{type(hf).__name__} calls no attention function that edge gates could replace; its attention stays dense"
         )
-    if bias.shape != reach.shape:
+    if bias.shape != hooks.shape:
         raise HeadwiseError(
             f"edge gates for {bias.shape[0]} layers × {bias.shape[1]} heads do not fit {type(hf).__name__} with "
-            f"{reach.shape[0]} layers × {reach.shape[1]} heads"
+            f"{hooks.shape[0]} layers × {hooks.shape[1]} heads"
         )
-    _check_all_open(hf, reach)
-    _set_bias(reach, bias)
+    _check_all_open(hf, hooks)
+    _set_bias(hooks, bias)
     name_attention(hf, lambda _: HARD)
 
 
-def _set_bias(reach: Reach, bias: np.ndarray) -> None:
-    for site in reach.sites:
+def _set_bias(hooks: HeadHooks, bias: np.ndarray) -> None:
+    for site in hooks.sites:
         place = next(site.module.parameters()).device
         numbers = torch.tensor(bias[site.layer, : site.heads], dtype=torch.float32, device=place)
         # A buffer follows its model to another device; what does not persist is in no checkpoint of the base.
         site.module.register_buffer(_BIAS, numbers, persistent=False)
     # Part of the configuration, so that a model's fingerprint knows its gates.
     digest = hashlib.sha256(np.ascontiguousarray(bias, dtype=np.float32).tobytes()).hexdigest()[:16]
-    reach.model.config.edge_gates = digest  # type: ignore[union-attr]
+    hooks.model.config.edge_gates = digest  # type: ignore[union-attr]
 
 
-def _check_all_open(hf: nn.Module, reach: Reach) -> None:
+def _check_all_open(hf: nn.Module, hooks: HeadHooks) -> None:
     plain = probe_logits(hf)
-    _set_bias(reach, np.full(reach.shape, np.inf))
+    _set_bias(hooks, np.full(hooks.shape, np.inf))
     with named_attention(hf, HARD):
         gated = probe_logits(hf)
     moved = float((gated - plain).abs().max())
@@ -227,24 +227,24 @@ def named_attention(hf: nn.Module, name: str) -> AbstractContextManager[None]:
 # ---- training ---------------------------------------------------------------------------------------------
 
 
-def prepare_training(reach: Reach, temperature: Tensor, noise: Sequence[Tensor] | None = None) -> None:
+def prepare_training(hooks: HeadHooks, temperature: Tensor, noise: Sequence[Tensor] | None = None) -> None:
     """Let every layer's noisy attention read this one number, which may change from step to step.
 
     noise: uniform numbers `[B, H, T, T]` for each layer, drawn anew before each pass; without, a layer draws its own,
     which compiled code cannot do while it is being recorded.
     """
-    for place, site in enumerate(reach.sites):
+    for place, site in enumerate(hooks.sites):
         setattr(site.module, _TEMPERATURE, temperature)
         setattr(site.module, _NOISE, None if noise is None else noise[place])
 
 
-def expected_share(reach: Reach) -> Tensor:
+def expected_share(hooks: HeadHooks) -> Tensor:
     """The part of causal edges that the last noisy pass expects to be open, with its gradient.
 
     Once: what the pass left at the modules is taken away, or it would keep the whole pass alive.
     """
-    every = sum(site.heads for site in reach.sites)
-    shares = [getattr(site.module, _EXPECTED) * (site.heads / every) for site in reach.sites]
-    for site in reach.sites:
+    every = sum(site.heads for site in hooks.sites)
+    shares = [getattr(site.module, _EXPECTED) * (site.heads / every) for site in hooks.sites]
+    for site in hooks.sites:
         delattr(site.module, _EXPECTED)
     return torch.stack(shares).sum()

@@ -40,7 +40,7 @@ class EdgeCounts:
         return float(self.by_head.mean())
 
     def watcher(self, first_layer: int = 0):  # type: ignore[no-untyped-def]
-        """For `Reach.watching`: counts every pass of right-padded or unpadded sequences without a cache."""
+        """For `HeadHooks.watching`: counts every pass of right-padded or unpadded sequences without a cache."""
 
         def watch(layer: int, call: Call) -> None:
             opened = open_edges(call)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from headwise.errors import HeadwiseError, shown
+from headwise.errors import HeadwiseError, quoted
 from headwise.model.tokens import chat
 
 log = logging.getLogger("headwise")
@@ -120,7 +120,7 @@ class Text:
         largest = max(row, default=0)
         if self.vocabulary is not None and largest >= self.vocabulary:
             raise HeadwiseError(
-                f"the tokenizer gives token {largest} for {shown(text)}, and the model has only {self.vocabulary}; "
+                f"the tokenizer gives token {largest} for {quoted(text)}, and the model has only {self.vocabulary}; "
                 "this tokenizer belongs to another model"
             )
 

@@ -16,7 +16,7 @@ from headwise.model.backward.recompute import low_memory_works
 from headwise.model.backward.target_logprobs import plain_unembedding
 from headwise.model.forward.compiled import Compiled
 from headwise.model.forward.frozen import frozen
-from headwise.model.sites.reach import Reach
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.verify.decoding import Decoding, decoding
 
 
@@ -24,7 +24,7 @@ from headwise.model.verify.decoding import Decoding, decoding
 class Capabilities:
     """What a forward or backward pass of this model may leave out or share."""
 
-    reach: Reach
+    hooks: HeadHooks
     enter_midway: bool
     """The decoder may be entered at any block with the residual stream of another pass."""
     as_tuples: bool
@@ -37,25 +37,25 @@ class Capabilities:
     @cached_property
     def pack(self) -> bool:
         """Rows may be packed into one sequence without attending to one another."""
-        return packing_works(self.reach.model)
+        return packing_works(self.hooks.model)
 
     @cached_property
     def low_memory(self) -> bool:
         """Packed rows may attend row by row, and feed-forward parts be recomputed in the backward pass."""
-        with frozen(self.reach.model):
-            return low_memory_works(self.reach)
+        with frozen(self.hooks.model):
+            return low_memory_works(self.hooks)
 
     @cached_property
     def plain_unembedding(self) -> nn.Linear | None:
         """The last layer, where the logits are its results, so that they need not all be held at once."""
-        return plain_unembedding(self.reach.model)
+        return plain_unembedding(self.hooks.model)
 
     @cached_property
     def decoding(self) -> Decoding:
         """What batches of generation may do: left padding, KV cache, a shared prefix."""
-        return decoding(self.reach.model)
+        return decoding(self.hooks.model)
 
     @cached_property
     def compiled(self) -> Compiled:
         """The model's norms, feed-forward parts and rotary embeddings in compiled form."""
-        return Compiled(self.reach)
+        return Compiled(self.hooks)

@@ -53,17 +53,17 @@ def attempt(name: str) -> Family:
     except Exception as error:  # whatever a family's own code raises on a tiny configuration
         return Family(name, "untried", f"no tiny configuration could be built: {_line(error)}")
     try:
-        reach, _, capabilities = prove(model, every_layer=True)
+        hooks, _, capabilities = prove(model, every_layer=True)
     except HeadwiseError as error:
         kind = "untried" if "does not run on plain token numbers" in str(error) else "refused"
         return Family(name, kind, _line(error))
-    layers = len({site.block for site in reach.sites})
+    layers = len({site.block for site in hooks.sites})
     part = (
         ""
-        if layers == len(reach.blocks)
-        else f", in the {layers} of {len(reach.blocks)} layers that have attention"
+        if layers == len(hooks.blocks)
+        else f", in the {layers} of {len(hooks.blocks)} layers that have attention"
     )
-    return Family(name, "reached", reach.mechanism + part, capabilities.enter_midway)
+    return Family(name, "reached", hooks.mechanism + part, capabilities.enter_midway)
 
 
 def survey(advance: Callable[[int], None] = lambda steps: None) -> Iterator[Family]:

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.model.forward.gate import HeadGates, same_gates
 from headwise.model.forward.run import Pass, run
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.kinds import is_transposed
 from headwise.model.sites.patch import hooked, steady_attention
 from headwise.model.sites.probe import probe_input, probe_logits, rounding, weight_dtype
-from headwise.model.sites.reach import Reach
 from headwise.model.sites.sites import Site
 from headwise.model.verify.capabilities import Capabilities
 from headwise.model.verify.shortcuts import Midway, midway, narrowable_tail, sharing_works
@@ -48,7 +48,7 @@ class Proof:
     seconds: float
 
 
-def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof, Capabilities]:
+def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[HeadHooks, Proof, Capabilities]:
     """Verify that every head of `model` can be ablated exactly, or raise with the identity that broke.
 
     Identity 2 is computed for the first, a middle and the last layer, or for `every_layer`.
@@ -61,12 +61,12 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[Reach, Proof,
     with torch.no_grad(), steady_attention():
         plain, noise = _plain(model)
         _check_causal(model, plain, noise)
-        reach, entry, gap, checked = _reach_exactly(model, plain, noise, every_layer)
-        shares = entry.works and sharing_works(reach, plain, noise)
-        narrow = narrowable_tail(reach, plain, noise)
+        hooks, entry, gap, checked = _reach_exactly(model, plain, noise, every_layer)
+        shares = entry.works and sharing_works(hooks, plain, noise)
+        narrow = narrowable_tail(hooks, plain, noise)
     seconds = time.perf_counter() - started
-    proof = Proof(reach.mechanism, checked, noise, gap, seconds)
-    return reach, proof, Capabilities(reach, entry.works, entry.as_tuples, shares, narrow)
+    proof = Proof(hooks.mechanism, checked, noise, gap, seconds)
+    return hooks, proof, Capabilities(hooks, entry.works, entry.as_tuples, shares, narrow)
 
 
 def _plain(model: nn.Module) -> tuple[Tensor, float]:
@@ -97,41 +97,41 @@ def _check_causal(model: nn.Module, plain: Tensor, noise: float) -> None:
 
 def _reach_exactly(
     model: nn.Module, plain: Tensor, noise: float, every_layer: bool
-) -> tuple[Reach, Midway, float, int]:
+) -> tuple[HeadHooks, Midway, float, int]:
     """The first mechanism for which all three identities hold."""
     broken: list[str] = []
     for mechanism in ("attention function", "projection hook"):
         try:
-            reach = Reach(model, mechanism)
-            _check_fired(reach)
+            hooks = HeadHooks(model, mechanism)
+            _check_fired(hooks)
             if mechanism == "projection hook":
-                _check_split(reach)
-            _check_ones(reach, plain, noise)
-            entry = midway(reach, plain, noise)
-            gap, checked = _check_zeros(reach, entry, plain, noise, every_layer)
-            return reach, entry, gap, checked
+                _check_split(hooks)
+            _check_ones(hooks, plain, noise)
+            entry = midway(hooks, plain, noise)
+            gap, checked = _check_zeros(hooks, entry, plain, noise, every_layer)
+            return hooks, entry, gap, checked
         except HeadwiseError as error:
             broken.append(f"by {mechanism}: {error}")
     raise HeadwiseError("; ".join(broken))
 
 
-def _check_fired(reach: Reach) -> None:
+def _check_fired(hooks: HeadHooks) -> None:
     fired: dict[int, int] = {}
 
     def count(layer: int, z: Tensor) -> Tensor:
         fired[layer] = fired.get(layer, 0) + 1
         return z
 
-    run(reach.model, Pass(ids=probe_input(reach.model), heads=count), reach)
-    silent = [site.layer for site in reach.sites if fired.get(site.layer, 0) != site.calls]
-    kinds = {type(site.module) for site in reach.sites} if reach.mechanism == "attention function" else set()
-    holding = [i for i, block in enumerate(reach.blocks) if any(type(m) in kinds for m in block.modules())]
-    silent += sorted(set(holding) - {site.block for site in reach.sites})
+    run(hooks.model, Pass(ids=probe_input(hooks.model), heads=count), hooks)
+    silent = [site.layer for site in hooks.sites if fired.get(site.layer, 0) != site.calls]
+    kinds = {type(site.module) for site in hooks.sites} if hooks.mechanism == "attention function" else set()
+    holding = [i for i, block in enumerate(hooks.blocks) if any(type(m) in kinds for m in block.modules())]
+    silent += sorted(set(holding) - {site.block for site in hooks.sites})
     if silent:
         raise HeadwiseError(f"identity 3 broke: layer {silent[0]} has attention that did not fire")
 
 
-def _check_split(reach: Reach) -> None:
+def _check_split(hooks: HeadHooks) -> None:
     """What a hook sees must be attention output, split by head in order: this is not given, as it is at the
     attention function.
 
@@ -139,7 +139,7 @@ def _check_split(reach: Reach) -> None:
     and the output at token 0 is its value. So for two prompts [a, b] and [c, b] the four outputs of a head lie
     in the span of three vectors: the values of a, c and b. Columns that are not one head's span four.
     """
-    site = reach.sites[0]
+    site = hooks.sites[0]
     if site.head_dim < 4:
         return
     seen: list[Tensor] = []
@@ -149,16 +149,16 @@ def _check_split(reach: Reach) -> None:
             seen.append(z)
         return z
 
-    ids = probe_input(reach.model)[:, :2].clone()
+    ids = probe_input(hooks.model)[:, :2].clone()
     ids[1, 0] += 3
-    run(reach.model, Pass(ids=ids, heads=note), reach)
+    run(hooks.model, Pass(ids=ids, heads=note), hooks)
     outputs = seen[0].double().permute(2, 3, 0, 1).flatten(2)  # H, D, the four outputs
     outputs = outputs / outputs.norm(dim=1, keepdim=True).clamp_min(1e-30)
     singular = torch.linalg.svdvals(outputs)
-    step = torch.finfo(weight_dtype(reach.model)).eps
+    step = torch.finfo(weight_dtype(hooks.model)).eps
     if bool((singular[:, 3] > 256 * step * singular[:, 0]).any()):
         raise HeadwiseError(
-            f"the input of {type(site.module).__name__} in {type(reach.model).__name__} does not split into "
+            f"the input of {type(site.module).__name__} in {type(hooks.model).__name__} does not split into "
             f"{site.heads} heads of {site.head_dim}: its columns mix what attention keeps apart"
         )
     unmixed = float((seen[0][0, 1] - seen[0][1, 1]).abs().max())
@@ -166,10 +166,10 @@ def _check_split(reach: Reach) -> None:
         raise HeadwiseError(f"the input of {type(site.module).__name__} does not depend on earlier tokens")
 
 
-def _check_ones(reach: Reach, plain: Tensor, noise: float) -> None:
-    zero = {site.layer: torch.zeros(site.heads, site.head_dim) for site in reach.sites}
-    gates = HeadGates(torch.ones(1, *reach.shape), reference=zero)  # every layer, though no gate is changed
-    logits = run(reach.model, Pass(ids=probe_input(reach.model), heads=gates), reach).logits
+def _check_ones(hooks: HeadHooks, plain: Tensor, noise: float) -> None:
+    zero = {site.layer: torch.zeros(site.heads, site.head_dim) for site in hooks.sites}
+    gates = HeadGates(torch.ones(1, *hooks.shape), reference=zero)  # every layer, though no gate is changed
+    logits = run(hooks.model, Pass(ids=probe_input(hooks.model), heads=gates), hooks).logits
     moved = float((logits - plain).abs().max())
     if moved > 4 * noise:
         raise HeadwiseError(
@@ -178,17 +178,17 @@ def _check_ones(reach: Reach, plain: Tensor, noise: float) -> None:
 
 
 def _check_zeros(
-    reach: Reach, entry: Midway, plain: Tensor, noise: float, every_layer: bool
+    hooks: HeadHooks, entry: Midway, plain: Tensor, noise: float, every_layer: bool
 ) -> tuple[float, int]:
     """Compared where the two ways could first differ: at the end of the head's own block, or else in the logits."""
-    sites = reach.sites
+    sites = hooks.sites
     chosen = sites if every_layer else [sites[i] for i in sorted({0, len(sites) // 2, len(sites) - 1})]
     worst, moved = 0.0, False
     for site in chosen:
         head = site.heads - 1
         untouched = entry.after(site.block) if entry.works else plain
-        limit = rounding(reach.model, untouched, noise)
-        gated = _with_head_off(reach, entry, site, head)
+        limit = rounding(hooks.model, untouched, noise)
+        gated = _with_head_off(hooks, entry, site, head)
         gaps = []
         for projection in site.projections:
             with zeroed_columns(projection, head, site.head_dim):
@@ -208,8 +208,8 @@ def _check_zeros(
     return worst, len(chosen)
 
 
-def _with_head_off(reach: Reach, entry: Midway, site: Site, head: int) -> Tensor:
-    gates = torch.ones(reach.shape)
+def _with_head_off(hooks: HeadHooks, entry: Midway, site: Site, head: int) -> Tensor:
+    gates = torch.ones(hooks.shape)
     gates[site.layer, head] = 0
     return entry.after(site.block, same_gates(gates))
 

@@ -17,9 +17,9 @@ from headwise.errors import HeadwiseError
 from headwise.model.forward.blocks import Entry, SharedRows
 from headwise.model.forward.run import Pass, run
 from headwise.model.sites.attention_function import Visitor
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input, probe_logits, rounding
-from headwise.model.sites.reach import Reach
 
 
 class _Left(Exception):  # noqa: N818 - nothing went wrong
@@ -34,7 +34,7 @@ class _Left(Exception):  # noqa: N818 - nothing went wrong
 class Midway:
     """How the decoder may be entered midway."""
 
-    reach: Reach
+    hooks: HeadHooks
     as_tuples: bool
     streams: Mapping[int, Tensor]
     """What each block reads in the plain run; empty where entering does not give the plain logits."""
@@ -46,35 +46,35 @@ class Midway:
     def pass_at(self, block: int, heads: Visitor | None = None, scored: Tensor | None = None) -> Pass:
         """The probe's pass, begun at this block where that works."""
         entry = Entry(block, self.streams[block]) if self.works else None
-        ids = probe_input(self.reach.model)
+        ids = probe_input(self.hooks.model)
         return Pass(ids=ids, scored=scored, heads=heads, entry=entry, as_tuples=self.as_tuples)
 
     def after(self, block: int, heads: Visitor | None = None) -> Tensor:
         """What a block makes of the plain run's stream, nothing else being run; else the logits of a whole run."""
-        model = self.reach.model
+        model = self.hooks.model
         if not self.works:
-            return run(model, self.pass_at(block, heads), self.reach).logits
+            return run(model, self.pass_at(block, heads), self.hooks).logits
 
         def leave(_: nn.Module, __: Any, ___: Any, output: Any) -> None:
             raise _Left(output[0] if self.as_tuples else output)
 
         try:
-            with hooked([self.reach.blocks[block]], after=leave):
-                run(model, self.pass_at(block, heads), self.reach)
+            with hooked([self.hooks.blocks[block]], after=leave):
+                run(model, self.pass_at(block, heads), self.hooks)
         except _Left as left:
             return left.stream
         raise HeadwiseError(f"block {block} of {type(model).__name__} was not run")
 
 
-def midway(reach: Reach, plain: Tensor, noise: float) -> Midway:
+def midway(hooks: HeadHooks, plain: Tensor, noise: float) -> Midway:
     """What blocks return, and whether entering midway gives the plain logits."""
-    model, blocks = reach.model, reach.blocks
+    model, blocks = hooks.model, hooks.blocks
     kinds: list[type] = []
     streams: dict[int, Tensor] = {}
     with hooked(blocks, after=lambda _, __, ___, output: kinds.append(type(output))):
-        run(model, Pass(ids=probe_input(model), streams=streams), reach)
+        run(model, Pass(ids=probe_input(model), streams=streams), hooks)
     as_tuples = bool(kinds) and kinds[0] in (tuple, list)
-    refused, found = Midway(reach, as_tuples, {}), Midway(reach, as_tuples, streams)
+    refused, found = Midway(hooks, as_tuples, {}), Midway(hooks, as_tuples, streams)
     ids = probe_input(model)
     last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
     limit = rounding(model, plain, noise)
@@ -82,7 +82,7 @@ def midway(reach: Reach, plain: Tensor, noise: float) -> Midway:
         if len(kinds) != len(blocks) or len(set(kinds)) != 1 or block not in streams:
             return refused
         try:
-            entered = run(model, found.pass_at(block, scored=last), reach).logits
+            entered = run(model, found.pass_at(block, scored=last), hooks).logits
         except Exception:  # a side channel between blocks was missing: this family is run in full
             return refused
         if entered.shape[0] != len(ids) or float((entered[:, 0] - plain[:, -1]).abs().max()) > limit:
@@ -90,11 +90,11 @@ def midway(reach: Reach, plain: Tensor, noise: float) -> Midway:
     return found
 
 
-def sharing_works(reach: Reach, plain: Tensor, noise: float) -> bool:
+def sharing_works(hooks: HeadHooks, plain: Tensor, noise: float) -> bool:
     """Whether copies of two rows, of which all blocks but the last compute one each, give the two rows' logits."""
-    if any(site.calls != 1 for site in reach.sites):
+    if any(site.calls != 1 for site in hooks.sites):
         return False
-    model, blocks = reach.model, reach.blocks
+    model, blocks = hooks.model, hooks.blocks
     ids = probe_input(model)
     ids[1] = ids[1].flip(0)
     copies = ids.shape[1] + 1  # as many rows as tokens could be taken for one another
@@ -104,7 +104,7 @@ def sharing_works(reach: Reach, plain: Tensor, noise: float) -> bool:
     try:
         alone = run(model, Pass(ids=ids, scored=last)).logits
         together = Pass(ids=ids.repeat(copies, 1), scored=last.repeat(copies, 1), shared=shared)
-        found = run(model, together, reach).logits
+        found = run(model, together, hooks).logits
     except Exception:  # something beside the stream counts rows in its own way: every row is computed
         return False
     expected = alone.repeat(copies, 1, 1)
@@ -113,24 +113,24 @@ def sharing_works(reach: Reach, plain: Tensor, noise: float) -> bool:
     return float((found - expected).abs().max()) <= rounding(model, plain, noise)
 
 
-def narrowable_tail(reach: Reach, plain: Tensor, noise: float) -> tuple[nn.Module, ...]:
+def narrowable_tail(hooks: HeadHooks, plain: Tensor, noise: float) -> tuple[nn.Module, ...]:
     """The output projection of the last block and the largest part that runs after its attention: those whose narrowing
     changes no logit."""
-    sites = [site for site in reach.sites if site.block == len(reach.blocks) - 1]
-    after = _parts_after(reach, [site.module for site in sites])
+    sites = [site for site in hooks.sites if site.block == len(hooks.blocks) - 1]
+    after = _parts_after(hooks, [site.module for site in sites])
     largest = sorted(after, key=lambda part: sum(p.numel() for p in part.parameters()))[-1:]
     # Of several candidates none has been shown to be the output projection.
     settled = [site.projections[0] for site in sites if site.calls == len(site.projections) == 1]
     found: list[nn.Module] = []
     for part in (*settled, *largest):
         nested = any(part in other.modules() or other in part.modules() for other in found)
-        alone = not nested and _only_its_own_token(reach, part, plain, noise)
-        if alone and _narrows(reach.model, [*found, part], plain, noise):
+        alone = not nested and _only_its_own_token(hooks, part, plain, noise)
+        if alone and _narrows(hooks.model, [*found, part], plain, noise):
             found.append(part)
     return tuple(found)
 
 
-def _parts_after(reach: Reach, attention: Sequence[nn.Module]) -> list[nn.Module]:
+def _parts_after(hooks: HeadHooks, attention: Sequence[nn.Module]) -> list[nn.Module]:
     """The children of the last block that run after its attention and make one stream of another."""
     after: list[nn.Module] = []
     seen_attention = False
@@ -142,8 +142,8 @@ def _parts_after(reach: Reach, attention: Sequence[nn.Module]) -> list[nn.Module
         if seen_attention and shapes_fit and not any(module in attention for module in part.modules()):
             after.append(part)
 
-    with hooked(reach.blocks[-1].children(), after=note):
-        probe_logits(reach.model)
+    with hooked(hooks.blocks[-1].children(), after=note):
+        probe_logits(hooks.model)
     return after
 
 
@@ -162,14 +162,14 @@ def _narrows(model: nn.Module, parts: Sequence[nn.Module], plain: Tensor, noise:
     return True
 
 
-def _only_its_own_token(reach: Reach, part: nn.Module, plain: Tensor, noise: float) -> bool:
+def _only_its_own_token(hooks: HeadHooks, part: nn.Module, plain: Tensor, noise: float) -> bool:
     """Whether what a part reads at one token reaches no head output of the last block and no other token's logits.
 
     It is moved by far. The last bits of float32 may differ all the same: tokens that an expert meets in another company
     are rounded otherwise. In half precision that could not be told from a faint reach, and such a part runs in full.
     """
     token = 2
-    last = {site.layer for site in reach.sites if site.block == len(reach.blocks) - 1}
+    last = {site.layer for site in hooks.sites if site.block == len(hooks.blocks) - 1}
     outputs: list[Tensor] = []
 
     def note(layer: int, z: Tensor) -> Tensor:
@@ -184,11 +184,11 @@ def _only_its_own_token(reach: Reach, part: nn.Module, plain: Tensor, noise: flo
         return (moved, *args[1:]), kwargs
 
     try:
-        probed = Pass(ids=probe_input(reach.model), heads=note)
-        run(reach.model, probed, reach)
+        probed = Pass(ids=probe_input(hooks.model), heads=note)
+        run(hooks.model, probed, hooks)
         before, outputs[:] = list(outputs), []
         with hooked([part], before=move):
-            logits = run(reach.model, probed, reach).logits
+            logits = run(hooks.model, probed, hooks).logits
     except Exception:  # a part that is not called with one stream
         return False
     others = torch.arange(plain.shape[1], device=plain.device) != token

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import inside, settle, told, unused
+from headwise.files import explain_disk_errors, fsync_folder, inside, unused
 from headwise.runs.folder import display
 from headwise.runs.folder.hold import hold, make
 from headwise.runs.folder.info import (
@@ -124,25 +124,25 @@ class RunFolder:
             )
         if not self._fresh:
             self.store.check_place()  # a folder that was moved away is not made again
-        with told(wanted):
+        with explain_disk_errors(wanted):
             wanted.parent.mkdir(parents=True, exist_ok=True)
         return wanted
 
     def set_aside(self, *names: str) -> Path:
         """Move these files and folders of the run into a new subfolder, which is returned."""
         target = unused(self.path / "earlier")
-        with told(self.path):
+        with explain_disk_errors(self.path):
             target.mkdir()
         self._move(target, names)
         return target
 
     def _move(self, target: Path, names: Iterable[str]) -> None:
-        with told(self.path):
+        with explain_disk_errors(self.path):
             for name in names:
                 if (self.path / name).exists():
                     (target / name).parent.mkdir(parents=True, exist_ok=True)
                     (self.path / name).replace(target / name)
-            settle(self.path)
+            fsync_folder(self.path)
 
     def _set_aside_stale_tables(self) -> None:
         """Tables of cells that are no longer asked for would be read as if they belonged to this run."""
@@ -302,14 +302,16 @@ class RunFolder:
 
     def _set_aside_everything(self) -> None:
         target = self.set_aside()
-        with told(self.path):  # the cells first: cut short, what is left is a run without cells
+        with explain_disk_errors(
+            self.path
+        ):  # the cells first: cut short, what is left is a run without cells
             move_store(self.path / "cells.sqlite", target / "cells.sqlite")
         self._move(target, _SET_ASIDE)
         self.notice(f"the earlier run was moved to {target} and everything is computed anew")
 
     def _read_earlier(self) -> dict[str, Any]:
         place = self.path / "run.json"
-        with told(place):
+        with explain_disk_errors(place):
             try:
                 return understood(place.read_text(encoding="utf-8"), self.path)
             except FileNotFoundError:
@@ -322,7 +324,7 @@ class RunFolder:
 
     def _open_store(self) -> CellStore:
         place = self.path / "cells.sqlite"
-        with told(place):
+        with explain_disk_errors(place):
             finish_salvage(place)
         try:
             return CellStore(place)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import told
+from headwise.files import explain_disk_errors
 
 _LOCK = ".headwise.lock"
 _MARKS = {"run.json", "cells.sqlite", _LOCK}
@@ -17,7 +17,7 @@ _MARKS = {"run.json", "cells.sqlite", _LOCK}
 
 def make(path: Path) -> None:
     """Make the folder of a run, or make sure that what is there is one."""
-    with told(path):
+    with explain_disk_errors(path):
         if path.exists() and not path.is_dir():
             raise HeadwiseError(f"{path} is a file; a run needs a folder, so give --out another name")
         if path.is_dir():
@@ -32,7 +32,7 @@ def hold(path: Path) -> Any:
     from filelock import FileLock, Timeout
 
     lock = FileLock(path / _LOCK, timeout=0)
-    with told(path):
+    with explain_disk_errors(path):
         try:
             lock.acquire()
         except Timeout:

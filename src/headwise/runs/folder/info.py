@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from headwise._version import __version__
-from headwise.errors import HeadwiseError, shown
-from headwise.files import replacing, told
+from headwise.errors import HeadwiseError, quoted
+from headwise.files import explain_disk_errors, replacing
 from headwise.runs.store.cells import plain
 
 FORMAT = 1
@@ -75,29 +75,29 @@ def understood(text: str, run: str | Path = "this run") -> dict[str, Any]:
         value = info.setdefault(name, copy.deepcopy(usual))
         kind = dict if isinstance(usual, dict) else type(usual)
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise ValueError(f"{name} is {shown(value)}, expected {_WORDS[kind]}")
+            raise ValueError(f"{name} is {quoted(value)}, expected {_WORDS[kind]}")
     for name in ("notices", "tables"):
         if not all(isinstance(item, str) for item in info[name]):
-            raise ValueError(f"{name} lists {shown(info[name])}, expected text")
+            raise ValueError(f"{name} lists {quoted(info[name])}, expected text")
     # Tables that no longer belong to a run are moved aside by these names.
     if not all(TABLE_NAME.fullmatch(name) for name in info["tables"]):
-        raise ValueError(f"tables lists {shown(info['tables'])}, expected lower-case words")
+        raise ValueError(f"tables lists {quoted(info['tables'])}, expected lower-case words")
     for name in ("fingerprints", "versions"):
         if not all(isinstance(item, str) for item in info[name].values()):
-            raise ValueError(f"{name} holds {shown(info[name])}, expected text")
+            raise ValueError(f"{name} holds {quoted(info[name])}, expected text")
     for name in ("created", "started", "finished"):
         if not isinstance(info["timings"].setdefault(name, None) or "", str):
-            raise ValueError(f"timings.{name} is {shown(info['timings'][name])}, expected a time")
+            raise ValueError(f"timings.{name} is {quoted(info['timings'][name])}, expected a time")
     seconds = info["timings"].setdefault("seconds", 0.0)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e12:
-        raise ValueError(f"timings.seconds is {shown(seconds)}, expected a number of seconds")
+        raise ValueError(f"timings.seconds is {quoted(seconds)}, expected a number of seconds")
     try:
         plain(info["settings"], "settings")
         plain(info["written"], "written")
     except HeadwiseError as error:
         raise ValueError(str(error)) from None
     if not all(map(_is_session, info["written"])):
-        raise ValueError(f"written lists {shown(info['written'])}, expected what wrote which tables")
+        raise ValueError(f"written lists {quoted(info['written'])}, expected what wrote which tables")
     for about in (info, *info["written"]):
         about["settings"] = without_trust(about["settings"])
     return info
@@ -126,7 +126,7 @@ def _is_text_by_name(value: Any) -> bool:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file, whole or not at all."""
-    with told(path), replacing(path) as partial:
+    with explain_disk_errors(path), replacing(path) as partial:
         text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
         # A command line may hold bytes that are no UTF-8; escaped, they are still JSON.
         partial.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwise.errors import HeadwiseError
-from headwise.files import replacing, told
+from headwise.files import explain_disk_errors, replacing
 from headwise.runs.folder.info import TABLE_NAME
 from headwise.runs.folder.written import sha256
 from headwise.runs.store.columns import leading_fields, to_arrow, to_pandas
@@ -45,7 +45,7 @@ def write_table(folder: Folder | Path | str, name: str, frames: Iterable[pd.Data
         raise TypeError("write_table goes through its frames twice; give a list, not a generator")
     path = table_path(folder, name)
     schema = _common_schema(name, frames)
-    with told(path), replacing(path) as partial:
+    with explain_disk_errors(path), replacing(path) as partial:
         with (
             partial.open("wb") as file,  # Python's own file: a full disk is then an OSError with its number
             pq.ParquetWriter(file, schema, compression="zstd", version="2.6") as writer,

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headwise.files import flush, settle, told, unused
+from headwise.files import explain_disk_errors, flush, fsync_folder, unused
 from headwise.runs.store.store import CellStore, is_intact, is_whole
 
 _PROBED = 10_000
@@ -33,14 +33,14 @@ def salvage(path: Path) -> Salvaged:
     """Put a new store at `path` with the good cells of the old one, which moves beside it."""
     fresh = _fresh(path)
     kept = unused(path.with_name(f"{path.stem}-damaged{path.suffix}"))
-    with told(path):
+    with explain_disk_errors(path):
         for leftover in (fresh, *(Path(f"{fresh}{end}") for end in _BESIDE)):
             leftover.unlink(missing_ok=True)  # of a salvage that was itself cut short
         saved = _copy_good_cells(path, fresh)
         flush(fresh)
         move_store(path, kept)
         fresh.replace(path)
-        settle(path.parent)
+        fsync_folder(path.parent)
     return Salvaged(saved, kept)
 
 
@@ -52,7 +52,7 @@ def finish_salvage(path: Path) -> None:
     move_store(path, unused(path.with_name(f"{path.stem}-stray{path.suffix}")))
     if _fresh(path).exists():
         _fresh(path).replace(path)
-        settle(path.parent)
+        fsync_folder(path.parent)
 
 
 def move_store(path: Path, target: Path) -> None:
@@ -60,7 +60,7 @@ def move_store(path: Path, target: Path) -> None:
     for end in ("", *_BESIDE):
         with suppress(FileNotFoundError):
             Path(f"{path}{end}").replace(f"{target}{end}")
-    settle(path.parent)
+    fsync_folder(path.parent)
 
 
 def _fresh(path: Path) -> Path:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwise.errors import HeadwiseError
-from headwise.files import DiskError, told
+from headwise.files import DiskError, explain_disk_errors
 from headwise.runs.store.cells import Cell, CellResult, canonical, plain
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _hash(data: bytes) -> str:
 @contextmanager
 def guarded(path: Path) -> Iterator[None]:
     """Tell what is wrong with a file's content, `DamagedError`, from what the world does to it."""
-    with told(path):
+    with explain_disk_errors(path):
         try:
             yield
         except sqlite3.DatabaseError as error:

@@ -75,7 +75,7 @@ class GateLikelihood:
         # One sequence of everything has a table of all pairs of tokens: no matter for the few of a CPU's piece.
         self.packed = model.device.type == "cpu" and model.capabilities.pack
         self.low_memory = self.packed and model.capabilities.low_memory
-        self._recompute = feed_forward_parts(model.reach, RECOMPUTE) if self.low_memory else []
+        self._recompute = feed_forward_parts(model.hooks, RECOMPUTE) if self.low_memory else []
         self._lengths = np.array([len(row.ids) for row in self.engine.rows])
         self._shaped: ShapedSlopes | None = None
         if model.device.type == "cuda" and ShapedSlopes.suits(self.engine):

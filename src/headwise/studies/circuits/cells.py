@@ -137,7 +137,7 @@ def rank(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
             f"{cell.part} gave no finite score for {without} heads of {cell.model} on {cell.task}{named}; use "
             "another metric or reference, or a wider dtype"
         )
-    scores = replace(scores, model=context.shown(cell.model), task=cell.task)
+    scores = replace(scores, model=context.display_name(cell.model), task=cell.task)
     examples = example_table(scores)
     examples["example"] = numbers[examples["example"]]
     return CellResult({"scores": scores.table(s.seed), "examples": examples}, dict(scores.details))
@@ -206,7 +206,7 @@ def measure(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
             seed=s.seed,
             advance=advance,
         )
-    found = renamed(found, model=context.shown(cell.model), task=cell.task)
+    found = renamed(found, model=context.display_name(cell.model), task=cell.task)
     examples = found.example_table()
     examples["example"] = here.tested_numbers[examples["example"]]
     summary = pd.DataFrame([{**found.summary(s.threshold), "examples": here.tested.fingerprint}])
@@ -220,7 +220,7 @@ def attend(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
     prompt = context.once(place, cell.model, cell.task).tested.examples[0].prompt
     seen = attention(context.model(cell.model), prompt, heads, maps=True)
     series = cell.part.removeprefix("attention ")
-    about = {"model": context.shown(cell.model), "task": cell.task, "series": series}
+    about = {"model": context.display_name(cell.model), "task": cell.task, "series": series}
     return CellResult({"attention": attention_rows(seen, about)})
 
 
@@ -246,7 +246,7 @@ def pair_cells(context: Context[CircuitsSettings]) -> Iterator[Cell]:
 def compare(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
     """Which models are shown together, and how many times more heads one needs than another."""
     s, summary, given = context.settings, context.once(_sizes), cell.settings["members"]
-    members = {role: context.shown(given[role]) for role in ROLES if role in given}
+    members = {role: context.display_name(given[role]) for role in ROLES if role in given}
     groups = {
         role: context.once(place, name, cell.task).tested.shared_groups() for role, name in given.items()
     }

@@ -62,15 +62,15 @@ def fit(context: Context[ContrastSettings], cell: Cell) -> CellResult:
             batch_tokens=settings.batch_tokens,
             advance=advance,
         )
-    shown = context.shown(cell.model)
-    names = {"model": shown, "task": cell.task}
+    display_name = context.display_name(cell.model)
+    names = {"model": display_name, "task": cell.task}
     scores = Scores.from_examples(
         np.where(model.exists, found.gates, np.nan), **names, method="contrastive", signed=False, metric=UNIT
     )
     about = {**names, "fit": "contrast"}
     return CellResult(
         {
-            "contrast": found.table.assign(model=shown),
+            "contrast": found.table.assign(model=display_name),
             "scores": scores.table(settings.seed),
             "gates": gate_rows(found.fit, seeds, model.heads(), about),
             "objective": objective_rows(found.fit, seeds, about),

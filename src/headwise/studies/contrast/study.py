@@ -19,8 +19,8 @@ from headwise.studies.contrast.settings import ContrastSettings
 
 
 def notices(context: Context[ContrastSettings], tables: Tables) -> Iterator[str]:
-    for shown, part in tables["contrast"].groupby("model", sort=False):
-        yield f"{shown}: {kept_and_lost(part)}"
+    for display_name, part in tables["contrast"].groupby("model", sort=False):
+        yield f"{display_name}: {kept_and_lost(part)}"
 
 
 register(

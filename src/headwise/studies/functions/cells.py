@@ -70,13 +70,17 @@ def _label_options(settings: FunctionsSettings, by: str) -> dict[str, Any]:
 
 def map_labels(context: Context[FunctionsSettings], cell: Cell) -> CellResult:
     """The maps of all abilities by a method that tells them apart."""
-    s, tasks, shown = context.settings, context.once(_abilities, cell.model), context.shown(cell.model)
+    s, tasks, display_name = (
+        context.settings,
+        context.once(_abilities, cell.model),
+        context.display_name(cell.model),
+    )
     found = label_maps(context, context.model(cell.model), tasks, cell.part, **_label_options(s, cell.part))
-    found = {label: replace(scores, model=shown) for label, scores in found.items()}
+    found = {label: replace(scores, model=display_name) for label, scores in found.items()}
     tables = [map_tables(found[label], s.seed, places(found[label], tasks, label)) for label in tasks]
     merged = {name: pd.concat([t[name] for t in tables], ignore_index=True) for name in tables[0]}
     if all("accuracy" in scores.details for scores in found.values()):
-        merged["probe"] = probe_rows(found, shown)
+        merged["probe"] = probe_rows(found, display_name)
     return CellResult(merged)
 
 
@@ -91,7 +95,7 @@ def map_ability(context: Context[FunctionsSettings], cell: Cell) -> CellResult:
         scores = score(
             model, task, cell.part, metric=s.metric, reference=s.reference, seed=s.seed, advance=advance
         )
-    scores = replace(scores, model=context.shown(cell.model), task=cell.task)
+    scores = replace(scores, model=context.display_name(cell.model), task=cell.task)
     return CellResult(map_tables(scores, s.seed, np.arange(scores.n)), dict(scores.details))
 
 

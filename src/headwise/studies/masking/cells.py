@@ -41,7 +41,7 @@ class Place:
     model: Model
     given: str
     """What the settings call the model."""
-    shown: str
+    display_name: str
     """What the tables call it."""
     label: str
     """The ability."""
@@ -63,18 +63,18 @@ class Place:
         return {"model": self.model.fingerprint, "task": self.test.fingerprint}
 
     def about(self, series: str, k: int) -> dict[str, object]:
-        return {"model": self.shown, "task": self.label, "series": series, "action": "mask", "k": k}
+        return {"model": self.display_name, "task": self.label, "series": series, "action": "mask", "k": k}
 
 
 def places(context: Context[MaskingSettings], given: str) -> dict[str, Place]:
     """One model's abilities, by label."""
-    s, model, shown = context.settings, context.model(given), context.shown(given)
-    ks = checked_ks(s.k, len(model.heads()), shown)
+    s, model, display_name = context.settings, context.model(given), context.display_name(given)
+    ks = checked_ks(s.k, len(model.heads()), display_name)
     few = s.quick and not s.k
     if few:
         ks = ks[1 : 1 + QUICK_KS] or ks
     others = (s.cross_k, s.intervene_k, *(s.layer_matched or ()))
-    checked_ks([*ks, *(k for k in others if k is not None)], len(model.heads()), shown)
+    checked_ks([*ks, *(k for k in others if k is not None)], len(model.heads()), display_name)
     writing: dict[str, Any] = {"new_tokens": s.new_tokens, "positions": s.positions, "chat": s.chat}
     writing["dtype"] = str(model.dtype).removeprefix("torch.")
     found = {}
@@ -88,7 +88,9 @@ def places(context: Context[MaskingSettings], given: str) -> dict[str, Place]:
         }
         judging |= {"seed": s.seed}
         middle = ks[-1] if few else middle_k(ks)
-        found[label] = Place(model, given, shown, label, find, test, judge, ks, middle, writing, judging)
+        found[label] = Place(
+            model, given, display_name, label, find, test, judge, ks, middle, writing, judging
+        )
     check_labels_of((s.method,), {label: here.find for label, here in found.items()}, "abilities")
     return found
 
@@ -168,7 +170,7 @@ def find_order(context: Context[MaskingSettings], cell: Cell) -> CellResult:
                 advance=advance,
                 **s.method_options,
             )
-    found = replace(found, model=here.shown, task=cell.task)
+    found = replace(found, model=here.display_name, task=cell.task)
     tables = {"scores": found.table(s.seed), "examples": example_table(found)}
     return CellResult(tables, dict(found.details))
 

@@ -59,7 +59,7 @@ def cross(context: Context[MaskingSettings], cell: Cell) -> CellResult:
             less = stats.bootstrap_difference(values[:, None], before[metric][:, None], **how)
             rows.append(
                 {
-                    "model": here.shown,
+                    "model": here.display_name,
                     "heads_of": owner,
                     "task": here.label,
                     "k": k,

@@ -194,6 +194,6 @@ def strengthen(context: Context[MaskingSettings], cell: Cell) -> CellResult:
     for series, own in (("top", values[:, :1]), ("random", values[:, 1:])):
         groups = here.test.shared_groups()
         rows = intervention_rows(kind, strengths, before, own, s.seed, groups)
-        about = {"model": here.shown, "task": cell.task, "series": series, "k": len(sets[0])}
+        about = {"model": here.display_name, "task": cell.task, "series": series, "k": len(sets[0])}
         tables.append(pd.DataFrame(about, index=rows.index).join(rows).assign(metric=ACCURACY))
     return CellResult({"interventions": pd.concat(tables, ignore_index=True)})

@@ -35,7 +35,7 @@ def side_by_side(context: Context[MaskingSettings], cell: Cell) -> CellResult:
     by_series = own.pivot(index="example", columns="series", values="text")
     rows = [
         {
-            "model": here.shown,
+            "model": here.display_name,
             "task": cell.task,
             "example": number,
             "prompt": example.prompt,

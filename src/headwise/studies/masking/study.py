@@ -51,14 +51,14 @@ def notices(context: Context[MaskingSettings], tables: Tables) -> Iterator[str]:
     """What the reader of the curves must know: a low start, and controls that are not quite what they should be."""
     curves, n = tables["curves"], context.settings.n
     for given in context.settings.models:
-        shown = context.shown(given)
-        own = curves[(curves["model"] == shown) & (curves["metric"] == "accuracy")]
+        display_name = context.display_name(given)
+        own = curves[(curves["model"] == display_name) & (curves["metric"] == "accuracy")]
         low = own[(own["k"] == 0) & (own["value"] < BAR)]
         if len(low):
             listed = ", ".join(f"{row.task} {row.value:.0%}" for row in low.itertuples())
             yield (
-                f"{shown} answers few examples rightly with every head in place ({listed}), so masking has little "
-                "to take away there; give examples it can do, shots (task_options: {shots: 3}) or another accuracy"
+                f"{display_name} answers few examples correctly with all heads ({listed}), so masking has little to "
+                "remove there; give examples it can do, shots (task_options: {shots: 3}) or another accuracy"
             )
         for label, here in context.once(places, given).items():
             if len(here.test) < n:
@@ -69,7 +69,7 @@ def notices(context: Context[MaskingSettings], tables: Tables) -> Iterator[str]:
             for one in sets_of(context, here):
                 if one.moved:
                     yield (
-                        f"{label}, {shown}: {one.moved} of {one.k * len(one.draws)} heads of the layer-matched "
+                        f"{label}, {display_name}: {one.moved} of {one.k * len(one.draws)} heads of the layer-matched "
                         f"draws at K = {one.k} come from neighbouring layers, because theirs had too few free heads"
                     )
 

@@ -221,7 +221,7 @@ def _moved(
 def _affine(
     model: Model, names: Sequence[str], baseline: str, numbers: dict[str, np.ndarray], how: dict[str, Any]
 ) -> pd.DataFrame:
-    layers = sorted(site.layer for site in model.reach.sites)
+    layers = sorted(site.layer for site in model.hooks.sites)
     parts = []
     for place, name in enumerate(names):
         if name != baseline:

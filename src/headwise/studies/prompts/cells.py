@@ -171,6 +171,6 @@ def _labelled(context: Context[PromptsSettings], cell: Cell, tables: dict[str, p
     """Every table begins with model and task, as they are shown."""
     tables = {name: table.copy() for name, table in tables.items()}
     for table in tables.values():
-        table.insert(0, "model", context.shown(cell.model))
+        table.insert(0, "model", context.display_name(cell.model))
         table.insert(1, "task", context.once(problems, cell.model, cell.task).name)
     return CellResult(tables)

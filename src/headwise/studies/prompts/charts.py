@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Span, Text, reach, whole_ticks
+from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Span, Text, axis_range, whole_ticks
 from headwise.charts.section import SECTIONS, Section, Tables, table_of
 from headwise.charts.style import file_name
 from headwise.charts.words import span
@@ -59,7 +59,9 @@ def _results(own: dict[str, pd.DataFrame], name: str) -> list[Chart]:
     for (model, layer, head), part in profiles.groupby(["model", "layer", "head"], sort=False):
         chart = prompt_chart(accuracy, comparisons, part)
         chart = replace(chart, name=f"{name}-{file_name(model)}-L{layer}H{head}")
-        made.append(replace(chart, page=chart.shown[1:], caption=_ATTENTION, table=None) if made else chart)
+        made.append(
+            replace(chart, page=chart.page_panels[1:], caption=_ATTENTION, table=None) if made else chart
+        )
     return made
 
 
@@ -217,8 +219,8 @@ def _profile(profiles: pd.DataFrame, name: str, x: str, colour: str, filled: boo
 def _tokens(profiles: pd.DataFrame, marks: list[Any], label: str, title: str, note: str = "") -> Panel:
     begin, first = first_shown(profiles), profiles.iloc[0]
     lines = [mark for mark in marks if isinstance(mark, Line)]
-    heights = reach(*(line.y for line in lines), room=0)
-    _, last = reach(*(line.x for line in lines), room=0) or (0.0, 1.0)
+    heights = axis_range(*(line.y for line in lines), room=0)
+    _, last = axis_range(*(line.x for line in lines), room=0) or (0.0, 1.0)
     room = 0.01 * max(1.0, last - begin)
     return Panel(
         title=title,

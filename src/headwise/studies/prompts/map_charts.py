@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Chart, Line, Panel, Rule, Scale, reach, whole_ticks
+from headwise.charts.chart import Axis, Chart, Line, Panel, Rule, Scale, axis_range, whole_ticks
 from headwise.charts.heatmap import head_panel, saturation
 from headwise.studies.prompts.condition_style import LINES, colours, short
 
@@ -118,7 +118,7 @@ def _layers(own: pd.DataFrame, column: str, label: str, rule: float, dashed: str
             look |= {"name": f"{short(name)}, λ = 1", "dash": "dash", "common": True}
             lines.append(Line(x=part["layer"], y=part[dashed], width=0.8, **look))
     drawn = [values for line in lines for values in (line.y, line.lo, line.hi) if values is not None]
-    limits = reach(*drawn, [rule])
+    limits = axis_range(*drawn, [rule])
     if dashed and limits:  # "no change" may explain less than nothing, far below what is of interest
         limits = (max(-0.5, limits[0]), 1.05)
     return Panel(
@@ -150,7 +150,7 @@ def length_curves(table: pd.DataFrame) -> Chart:
                 "size": 3.5,
             }
             lines.append(Line(x=part["k"], **share, **look, band=0.12))
-        highest = reach(table[["value", "hi"]].to_numpy(), [0.0], room=0)
+        highest = axis_range(table[["value", "hi"]].to_numpy(), [0.0], room=0)
         limits = (0.0, 105 * highest[1]) if highest and highest[1] else None
         y = Axis(label="Right answers, % (95 % bands)", limits=limits)
         panels.append(Panel(title=str(model), marks=lines, x=Axis(label="Copies inserted"), y=y))

@@ -78,7 +78,7 @@ def places(context: Context[RolesSettings], name: str) -> dict[str, Place]:
         prints = {"model": model.fingerprint, "task": task.fingerprint} | versions("gating", task)
         fitted_on, rest = task.halves()
         tested_on, numbers = rest.take(range(len(rest))[:held_out]), task.sides()[1][:held_out]
-        about = {"model": context.shown(name), "task": called}
+        about = {"model": context.display_name(name), "task": called}
         found[source] = Place(model, about, chosen, prints, fit, fitted_on, tested_on, numbers)
     return found
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Rule, Scale, Text, reach
+from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Rule, Scale, Text, axis_range
 from headwise.charts.heatmap import head_panel
 from headwise.charts.section import SECTIONS, Section, Tables, by_model, head_names, table_of
 from headwise.charts.style import file_name
@@ -47,7 +47,7 @@ def role_curves(table: pd.DataFrame, scores: pd.DataFrame | None = None) -> Char
     panels: list[Panel | None] = []
     for task in tasks:
         # One scale for all models of a task, so that they can be compared.
-        limits = reach(table.loc[table["task"] == task, ["value", "lo", "hi"]].to_numpy())
+        limits = axis_range(table.loc[table["task"] == task, ["value", "lo", "hi"]].to_numpy())
         for model in models:
             own = table[(table["model"] == model) & (table["task"] == task)]
             lines = [_role(own[own["series"] == role].sort_values("k"), role) for role in ROLES]

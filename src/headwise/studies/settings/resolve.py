@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import HeadwiseError, shown
+from headwise.errors import HeadwiseError, quoted
 from headwise.settings import build
 from headwise.studies.settings.plain_yaml import parse
 
@@ -65,9 +65,9 @@ def assignments(pairs: Iterable[str]) -> dict[str, Any]:
     for pair in pairs:
         path, sign, text = pair.partition("=")
         if not sign or not path.strip():
-            raise HeadwiseError(f"--set takes key=value, such as --set n=128, not {shown(pair)}")
+            raise HeadwiseError(f"--set takes key=value, such as --set n=128, not {quoted(pair)}")
         try:
-            value = parse(text, f"--set {shown(path)}")
+            value = parse(text, f"--set {quoted(path)}")
         except HeadwiseError as error:
             if "is not YAML" not in str(error):
                 raise
@@ -78,7 +78,7 @@ def assignments(pairs: Iterable[str]) -> dict[str, Any]:
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
                 raise HeadwiseError(
-                    f"--set {shown(path)} goes through {shown(parent)}, which was set to a value before"
+                    f"--set {quoted(path)} goes through {quoted(parent)}, which was set to a value before"
                 )
         place[last] = value
     return nested

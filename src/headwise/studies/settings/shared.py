@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from typing_extensions import Self
 
-from headwise.errors import HeadwiseError, shown
+from headwise.errors import HeadwiseError, quoted
 from headwise.metrics import metrics, text_metrics
 from headwise.model.load.load import DTYPES
 from headwise.model.measure.references import POSITIONS, REFERENCES
@@ -22,7 +22,7 @@ _DEVICES = re.compile(r"cpu|mps|meta|auto|(cuda|xpu|npu|hpu|mlu|musa)(:[0-9]+)?|
 
 def _check_device(value: str) -> None:
     if not _DEVICES.fullmatch(value):
-        raise HeadwiseError(f"device is {shown(value)}; expected cpu, cuda, cuda:1, mps or auto")
+        raise HeadwiseError(f"device is {quoted(value)}; expected cpu, cuda, cuda:1, mps or auto")
 
 
 TaskName = Annotated[Text, passes(check_source)]

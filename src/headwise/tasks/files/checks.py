@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from headwise.tasks.examples import Example
-from headwise.tasks.files.rows import Log, Row, RowError, shown
+from headwise.tasks.files.rows import Log, Row, RowError, quoted
 from headwise.tasks.registry import Lengths
 
 _HALF = re.compile("[\ud800-\udfff]")
@@ -17,7 +17,7 @@ def check(example: Example, tokens: Lengths | None = None) -> None:
     for text in (example.prompt, example.target, example.counterfactual or "", *example.foils, *example.also):
         if found := _HALF.search(text):
             raise RowError(
-                f"{shown(text)} holds half a character ({found[0]!r}), which no tokenizer can read"
+                f"{quoted(text)} holds half a character ({found[0]!r}), which no tokenizer can read"
             )
     if not example.target.strip():
         raise RowError(
@@ -31,14 +31,14 @@ def check(example: Example, tokens: Lengths | None = None) -> None:
                     f"a {name} is empty ({text!r}), expected text; leave it out where there is none"
                 )
             if text in texts[:i]:
-                raise RowError(f"the {name} {shown(text)} is listed twice, expected each once")
+                raise RowError(f"the {name} {quoted(text)} is listed twice, expected each once")
     if example.target in example.also:
         raise RowError(
-            f"'also' repeats the target {shown(example.target)}, expected further right answers only"
+            f"'also' repeats the target {quoted(example.target)}, expected further right answers only"
         )
     for foil in example.foils:
         if foil in right:
-            raise RowError(f"the foil {shown(foil)} equals the target, expected a wrong answer")
+            raise RowError(f"the foil {quoted(foil)} equals the target, expected a wrong answer")
     if example.counterfactual is not None:
         _check_counterfactual(example.prompt, example.counterfactual, tokens)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.hub import hub_is_silent
-from headwise.tasks.files.rows import Row, Table, shown
+from headwise.tasks.files.rows import Row, Table, quoted
 
 PREFIX = "hub:"
 
@@ -51,7 +51,7 @@ def read_hub(source: str) -> Table:
     ) as error:  # what it raises is not documented: network, parsing and lookup errors of many kinds
         first = (str(error).strip() or "no reason given").splitlines()[0]
         raise HeadwiseError(
-            f"{source} cannot be loaded ({type(error).__name__}: {shown(first, 200)}); check the name, the "
+            f"{source} cannot be loaded ({type(error).__name__}: {quoted(first, 200)}); check the name, the "
             "configuration and the connection"
         ) from None
     splits = dict(loaded)

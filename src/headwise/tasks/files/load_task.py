@@ -22,7 +22,7 @@ from headwise.tasks.files.mappings.registry import (
     seeded,
 )
 from headwise.tasks.files.readers import read_table, reader_of
-from headwise.tasks.files.rows import Log, Row, Table, kind, named, shown
+from headwise.tasks.files.rows import Log, Row, Table, kind, named, quoted
 from headwise.tasks.registry import Lengths
 
 PLAIN = "fields"
@@ -132,7 +132,7 @@ def check_readable(source: str | Path) -> None:
     try:
         reader_of(_path(source), Log(str(source)))
     except OSError as error:
-        raise HeadwiseError(f"{shown(str(source), 200)} cannot be read: {error.strerror or error}") from None
+        raise HeadwiseError(f"{quoted(str(source), 200)} cannot be read: {error.strerror or error}") from None
 
 
 def _path(source: str | Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.tasks.files.rows import Log, Row, Table, kind, named, shown
+from headwise.tasks.files.rows import Log, Row, Table, kind, named, quoted
 
 LINE_LIMIT = 8 * 2**20
 """The longest line that is read, in bytes. An example of this size is thousands of pages."""
@@ -27,7 +27,7 @@ def read_table(path: Path, log: Log, records: str | None = None) -> Table:
             )
         table = reader(path, log, records)
     except OSError as error:
-        raise HeadwiseError(f"{shown(log.source, 200)} cannot be read: {error.strerror or error}") from None
+        raise HeadwiseError(f"{quoted(log.source, 200)} cannot be read: {error.strerror or error}") from None
     if not table.rows:
         log.refuse_if_bad()
         raise HeadwiseError(f"{log.source} is empty; expected at least one example")
@@ -278,7 +278,7 @@ def _parquet(path: Path, log: Log, records: str | None = None) -> Table:
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise HeadwiseError(
-            f"{log.source} is not a Parquet file that can be read ({shown(first, 120)})"
+            f"{log.source} is not a Parquet file that can be read ({quoted(first, 120)})"
         ) from None
     return Table([Row(number, "row", row) for number, row in enumerate(values, 1)])
 

@@ -110,16 +110,16 @@ def kind(value: Any) -> str:
         (bytes, "raw bytes"),
     )
     word = next((name for types, name in names if isinstance(value, types)), f"a {type(value).__name__}")
-    return "null" if value is None else f"{word} ({shown(value)})"
+    return "null" if value is None else f"{word} ({quoted(value)})"
 
 
-def shown(value: Any, longest: int = 60) -> str:
+def quoted(value: Any, longest: int = 60) -> str:
     """A value as an error message may quote it: one line, cut where it is long."""
-    return errors.shown(value, longest)
+    return errors.quoted(value, longest)
 
 
 def named(names: Iterable[str], most: int = 12) -> str:
-    listed = [shown(name) for name in names]
+    listed = [quoted(name) for name in names]
     return (
         ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "") or "none"
     )

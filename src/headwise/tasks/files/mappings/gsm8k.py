@@ -7,7 +7,7 @@ import re
 
 from headwise.tasks.examples import Example
 from headwise.tasks.files.mappings.registry import Pairs, register
-from headwise.tasks.files.rows import Log, Row, RowError, Table, shown
+from headwise.tasks.files.rows import Log, Row, RowError, Table, quoted
 from headwise.tasks.templates import Template
 
 _CALCULATOR = re.compile(r"<<.*?>>")  # "= <<16-3-4=9>>9": a note to a calculator, not part of the text
@@ -42,7 +42,7 @@ def gsm8k(
             final = _FINAL.search(answer)
             if not final:
                 raise RowError(
-                    f"the answer {shown(answer[-40:])} does not end in '#### ' and a number, as expected"
+                    f"the answer {quoted(answer[-40:])} does not end in '#### ' and a number, as expected"
                 )
             prompt = asked.fill({"question": row.filled("question")})
             if answers == "worked":

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.model.sites.reach import Reach
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.verify.tiny import tiny_model
 
 
@@ -22,14 +22,14 @@ def test_being_visited_changes_nothing_in_a_prompt_longer_than_any_selection(fam
     ids = torch.arange(3, 43)[None]
     with torch.no_grad():
         plain = hf(input_ids=ids, use_cache=False).logits
-        with Reach(hf).visiting(lambda layer, z: z):
+        with HeadHooks(hf).visiting(lambda layer, z: z):
             visited = hf(input_ids=ids, use_cache=False).logits
     assert torch.equal(plain, visited)
 
 
 def test_our_name_stands_for_the_one_it_replaces_and_survives_a_copy():
     hf = tiny_model("llama")
-    with Reach(hf).visiting(lambda layer, z: z):
+    with HeadHooks(hf).visiting(lambda layer, z: z):
         name = copy.deepcopy(hf.config)._attn_implementation
     assert name == "sdpa"
     assert name in ("eager", "sdpa")
@@ -40,7 +40,7 @@ def test_our_name_stands_for_the_one_it_replaces_and_survives_a_copy():
 
 def test_a_watcher_sees_the_output_before_the_gates_and_both_work_together():
     hf = tiny_model("llama")
-    reach, ids = Reach(hf), torch.arange(3, 12)[None]
+    hooks, ids = HeadHooks(hf), torch.arange(3, 12)[None]
     plain, watched, visited = {}, {}, {}
 
     def halve(layer, z):
@@ -51,11 +51,11 @@ def test_a_watcher_sees_the_output_before_the_gates_and_both_work_together():
         watched[layer] = call
 
     with torch.no_grad():
-        with reach.watching(lambda layer, call: plain.setdefault(layer, call)):
+        with hooks.watching(lambda layer, call: plain.setdefault(layer, call)):
             hf(input_ids=ids)
-        with reach.visiting(halve), reach.watching(watch):
+        with hooks.visiting(halve), hooks.watching(watch):
             hf(input_ids=ids)
-        with reach.watching(watch), reach.visiting(halve):
+        with hooks.watching(watch), hooks.visiting(halve):
             hf(input_ids=ids)
     assert torch.equal(plain[0].z, watched[0].z)
     assert all(torch.equal(watched[layer].z, visited[layer]) for layer in range(4))
@@ -67,23 +67,23 @@ def test_a_watcher_sees_the_output_before_the_gates_and_both_work_together():
 
 def test_after_an_error_nothing_of_ours_is_left():
     hf = tiny_model("llama")
-    reach = Reach(hf)
+    hooks = HeadHooks(hf)
 
     def fail(*_):
         raise ValueError("mine")
 
-    for context in (reach.watching(fail), reach.visiting(fail)):
+    for context in (hooks.watching(fail), hooks.visiting(fail)):
         with pytest.raises(ValueError, match="mine"), context:
             hf(input_ids=torch.arange(3, 9)[None])
     assert type(hf.config._attn_implementation) is str
     assert not [m for m in hf.modules() if "_headwise_heard_by" in vars(m)]
-    with reach.watching(lambda *_: None), pytest.raises(RuntimeError, match="has a watcher already"):
-        reach.watching(lambda *_: None).__enter__()
+    with hooks.watching(lambda *_: None), pytest.raises(RuntimeError, match="has a watcher already"):
+        hooks.watching(lambda *_: None).__enter__()
 
 
 def test_a_family_without_an_attention_function_cannot_be_watched():
     with (
         pytest.raises(HeadwiseError, match="calls no attention function"),
-        Reach(tiny_model("gptj")).watching(lambda *_: None),
+        HeadHooks(tiny_model("gptj")).watching(lambda *_: None),
     ):
         pass

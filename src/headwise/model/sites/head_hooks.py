@@ -34,7 +34,7 @@ from headwise.model.sites.patch import attribute, hooked, steady_attention
 from headwise.model.sites.sites import Site, called_sites, hooked_sites, numbered
 
 
-class Reach:
+class HeadHooks:
     """Every head of one transformers model, found by one probing forward pass."""
 
     def __init__(self, model: nn.Module, mechanism: str | None = None) -> None:
