@@ -2,9 +2,9 @@
 
     PYTHONPATH=benchmarks python -m same_numbers --old COMMIT [--only 'score/llama-*'] [--verbose]
 
-The old commit is checked out into a worktree of its own; its results are kept in `build/same_numbers`, by commit and
-by the source of the jobs. Two workers run at a time, a thread each. Ends with 1 where a number differs that
-`accepted.yaml` does not explain.
+The old commit is checked out into a worktree of its own, or is a folder that holds it already (`--old FOLDER`); its
+results are kept in `build/same_numbers`, by commit and by the source of the jobs. The workers have one thread each. Ends
+with 1 where a number differs that `accepted.yaml` does not explain.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from same_numbers.files import write_files
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parent.parent
 KEPT = REPOSITORY / "build" / "same_numbers"
-PARTS = 2
-"""Worker processes of each checkout; the groups of jobs are dealt out over them."""
 
 
 def prepared_files() -> Path:
@@ -77,7 +75,10 @@ def run_worker(tree: Path, files: Path, out: Path, part: str = "1/1", only: Sequ
 
 @contextmanager
 def worktree(commit: str) -> Iterator[Path]:
-    """A checkout of the commit that is gone afterwards."""
+    """A checkout of the commit that is removed afterwards; a folder is used as it is."""
+    if Path(commit).is_dir():
+        yield Path(commit).resolve()
+        return
     place = KEPT / f"tree-{commit[:12]}"
     if place.exists():  # of a run that was killed
         _git("worktree", "remove", "--force", str(place))
@@ -95,18 +96,18 @@ def _git(*arguments: str) -> str:
 
 def compute(old: str, only: Sequence[str], processes: int) -> tuple[Path, Path]:
     """The folders of both checkouts' results, computed where they are not kept."""
-    commit = _git("rev-parse", "--verify", f"{old}^{{commit}}")
+    commit = old if Path(old).is_dir() else _git("rev-parse", "--verify", f"{old}^{{commit}}")
     files = prepared_files()
     key = _digest(["files.py", "catalogue.py", "worker.py", "arrays.py"])
-    before, after = KEPT / f"old-{commit[:12]}-{key}", KEPT / "new"
+    before, after = KEPT / f"old-{Path(commit).name[:12]}-{key}-{processes}", KEPT / "new"
     if only:
         before = KEPT / "old-chosen"
         shutil.rmtree(before, ignore_errors=True)
     shutil.rmtree(after, ignore_errors=True)
-    parts = [f"{part}/{PARTS}" for part in range(1, PARTS + 1)]
+    parts = [f"{part}/{processes}" for part in range(1, processes + 1)]
     with ExitStack() as stack:
         waiting = [(REPOSITORY, files, after, part, only) for part in parts]
-        if not all((before / f"jobs-{part}.json").exists() for part in range(1, PARTS + 1)):
+        if not all((before / f"jobs-{part}.json").exists() for part in range(1, processes + 1)):
             shutil.rmtree(before, ignore_errors=True)
             tree = stack.enter_context(worktree(commit))
             waiting = [(tree, files, before, part, only) for part in parts] + waiting
