@@ -124,7 +124,7 @@ def _condition(name: str, fillers: Mapping[str, str]) -> Condition:
 # ---- where it goes ----------------------------------------------------------------------------------------
 
 
-def around(condition: Condition, place: str, joint: str) -> tuple[str, str, str]:
+def inserted_texts(condition: Condition, place: str, joint: str) -> tuple[str, str, str]:
     """What is inserted at the beginning of everything, right before the question, and right after it."""
     if place not in PLACES:
         raise unknown("place", place, PLACES)
@@ -160,7 +160,7 @@ def plain_pieces(
     solved = shot_template(template)
     head = solved.before("prompt").fill({})
     cue = solved.before("target").after("prompt").fill({})
-    first, before, after = around(condition, place, joint)
+    first, before, after = inserted_texts(condition, place, joint)
     context = f"{asked.system}{separator}" if asked.system else ""
     context += "".join(solved.fill({"prompt": q, "target": a}) + separator for q, a in asked.shots)
     pieces = [Piece(first, True), Piece(context), Piece(before, True), Piece(head)]
@@ -190,7 +190,8 @@ def marked_messages(
     template knows no system messages, the system prompt stands at the beginning of the user's first one.
     """
     first, before, after = (
-        mark if text else "" for mark, text in zip(MARKS, around(condition, place, joint), strict=True)
+        mark if text else ""
+        for mark, text in zip(MARKS, inserted_texts(condition, place, joint), strict=True)
     )
     messages = []
     for question, answer in asked.shots:
@@ -208,7 +209,7 @@ def marked_messages(
 def filled_marks(rendered: str, condition: Condition, place: str, joint: str) -> list[Piece]:
     """A rendered chat cut at its marks, with the inserted texts in their places."""
     pieces, rest = [], rendered
-    for mark, text in zip(MARKS, around(condition, place, joint), strict=True):
+    for mark, text in zip(MARKS, inserted_texts(condition, place, joint), strict=True):
         if rest.count(mark) != bool(text):
             raise HeadwiseError(
                 f"the chat template repeats or drops the message that the condition {condition.name!r} is put into, so "

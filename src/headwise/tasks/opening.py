@@ -72,7 +72,7 @@ def check_source(source: str) -> None:
         registry.FAMILIES.get(source)
 
 
-def check_given(source: str, options: Mapping[str, Any]) -> None:
+def check_task(source: str, options: Mapping[str, Any]) -> None:
     """Refuse a task that cannot be opened: no such name or file, or an option that it does not have."""
     check_options(options)
     if not _is_file(source):

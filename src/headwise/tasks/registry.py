@@ -23,7 +23,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.registry import Registry
@@ -33,18 +33,17 @@ MOST = 1_000_000
 """The largest number of examples of one task: a larger one is a typing error."""
 
 
-class Lengths(Protocol):
-    """What a task needs to know of a tokenizer: text in, token numbers out."""
-
-    def __call__(self, text: str) -> list[int]: ...
+Lengths = Callable[[str], list[int]]
+"""What a task needs to know of a tokenizer: its encode function, from a text to token ids."""
 
 
 class TooFewExamples(HeadwiseError):  # noqa: N818 - named for what is wrong
     """A task cannot give as many examples as it was asked for."""
 
-    def __init__(self, found: int, message: str) -> None:
+    def __init__(self, count: int, message: str) -> None:
         super().__init__(message)
-        self.found = found
+        self.count = count
+        """How many there are."""
 
 
 @dataclass(frozen=True)

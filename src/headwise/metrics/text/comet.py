@@ -26,37 +26,37 @@ _LAST_LINES = 4
 
 def program() -> str:
     """The path of `comet-score`, or an error that says how to get it."""
-    given = os.environ.get(PROGRAM)
-    found = shutil.which(given or "comet-score")
-    if found is None:
-        where = f"{PROGRAM} is {given!r}, and no program is there" if given else "it is not on PATH"
+    setting = os.environ.get(PROGRAM)
+    path = shutil.which(setting or "comet-score")
+    if path is None:
+        where = f"{PROGRAM} is {setting!r}, and no program is there" if setting else "it is not on PATH"
         raise HeadwiseError(
             f"the metric 'comet' needs the program comet-score, and {where}; install unbabel-comet into an "
             f"environment of its own (docs/masking.md) and set {PROGRAM} to its bin/comet-score"
         )
-    return found
+    return path
 
 
 def checkpoint() -> str:
     """The file of the COMET model, found without the network."""
     from huggingface_hub import try_to_load_from_cache
 
-    given = os.environ.get(CHECKPOINT, _DEFAULT_CHECKPOINT)
-    path = Path(given).expanduser()
+    name = os.environ.get(CHECKPOINT, _DEFAULT_CHECKPOINT)
+    path = Path(name).expanduser()
     if path.is_file():
         if not (path.absolute().parents[1] / "hparams.yaml").is_file():
             raise HeadwiseError(
-                f"the COMET checkpoint {given} has no hparams.yaml in the folder above its own; give the .ckpt file of "
+                f"the COMET checkpoint {name} has no hparams.yaml in the folder above its own; give the .ckpt file of "
                 "a complete model folder"
             )
         return str(path.absolute())
     try:
-        cached = try_to_load_from_cache(given, "checkpoints/model.ckpt")
+        cached = try_to_load_from_cache(name, "checkpoints/model.ckpt")
     except ValueError:  # not a name that the hub could have
         cached = None
     if not isinstance(cached, str):
         raise HeadwiseError(
-            f"the metric 'comet' needs a model, and {given!r} is neither a .ckpt file nor in the hub's cache; fetch it "
+            f"the metric 'comet' needs a model, and {name!r} is neither a .ckpt file nor in the hub's cache; fetch it "
             f"once (hf download {_DEFAULT_CHECKPOINT}), or set {CHECKPOINT} to a checkpoint file"
         )
     return cached

@@ -64,7 +64,7 @@ def check_all(
                 dropped += 1
             else:
                 raise RowError(
-                    f"the same example as in {first.place}, expected each once; duplicates='drop' leaves "
+                    f"the same example as in {first.location}, expected each once; duplicates='drop' leaves "
                     "repeats out"
                 )
     if dropped:

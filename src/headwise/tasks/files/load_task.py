@@ -50,16 +50,11 @@ def load_task(
     where a JSON object holds several. `duplicates` is `refuse`, `drop` or `keep`. With the tokenizer's encode
     function as `tokens`, counterfactuals must have as many tokens as their prompts.
 
-    A file with a bad entry is refused with the place of the first one. What a mapping leaves out on purpose
+    A file with a bad entry is refused with the location of the first one. What a mapping leaves out on purpose
     is logged, and listed in `settings["notices"]`.
     """
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise HeadwiseError(
-            f"limit={limit!r} is not a number of examples; expected 1 or more, or None for all"
-        )
     records, duplicates = options.pop("records", None), options.pop("duplicates", None)
-    if duplicates not in (None, "refuse", "drop", "keep"):
-        raise unknown("way with duplicates", str(duplicates), ("refuse", "drop", "keep"))
+    _check_arguments(limit, duplicates)
     log = Log(str(source))
     table = _read(source, log, records)
     ready = _choose(table.rows, mapping, columns, log)
@@ -104,6 +99,15 @@ def load_task(
     return Task(name or _name(source, table), tuple(examples), metric, settings)
 
 
+def _check_arguments(limit: Any, duplicates: Any) -> None:
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise HeadwiseError(
+            f"limit={limit!r} is not a number of examples; expected 1 or more, or None for all"
+        )
+    if duplicates not in (None, "refuse", "drop", "keep"):
+        raise unknown("way with duplicates", str(duplicates), ("refuse", "drop", "keep"))
+
+
 def _read(source: str | Path, log: Log, records: str | None) -> Table:
     if not isinstance(source, (str, Path)):
         raise HeadwiseError(f"the source of a task is {kind(source)}, expected a path or hub:owner/name")
@@ -143,7 +147,7 @@ def _choose(
         first = rows[0]
         log.refuse_if_bad()
         raise HeadwiseError(
-            f"{log.source}, {first.place}: cannot tell what the fields {named(first.values)} mean; expected "
+            f"{log.source}, {first.location}: cannot tell what the fields {named(first.values)} mean; expected "
             f"{', '.join(FIELDS[:2])} (and {', '.join(FIELDS[2:])} where there are any); map yours with "
             f"columns={{'prompt': …, 'target': …}} or name a mapping, of {', '.join(known)}"
         )

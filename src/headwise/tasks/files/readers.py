@@ -66,7 +66,7 @@ def _unreadable(source: str, error: OSError) -> HeadwiseError:
     return HeadwiseError(f"{quoted(source, 200)} cannot be read: {error.strerror or error}")
 
 
-# Lines, and what is made of them
+# ---- one reader per format ----
 
 
 def _lines(path: Path, log: Log) -> Iterator[tuple[int, str]]:
@@ -227,12 +227,12 @@ def _csv(path: Path, log: Log, delimiter: str = ",") -> Table:
     return Table(rows, from_text=True)
 
 
-def _check_header(cells: list[str], delimiter: str, place: str) -> None:
+def _check_header(cells: list[str], delimiter: str, location: str) -> None:
     if twice := _repeated(cells):
-        raise HeadwiseError(f"{place}: the column {twice[0]!r} is there twice; rename one of them")
+        raise HeadwiseError(f"{location}: the column {twice[0]!r} is there twice; rename one of them")
     if len(cells) == 1 and delimiter == "," and (";" in cells[0] or "\t" in cells[0]):
         mark = "tabs (name it .tsv)" if "\t" in cells[0] else "semicolons"
-        raise HeadwiseError(f"{place}: the cells seem to be separated by {mark}, expected commas")
+        raise HeadwiseError(f"{location}: the cells seem to be separated by {mark}, expected commas")
 
 
 def _parquet(path: Path, log: Log) -> Table:

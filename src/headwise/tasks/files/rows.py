@@ -1,4 +1,4 @@
-"""Rows of data, each with the place it came from, and the log of what was wrong with them.
+"""Rows of data, each with its location in the file, and the log of what is wrong with them.
 
 A row that cannot be used is never dropped: it is noted in the `Log` with its number, and the log refuses the
 file at the end. Only what a ready mapping leaves out on purpose becomes a notice instead.
@@ -16,31 +16,31 @@ from headwise.errors import HeadwiseError, quoted
 
 
 class RowError(Exception):
-    """What is wrong with one row, and what was expected; caught by `Log.at`, which knows the place."""
+    """What is wrong with one row, and what was expected; caught by `Log.at`, which knows the location."""
 
 
 class Log:
-    """What a file's rows gave cause to say: problems, which refuse the file, and notices, which do not."""
+    """Problems with a file's rows, which refuse the file, and notices, which do not."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.notices: list[str] = []
         self._problems: list[tuple[int, str]] = []
 
-    def bad(self, number: int, problem: str, place: str = "") -> None:
-        """Notes what is wrong at this line, or at this place of another kind; the number gives the order."""
-        self._problems.append((number, f"{self.source}, {place or f'line {number}'}: {problem}"))
+    def bad(self, number: int, problem: str, location: str = "") -> None:
+        """Note what is wrong at this line, or at another location in the file; the number gives the order."""
+        self._problems.append((number, f"{self.source}, {location or f'line {number}'}: {problem}"))
 
     @contextmanager
     def at(self, row: Row, part: str = "") -> Iterator[None]:
-        """Turns a `RowError` raised inside into a problem with this row (or this part of it)."""
+        """Turn a `RowError` raised inside into a problem with this row (or this part of it)."""
         try:
             yield
         except RowError as bad:
-            self.bad(row.number, str(bad), f"{row.place}, {part}" if part else row.place)
+            self.bad(row.number, str(bad), f"{row.location}, {part}" if part else row.location)
 
     def refuse_if_bad(self) -> None:
-        """Raises the first problem in the order of the file, with the number of further ones."""
+        """Raise the first problem in the order of the file, with the number of further ones."""
         if self._problems:
             first = min(self._problems, key=lambda problem: problem[0])[1]
             more = len(self._problems) - 1
@@ -50,7 +50,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Row:
-    """One record, and where it stands."""
+    """One record, and its location in the file."""
 
     number: int
     unit: str
@@ -58,7 +58,7 @@ class Row:
     values: Mapping[str, Any]
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.unit} {self.number}"
 
     def get(self, key: str) -> Any:
