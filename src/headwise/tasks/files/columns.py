@@ -51,12 +51,8 @@ def read_fields(table: Table, columns: Columns, log: Log) -> list[tuple[Row, Exa
     pairs = []
     for row in table.rows:
         with log.at(row):
-            fields: dict[str, Any] = {
-                field: _texts(row, parts, field, table.from_text)
-                if field in LISTS
-                else _text(row, parts[0], field)
-                for field, parts in plan.items()
-            }
+            fields: dict[str, Any] = {f: _text(row, plan[f][0], f) for f in plan if f not in LISTS}
+            fields |= {f: _texts(row, plan[f], f, table.from_text) for f in plan if f in LISTS}
             pairs.append((row, Example(**fields)))
     return pairs
 
