@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 CPU_NUMBERS, DEVICE_NUMBERS = 2**20, 2**27
-"""Logits worked on at a time: a processor is fastest at what its cache holds, an accelerator at what fills it."""
+"""Logits per chunk: few enough for the cache of a CPU, many enough to fill an accelerator."""
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""What is put into a prompt: nothing, meaningless or meaningful filler, or a text of the user's, and where.
+"""What is inserted into a prompt (nothing, meaningless or meaningful filler, or a text of the user's), and where.
 
-A prompt is a list of pieces, each marked as the problem's own or as inserted, so that nobody has to look for the
-inserted text afterwards: it is known to the character. Conditions as in arXiv 2510.01032.
+A prompt is a list of pieces, each marked as part of the problem or as inserted, so the character range of the inserted
+text is known. Conditions as in arXiv 2510.01032.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from headwise.tasks.templates import Template, shot_template
 UNITS = {"none": "", "meaningless": "/", "meaningful": "he"}
 """The built-in fillers: what is repeated."""
 COPIES = 55
-"""How often, unless said otherwise."""
+"""How often a filler is repeated by default."""
 ARM = "arm"
-"""A condition of the model, not of the prompt: its first MLP is changed (`model/arm.py`)."""
+"""A condition of the model, not of the prompt: its first MLP is changed (`model/arm/`)."""
 PLACES = ("between", "before", "end")
 """Right before the question, after system prompt and solved examples; before everything; after the question."""
 

@@ -1,4 +1,4 @@
-"""One door to every task: a built-in name, a file of the user's, or a dataset on the hub."""
+"""Open any task: a built-in one by its name, a file by its path, or a dataset on the hub."""
 
 from __future__ import annotations
 

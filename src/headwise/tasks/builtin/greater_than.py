@@ -31,7 +31,7 @@ SENTENCES = lists("greater_than.txt")["sentences"]
 
 @dataclass(frozen=True)
 class Cut:
-    """A place where a year may be cut in two: what the prompt still says of it, and the piece that is asked."""
+    """A split of the end year: the part that the prompt ends with, and the piece that the model must write."""
 
     shown: str
     piece: str

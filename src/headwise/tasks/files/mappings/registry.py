@@ -6,7 +6,7 @@
 
 A mapping turns all rows of a table into examples, each with the row it came from. What is wrong with a row
 goes to the log through `log.at(row)`, or through `each_row` where a row gives one example at most; what a mapping
-leaves out on purpose is said in `log.notices`.
+leaves out on purpose is listed in `log.notices`.
 """
 
 from __future__ import annotations
