@@ -22,7 +22,7 @@ class Metric:
     per_row: Callable[[Scored], Tensor]
     differentiable: bool = True
     first_order: bool = True
-    """Whether its gradient at full gates says anything."""
+    """Whether first-order methods may use its gradient at full gates; that of `kl` is 0 there."""
     compares: bool = False
     """Whether it needs the full model's logits beside the gated ones."""
 
@@ -38,8 +38,8 @@ class Metric:
         for number, row in enumerate(rows):
             of_example[row.example].append(number)
         for example, (target, *foils) in enumerate(of_example):
-            best_foil = values[:, foils].max(axis=1) if foils else None
-            combined[:, example] = values[:, target] if best_foil is None else values[:, target] > best_foil
+            won = values[:, target] > values[:, foils].max(axis=1) if foils else values[:, target]
+            combined[:, example] = won
         return combined
 
 
@@ -47,19 +47,16 @@ METRICS: Registry[Metric] = Registry("metric", "headwise.metrics.*")
 
 
 def register(
-    name: str,
-    *,
-    needs: Needs,
-    about: str,
-    differentiable: bool = True,
-    first_order: bool = True,
-    compares: bool = False,
+    name: str, *, needs: Needs, about: str, **flags: bool
 ) -> Callable[[Callable[[Scored], Tensor]], Callable[[Scored], Tensor]]:
-    """Make a function from scored rows to one number per row known under `name`."""
+    """Make a function from scored rows to one number per row known under `name`.
+
+    flags: `differentiable`, `first_order` and `compares`, as in `Metric`.
+    """
+    first_order = flags.pop("first_order", True) and flags.get("differentiable", True)
 
     def add(per_row: Callable[[Scored], Tensor]) -> Callable[[Scored], Tensor]:
-        first = first_order and differentiable
-        METRICS.add(name, Metric(name, about, needs, per_row, differentiable, first, compares))
+        METRICS.add(name, Metric(name, about, needs, per_row, first_order=first_order, **flags))
         return per_row
 
     return add

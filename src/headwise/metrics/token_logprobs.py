@@ -1,6 +1,6 @@
 """log p of given tokens, with a backward pass that holds one table of the vocabulary's size beside the logits.
 
-torch's own would hold four. B rows, P positions.
+torch's log_softmax would hold four. B rows, P positions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 CPU_NUMBERS, DEVICE_NUMBERS = 2**20, 2**27
-"""Logits worked on at a time: a processor is fastest at what its cache holds, an accelerator at what fills it."""
+"""Logits per chunk: few enough for the cache of a CPU, many enough to fill an accelerator."""
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
@@ -36,17 +36,17 @@ class _TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
-        """slope · (1 at the token − softmax)."""
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """gradient · (1 at the token − softmax)."""
         logits, tokens, total = ctx.saved_tensors
-        slopes = logits.new_empty(logits.shape)  # one block, however the logits lie
-        flat, flat_slopes = logits.flatten(0, 1), slopes.flatten(0, 1)
+        logit_gradients = logits.new_empty(logits.shape)  # one block, however the logits lie
+        flat, flat_gradients = logits.flatten(0, 1), logit_gradients.flatten(0, 1)
         for part in _parts(flat):
-            rows = flat_slopes[part]
+            rows = flat_gradients[part]
             torch.sub(flat[part], total.flatten()[part, None], out=rows)
-            rows.exp_().mul_(-slope.flatten()[part, None])
-        slopes.scatter_add_(2, tokens[:, :, None], slope[:, :, None])
-        return slopes, None
+            rows.exp_().mul_(-gradient.flatten()[part, None])
+        logit_gradients.scatter_add_(2, tokens[:, :, None], gradient[:, :, None])
+        return logit_gradients, None
 
 
 def _at(logits: Tensor, tokens: Tensor) -> Tensor:

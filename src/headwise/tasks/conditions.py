@@ -1,24 +1,26 @@
-"""What is put into a prompt: nothing, meaningless or meaningful filler, or a text of the user's, and where.
+"""What is inserted into a prompt (nothing, meaningless or meaningful filler, or a text of the user's), and where.
 
-A prompt is a list of pieces, each marked as the problem's own or as inserted, so that nobody has to look for the
-inserted text afterwards: it is known to the character. Conditions as in arXiv 2510.01032.
+A prompt is a list of pieces, each marked as part of the problem or as inserted, so the character range of the inserted
+text is known. Conditions as in arXiv 2510.01032.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import groupby
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.several import several
-from headwise.tasks.templates import Template
+from headwise.tasks.templates import Template, shot_template
 
 UNITS = {"none": "", "meaningless": "/", "meaningful": "he"}
 """The built-in fillers: what is repeated."""
 COPIES = 55
-"""How often, unless said otherwise."""
+"""How often a filler is repeated by default."""
 ARM = "arm"
-"""A condition of the model, not of the prompt: its first MLP is changed (`model/arm.py`)."""
+"""A condition of the model, not of the prompt: its first MLP is changed (`model/arm/`)."""
 PLACES = ("between", "before", "end")
 """Right before the question, after system prompt and solved examples; before everything; after the question."""
 
@@ -71,9 +73,8 @@ def conditions(
     >>> [c.name for c in conditions(["none", "meaningful"], lengths=(5, 50))]
     ['none', 'meaningful:5', 'meaningful:50']
     """
-    names = several(names)
-    own = dict(fillers or {})
-    taken = [name for name in own if name in UNITS or name == ARM or ":" in name or not name]
+    fillers = fillers or {}
+    taken = [name for name in fillers if name in UNITS or name == ARM or ":" in name or not name]
     if taken:
         raise HeadwiseError(
             f"a filler cannot be called {taken[0]!r}: {', '.join((*UNITS, ARM))} are built in, and a colon begins the "
@@ -83,49 +84,47 @@ def conditions(
         raise HeadwiseError(
             f"lengths are {list(lengths)}; each is a number of copies, at least 1 (`none` is the condition without)"
         )
-    made: list[Condition] = []
-    for name in names:
-        one = _condition(name, own)
-        sweep = lengths and one.copies and ":" not in name
-        made += [_condition(f"{name}:{length}", own) for length in lengths] if sweep else [one]
-    if not made:
+    built: list[Condition] = []
+    for name in several(names):
+        condition = _condition(name, fillers)
+        is_sweep = lengths and condition.copies and ":" not in name
+        built += [_condition(f"{name}:{length}", fillers) for length in lengths] if is_sweep else [condition]
+    if not built:
         raise HeadwiseError(
             "no condition was given; name at least one, such as conditions=[none, meaningless]"
         )
-    twice = {c.name for c in made if sum(other.name == c.name for other in made) > 1}
+    twice = [name for name, count in Counter(c.name for c in built).items() if count > 1]
     if twice:
         raise HeadwiseError(f"the condition {min(twice)!r} is given twice; name each once")
-    return made
+    return built
 
 
-def _condition(name: str, own: Mapping[str, str]) -> Condition:
+def _condition(name: str, fillers: Mapping[str, str]) -> Condition:
     kind, colon, count = name.partition(":")
-    if kind not in UNITS and kind not in own and kind != ARM:
-        raise unknown("condition", kind, (*UNITS, ARM, *own))
+    if kind not in UNITS and kind not in fillers and kind != ARM:
+        raise unknown("condition", kind, (*UNITS, ARM, *fillers))
+    if kind in ("none", ARM) and colon:
+        raise HeadwiseError(f"{kind!r} inserts nothing, so {name!r} has no number of copies; write {kind!r}")
     if kind in ("none", ARM):
-        if colon:
-            raise HeadwiseError(
-                f"{kind!r} inserts nothing, so {name!r} has no number of copies; write {kind!r}"
-            )
         return Condition(kind)
     if colon and not (count.isdecimal() and int(count) > 0):
         raise HeadwiseError(f"{name!r} does not say how many copies; write {kind}:20, say")
     copies = int(count) if colon else COPIES if kind in UNITS else 1
-    unit = UNITS[kind] if kind in UNITS else own[kind]
+    unit = UNITS[kind] if kind in UNITS else fillers[kind]
     if not unit:
         raise HeadwiseError(f"the filler {kind!r} is empty; the condition without one is called none")
-    gaps = Template.parse(unit).names if kind in own else ()
+    gaps = Template.parse(unit).names if kind in fillers else ()
     if gaps and (gaps != ("question",) or colon):
         raise HeadwiseError(
             f"the filler {kind!r} may have one gap, {{question}}, and is then not repeated; it is {unit!r}"
         )
-    return Condition(name, unit if copies == 1 else " ".join([unit] * copies), copies)
+    return Condition(name, " ".join([unit] * copies), copies)
 
 
 # ---- where it goes ----------------------------------------------------------------------------------------
 
 
-def around(condition: Condition, place: str, joint: str) -> tuple[str, str, str]:
+def inserted_texts(condition: Condition, place: str, joint: str) -> tuple[str, str, str]:
     """What is inserted at the beginning of everything, right before the question, and right after it."""
     if place not in PLACES:
         raise unknown("place", place, PLACES)
@@ -133,10 +132,7 @@ def around(condition: Condition, place: str, joint: str) -> tuple[str, str, str]
         return "", "", ""
     parsed = Template.parse(condition.text)
     if condition.kind not in UNITS and parsed.names:
-        at = parsed.pieces.index(("question", True))
-        return "", *(
-            "".join(text for text, _ in part) for part in (parsed.pieces[:at], parsed.pieces[at + 1 :])
-        )  # type: ignore[return-value]
+        return "", parsed.before("question").fill({}), parsed.after("question").fill({})
     return {
         "before": (condition.text + joint, "", ""),
         "between": ("", condition.text + joint, ""),
@@ -161,42 +157,23 @@ def plain_pieces(
     >>> [piece.text for piece in pieces], [piece.inserted for piece in pieces]
     (['Q: 2 + 2? A: 4; ', '/ / ', 'Q: 1 + 1? A:'], [False, True, False])
     """
-    solved, head, cue = _shape(template)
-    first, before, after = around(condition, place, joint)
+    solved = shot_template(template)
+    head = solved.before("prompt").fill({})
+    cue = solved.before("target").after("prompt").fill({})
+    first, before, after = inserted_texts(condition, place, joint)
     context = f"{asked.system}{separator}" if asked.system else ""
     context += "".join(solved.fill({"prompt": q, "target": a}) + separator for q, a in asked.shots)
-    wrapped = condition.kind not in UNITS and before and after
-    # A text around the question stands inside the template; a filler stands before the question's own label.
-    question = (
-        [Piece(head), Piece(before, True)] if wrapped or not before else [Piece(before, True), Piece(head)]
-    )
-    pieces = [Piece(first, True), Piece(context), *question]
+    pieces = [Piece(first, True), Piece(context), Piece(before, True), Piece(head)]
+    if condition.kind not in UNITS and before and after:
+        # A text around the question stands inside the template; a filler stands before the question's own label.
+        pieces[2:] = [Piece(head), Piece(before, True)]
     return joined([*pieces, Piece(asked.question), Piece(after, True), Piece(cue)])
-
-
-def _shape(template: str) -> tuple[Template, str, str]:
-    """The template for solved examples, and the texts around the question of an open one."""
-    parsed = Template.parse(template)
-    if parsed.names != ("prompt", "target"):
-        raise HeadwiseError(
-            f"template {template!r} does not fit; expected {{prompt}} and then {{target}}, each once, as in "
-            "'Q: {prompt}\\nA:{target}'"
-        )
-    at = parsed.pieces.index(("prompt", True))
-    answer = parsed.pieces.index(("target", True))
-    head = "".join(text for text, _ in parsed.pieces[:at])
-    return parsed, head, "".join(text for text, _ in parsed.pieces[at + 1 : answer])
 
 
 def joined(pieces: Sequence[Piece]) -> list[Piece]:
     """The same text in as few pieces as possible, none of them empty."""
-    made: list[Piece] = []
-    for piece in pieces:
-        if piece.text and made and made[-1].inserted == piece.inserted:
-            made[-1] = replace(made[-1], text=made[-1].text + piece.text)
-        elif piece.text:
-            made.append(piece)
-    return made
+    groups = groupby((piece for piece in pieces if piece.text), key=lambda piece: piece.inserted)
+    return [Piece("".join(piece.text for piece in group), inserted) for inserted, group in groups]
 
 
 MARKS = ("\ue0a1", "\ue0a2", "\ue0a3")
@@ -213,14 +190,13 @@ def marked_messages(
     template knows no system messages, the system prompt stands at the beginning of the user's first one.
     """
     first, before, after = (
-        mark if text else "" for mark, text in zip(MARKS, around(condition, place, joint), strict=True)
+        mark if text else ""
+        for mark, text in zip(MARKS, inserted_texts(condition, place, joint), strict=True)
     )
     messages = []
     for question, answer in asked.shots:
-        messages += [
-            {"role": "user", "content": question.strip()},
-            {"role": "assistant", "content": answer.strip()},
-        ]
+        messages.append({"role": "user", "content": question.strip()})
+        messages.append({"role": "assistant", "content": answer.strip()})
     messages.append({"role": "user", "content": f"{before}{asked.question.strip()}{after}"})
     if asked.system and system_role:
         messages.insert(0, {"role": "system", "content": asked.system})
@@ -233,7 +209,7 @@ def marked_messages(
 def filled_marks(rendered: str, condition: Condition, place: str, joint: str) -> list[Piece]:
     """A rendered chat cut at its marks, with the inserted texts in their places."""
     pieces, rest = [], rendered
-    for mark, text in zip(MARKS, around(condition, place, joint), strict=True):
+    for mark, text in zip(MARKS, inserted_texts(condition, place, joint), strict=True):
         if rest.count(mark) != bool(text):
             raise HeadwiseError(
                 f"the chat template repeats or drops the message that the condition {condition.name!r} is put into, so "

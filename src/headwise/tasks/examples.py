@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from headwise.errors import HeadwiseError, quoted
@@ -35,9 +35,9 @@ class Example:
     def __post_init__(self) -> None:
         for name in ("foils", "also"):
             texts = tuple(several(getattr(self, name)))  # one text is one foil
-            strange = next((text for text in texts if not isinstance(text, str)), None)
-            if strange is not None:
-                raise HeadwiseError(f"{name} of an example holds {quoted(strange)}; expected texts")
+            for text in texts:
+                if not isinstance(text, str):
+                    raise HeadwiseError(f"{name} of an example holds {quoted(text)}; expected texts")
             object.__setattr__(self, name, texts)
 
 
@@ -65,15 +65,15 @@ class Task:
     def fingerprint(self) -> str:
         """A hash of every field of every example, in order, and of the metric."""
         fields = [asdict(example) for example in self.examples]
-        for each in fields:
-            if each["group"] is None:
-                del each["group"]
+        for example_fields in fields:
+            if example_fields["group"] is None:
+                del example_fields["group"]
         text = json.dumps([self.metric, fields], ensure_ascii=True, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def take(self, indices: Sequence[int]) -> Task:
         """The same task with only the examples at these indices."""
-        return Task(self.name, tuple(self.examples[i] for i in indices), self.metric, self.settings)
+        return replace(self, examples=tuple(self.examples[i] for i in indices))
 
     def halves(self) -> tuple[Task, Task]:
         """Two disjoint halves, one to find an order and one to test it: even and odd examples.
@@ -89,8 +89,8 @@ class Task:
 
     def shared_groups(self) -> tuple[str | None, ...] | None:
         """The group of every example for intervals and tests, or None where no two examples share one."""
-        named = [example.group for example in self.examples if example.group is not None]
-        return tuple(example.group for example in self.examples) if len(set(named)) < len(named) else None
+        groups = self.groups()
+        return tuple(example.group for example in self.examples) if len(set(groups)) < len(groups) else None
 
     def sides(self) -> tuple[list[int], list[int]]:
         """The indices of the examples in each of the halves."""

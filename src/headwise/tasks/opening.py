@@ -1,4 +1,4 @@
-"""One door to every task: a built-in name, a file of the user's, or a dataset on the hub."""
+"""Open any task: a built-in one by its name, a file by its path, or a dataset on the hub."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from headwise.errors import HeadwiseError, quoted, unknown
+from headwise.errors import HeadwiseError
 from headwise.tasks import registry
 from headwise.tasks.examples import Task
 from headwise.tasks.files.hub import PREFIX
 from headwise.tasks.files.load_task import check_readable, load_task
-from headwise.tasks.shots import AS_IS, few_shot
+from headwise.tasks.shots import AS_IS, check_shots, few_shot
 
 DEFAULT_SIZE = 64
 
@@ -45,27 +45,22 @@ def task(
     >>> task("ioi", 8, shots=2).settings["shots"]["k"]
     2
     """
-    if isinstance(shots, bool) or not isinstance(shots, int) or not 0 <= shots <= 1000:
-        raise HeadwiseError(
-            f"shots is {quoted(shots)}; expected how many solved examples stand before each prompt"
-        )
-    for name, text in (("template", template), ("separator", separator)):
-        if not isinstance(text, str):
-            raise HeadwiseError(f"{name} is {quoted(text)}; expected text")
+    check_shots(shots, template, separator)
     encode = model.tokens if model is not None else tokens
     if _is_file(source):
-        made = load_task(source, limit=None if n is None else n + shots, seed=seed, tokens=encode, **options)
-    else:
-        made = registry.task(
-            str(source), (DEFAULT_SIZE if n is None else n) + shots, seed=seed, tokens=encode, **options
+        opened = load_task(
+            source, limit=None if n is None else n + shots, seed=seed, tokens=encode, **options
         )
+    else:
+        count = (DEFAULT_SIZE if n is None else n) + shots
+        opened = registry.task(str(source), count, seed=seed, tokens=encode, **options)
     if not shots and template == AS_IS:
-        return made
-    return few_shot(made, shots, template=template, separator=separator, seed=seed)
+        return opened
+    return few_shot(opened, shots, template=template, separator=separator, seed=seed)
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Options of a task as a user writes them down; what is said elsewhere is none of them."""
+    """Refuse options of a task that are set for the whole study."""
     for name in options:
         if name in ("source", "n", "limit", "model", "seed", "tokens"):
             raise HeadwiseError(f"{name!r} is no option of a task; it is set for the whole study")
@@ -73,20 +68,16 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 def check_source(source: str) -> None:
     """Refuse a name that is no built-in task and no file's, before anything is loaded for it."""
-    known = registry.families()
-    if not _is_file(source) and source not in known:
-        raise unknown("task", source, known)
+    if not _is_file(source):
+        registry.FAMILIES.get(source)
 
 
-def check_given(source: str, options: Mapping[str, Any]) -> None:
+def check_task(source: str, options: Mapping[str, Any]) -> None:
     """Refuse a task that cannot be opened: no such name or file, or an option that it does not have."""
-    check_source(source)
     check_options(options)
     if not _is_file(source):
-        own = {
-            name: value for name, value in options.items() if name not in ("shots", "template", "separator")
-        }
-        registry.check_family_options(registry.families()[source], own)
+        family_options = {k: v for k, v in options.items() if k not in ("shots", "template", "separator")}
+        registry.check_family_options(registry.FAMILIES.get(source), family_options)
     elif not source.startswith(PREFIX):
         check_readable(source)
 

@@ -22,28 +22,28 @@ import inspect
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.registry import Registry
 from headwise.tasks.examples import Example, Task
 
 MOST = 1_000_000
-"""Examples of one task: more would only show that a number was mistyped."""
+"""The largest number of examples of one task: a larger one is a typing error."""
 
 
-class Lengths(Protocol):
-    """What a task needs to know of a tokenizer: text in, token numbers out."""
-
-    def __call__(self, text: str) -> list[int]: ...
+Lengths = Callable[[str], list[int]]
+"""What a task needs to know of a tokenizer: its encode function, from a text to token ids."""
 
 
 class TooFewExamples(HeadwiseError):  # noqa: N818 - named for what is wrong
     """A task cannot give as many examples as it was asked for."""
 
-    def __init__(self, found: int, message: str) -> None:
+    def __init__(self, count: int, message: str) -> None:
         super().__init__(message)
-        self.found = found
+        self.count = count
+        """How many there are."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,10 @@ class TaskFamily:
     """Makes one candidate example from a source of randomness; None for a list."""
     items: Callable[..., Sequence[Example]] | None = None
     """Gives every example of a list; None for a generator."""
+
+    def chosen(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The value of every option: what is given, or its default."""
+        return {option: options.get(option, values[0]) for option, values in self.options.items()}
 
     @property
     def wants_tokens(self) -> bool:
@@ -111,30 +115,28 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
     """
     family = FAMILIES.get(name)
     if not 1 <= n <= MOST:
-        raise HeadwiseError(f"a task has from 1 to {MOST:,} examples, not {n}")
+        raise HeadwiseError(f"a task has from 1 to {MOST:,} examples, not {quoted(n)}")
     check_family_options(family, options)
-    chosen = {option: values[0] for option, values in family.options.items()} | options
-
+    chosen = family.chosen(options)
     pieces = tokens or str.split
     draw = random.Random(f"{name}/{sorted(chosen.items())}/{seed}")
     if family.items is not None:
-        found = _dealt([e for e in family.items(**chosen) if _fits(e, pieces)], draw)[:n]
+        examples = _dealt([e for e in family.items(**chosen) if _fits(e, pieces)], draw)[:n]
     else:
+        assert family.draw is not None, "a family is a generator or a list"
         extra = {"tokens": tokens} if family.wants_tokens else {}
-        generate = family.draw
-        assert generate is not None, "a family is a generator or a list"
-        found = _drawn(lambda: generate(draw, **chosen, **extra), lambda e: _fits(e, pieces), n)
-    if len(found) < n:
+        examples = _drawn(partial(family.draw, draw, **chosen, **extra), pieces, n)
+    if (count := len(examples)) < n:
         raise TooFewExamples(
-            len(found),
-            f"task {name!r} gave only {len(found)} of {n} distinct examples that fit this tokenizer; "
-            f"ask for at most {max(len(found), 1)}",
+            count,
+            f"task {name!r} gave only {count} of {n} distinct examples that fit this tokenizer; "
+            f"ask for at most {max(count, 1)}",
         )
-    return Task(name, tuple(found), family.metric, {"n": n, "seed": seed, **chosen})
+    return Task(name, tuple(examples), family.metric, {"n": n, "seed": seed, **chosen})
 
 
 def check_family_options(family: TaskFamily, options: Mapping[str, Any]) -> None:
-    """Options that a built-in task has, with values that they may have."""
+    """Refuse options that a built-in task does not have, and values that an option does not take."""
     for option, value in options.items():
         if option not in family.options:
             raise unknown(f"option of task {family.name!r}", option, family.options)
@@ -147,25 +149,23 @@ def available(name: str, *, tokens: Lengths | None = None, **options: Any) -> in
     family = families()[name]
     if family.items is None:
         return None
-    chosen = {option: values[0] for option, values in family.options.items()} | options
-    own = {option: value for option, value in chosen.items() if option in family.options}
-    return len({example for example in family.items(**own) if _fits(example, tokens or str.split)})
+    return len({e for e in family.items(**family.chosen(options)) if _fits(e, tokens or str.split)})
 
 
-def _drawn(draw: Callable[[], Example], fits: Callable[[Example], bool], n: int) -> list[Example]:
+def _drawn(draw: Callable[[], Example], pieces: Callable[[str], list[Any]], n: int) -> list[Example]:
     """The first `n` distinct candidates that fit; fewer where they do not turn up in a fair number of draws."""
     # A dict keeps the order of drawing. Two examples that differ in their foils alone are one observation,
     # not two: they would count twice in every standard error and leak from one half to the other.
-    found: dict[tuple[str, str], Example] = {}
-    in_vain = 0
+    examples: dict[tuple[str, str], Example] = {}
+    fruitless = 0
     for _ in range(200 * n + 2000):
-        candidate, before = draw(), len(found)
-        if fits(candidate):
-            found.setdefault((candidate.prompt, candidate.target), candidate)
-        in_vain = 0 if len(found) > before else in_vain + 1
-        if len(found) == n or in_vain > 50_000:
+        candidate, before = draw(), len(examples)
+        if _fits(candidate, pieces):
+            examples.setdefault((candidate.prompt, candidate.target), candidate)
+        fruitless = 0 if len(examples) > before else fruitless + 1
+        if len(examples) == n or fruitless > 50_000:
             break
-    return list(found.values())
+    return list(examples.values())
 
 
 def _dealt(examples: Sequence[Example], draw: random.Random) -> list[Example]:
@@ -180,33 +180,29 @@ def _dealt(examples: Sequence[Example], draw: random.Random) -> list[Example]:
     for example in shuffled:
         piles.setdefault(example.label, []).append(example)
     dealt: list[Example] = []
-    forwards = True
+    order = list(piles.values())
     while len(dealt) < len(shuffled):
-        for pile in list(piles.values()) if forwards else reversed(piles.values()):
-            if pile:
-                dealt.append(pile.pop())
-        forwards = not forwards
+        dealt += [pile.pop() for pile in order if pile]
+        order.reverse()
     return dealt
 
 
 def _fits(example: Example, pieces: Callable[[str], list[Any]]) -> bool:
     """Whether right and wrong can be told apart, and the counterfactual is as long as the prompt."""
-    answers = (*example.also, *example.foils)
-    wrong = set(example.foils) & {example.target, *example.also}
-    clash = any(_begins(example.prompt, example.target, other, pieces) for other in answers)
-    other = example.counterfactual
-    same_length = other is None or (
-        other != example.prompt and len(pieces(other)) == len(pieces(example.prompt))
-    )
-    return not wrong and not clash and same_length
+    prompt, target, other = example.prompt, example.target, example.counterfactual
+    if set(example.foils) & {target, *example.also}:
+        return False
+    if any(_begins(prompt, target, answer, pieces) for answer in (*example.also, *example.foils)):
+        return False
+    return other is None or (other != prompt and len(pieces(other)) == len(pieces(prompt)))
 
 
-def _begins(prompt: str, one: str, other: str, pieces: Callable[[str], list[Any]]) -> bool:
+def _begins(prompt: str, answer: str, other: str, pieces: Callable[[str], list[Any]]) -> bool:
     """Whether one answer is the beginning of the other in tokens, so that no token tells them apart.
 
     " 1" and " 12" differ as words, yet where each digit is a token the second only goes on longer.
     """
-    shorter, longer = sorted((one, other), key=len)
+    shorter, longer = sorted((answer, other), key=len)
     if not longer.startswith(shorter):  # spares a tokenizer's work: what differs in text differs in tokens
         return False
     few, many = pieces(prompt + shorter), pieces(prompt + longer)

@@ -8,9 +8,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, quoted
 from headwise.tasks.examples import Example, Task
-from headwise.tasks.templates import Template
+from headwise.tasks.registry import MOST
+from headwise.tasks.templates import Template, shot_template
 
 _LINE_START = re.compile(r"^\s*", re.MULTILINE)
 _COMPARED = 400  # characters of a line kept for sorting; a match is compared in full
@@ -42,24 +43,23 @@ def few_shot(
         few_shot(task("ioi"), 5)
         few_shot(quiz, 2, template="Question: {prompt}\\nAnswer:{target}")
     """
-    parsed = _parse(template)
-    if not isinstance(k, int) or isinstance(k, bool) or k < 0:
-        raise HeadwiseError(f"k={k!r} is not a number of shots; expected 0 or more")
-    if not isinstance(separator, str):
-        raise HeadwiseError(f"separator={separator!r} is not text; expected what stands between two shots")
-    head = parsed.before("target")
-    _check_spaces(task, head, template)
-    draw = random.Random(f"shots/{task.name}/{seed}")
-    if pool is None:
-        shots, scored = _held_out(task, k, same, draw)
-    else:
-        shots, scored = _from_pool(task, pool, k, same, draw)
-
-    made = []
+    solved = check_shots(k, template, separator)
+    question = solved.before("target")
+    text, is_gap = question.pieces[-1]
+    # Two spaces are other tokens than one, and the answer would be scored after a prompt no text contains.
+    if not is_gap and text.endswith(" ") and all(e.target.startswith(" ") for e in task):
+        raise HeadwiseError(
+            f"template {template!r} puts a space before {{target}}, but the targets of task {task.name!r} "
+            "bring their own; take the space out"
+        )
+    shots, scored = chosen_shots(task, k, seed=seed, pool=pool, same=same)
+    examples = []
     for number, example in enumerate(scored):
-        mine = shots if same else random.Random(f"shots/{task.name}/{seed}/{number}").sample(list(shots), k)
-        before = "".join(_solved(parsed, shot) + separator for shot in mine)
-        made.append(_asked(head, before, example))
+        chosen = shots if same else random.Random(f"shots/{task.name}/{seed}/{number}").sample(shots, k)
+        before = "".join(solved.fill({"prompt": e.prompt, "target": e.target}) + separator for e in chosen)
+        prompt, other = before + question.fill({"prompt": example.prompt}), example.counterfactual
+        other = None if other is None else before + question.fill({"prompt": other})
+        examples.append(replace(example, prompt=prompt, counterfactual=other))
     about = {
         "k": k,
         "template": template,
@@ -70,37 +70,26 @@ def few_shot(
         "pool_size": len(shots),
         "not_scored": len(task) - len(scored),
     }
-    return Task(task.name, tuple(made), task.metric, {**task.settings, "shots": about})
+    return Task(task.name, tuple(examples), task.metric, {**task.settings, "shots": about})
+
+
+def check_shots(k: int, template: str, separator: str) -> Template:
+    """The template of a solved example, with the number of shots and the separator checked."""
+    if not isinstance(k, int) or isinstance(k, bool) or not 0 <= k <= MOST:
+        raise HeadwiseError(f"{quoted(k)} is not a number of shots; expected 0 to {MOST:,}")
+    if not isinstance(separator, str):
+        raise HeadwiseError(
+            f"separator={quoted(separator)} is not text; expected what stands between two shots"
+        )
+    return shot_template(template)
 
 
 def chosen_shots(
-    task: Task, k: int, *, seed: int = 0, pool: Task | None = None
+    task: Task, k: int, *, seed: int = 0, pool: Task | None = None, same: bool = True
 ) -> tuple[list[Example], list[Example]]:
-    """The `k` solved examples that all of a task's prompts may share, and the examples left to be scored."""
+    """The `k` solved examples that all prompts share (all to draw from, unless `same`), and the examples to score."""
     draw = random.Random(f"shots/{task.name}/{seed}")
-    return _held_out(task, k, True, draw) if pool is None else _from_pool(task, pool, k, True, draw)
-
-
-def _parse(template: str) -> Template:
-    expected = "expected {prompt} and then {target}, each once, as in 'Q: {prompt}\\nA:{target}'"
-    if not isinstance(template, str):
-        raise HeadwiseError(f"template={template!r} is not text; {expected}")
-    parsed = Template.parse(template)
-    for name in parsed.names:
-        if name not in ("prompt", "target"):
-            raise unknown(f"gap in template {template!r}:", name, ("prompt", "target"))
-    if parsed.names != ("prompt", "target"):
-        raise HeadwiseError(f"template {template!r} does not fit; {expected}")
-    return parsed
-
-
-def _check_spaces(task: Task, head: Template, template: str) -> None:
-    # Two spaces are other tokens than one, and the answer would be scored after a prompt no text contains.
-    if head.pieces[-1][0][-1:] == " " and not head.pieces[-1][1] and all(e.target[:1] == " " for e in task):
-        raise HeadwiseError(
-            f"template {template!r} puts a space before {{target}}, but the targets of task {task.name!r} "
-            "bring their own; take the space out"
-        )
+    return _held_out(task, k, same, draw) if pool is None else _from_pool(task, pool, k, same, draw)
 
 
 def _key(example: Example) -> str:
@@ -124,9 +113,9 @@ def _overlaps(shots: Sequence[Example], scored: Sequence[Example]) -> Iterator[t
     # Every line of every shot in alphabetical order: what starts with a text stands together.
     texts = [shot.prompt + shot.target for shot in shots]
     lines = sorted(
-        (text[found.end() : found.end() + _COMPARED], number, found.end())
+        (text[start.end() : start.end() + _COMPARED], number, start.end())
         for number, text in enumerate(texts)
-        for found in _LINE_START.finditer(text)
+        for start in _LINE_START.finditer(text)
     )
     beginnings = [line[0] for line in lines]
     for number, example in enumerate(scored):
@@ -173,23 +162,8 @@ def _held_out(task: Task, k: int, same: bool, draw: random.Random) -> tuple[list
             "pool"
         )
     shots = draw.sample(candidates, count)
-    told = {number for _, number in _overlaps(shots, task.examples)}
-    scored = [example for number, example in enumerate(task.examples) if number not in told]
+    shown = {number for _, number in _overlaps(shots, task.examples)}
+    scored = [example for number, example in enumerate(task.examples) if number not in shown]
     if not scored:
-        raise HeadwiseError(
-            f"every example of task {task.name!r} is told by one of the {count} shots; give a pool"
-        )
+        raise HeadwiseError(f"the {count} shots show every example of task {task.name!r}; give a pool")
     return shots, scored
-
-
-def _solved(template: Template, shot: Example) -> str:
-    return template.fill({"prompt": shot.prompt, "target": shot.target})
-
-
-def _asked(head: Template, before: str, example: Example) -> Example:
-    other = example.counterfactual
-    return replace(
-        example,
-        prompt=before + head.fill({"prompt": example.prompt}),
-        counterfactual=None if other is None else before + head.fill({"prompt": other}),
-    )

@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headwise.errors import HeadwiseError, quoted, unknown
+
 # str.format would also follow attributes and indices ("{x.__class__}"); a gap here is a bare name.
-_PIECE = re.compile(r"(?P<open>\{\{)|(?P<close>\}\})|\{(?P<name>[^{}]*)\}")
+_PIECE = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}")
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,11 @@ class Template:
         """
         pieces: list[tuple[str, bool]] = []
         end = 0
-        for found in _PIECE.finditer(text):
-            pieces.append((text[end : found.start()], False))
-            if found["name"] is not None:
-                pieces.append((found["name"], True))
-            else:
-                pieces.append((found[0][0], False))
-            end = found.end()
+        for match in _PIECE.finditer(text):
+            pieces.append((text[end : match.start()], False))
+            is_gap = match["name"] is not None
+            pieces.append((match["name"] if is_gap else match[0][0], is_gap))
+            end = match.end()
         pieces.append((text[end:], False))
         return cls(tuple(piece for piece in pieces if piece[0] or piece[1]))
 
@@ -50,3 +50,21 @@ class Template:
     def before(self, name: str) -> Template:
         """The part that stands before the first gap of this name."""
         return Template(self.pieces[: self.pieces.index((name, True))])
+
+    def after(self, name: str) -> Template:
+        """The part that stands after the first gap of this name."""
+        return Template(self.pieces[self.pieces.index((name, True)) + 1 :])
+
+
+def shot_template(text: str) -> Template:
+    """The template of a solved example: {prompt} and then {target}, each once."""
+    expected = "expected {prompt} and then {target}, each once, as in 'Q: {prompt}\\nA:{target}'"
+    if not isinstance(text, str):
+        raise HeadwiseError(f"template={quoted(text)} is not text; {expected}")
+    template = Template.parse(text)
+    for name in template.names:
+        if name not in ("prompt", "target"):
+            raise unknown(f"gap in template {text!r}:", name, ("prompt", "target"))
+    if template.names != ("prompt", "target"):
+        raise HeadwiseError(f"template {text!r} does not fit; {expected}")
+    return template

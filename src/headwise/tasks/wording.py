@@ -47,20 +47,19 @@ def bag_of_words_accuracy(
     in one fold; without it, texts that share their words but never their label push the result below what a
     new text would get. `strength` is the weight of the squared penalty.
     """
-    own = list(range(len(texts))) if groups is None else list(groups)
-    if not len(texts) == len(labels) == len(own):
+    groups = range(len(texts)) if groups is None else groups
+    if not len(texts) == len(labels) == len(groups):
         raise HeadwiseError(
-            f"{len(texts)} texts, {len(labels)} labels and {len(own)} groups; give one of each per text"
+            f"{len(texts)} texts, {len(labels)} labels and {len(groups)} groups; give one of each per text"
         )
-    fold = _folds(labels, own, folds, seed)
+    fold = np.array(_folds(labels, groups, folds, seed))
     classes = sorted(set(labels))
     if len(classes) < 2:
         raise HeadwiseError(f"{len(classes)} label; telling labels apart needs at least two")
     y = np.array([classes.index(label) for label in labels])
     hits = 0
     for held_out in range(folds):
-        train = [i for i in range(len(texts)) if fold[i] != held_out]
-        test = [i for i in range(len(texts)) if fold[i] == held_out]
+        train, test = (np.flatnonzero(part).tolist() for part in (fold != held_out, fold == held_out))
         column = {w: c for c, w in enumerate(sorted({w for i in train for w in words(texts[i])}))}
         weights = _fit(_counts(texts, train, column), np.eye(len(classes))[y[train]], strength)
         guess = (_counts(texts, test, column) @ weights).argmax(axis=1)
@@ -78,16 +77,16 @@ def _folds(labels: Sequence[str], groups: Sequence[Hashable], folds: int, seed: 
         )
     random.Random(seed).shuffle(names)
     names.sort(key=lambda name: first_label[name])
-    place = {name: i % folds for i, name in enumerate(names)}
-    return [place[name] for name in groups]
+    fold_of = {name: i % folds for i, name in enumerate(names)}
+    return [fold_of[name] for name in groups]
 
 
 def _counts(texts: Sequence[str], rows: Sequence[int], column: dict[str, int]) -> Any:
     """How often each word is in each text, [N, W + 1], with a constant as last column; sparse, as texts are."""
     from scipy.sparse import csr_matrix
 
-    found = [(r, column[w]) for r, i in enumerate(rows) for w in words(texts[i]) if w in column]
-    cells = np.array(found + [(r, len(column)) for r in range(len(rows))]).T
+    counted = [(r, column[w]) for r, i in enumerate(rows) for w in words(texts[i]) if w in column]
+    cells = np.array(counted + [(r, len(column)) for r in range(len(rows))]).T
     return csr_matrix((np.ones(cells.shape[1]), cells), shape=(len(rows), len(column) + 1))  # repeats add up
 
 

@@ -80,6 +80,9 @@ def test_a_tokenizer_that_cuts_names_differently_still_gets_equal_lengths():
     [
         ({"source": "io"}, "did you mean 'ioi'"),
         ({"source": "ioi", "n": 0}, "from 1 to 1,000,000 examples, not 0"),
+        ({"source": "ioi", "n": 10**5000}, "from 1 to 1,000,000 examples, not a int"),
+        ({"source": "ioi", "shots": 10**5000}, "a int is not a number of shots"),
+        ({"source": "ioi", "shots": "two"}, "'two' is not a number of shots"),
         ({"source": "ioi", "patern": "ABB"}, "did you mean 'pattern'"),
         ({"source": "ioi", "pattern": "ABBA"}, "Valid: ABB, BAB, mixed"),
         ({"source": "ioi", "n": 10**6}, "distinct examples that fit this tokenizer"),

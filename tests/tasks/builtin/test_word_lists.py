@@ -7,7 +7,7 @@ from importlib import resources
 import pytest
 
 from headwise.tasks.builtin import word_lists as module
-from headwise.tasks.builtin.word_lists import lists, pairs, questions_and_facts, words
+from headwise.tasks.builtin.word_lists import lists, questions_and_facts, words
 from helpers import REPOSITORY
 
 BUILTIN = REPOSITORY / "src/headwise/tasks/builtin"
@@ -29,9 +29,8 @@ def test_a_list_given_twice_is_not_silently_the_second_one(monkeypatch):
         read_as("[one]\na\n[one]\nb\n", monkeypatch)
 
 
-def test_words_pairs_and_questions_are_taken_from_lines():
+def test_words_and_questions_are_taken_from_lines():
     assert words(("red blue", "green")) == ["red", "blue", "green"]
-    assert pairs(("boy/boys", "man/men king/queen")) == (("boy", "boys"), ("man", "men"), ("king", "queen"))
     assert questions_and_facts(("Is {} a?", "b: c", "The {} is")) == (("Is {} a?", "The {} is"), ["b: c"])
 
 

@@ -75,7 +75,10 @@ def test_abilities_are_known_whatever_their_case_spaces_and_hyphens():
 def test_a_bad_sub_question_is_named_by_record_and_number(tmp_path):
     for step, said in (
         ({"subquestion": "Why?", "cognitive_skill": "Inference"}, "the field 'answer' is missing"),
-        ({"subquestion": "Why?", "answer": " ", "cognitive_skill": "Inference"}, "the answer is empty"),
+        (
+            {"subquestion": "Why?", "answer": " ", "cognitive_skill": "Inference"},
+            "the field 'answer' is empty",
+        ),
         ({"subquestion": "Why?", "answer": "x", "cognitive_skill": 3}, "'cognitive_skill' is a number"),
         ("Why?", "text ('Why?'), expected an object with subquestion"),
     ):

@@ -6,13 +6,12 @@ libraries they call are imported when first used.
 
 from __future__ import annotations
 
-import functools
-import threading
 from typing import Any
 
 import numpy as np
 
 from headwise.metrics.text import normal
+from headwise.metrics.text.mathematics import same_result
 from headwise.metrics.text.registry import register_text
 
 _LEAST_BLEU, _LEAST_ROUGE, _LEAST_COSINE = 0.8, 0.6, 0.6
@@ -48,35 +47,10 @@ def contains(texts: list[str], gold: list[str]) -> np.ndarray:
     about="1 where the boxed result, or else the last number or formula, equals the gold one (math-verify)",
 )
 def math(texts: list[str], gold: list[str]) -> np.ndarray:
-    return _each(_same_mathematics, texts, gold)
+    return _each(same_result, texts, gold)
 
 
-def _same_mathematics(text: str, gold: str) -> bool:
-    from math_verify import parse, verify
-
-    # math-verify's timer is a signal, which only the main thread may set.
-    seconds = 5 if threading.current_thread() is threading.main_thread() else None
-    wanted = _parsed_gold(gold, seconds)
-    if not wanted:
-        return normal.same(text, gold)
-    found = parse(text, parsing_timeout=seconds)
-    return bool(found) and bool(verify(wanted, found, timeout_seconds=seconds))
-
-
-@functools.lru_cache(maxsize=4096)
-def _parsed_gold(gold: str, seconds: int | None) -> Any:
-    from math_verify import parse
-
-    marked = gold if "\\boxed" in gold or "$" in gold else f"\\boxed{{{gold.strip()}}}"
-    return parse(marked, parsing_timeout=seconds)
-
-
-@register_text(
-    "chrf",
-    against=("full", "gold"),
-    packages=("sacrebleu",),
-    about="overlap of letter sequences (sacrebleu's chrF2)",
-)
+@register_text("chrf", packages=("sacrebleu",), about="overlap of letter sequences (sacrebleu's chrF2)")
 def chrf(texts: list[str], others: list[str]) -> np.ndarray:
     """Popović 2015, aclanthology W15-3049."""
     from sacrebleu.metrics.chrf import CHRF
@@ -86,10 +60,7 @@ def chrf(texts: list[str], others: list[str]) -> np.ndarray:
 
 
 @register_text(
-    "bleu",
-    against=("full", "gold"),
-    packages=("sacrebleu",),
-    about="overlap of word sequences (sacrebleu, effective order)",
+    "bleu", packages=("sacrebleu",), about="overlap of word sequences (sacrebleu, effective order)"
 )
 def bleu(texts: list[str], others: list[str]) -> np.ndarray:
     """Papineni et al. 2002, aclanthology P02-1040. Effective order: short answers have no four words in a row."""
@@ -99,12 +70,7 @@ def bleu(texts: list[str], others: list[str]) -> np.ndarray:
     return _overlap(lambda text, other: measure.sentence_score(text, [other]).score / 100, texts, others)
 
 
-@register_text(
-    "rouge1",
-    against=("full", "gold"),
-    packages=("rouge_score",),
-    about="F-measure of shared words (rouge-score)",
-)
+@register_text("rouge1", packages=("rouge_score",), about="F-measure of shared words (rouge-score)")
 def rouge1(texts: list[str], others: list[str]) -> np.ndarray:
     """Lin 2004, aclanthology W04-1013."""
     from rouge_score.rouge_scorer import RougeScorer
@@ -113,19 +79,14 @@ def rouge1(texts: list[str], others: list[str]) -> np.ndarray:
     return _overlap(lambda text, other: measure.score(other, text)["rouge1"].fmeasure, texts, others)
 
 
-@register_text(
-    "cosine",
-    against=("full", "gold"),
-    weights=("minilm",),
-    about="cosine of sentence embeddings (all-MiniLM-L6-v2)",
-)
+@register_text("cosine", weights=("minilm",), about="cosine of sentence embeddings (all-MiniLM-L6-v2)")
 def cosine(texts: list[str], others: list[str]) -> np.ndarray:
     from headwise.metrics.text.embed import embed
 
     distinct = list(dict.fromkeys([*texts, *others]))
     row = {text: number for number, text in enumerate(distinct)}
     vectors = embed(distinct)
-    left, right = vectors[[row[text] for text in texts]], vectors[[row[text] for text in others]]
+    left, right = (vectors[[row[text] for text in side]] for side in (texts, others))
     return (left * right).sum(1, dtype=np.float64)
 
 

@@ -26,46 +26,40 @@ _LAST_LINES = 4
 
 def program() -> str:
     """The path of `comet-score`, or an error that says how to get it."""
-    given = os.environ.get(PROGRAM)
-    found = shutil.which(given or "comet-score")
-    if found is None:
-        where = f"{PROGRAM} is {given!r}, and no program is there" if given else "it is not on PATH"
+    setting = os.environ.get(PROGRAM)
+    path = shutil.which(setting or "comet-score")
+    if path is None:
+        where = f"{PROGRAM} is {setting!r}, and no program is there" if setting else "it is not on PATH"
         raise HeadwiseError(
             f"the metric 'comet' needs the program comet-score, and {where}; install unbabel-comet into an "
             f"environment of its own (docs/masking.md) and set {PROGRAM} to its bin/comet-score"
         )
-    return found
+    return path
 
 
 def checkpoint() -> str:
     """The file of the COMET model, found without the network."""
-    given = os.environ.get(CHECKPOINT, _DEFAULT_CHECKPOINT)
-    path = Path(given).expanduser()
+    from huggingface_hub import try_to_load_from_cache
+
+    name = os.environ.get(CHECKPOINT, _DEFAULT_CHECKPOINT)
+    path = Path(name).expanduser()
     if path.is_file():
         if not (path.absolute().parents[1] / "hparams.yaml").is_file():
             raise HeadwiseError(
-                f"the COMET checkpoint {given} has no hparams.yaml in the folder above its own; give the .ckpt file of "
+                f"the COMET checkpoint {name} has no hparams.yaml in the folder above its own; give the .ckpt file of "
                 "a complete model folder"
             )
         return str(path.absolute())
-    cached = _cached(given)
-    if cached is None:
+    try:
+        cached = try_to_load_from_cache(name, "checkpoints/model.ckpt")
+    except ValueError:  # not a name that the hub could have
+        cached = None
+    if not isinstance(cached, str):
         raise HeadwiseError(
-            f"the metric 'comet' needs a model, and {given!r} is neither a .ckpt file nor in the hub's cache; fetch it "
+            f"the metric 'comet' needs a model, and {name!r} is neither a .ckpt file nor in the hub's cache; fetch it "
             f"once (hf download {_DEFAULT_CHECKPOINT}), or set {CHECKPOINT} to a checkpoint file"
         )
     return cached
-
-
-def _cached(name: str) -> str | None:
-    """A downloaded model's checkpoint in the hub's cache on this machine."""
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        found = try_to_load_from_cache(name, "checkpoints/model.ckpt")
-    except ValueError:  # not a name that the hub could have
-        return None
-    return found if isinstance(found, str) else None
 
 
 def check() -> None:
@@ -85,12 +79,13 @@ def comet(texts: list[str], gold: list[str], full: list[str]) -> np.ndarray:
     if not texts:
         return np.zeros(0)
     with tempfile.TemporaryDirectory(prefix="headwise-comet-") as folder:
-        place = Path(folder)
         for name, lines in (("sources", gold), ("texts", texts), ("references", full)):
-            (place / name).write_text("".join(f"{_one_line(line)}\n" for line in lines), encoding="utf-8")
-        _run(place)
+            # The program reads a text per line, so every kind of line end inside a text becomes a space.
+            content = "".join(" ".join(line.split()) + "\n" for line in lines)
+            Path(folder, name).write_text(content, encoding="utf-8")
+        _run(folder)
         try:
-            (rows,) = json.loads((place / "scores.json").read_text(encoding="utf-8")).values()
+            (rows,) = json.loads(Path(folder, "scores.json").read_text(encoding="utf-8")).values()
             values = np.array([float(row["COMET"]) for row in rows])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise HeadwiseError(f"comet-score left no scores that can be read: {error}") from None
@@ -99,19 +94,14 @@ def comet(texts: list[str], gold: list[str], full: list[str]) -> np.ndarray:
     return values
 
 
-def _run(place: Path) -> None:
+def _run(folder: str) -> None:
     files = ["-s", "sources", "-t", "texts", "-r", "references", "--to_json", "scores.json"]
     command = [program(), *files, "--model", checkpoint(), "--gpus", "0", "--quiet"]
     # Its own libraries must not be shadowed by those of the environment that headwise runs in.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(  # noqa: S603 the program that the user named
-        command, cwd=place, env=inherited, capture_output=True, text=True, check=False
+        command, cwd=folder, env=inherited, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        said = " ".join(done.stderr.strip().splitlines()[-_LAST_LINES:])
-        raise HeadwiseError(f"comet-score ended with status {done.returncode}: {said}")
-
-
-def _one_line(text: str) -> str:
-    """A text on one line, as the program reads its files; every kind of line end becomes a space."""
-    return " ".join(text.split())
+        reason = " ".join(done.stderr.strip().splitlines()[-_LAST_LINES:])
+        raise HeadwiseError(f"comet-score ended with status {done.returncode}: {reason}")

@@ -31,7 +31,7 @@ def _loaded() -> tuple[Any, Any, int]:
 
 
 def embed(texts: Sequence[str], batch: int = 64) -> np.ndarray:
-    """One vector of length 1 per text `[n, 384]`. On the CPU: the model is small, and the same everywhere."""
+    """One vector of length 1 per text `[n, 384]`. Runs on the CPU, so results do not depend on the device."""
     model, tokenizer, longest = _loaded()
     vectors = np.empty((len(texts), model.config.hidden_size), dtype=np.float32)
     by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))

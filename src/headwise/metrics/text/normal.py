@@ -26,17 +26,17 @@ def words(text: str) -> list[str]:
 
 def same(text: str, gold: str) -> bool:
     """Whether the two are the same words. An answer without any (a sign, say) is compared as it stands."""
-    wanted = words(gold)
-    return words(text) == wanted if wanted else text.strip() == gold.strip()
+    expected = words(gold)
+    return words(text) == expected if expected else text.strip() == gold.strip()
 
 
 def contains(text: str, gold: str) -> bool:
     """Whether the answer's words stand in the text, whole and in a row."""
-    wanted = words(gold)
-    if not wanted:
+    expected = words(gold)
+    if not expected:
         return gold.strip() in text
     if re.fullmatch(r"[A-Za-z]", gold.strip()):
         # A letter that names a choice: in lower case it would be found in every "a".
         return re.search(rf"(?<!\w){gold.strip()}(?!\w)", text) is not None
-    found = words(text)
-    return any(found[at : at + len(wanted)] == wanted for at in range(len(found) - len(wanted) + 1))
+    written, count = words(text), len(expected)
+    return any(written[start : start + count] == expected for start in range(len(written) - count + 1))

@@ -60,38 +60,32 @@ class TextMetric:
     ) -> np.ndarray:
         """The metric of each text `[n]`, compared with its gold answer or the full model's text."""
         texts = several(texts)
-        gold, full = (None if one is None else several(one) for one in (gold, full))
         against = against or self.against[0]
         if against not in self.against:
             raise unknown(f"comparison of the metric {self.name!r}", against, self.against)
-        needed = {"gold": gold} if against == "gold" else {"full": full}
-        needed = {"gold": gold, "full": full} if against == "both" else needed
-        for name, given in needed.items():
-            if given is None or len(given) != len(texts):
-                found = "none" if given is None else str(len(given))
+        for name, others in (("gold", gold), ("full", full)):
+            count = None if others is None else len(several(others))
+            if against in (name, "both") and count != len(texts):
                 raise HeadwiseError(
-                    f"the metric {self.name!r} compares {len(texts)} texts with as many {name} texts; got {found}"
+                    f"the metric {self.name!r} compares {len(texts)} texts with as many {name} texts; got "
+                    f"{'none' if count is None else count}"
                 )
         self.ready()
         if against == "full":
-            assert full is not None
-            return self.per_pair(list(texts), list(full))
-        assert gold is not None
-        return self._best(list(texts), gold, list(full) if against == "both" and full is not None else None)
+            return self.per_pair(texts, several(full))
+        return self._best(texts, several(gold), several(full) if against == "both" else None)
 
     def _best(self, texts: list[str], gold: Sequence[Gold], full: list[str] | None) -> np.ndarray:
         """Every right answer of a text is tried, and the best counts."""
-        several = [[one] if isinstance(one, str) else list(one) for one in gold]
-        for number, answers in enumerate(several):
-            if not answers:
-                raise HeadwiseError(f"text {number + 1} has no gold answer to compare with")
-        owners = [number for number, answers in enumerate(several) for _ in answers]
-        others = [[answer for answers in several for answer in answers]]
+        answers = [several(right) for right in gold]
+        if [] in answers:
+            raise HeadwiseError(f"text {answers.index([]) + 1} has no gold answer to compare with")
+        owners = [number for number, each in enumerate(answers) for _ in each]
+        others = [[answer for each in answers for answer in each]]
         if full is not None:
             others.append([full[number] for number in owners])
-        tried = self.per_pair([texts[number] for number in owners], *others)
         best = np.full(len(texts), -np.inf)
-        np.maximum.at(best, owners, tried)
+        np.maximum.at(best, owners, self.per_pair([texts[number] for number in owners], *others))
         return best
 
 
@@ -102,7 +96,7 @@ def register_text(
     name: str,
     *,
     about: str,
-    against: tuple[str, ...],
+    against: tuple[str, ...] = ("full", "gold"),
     packages: tuple[str, ...] = (),
     weights: tuple[str, ...] = (),
     check: Callable[[], None] | None = None,

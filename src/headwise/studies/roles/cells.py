@@ -93,9 +93,9 @@ def _task(settings: RolesSettings, bench: Workbench, model: Model, source: str) 
     try:
         return bench.task(source, model, settings.n, settings.seed, options)
     except TooFewExamples as few:
-        if not few.found:
+        if not few.count:
             raise
-        return bench.task(source, model, few.found, settings.seed, options)
+        return bench.task(source, model, few.count, settings.seed, options)
 
 
 def stages(context: Context[RolesSettings]) -> Iterator[Sequence[Cell]]:

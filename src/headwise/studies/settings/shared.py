@@ -14,7 +14,7 @@ from headwise.model.load.load import DTYPES
 from headwise.model.measure.references import POSITIONS, REFERENCES
 from headwise.scores.registry import methods
 from headwise.settings import Count, Named, Seed, Settings, Several, Text, not_empty, one_of, passes
-from headwise.tasks.opening import check_given, check_source
+from headwise.tasks.opening import check_source, check_task
 
 RANKINGS = ("signed", "absolute", "hinders")
 _DEVICES = re.compile(r"cpu|mps|meta|auto|(cuda|xpu|npu|hpu|mlu|musa)(:[0-9]+)?|mps:0|cpu:0")
@@ -84,4 +84,4 @@ class StudySettings(Settings):
         Beside what each setting must be: whether files are there, and packages, and whether enough was given.
         """
         for source, options in self.sources():
-            check_given(source, options)
+            check_task(source, options)

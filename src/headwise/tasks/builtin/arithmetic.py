@@ -7,15 +7,10 @@ of the first four steps. Only positive whole numbers occur.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-OPERATIONS: dict[str, Callable[[int, int], int]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.floordiv,
-}
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 RESULTS = "PQRS"
 
 
@@ -69,13 +64,16 @@ def slipped(steps: Sequence[str], numbers: Mapping[str, int]) -> list[list[Step]
 def _offsets(step: Step) -> list[int]:
     """By how much a person's result may be off at this step."""
     left, right = step.left, step.right
-    off = [1, -1]
-    if step.operation == "+":  # a carry forgotten or made twice, or a difference
-        off += [10, -10, -2 * right]
-    if step.operation == "-":
-        off += [10, -10, 2 * right]
-    if step.operation == "*":  # one row up or down in the times table, or a sum
-        off += [left, -left, right, -right, left + right - step.result]
-    if step.operation == "/":
-        off += [2, -2]
-    return [by for by in dict.fromkeys(off) if by]
+    offsets = {
+        "+": [10, -10, -2 * right],  # a carry forgotten or made twice, or a difference
+        "-": [10, -10, 2 * right],
+        "*": [
+            left,
+            -left,
+            right,
+            -right,
+            left + right - step.result,
+        ],  # a row up or down in the times table, or a sum
+        "/": [2, -2],
+    }[step.operation]
+    return [by for by in dict.fromkeys([1, -1, *offsets]) if by]

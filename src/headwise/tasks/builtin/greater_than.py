@@ -31,26 +31,20 @@ SENTENCES = lists("greater_than.txt")["sentences"]
 
 @dataclass(frozen=True)
 class Cut:
-    """A place where a year may be cut in two: what the prompt still says of it, and the piece that is asked."""
+    """A split of the end year: the part that the prompt ends with, and the piece that the model must write."""
 
     shown: str
     piece: str
-    whole: bool
-    """The piece says the whole ending; otherwise its tens digit alone."""
+    years: int
+    """Endings that one piece stands for: 1, or 10 where it is the tens digit alone."""
 
     def pieces(self, century: int) -> dict[str, int]:
         """Every piece, with the number it says."""
-        numbers = range(100) if self.whole else range(10)
-        return {self.piece.format(c=century, n=n, nn=f"{n:02d}"): n for n in numbers}
+        return {self.piece.format(c=century, n=n, nn=f"{n:02d}"): n for n in range(100 // self.years)}
 
 
 # In order of preference, where a tokenizer allows several.
-CUTS = (
-    Cut(" {c}", "{nn}", whole=True),
-    Cut(" {c}", "{n}", whole=False),
-    Cut(" ", "{c}{n}", whole=False),
-    Cut("", " {c}{nn}", whole=True),
-)
+CUTS = (Cut(" {c}", "{nn}", 1), Cut(" {c}", "{n}", 10), Cut(" ", "{c}{n}", 10), Cut("", " {c}{nn}", 1))
 
 
 @register(
@@ -67,20 +61,19 @@ def greater_than(draw: random.Random, tokens: Lengths | None = None) -> Example:
         return sentence.format(event=event, year=f"{century}{ending:02d}")
 
     cut, pieces = _cut(stem(start), century, start, tokens)
-    prompt = stem(start) + cut.shown.format(c=century)
-    given = start if cut.whole else start // 10
-    right = [piece for piece, number in pieces.items() if number > given]
-    wrong = [p for p, number in pieces.items() if number < given or (cut.whole and number == given)]
+    shown, asked = cut.shown.format(c=century), start // cut.years
+    right = [piece for piece, number in pieces.items() if number > asked]
+    wrong = [p for p, number in pieces.items() if number < asked or (cut.years == 1 and number == asked)]
     early = 1
     if tokens is not None:
-        same = (e for e in range(1, start) if len(tokens(stem(e))) == len(tokens(stem(start))))
-        early = next(same, 1)
+        same_length = (e for e in range(1, start) if len(tokens(stem(e))) == len(tokens(stem(start))))
+        early = next(same_length, 1)
     return Example(
-        prompt=prompt,
+        prompt=stem(start) + shown,
         target=right[0],
         foils=tuple(wrong),
-        counterfactual=stem(early) + cut.shown.format(c=century),
-        label="year" if cut.whole else "tens",
+        counterfactual=stem(early) + shown,
+        label="year" if cut.years == 1 else "tens",
         also=tuple(right[1:]),
     )
 
@@ -91,8 +84,7 @@ def _cut(stem: str, century: int, start: int, tokens: Lengths | None) -> tuple[C
     Without a tokenizer, or where no cut leaves something on both sides of `start`, the whole ending is asked:
     as text it is right for every tokenizer, only in several steps.
     """
-    plain = CUTS[0]
-    best, best_pieces, best_years = plain, plain.pieces(century), 0
+    best, best_pieces, best_years = CUTS[0], CUTS[0].pieces(century), 0
     if tokens is None:
         return best, best_pieces
     written = [tokens(f"{stem} {century}{ending:02d}") for ending in range(100)]
@@ -102,13 +94,10 @@ def _cut(stem: str, century: int, start: int, tokens: Lengths | None) -> tuple[C
         single: dict[str, int] = {}
         for piece, number in cut.pieces(century).items():
             after = tokens(prompt + piece)
-            years = [number] if cut.whole else range(10 * number, 10 * number + 10)
-            one_token = after[:-1] == before and all(written[y][: len(after)] == after for y in years)
-            if one_token:
+            endings = written[cut.years * number : cut.years * (number + 1)]
+            if after[:-1] == before and all(year[: len(after)] == after for year in endings):
                 single[piece] = number
-        given = start if cut.whole else start // 10
-        both_sides = min(single.values(), default=99) < given < max(single.values(), default=0)
-        covered = len(single) * (1 if cut.whole else 10)
-        if both_sides and covered > best_years:
-            best, best_pieces, best_years = cut, single, covered
+        both_sides = bool(single) and min(single.values()) < start // cut.years < max(single.values())
+        if both_sides and len(single) * cut.years > best_years:
+            best, best_pieces, best_years = cut, single, len(single) * cut.years
     return best, best_pieces

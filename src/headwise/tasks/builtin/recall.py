@@ -10,7 +10,6 @@ three of five colors, in between for the rest.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 from headwise.tasks.builtin.word_lists import lists, questions_and_facts
 from headwise.tasks.examples import Example
@@ -19,19 +18,11 @@ from headwise.tasks.registry import register
 N_FOILS = 4
 
 
-@dataclass(frozen=True)
-class Relation:
-    """Questions that all facts of a relation share."""
-
-    questions: tuple[str, ...]
-    facts: tuple[tuple[str, tuple[str, ...]], ...]
-    """Subject and its right answers, the expected one first."""
-
-
-def _relation(lines: tuple[str, ...]) -> Relation:
+def _relation(lines: tuple[str, ...]) -> tuple[tuple[str, ...], list[tuple[str, list[str]]]]:
+    """The questions of a relation, and its facts: a subject and its right answers, the expected one first."""
     questions, facts = questions_and_facts(lines)
-    split = [fact.split(": ") for fact in facts]
-    return Relation(questions, tuple((subject, tuple(answers.split("/"))) for subject, answers in split))
+    split = (fact.split(": ") for fact in facts)
+    return questions, [(subject, answers.split("/")) for subject, answers in split]
 
 
 RELATIONS = {name: _relation(lines) for name, lines in lists("recall.txt").items()}
@@ -46,9 +37,9 @@ RELATIONS = {name: _relation(lines) for name, lines in lists("recall.txt").items
 def recall(draw: random.Random, relation: str = "mixed") -> Example:
     """`relation`: one of them, or all in equal parts."""
     name = draw.choice(tuple(RELATIONS)) if relation == "mixed" else relation
-    facts = RELATIONS[name].facts
+    questions, facts = RELATIONS[name]
     (subject, right), (other, instead) = draw.sample(facts, 2)
-    question = draw.choice(RELATIONS[name].questions)
+    question = draw.choice(questions)
     answers = dict.fromkeys(answers[0] for _, answers in facts)
     wrong = [answer for answer in answers if answer not in right and answer != instead[0]]
     foils = [instead[0], *draw.sample(wrong, min(N_FOILS - 1, len(wrong)))]

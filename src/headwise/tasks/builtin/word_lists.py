@@ -26,26 +26,20 @@ def read(file: str) -> str:
 @cache
 def lists(file: str) -> dict[str, tuple[str, ...]]:
     """The lines of every list in a file, by the list's name."""
-    found: dict[str, list[str]] = {}
+    lines_of: dict[str, list[str]] = {}
     for line in map(str.strip, read(file).splitlines()):
         if line.startswith("["):
             name = line.strip("[]")
-            assert name not in found, f"{file} has two lists {line}"
-            found[name] = []
+            assert name not in lines_of, f"{file} has two lists {line}"
+            lines_of[name] = []
         elif line and not line.startswith("#"):
-            found[name].append(line)
-    return {name: tuple(lines) for name, lines in found.items()}
+            lines_of[name].append(line)
+    return {name: tuple(lines) for name, lines in lines_of.items()}
 
 
 def words(lines: Sequence[str]) -> list[str]:
     """The single words of a list."""
     return " ".join(lines).split()
-
-
-def pairs(lines: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """The pairs of a list, written boy/boys girl/girls."""
-    split = [word.split("/") for word in words(lines)]
-    return tuple((one, other) for one, other in split)
 
 
 def questions_and_facts(lines: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:

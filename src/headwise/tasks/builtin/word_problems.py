@@ -108,6 +108,6 @@ def _worked(steps: list[Step]) -> str:
 
 def _wrong_numbers(done: list[Step], wrong: list[list[Step]]) -> list[int]:
     """What one might say instead: a slip, an earlier result as if it were the last, a number from the story."""
-    said = [steps[-1].result for steps in wrong]
-    said += [number for step in done for number in (step.left, step.right, step.result)]
-    return [number for number in dict.fromkeys(said) if number != done[-1].result]
+    numbers = [steps[-1].result for steps in wrong]
+    numbers += [number for step in done for number in (step.left, step.right, step.result)]
+    return [number for number in dict.fromkeys(numbers) if number != done[-1].result]

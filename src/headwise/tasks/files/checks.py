@@ -5,25 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from headwise.errors import quoted
 from headwise.tasks.examples import Example
-from headwise.tasks.files.rows import Log, Row, RowError, quoted
+from headwise.tasks.files.rows import Log, Row, RowError
 from headwise.tasks.registry import Lengths
 
-_HALF = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def check(example: Example, tokens: Lengths | None = None) -> None:
     """Raises `RowError` for an example that no metric can score as it is meant."""
-    for text in (example.prompt, example.target, example.counterfactual or "", *example.foils, *example.also):
-        if found := _HALF.search(text):
+    prompt, target, other = example.prompt, example.target, example.counterfactual
+    for text in (prompt, target, other or "", *example.foils, *example.also):
+        if half := _SURROGATE.search(text):
             raise RowError(
-                f"{quoted(text)} holds half a character ({found[0]!r}), which no tokenizer can read"
+                f"{quoted(text)} holds half a character ({half[0]!r}), which no tokenizer can read"
             )
-    if not example.target.strip():
-        raise RowError(
-            f"the target is empty ({example.target!r}), expected the text that should follow the prompt"
-        )
-    right = (example.target, *example.also)
+    if not target.strip():
+        raise RowError(f"the target is empty ({target!r}), expected the text that should follow the prompt")
     for name, texts in (("foil", example.foils), ("further target", example.also)):
         for i, text in enumerate(texts):
             if not text.strip():
@@ -32,22 +31,19 @@ def check(example: Example, tokens: Lengths | None = None) -> None:
                 )
             if text in texts[:i]:
                 raise RowError(f"the {name} {quoted(text)} is listed twice, expected each once")
-    if example.target in example.also:
-        raise RowError(
-            f"'also' repeats the target {quoted(example.target)}, expected further right answers only"
-        )
+    if target in example.also:
+        raise RowError(f"'also' repeats the target {quoted(target)}, expected further right answers only")
     for foil in example.foils:
-        if foil in right:
+        if foil in (target, *example.also):
             raise RowError(f"the foil {quoted(foil)} equals the target, expected a wrong answer")
-    if example.counterfactual is not None:
-        _check_counterfactual(example.prompt, example.counterfactual, tokens)
-
-
-def _check_counterfactual(prompt: str, other: str, tokens: Lengths | None) -> None:
     if other == prompt:
         raise RowError("the counterfactual equals the prompt, expected a prompt that should give a foil")
-    if tokens is not None and (here := len(tokens(prompt))) != (there := len(tokens(other))):
-        raise RowError(f"the counterfactual has {there} tokens and the prompt {here}, expected as many")
+    if tokens is not None and other is not None:
+        length, other_length = len(tokens(prompt)), len(tokens(other))
+        if length != other_length:
+            raise RowError(
+                f"the counterfactual has {other_length} tokens and the prompt {length}, expected as many"
+            )
 
 
 def check_all(
@@ -55,22 +51,22 @@ def check_all(
 ) -> list[Example]:
     """The examples that pass. `duplicates`: `refuse`, `drop` (with a notice) or `keep` exact repeats."""
     seen: dict[Example, Row] = {}
-    kept = []
+    passed = []
     dropped = 0
     for row, example in pairs:
         with log.at(row):
             check(example, tokens)
-            first = seen.get(example)
-            if first is not None and duplicates == "refuse":
+            repeats = example in seen
+            first = seen.setdefault(example, row)
+            if not repeats or duplicates == "keep":
+                passed.append(example)
+            elif duplicates == "drop":
+                dropped += 1
+            else:
                 raise RowError(
-                    f"the same example as in {first.place}, expected each once; duplicates='drop' leaves "
+                    f"the same example as in {first.location}, expected each once; duplicates='drop' leaves "
                     "repeats out"
                 )
-            if first is not None and duplicates == "drop":
-                dropped += 1
-                continue
-            seen.setdefault(example, row)
-            kept.append(example)
     if dropped:
         log.notices.append(f"left out {dropped} of {len(pairs)} examples that repeat an earlier one exactly")
-    return kept
+    return passed

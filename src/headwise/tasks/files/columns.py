@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
@@ -21,6 +21,7 @@ from headwise.tasks.templates import Template
 
 FIELDS = ("prompt", "target", "foils", "counterfactual", "label", "also", "group")
 LISTS = ("foils", "also")
+NEEDED = ("prompt", "target")
 
 Columns = Mapping[str, str | Sequence[str]]
 
@@ -32,22 +33,27 @@ class _Part:
     column: str | None
     template: Template
 
+    @classmethod
+    def of_column(cls, name: str) -> _Part:
+        return cls(name, Template(((name, True),)))
+
 
 def read_fields(table: Table, columns: Columns, log: Log) -> list[tuple[Row, Example]]:
     """An example per row; a row that gives none is noted in the log."""
     plan = _plan(table, columns, FIELDS, log)
-    for needed in ("prompt", "target"):
+    for needed in NEEDED:
         if needed not in plan:
             raise HeadwiseError(
                 f"{log.source} has no column for {needed!r} among {named(_names(table))}; name one with "
                 f"columns={{{needed!r}: …}}"
             )
-    used = {name for parts in plan.values() for part in parts for name in part.template.names}
-    _say_unused(table, used, plan, log)
+    _note_unused(table, plan, log)
     pairs = []
     for row in table.rows:
         with log.at(row):
-            pairs.append((row, _example(row, plan, table.from_text)))
+            fields: dict[str, Any] = {f: _text(row, plan[f][0], f) for f in plan if f not in LISTS}
+            fields |= {f: _texts(row, plan[f], f, table.from_text) for f in plan if f in LISTS}
+            pairs.append((row, Example(**fields)))
     return pairs
 
 
@@ -57,9 +63,9 @@ def rename(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> T
     rows = []
     for row in table.rows:
         with log.at(row):
-            new = {name: _value(row, parts[0]) for name, parts in plan.items() if name in columns}
-            rows.append(Row(row.number, row.unit, {**row.values, **new}))
-    return Table(rows, table.about, table.from_text)
+            renamed = {name: _value(row, plan[name][0]) for name in columns}
+            rows.append(replace(row, values={**row.values, **renamed}))
+    return replace(table, rows=rows)
 
 
 def _names(table: Table) -> list[str]:
@@ -67,59 +73,48 @@ def _names(table: Table) -> list[str]:
 
 
 def _plan(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> dict[str, list[_Part]]:
+    """The parts of every field that the table or `columns` names."""
     if not isinstance(columns, Mapping):
         raise HeadwiseError(
             f"columns is {kind(columns)}, expected a mapping such as {{'prompt': 'question'}}"
         )
     names = _names(table)
-    plan = {name: [_Part(name, Template(((name, True),)))] for name in fields if name in names}
-    for name, given in columns.items():
-        if name not in fields:
-            raise unknown("field in columns", str(name), fields)
-        several = isinstance(given, (list, tuple))
-        if several and name not in LISTS:
+    plan = {name: [_Part.of_column(name)] for name in fields if name in names}
+    for field, source in columns.items():
+        if field not in fields:
+            raise unknown("field in columns", str(field), fields)
+        is_list = isinstance(source, (list, tuple))
+        if is_list and field not in LISTS:
             raise HeadwiseError(
-                f"columns gives a list for {name!r}; only foils and also take several columns"
+                f"columns gives a list for {field!r}; only foils and also take several columns"
             )
-        plan[name] = [_part(one, name, names, log) for one in (given if several else [given])]
+        plan[field] = [_part(each, field, names, log) for each in (source if is_list else [source])]
     return plan
 
 
-def _part(given: Any, field: str, names: list[str], log: Log) -> _Part:
-    if not isinstance(given, str):
+def _part(source: Any, field: str, names: list[str], log: Log) -> _Part:
+    if not isinstance(source, str):
         raise HeadwiseError(
-            f"columns gives {kind(given)} for {field!r}, expected a column's name or a template"
+            f"columns gives {kind(source)} for {field!r}, expected a column's name or a template"
         )
-    if given in names:
-        return _Part(given, Template(((given, True),)))
-    template = Template.parse(given)
-    for name in template.names or (given,):
+    if source in names:
+        return _Part.of_column(source)
+    template = Template.parse(source)
+    for name in template.names or (source,):
         if name not in names:
             raise unknown(f"column of {log.source}", name, names)
     return _Part(None, template)
 
 
-def _say_unused(table: Table, used: set[str], plan: dict[str, list[_Part]], log: Log) -> None:
-    # A misspelt optional field would otherwise vanish without a word.
+def _note_unused(table: Table, plan: dict[str, list[_Part]], log: Log) -> None:
+    """A notice of the columns that no field uses: a misspelt optional field would otherwise go unnoticed."""
+    used = {name for parts in plan.values() for part in parts for name in part.template.names}
     unused = [name for name in _names(table) if name not in used]
-    if not unused:
-        return
-    spare = [name for name in FIELDS if name not in plan]
-    close = {name: difflib.get_close_matches(name, spare, n=1, cutoff=0.75) for name in unused}
+    missing = [name for name in FIELDS if name not in plan]
+    close = {name: difflib.get_close_matches(name, missing, n=1, cutoff=0.75) for name in unused}
     hints = "".join(f"; {name!r} may mean {near[0]!r}" for name, near in close.items() if near)
-    log.notices.append(f"columns not used: {named(unused)}{hints}")
-
-
-def _example(row: Row, plan: dict[str, list[_Part]], from_text: bool) -> Example:
-    return Example(
-        prompt=_whole(row, plan["prompt"], "prompt"),
-        target=_whole(row, plan["target"], "target"),
-        foils=_several(row, plan.get("foils", []), "foils", from_text),
-        counterfactual=_optional(row, plan.get("counterfactual", []), "counterfactual"),
-        label=_optional(row, plan.get("label", []), "label"),
-        also=_several(row, plan.get("also", []), "also", from_text),
-        group=_optional(row, plan.get("group", []), "group"),
-    )
+    if unused:
+        log.notices.append(f"columns not used: {named(unused)}{hints}")
 
 
 def _value(row: Row, part: _Part) -> Any:
@@ -129,46 +124,42 @@ def _value(row: Row, part: _Part) -> Any:
     return part.template.fill({name: text_or_number(row.need(name), name) for name in part.template.names})
 
 
-def _whole(row: Row, parts: list[_Part], field: str) -> str:
-    (part,) = parts
-    value = _value(row, part)
-    what = part.column or field
+def _is_empty(row: Row, part: _Part) -> bool:
+    """Whether the column is missing, null or an empty text."""
+    return part.column is not None and row.get(part.column) in (None, "")
+
+
+def _text(row: Row, part: _Part, field: str) -> str | None:
+    """The text of a field; None where an optional one is empty."""
+    if field not in NEEDED and _is_empty(row, part):
+        return None
+    value, name = _value(row, part), part.column or field
     if field in ("label", "group"):
-        return str(value) if isinstance(value, bool) else text_or_number(value, what)
+        return str(value) if isinstance(value, bool) else text_or_number(value, name)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         raise RowError(
-            f"{what!r} is {kind(value)}, expected text; to write it out with the space before it, give "
-            f"columns={{{field!r}: ' {{{what}}}'}}"
+            f"{name!r} is {kind(value)}, expected text; to write it out with the space before it, give "
+            f"columns={{{field!r}: ' {{{name}}}'}}"
         )
-    return as_text(value, what)
+    return as_text(value, name)
 
 
-def _optional(row: Row, parts: list[_Part], field: str) -> str | None:
-    """None where the column is missing, null or an empty text."""
-    if not parts or (parts[0].column is not None and row.get(parts[0].column) in (None, "")):
-        return None
-    return _whole(row, parts, field)
-
-
-def _several(row: Row, parts: list[_Part], field: str, from_text: bool) -> tuple[str, ...]:
-    """The texts of all parts, in order."""
+def _texts(row: Row, parts: list[_Part], field: str, from_text: bool) -> tuple[str, ...]:
+    """The texts of all parts, in order; a part whose column holds a list is filled once per item."""
     texts: list[str] = []
     for part in parts:
-        names = part.template.names
-        if part.column is not None and row.get(part.column) in (None, ""):
+        if _is_empty(row, part):
             continue
-        values = {name: _cell(row.need(name), from_text) for name in names}
-        lists = [name for name in names if isinstance(values[name], list)]
-        if len(set(lists)) > 1:
+        values = {name: _cell(row.need(name), from_text) for name in part.template.names}
+        lists = [name for name, value in values.items() if isinstance(value, list)]
+        if len(lists) > 1:
             raise RowError(
                 f"{field} combines two lists ({', '.join(map(repr, lists))}), expected at most one"
             )
+        written = as_text if part.column is not None else text_or_number
         for item in values[lists[0]] if lists else [None]:
-            one = {**values, lists[0]: item} if lists else values
-            if part.column is not None:
-                texts.append(as_text(one[part.column], part.column))
-            else:
-                texts.append(part.template.fill({name: text_or_number(one[name], name) for name in names}))
+            chosen = values | dict.fromkeys(lists, item)
+            texts.append(part.template.fill({name: written(value, name) for name, value in chosen.items()}))
     return tuple(texts)
 
 

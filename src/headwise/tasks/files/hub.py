@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, first_line, unknown
 from headwise.hub import hub_is_silent
-from headwise.tasks.files.rows import Row, Table, quoted
+from headwise.tasks.files.rows import Row, Table
 
 PREFIX = "hub:"
 
@@ -29,8 +28,7 @@ def parse(source: str) -> tuple[str, str | None, str | None]:
             f"{source!r} does not name a dataset; write hub:owner/name, hub:owner/name:split or "
             "hub:owner/name:configuration:split"
         )
-    split = rest[-1] if rest else None
-    return name, rest[0] if len(rest) == 2 else None, split
+    return name, rest[0] if len(rest) == 2 else None, rest[-1] if rest else None
 
 
 def read_hub(source: str) -> Table:
@@ -43,18 +41,14 @@ def read_hub(source: str) -> Table:
             f"{source} needs the package 'datasets'; install it with: pip install 'headwise[data]'"
         ) from None
     try:
-        only_here = not Path(name).exists() and hub_is_silent()
-        how = {"download_config": datasets.DownloadConfig(local_files_only=True)} if only_here else {}
-        loaded: Any = datasets.load_dataset(name, configuration, **how)
-    except (
-        Exception
-    ) as error:  # what it raises is not documented: network, parsing and lookup errors of many kinds
-        first = (str(error).strip() or "no reason given").splitlines()[0]
+        only_cached = not Path(name).exists() and hub_is_silent()
+        download = datasets.DownloadConfig(local_files_only=True) if only_cached else None
+        splits = dict(datasets.load_dataset(name, configuration, download_config=download))
+    except Exception as error:  # undocumented: network, parsing and lookup errors of many kinds
         raise HeadwiseError(
-            f"{source} cannot be loaded ({type(error).__name__}: {quoted(first, 200)}); check the name, the "
+            f"{source} cannot be loaded ({type(error).__name__}: {first_line(error, 200)}); check the name, the "
             "configuration and the connection"
         ) from None
-    splits = dict(loaded)
     if split is None and len(splits) > 1:
         raise HeadwiseError(
             f"{source} has the splits {', '.join(splits)}; add one, as in {source}:{next(iter(splits))}"

@@ -9,20 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.tasks.examples import Example, Task
+from headwise.tasks.examples import Task
 from headwise.tasks.files.checks import check_all
 from headwise.tasks.files.columns import FIELDS, Columns, read_fields, rename
 from headwise.tasks.files.hub import PREFIX, parse, read_hub
-from headwise.tasks.files.mappings.registry import (
-    ReadyMapping,
-    contrast_metric,
-    recognise,
-    registered,
-    resolve,
-    seeded,
-)
+from headwise.tasks.files.mappings import registry as mappings
 from headwise.tasks.files.readers import read_table, reader_of
-from headwise.tasks.files.rows import Log, Row, Table, kind, named, quoted
+from headwise.tasks.files.rows import Log, Row, Table, kind, named
 from headwise.tasks.registry import Lengths
 
 PLAIN = "fields"
@@ -40,8 +33,6 @@ def load_task(
     metric: str | None = None,
     limit: int | None = None,
     seed: int = 0,
-    records: str | None = None,
-    duplicates: str | None = None,
     tokens: Lengths | None = None,
     **options: Any,
 ) -> Task:
@@ -49,7 +40,7 @@ def load_task(
 
     Fields of an example are `prompt`, `target`, `foils`, `counterfactual`, `label`, `also` and `group`; `columns`
     maps other names to them. Without `columns`, a public data set is recognised by its fields, or named with
-    `mapping`; `options` are those of the mapping.
+    `mapping`; `options` are `records`, `duplicates` and those of the mapping.
 
         load_task("mine.jsonl")
         load_task("quiz.csv", columns={"prompt": "Q: {question}\\nA:", "target": " {answer}"})
@@ -59,9 +50,10 @@ def load_task(
     where a JSON object holds several. `duplicates` is `refuse`, `drop` or `keep`. With the tokenizer's encode
     function as `tokens`, counterfactuals must have as many tokens as their prompts.
 
-    A file with a bad entry is refused with the place of the first one. What a mapping leaves out on purpose
+    A file with a bad entry is refused with the location of the first one. What a mapping leaves out on purpose
     is logged, and listed in `settings["notices"]`.
     """
+    records, duplicates = options.pop("records", None), options.pop("duplicates", None)
     _check_arguments(limit, duplicates)
     log = Log(str(source))
     table = _read(source, log, records)
@@ -70,16 +62,16 @@ def load_task(
         if options:
             raise HeadwiseError(
                 f"{named(options)} given, but only ready mappings have options and {log.source} is read by "
-                f"its fields; name one with mapping=, of {', '.join(registered())}"
+                f"its fields; name one with mapping=, of {', '.join(mappings.registered())}"
             )
         pairs = read_fields(table, columns or {}, log)
     else:
-        options = resolve(ready, options)
+        options = mappings.resolve(ready, options)
         if columns:
             table = rename(table, columns, ready.fields, log)
-        pairs = ready.read(table, log, seeded(ready.name, seed), **options)
-    repeats = duplicates or (ready.duplicates if ready else "refuse")
-    examples = check_all(pairs, log, duplicates=repeats, tokens=tokens)
+        pairs = ready.read(table, log, random.Random(f"{ready.name}/{seed}"), **options)
+    duplicates = duplicates or (ready.duplicates if ready else "refuse")
+    examples = check_all(pairs, log, duplicates=duplicates, tokens=tokens)
     log.refuse_if_bad()
     if not examples:
         raise HeadwiseError(f"{log.source} gave no examples: {'; '.join(log.notices) or 'it has no rows'}")
@@ -94,15 +86,17 @@ def load_task(
         **({"columns": dict(columns)} if columns else {}),
         **({"records": records} if records else {}),
         **options,
-        "duplicates": repeats,
+        "duplicates": duplicates,
         "limit": limit,
         "of": len(examples),
         "seed": seed,
         "notices": list(log.notices),
     }
-    chosen = _draw(examples, limit, seed)
-    fitting = ready.metric(chosen) if ready else contrast_metric(chosen)
-    return Task(name or _name(source, table), tuple(chosen), metric or fitting, settings)
+    if limit is not None and limit < len(examples):
+        drawn = random.Random(f"limit/{seed}").sample(range(len(examples)), limit)
+        examples = [examples[i] for i in sorted(drawn)]
+    metric = metric or (ready.metric if ready else mappings.contrast_metric)(examples)
+    return Task(name or _name(source, table), tuple(examples), metric, settings)
 
 
 def _check_arguments(limit: Any, duplicates: Any) -> None:
@@ -117,22 +111,16 @@ def _check_arguments(limit: Any, duplicates: Any) -> None:
 def _read(source: str | Path, log: Log, records: str | None) -> Table:
     if not isinstance(source, (str, Path)):
         raise HeadwiseError(f"the source of a task is {kind(source)}, expected a path or hub:owner/name")
-    if str(source).startswith(PREFIX):
-        if records is not None:
-            raise HeadwiseError(f"records={records!r} names a list inside a .json object; {source} has none")
-        return read_hub(str(source))
-    check_readable(source)
-    return read_table(_path(source), log, records)
+    if not str(source).startswith(PREFIX):
+        return read_table(_path(source), log, records)
+    if records is not None:
+        raise HeadwiseError(f"records={records!r} names a list inside a .json object; {source} has none")
+    return read_hub(str(source))
 
 
 def check_readable(source: str | Path) -> None:
     """Refuse what is no file of a known format, without reading it."""
-    if "\0" in str(source):
-        raise HeadwiseError(f"{str(source)!r} is not a path; it holds a null character")
-    try:
-        reader_of(_path(source), Log(str(source)))
-    except OSError as error:
-        raise HeadwiseError(f"{quoted(str(source), 200)} cannot be read: {error.strerror or error}") from None
+    reader_of(_path(source), str(source))
 
 
 def _path(source: str | Path) -> Path:
@@ -144,9 +132,9 @@ def _path(source: str | Path) -> Path:
 
 def _choose(
     rows: Sequence[Row], mapping: str | None, columns: Columns | None, log: Log
-) -> ReadyMapping | None:
+) -> mappings.ReadyMapping | None:
     """The ready mapping to use, or None for the plain fields."""
-    known = registered()
+    known = mappings.registered()
     if mapping is not None:
         if mapping != PLAIN and mapping not in known:
             raise unknown("mapping", str(mapping), (PLAIN, *known))
@@ -154,23 +142,16 @@ def _choose(
     if columns or {"prompt", "target"} <= {name for row in rows for name in row.values}:
         return None
     # Not the first row alone: it may be the one that lacks a field.
-    found = next((ready for row in rows[:20] if (ready := recognise(row))), None)
-    if found is None:
+    ready = next((ready for row in rows[:20] if (ready := mappings.recognise(row))), None)
+    if ready is None:
         first = rows[0]
         log.refuse_if_bad()
         raise HeadwiseError(
-            f"{log.source}, {first.place}: cannot tell what the fields {named(first.values)} mean; expected "
+            f"{log.source}, {first.location}: cannot tell what the fields {named(first.values)} mean; expected "
             f"{', '.join(FIELDS[:2])} (and {', '.join(FIELDS[2:])} where there are any); map yours with "
             f"columns={{'prompt': …, 'target': …}} or name a mapping, of {', '.join(known)}"
         )
-    return found
-
-
-def _draw(examples: Sequence[Example], limit: int | None, seed: int) -> list[Example]:
-    if limit is None or limit >= len(examples):
-        return list(examples)
-    drawn = random.Random(f"limit/{seed}").sample(range(len(examples)), limit)
-    return [examples[i] for i in sorted(drawn)]
+    return ready
 
 
 _GENERIC = {"train", "test", "valid", "validation", "dev", "data", "examples", "task", "all"}
@@ -178,9 +159,9 @@ _GENERIC = {"train", "test", "valid", "validation", "dev", "data", "examples", "
 
 def _name(source: str | Path, table: Table) -> str:
     """A name that tells tasks apart: what the file says, or its own name, with its folder's if needed."""
-    said = table.about.get("name")
-    if isinstance(said, str) and said.strip():
-        return " ".join(said.split())
+    name = table.about.get("name")
+    if isinstance(name, str) and name.strip():
+        return " ".join(name.split())
     if str(source).startswith(PREFIX):
         dataset, *rest = parse(str(source))
         return "-".join([Path(dataset).name, *(part for part in rest if part)])

@@ -1,4 +1,4 @@
-"""Rows of data, each with the place it came from, and the log of what was wrong with them.
+"""Rows of data, each with its location in the file, and the log of what is wrong with them.
 
 A row that cannot be used is never dropped: it is noted in the `Log` with its number, and the log refuses the
 file at the end. Only what a ready mapping leaves out on purpose becomes a notice instead.
@@ -12,46 +12,45 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwise import errors
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, quoted
 
 
 class RowError(Exception):
-    """What is wrong with one row, and what was expected; caught by `Log.at`, which knows the place."""
+    """What is wrong with one row, and what was expected; caught by `Log.at`, which knows the location."""
 
 
 class Log:
-    """What a file's rows gave cause to say: problems, which refuse the file, and notices, which do not."""
+    """Problems with a file's rows, which refuse the file, and notices, which do not."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.notices: list[str] = []
         self._problems: list[tuple[int, str]] = []
 
-    def bad(self, number: int, place: str, what: str) -> None:
-        self._problems.append((number, f"{self.source}, {place}: {what}"))
+    def bad(self, number: int, problem: str, location: str = "") -> None:
+        """Note what is wrong at this line, or at another location in the file; the number gives the order."""
+        self._problems.append((number, f"{self.source}, {location or f'line {number}'}: {problem}"))
 
     @contextmanager
     def at(self, row: Row, part: str = "") -> Iterator[None]:
-        """Turns a `RowError` raised inside into a problem with this row (or this part of it)."""
+        """Turn a `RowError` raised inside into a problem with this row (or this part of it)."""
         try:
             yield
         except RowError as bad:
-            self.bad(row.number, f"{row.place}, {part}" if part else row.place, str(bad))
+            self.bad(row.number, str(bad), f"{row.location}, {part}" if part else row.location)
 
     def refuse_if_bad(self) -> None:
-        """Raises the first problem in the order of the file, with the number of further ones."""
-        if not self._problems:
-            return
-        first = min(self._problems, key=lambda problem: problem[0])[1]
-        more = len(self._problems) - 1
-        counted = f" (and {more} more bad {'entry' if more == 1 else 'entries'})" if more else ""
-        raise HeadwiseError(first + counted)
+        """Raise the first problem in the order of the file, with the number of further ones."""
+        if self._problems:
+            first = min(self._problems, key=lambda problem: problem[0])[1]
+            more = len(self._problems) - 1
+            counted = f" (and {more} more bad {'entry' if more == 1 else 'entries'})" if more else ""
+            raise HeadwiseError(first + counted)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One record, and where it stands."""
+    """One record, and its location in the file."""
 
     number: int
     unit: str
@@ -59,7 +58,7 @@ class Row:
     values: Mapping[str, Any]
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.unit} {self.number}"
 
     def get(self, key: str) -> Any:
@@ -78,12 +77,20 @@ class Row:
         """A field that must be text."""
         return as_text(self.need(key), key)
 
-    def filled(self, key: str) -> str:
-        """A field that must be text with something in it, without the space around it."""
-        text = self.text(key).strip()
+    def filled(self, key: str, *, or_number: bool = False) -> str:
+        """A field that must be text (or a number) with something in it, without the space around it."""
+        text = (text_or_number if or_number else as_text)(self.need(key), key).strip()
         if not text:
             raise RowError(f"the field {key!r} is empty, expected text")
         return text
+
+    def answers(self, key: str) -> tuple[str, ...]:
+        """A field that holds one answer or a list of them, each a text or a number; repeats are left out."""
+        value = self.need(key)
+        listed = value if isinstance(value, list) else [value]
+        if not listed:
+            raise RowError(f"{key!r} is an empty list, expected at least one answer")
+        return tuple(dict.fromkeys(text_or_number(answer, key).strip() for answer in listed))
 
 
 def as_text(value: Any, what: str) -> str:
@@ -101,28 +108,18 @@ def text_or_number(value: Any, what: str) -> str:
 
 def kind(value: Any) -> str:
     """A value's type in words, with the value where it is short."""
-    names: tuple[tuple[type | tuple[type, ...], str], ...] = (
-        (bool, "true or false"),
-        ((int, float), "a number"),
-        (str, "text"),
-        ((list, tuple), "a list"),
-        (dict, "an object"),
-        (bytes, "raw bytes"),
-    )
-    word = next((name for types, name in names if isinstance(value, types)), f"a {type(value).__name__}")
-    return "null" if value is None else f"{word} ({quoted(value)})"
-
-
-def quoted(value: Any, longest: int = 60) -> str:
-    """A value as an error message may quote it: one line, cut where it is long."""
-    return errors.quoted(value, longest)
+    if value is None:
+        return "null"
+    words = {bool: "true or false", int: "a number", float: "a number", str: "text", bytes: "raw bytes"}
+    words |= {list: "a list", tuple: "a list", dict: "an object"}
+    return f"{words.get(type(value), f'a {type(value).__name__}')} ({quoted(value)})"
 
 
 def named(names: Iterable[str], most: int = 12) -> str:
+    """The names in quotes, or the first of them and the number of the others; "none" where there are none."""
     listed = [quoted(name) for name in names]
-    return (
-        ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "") or "none"
-    )
+    others = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + others or "none"
 
 
 @dataclass(frozen=True)

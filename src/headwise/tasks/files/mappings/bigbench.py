@@ -7,12 +7,10 @@ shows them, in a seeded order, because many files list the right one first), out
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from typing import Any
 
 from headwise.tasks.examples import Example
-from headwise.tasks.files.mappings.registry import Pairs, register
-from headwise.tasks.files.rows import Log, Row, RowError, Table, as_text, kind, text_or_number
+from headwise.tasks.files.mappings.registry import Pairs, each_row, register
+from headwise.tasks.files.rows import Log, Row, RowError, Table, as_text, kind
 
 _DEFAULTS = {
     "task_prefix": "",
@@ -29,35 +27,30 @@ _DEFAULTS = {
     recognises=lambda row: "input" in row.values and bool({"target", "target_scores"} & set(row.values)),
     choices=("as the task says", "listed", "hidden"),
 )
-def bigbench(table: Table, log: Log, draw: random.Random, choices: str = "as the task says") -> Pairs:
-    pairs: Pairs = []
-    own_prefixes = 0
+def bigbench(table: Table, log: Log, draw: random.Random, choices: str) -> Pairs:
+    about = table.about
     shows = choices == "listed" or (
-        choices == "as the task says" and table.about.get("append_choices_to_input", True) is not False
+        choices == "as the task says" and about.get("append_choices_to_input", True) is not False
     )
-    for row in table.rows:
-        with log.at(row):
-            prefix = {name: _prefix(table.about, name) for name in _DEFAULTS}
-            if row.get("task_prefix"):
-                own_prefixes += 1
-                prefix["task_prefix"] += row.text("task_prefix")
-            right, wrong = _answers(row)
-            shown = list(right + wrong) if shows and wrong else []
-            draw.shuffle(shown)
-            listed = "".join(prefix["choice_prefix"] + choice for choice in shown)
-            asked = prefix["example_input_prefix"] + row.filled("input") + listed
-            prompt = (prefix["task_prefix"] + asked + prefix["example_output_prefix"]).strip()
-            target, *also = (f" {answer}" for answer in right)
-            pairs.append((row, Example(prompt, target, tuple(f" {w}" for w in wrong), also=tuple(also))))
-    if own_prefixes:
+
+    def example(row: Row) -> Example:
+        prefix = {name: as_text(about.get(name, default), name) for name, default in _DEFAULTS.items()}
+        if row.get("task_prefix"):
+            prefix["task_prefix"] += row.text("task_prefix")
+        right, wrong = _answers(row)
+        shown = list(right + wrong) if shows and wrong else []
+        draw.shuffle(shown)
+        listed = "".join(prefix["choice_prefix"] + choice for choice in shown)
+        question = prefix["example_input_prefix"] + row.filled("input") + listed
+        prompt = (prefix["task_prefix"] + question + prefix["example_output_prefix"]).strip()
+        target, *also = (f" {answer}" for answer in right)
+        return Example(prompt, target, tuple(f" {answer}" for answer in wrong), also=tuple(also))
+
+    if prefixed := sum(bool(row.get("task_prefix")) for row in table.rows):
         log.notices.append(
-            f"{own_prefixes} examples carry a task_prefix of their own; it stands after the one of the task"
+            f"{prefixed} examples carry a task_prefix of their own; it stands after the one of the task"
         )
-    return pairs
-
-
-def _prefix(about: Mapping[str, Any], name: str) -> str:
-    return as_text(about.get(name, _DEFAULTS[name]), name)
+    return each_row(table, log, example)
 
 
 def _answers(row: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -76,8 +69,4 @@ def _answers(row: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if not wrong and len(right) > 1:
             raise RowError(f"all {len(right)} choices have the score {best}, expected a best one")
         return right, wrong
-    target = row.need("target")
-    listed = target if isinstance(target, list) else [target]
-    if not listed:
-        raise RowError("'target' is an empty list, expected at least one answer")
-    return tuple(dict.fromkeys(text_or_number(answer, "target").strip() for answer in listed)), ()
+    return row.answers("target"), ()

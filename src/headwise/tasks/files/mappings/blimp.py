@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 
 from headwise.tasks.examples import Example
-from headwise.tasks.files.mappings.registry import Pairs, contrast_metric, register
+from headwise.tasks.files.mappings.registry import Pairs, contrast_metric, each_row, register
 from headwise.tasks.files.rows import Log, Row, RowError, Table
 
 
@@ -30,12 +30,8 @@ def _metric(examples: Sequence[Example]) -> str:
     duplicates="drop",  # sentences that differ only after the cut
     method=("auto", "sentence", "two_prefix"),
 )
-def blimp(table: Table, log: Log, draw: random.Random, method: str = "auto") -> Pairs:
-    pairs: Pairs = []
-    for row in table.rows:
-        with log.at(row):
-            pairs.append((row, _pair(row, method)))
-    return pairs
+def blimp(table: Table, log: Log, draw: random.Random, method: str) -> Pairs:
+    return each_row(table, log, lambda row: _pair(row, method))
 
 
 def _pair(row: Row, method: str) -> Example:

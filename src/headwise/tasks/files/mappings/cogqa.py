@@ -8,7 +8,7 @@ from collections import Counter
 
 from headwise.tasks.examples import Example
 from headwise.tasks.files.mappings.registry import Pairs, register
-from headwise.tasks.files.rows import Log, Row, RowError, Table, kind, text_or_number
+from headwise.tasks.files.rows import Log, Row, RowError, Table, kind
 
 ABILITIES = (
     "Knowledge Recall",
@@ -50,7 +50,7 @@ def ability(written: str) -> str | None:
 )
 def cogqa(table: Table, log: Log, draw: random.Random) -> Pairs:
     pairs: Pairs = []
-    stray: Counter[str] = Counter()
+    other_skills: Counter[str] = Counter()
     for row in table.rows:
         with log.at(row):
             context = _WRITTEN_LINE_END.sub("\n", row.filled("question"))
@@ -59,28 +59,22 @@ def cogqa(table: Table, log: Log, draw: random.Random) -> Pairs:
                 raise RowError(f"'generated' is {kind(steps)}, expected a list of sub-questions")
             for number, step in enumerate(steps, 1):
                 with log.at(row, f"sub-question {number}"):
-                    asked, answer, skill = _step(row, step)
-                    prompt = f"{context}\nQ: {asked}\nA:"
+                    if not isinstance(step, dict):
+                        raise RowError(
+                            f"{kind(step)}, expected an object with subquestion, answer and cognitive_skill"
+                        )
+                    inner = Row(row.number, row.unit, step)
+                    answer, skill = inner.filled("answer", or_number=True), inner.text("cognitive_skill")
+                    prompt = f"{context}\nQ: {inner.filled('subquestion')}\nA:"
                     context = f"{prompt} {answer}"  # a later step builds on this one, whatever its label
-                    label = ability(skill)
-                    if label is None:
-                        stray[skill] += 1
-                    else:
+                    if label := ability(skill):
                         pairs.append((row, Example(prompt, f" {answer}", label=label)))
-    if stray:
-        listed = ", ".join(f"{skill} ({count})" for skill, count in sorted(stray.items()))
+                    else:
+                        other_skills[skill] += 1
+    if other_skills:
+        listed = ", ".join(f"{skill} ({count})" for skill, count in sorted(other_skills.items()))
         log.notices.append(
-            f"left out {stray.total()} sub-questions whose cognitive_skill is none of the eight abilities: "
+            f"left out {other_skills.total()} sub-questions whose cognitive_skill is none of the eight abilities: "
             + listed
         )
     return pairs
-
-
-def _step(row: Row, step: object) -> tuple[str, str, str]:
-    if not isinstance(step, dict):
-        raise RowError(f"{kind(step)}, expected an object with subquestion, answer and cognitive_skill")
-    inner = Row(row.number, row.unit, step)
-    answer = text_or_number(inner.need("answer"), "answer").strip()
-    if not answer:
-        raise RowError("the answer is empty, expected text")
-    return inner.filled("subquestion"), answer, inner.text("cognitive_skill")

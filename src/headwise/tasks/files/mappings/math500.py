@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from headwise.tasks.examples import Example
-from headwise.tasks.files.mappings.registry import Pairs, register
-from headwise.tasks.files.rows import Log, Table
+from headwise.tasks.files.mappings.registry import Pairs, each_row, register
+from headwise.tasks.files.rows import Log, Row, Table
 from headwise.tasks.templates import Template
 
 
@@ -18,19 +18,12 @@ from headwise.tasks.templates import Template
     answers=("worked", "final"),
     wording="Problem: {problem}\nSolution:",
 )
-def math500(
-    table: Table,
-    log: Log,
-    draw: random.Random,
-    answers: str = "worked",
-    wording: str = "Problem: {problem}\nSolution:",
-) -> Pairs:
-    pairs: Pairs = []
-    asked = Template.parse(wording)
-    for row in table.rows:
-        with log.at(row):
-            target = row.filled("solution" if answers == "worked" else "answer")
-            label = row.text("subject") if row.get("subject") else None
-            prompt = asked.fill({"problem": row.filled("problem")})
-            pairs.append((row, Example(prompt, f" {target}", label=label)))
-    return pairs
+def math500(table: Table, log: Log, draw: random.Random, answers: str, wording: str) -> Pairs:
+    template = Template.parse(wording)
+
+    def example(row: Row) -> Example:
+        target = row.filled("solution" if answers == "worked" else "answer")
+        label = row.text("subject") if row.get("subject") else None
+        return Example(template.fill({"problem": row.filled("problem")}), f" {target}", label=label)
+
+    return each_row(table, log, example)

@@ -5,12 +5,12 @@
         ...
 
 A mapping turns all rows of a table into examples, each with the row it came from. What is wrong with a row
-goes to the log through `log.at(row)`; what it leaves out on purpose is said in `log.notices`.
+goes to the log through `log.at(row)`, or through `each_row` where a row gives one example at most; what a mapping
+leaves out on purpose is listed in `log.notices`.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from headwise.errors import HeadwiseError, unknown
 from headwise.registry import Registry
 from headwise.tasks.examples import Example
-from headwise.tasks.files.rows import Row, kind
+from headwise.tasks.files.rows import Log, Row, Table, kind
 from headwise.tasks.templates import Template
 
 Pairs = list[tuple[Row, Example]]
@@ -69,6 +69,16 @@ def register(
     return add
 
 
+def each_row(table: Table, log: Log, make: Callable[[Row], Example | None]) -> Pairs:
+    """What `make` gives for each row, where it gives an example; a `RowError` goes to the log."""
+    pairs: Pairs = []
+    for row in table.rows:
+        with log.at(row):
+            if (example := make(row)) is not None:
+                pairs.append((row, example))
+    return pairs
+
+
 def registered() -> dict[str, ReadyMapping]:
     return MAPPINGS.in_order()
 
@@ -87,7 +97,7 @@ def resolve(mapping: ReadyMapping, options: Mapping[str, Any]) -> dict[str, Any]
         valid = mapping.options[name]
         if isinstance(valid, tuple):
             if not any(value is v or (isinstance(v, str) and value == v) for v in valid):
-                listed = ", ".join(repr(v) for v in valid)
+                listed = ", ".join(map(repr, valid))
                 raise HeadwiseError(
                     f"{name}={value!r} is not valid for mapping {mapping.name!r}; valid: {listed}"
                 )
@@ -100,19 +110,11 @@ def resolve(mapping: ReadyMapping, options: Mapping[str, Any]) -> dict[str, Any]
             raise HeadwiseError(f"{name} of mapping {mapping.name!r} is {value}, expected 0 or more")
         chosen[name] = value
     if "wording" in chosen:
-        _check_wording(mapping, chosen["wording"])
+        wording, default = chosen["wording"], mapping.options["wording"]
+        (gap,) = Template.parse(default).names
+        if Template.parse(wording).names != (gap,):
+            raise HeadwiseError(
+                f"wording {wording!r} of mapping {mapping.name!r} must have {{{gap}}} in it once and no other "
+                f"gap, as in {default!r}"
+            )
     return chosen
-
-
-def _check_wording(mapping: ReadyMapping, wording: str) -> None:
-    (gap,) = Template.parse(mapping.options["wording"]).names
-    if Template.parse(wording).names != (gap,):
-        raise HeadwiseError(
-            f"wording {wording!r} of mapping {mapping.name!r} must have {{{gap}}} in it once and no other "
-            f"gap, as in {mapping.options['wording']!r}"
-        )
-
-
-def seeded(mapping: str, seed: int) -> random.Random:
-    """The source of randomness for a mapping: the same on every platform for the same seed."""
-    return random.Random(f"{mapping}/{seed}")

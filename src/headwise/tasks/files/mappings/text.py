@@ -6,7 +6,7 @@ import random
 import re
 
 from headwise.tasks.examples import Example
-from headwise.tasks.files.mappings.registry import Pairs, register
+from headwise.tasks.files.mappings.registry import Pairs, each_row, register
 from headwise.tasks.files.rows import Log, Table
 
 _WORD = re.compile(r"\w+")  # "= = Title = =" has one
@@ -21,16 +21,9 @@ _WORD = re.compile(r"\w+")  # "= = Title = =" has one
     duplicates="drop",
     least_words=10,
 )
-def text(table: Table, log: Log, draw: random.Random, least_words: int = 10) -> Pairs:
-    pairs: Pairs = []
-    short = 0
-    for row in table.rows:
-        with log.at(row):
-            passage = row.text("text").strip()
-            if len(_WORD.findall(passage)) < least_words:
-                short += 1
-            else:
-                pairs.append((row, Example("", passage)))
-    if short:
+def text(table: Table, log: Log, draw: random.Random, least_words: int) -> Pairs:
+    pairs = each_row(table, log, lambda row: Example("", row.text("text").strip()))
+    long = [(row, example) for row, example in pairs if len(_WORD.findall(example.target)) >= least_words]
+    if short := len(pairs) - len(long):
         log.notices.append(f"left out {short} of {len(table.rows)} lines of fewer than {least_words} words")
-    return pairs
+    return long
