@@ -142,7 +142,7 @@ def test_reported_weights_that_are_not_those_of_the_heads_are_refused(monkeypatc
 def test_gates_act_in_hooked_families_too():
     model = hw.load(tiny_model("gptj"), name="gptj")
     (ids,) = token_lists(9)
-    with model.visiting(lambda layer, z: z * 0 if layer == 0 else z):
+    with model.hook(lambda layer, z: z * 0 if layer == 0 else z):
         (gated,) = hw.attention(model, [ids], maps=True)
     with torch.no_grad():
         model.hf.transformer.h[0].attn.out_proj.weight.zero_()
@@ -333,7 +333,7 @@ def test_gates_around_the_call_act_on_later_layers(tiny):
         return z * 0 if layer == 0 else z
 
     plain = hw.attention(tiny, "the cat saw a dog", maps=True)
-    with tiny.visiting(off):
+    with tiny.hook(off):
         gated = hw.attention(tiny, "the cat saw a dog", maps=True)
     first = [i for i, h in enumerate(plain.heads) if h.layer == 0]
     later = [i for i, h in enumerate(plain.heads) if h.layer > 0]
@@ -426,7 +426,7 @@ def test_prompts_without_tokens_and_bare_numbers_are_refused(tiny):
         hw.attention(tiny, ["the cat", ""], "L0H0")
     with pytest.raises(HeadwiseError, match="a list of lists of token numbers"):
         hw.attention(tiny, [3, 4, 5], "L0H0")
-    with pytest.raises(HeadwiseError, match="prompt 1 holds the token number 999; tiny's run from 0 to 25"):
+    with pytest.raises(HeadwiseError, match="prompt 1 has the token id 999; those of tiny are 0 to 25"):
         hw.attention(tiny, [[3, 999]], "L0H0")
 
 

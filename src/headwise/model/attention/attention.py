@@ -138,7 +138,7 @@ def attention(
     maps: also keep every head's whole map, T × T numbers each.
     batch_tokens: most tokens in one forward pass (default: what suits the device).
 
-    Gates that act around the call (`model.visiting`) act here too. Profiles as in arXiv 2510.01032.
+    Gates that act around the call (`model.hook`) act here too. Profiles as in arXiv 2510.01032.
 
     >>> found = attention(model, "The cat sat on the mat", "L0H3")     # doctest: +SKIP
     >>> found.rows.shape, found.profile.shape                         # doctest: +SKIP

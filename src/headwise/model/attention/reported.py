@@ -33,7 +33,7 @@ def watchable(hooks: HeadHooks) -> HeadHooks | None:
     """
     if hooks.mechanism == "attention function":
         return hooks
-    with hooks.unvisited():
+    with hooks.without_hooks():
         try:
             other = HeadHooks(hooks.model, "attention function")
         except HeadwiseError:
@@ -45,7 +45,7 @@ def watchable(hooks: HeadHooks) -> HeadHooks | None:
 def reported_weights(model: Model, ids: Tensor) -> dict[int, Tensor]:
     """layer -> weights `[B, H, T, T]` of one run, shown on the first layer to be those of our heads."""
     _check_size(model, ids)
-    with model.hooks.unvisited():
+    with model.hooks.without_hooks():
         _check_first_layer(model)
     return _run(model, ids)
 
