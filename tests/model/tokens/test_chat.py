@@ -80,6 +80,21 @@ def test_one_process_serves_many_chats_and_is_started_again_where_it_has_ended(t
     assert text.chat(MESSAGES).endswith("<assistant>")
 
 
+def test_an_interrupted_chat_does_not_answer_the_next_one(text, monkeypatch):
+    text.chat(MESSAGES)
+
+    def interrupted(process, line, seconds):
+        process.stdin.write(line)
+        process.stdin.flush()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat, "_asked", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        text.chat(MESSAGES)
+    monkeypatch.undo()
+    assert text.chat([{"role": "user", "content": "the next"}]) == "<s><user>the next<assistant>"
+
+
 def test_a_module_in_the_working_folder_is_not_run(text, tmp_path, monkeypatch):
     (tmp_path / "transformers.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     monkeypatch.chdir(tmp_path)

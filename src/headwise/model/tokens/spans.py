@@ -9,6 +9,7 @@ T tokens.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.model.tokens.text import Text
+from headwise.model.tokens.text import Text, common_prefix
 
 Key = tuple[int, int, int]
 """What a token of the problem holds: from which to which of the problem's characters, and the how-manieth token
@@ -68,7 +69,12 @@ def locate(text: Text, pieces: Sequence[_Piece], *, begin: bool) -> Located:
             filler = 0 < first < len(own) and not own[first - 1] and not own[first]
         inserted.append(filler)
         spans.append((-1, -1) if filler else _held(place[first:last], mine, solid, first, own))
-    return Located([*start, *ids], np.array(inserted, dtype=bool), _numbered(spans), straddling)
+    seen: Counter[tuple[int, int]] = Counter()
+    keys = []
+    for span in spans:
+        keys.append((*span, seen[span]))
+        seen[span] += 1
+    return Located([*start, *ids], np.array(inserted, dtype=bool), keys, straddling)
 
 
 def _held(
@@ -88,25 +94,14 @@ def _held(
     return int(held[0]), int(held[-1]) + 1
 
 
-def _numbered(spans: Sequence[tuple[int, int]]) -> list[Key]:
-    seen: dict[tuple[int, int], int] = {}
-    keys = []
-    for span in spans:
-        seen[span] = seen.get(span, -1) + 1
-        keys.append((*span, seen[span]))
-    return keys
-
-
 def aligned(prompts: Sequence[Located]) -> np.ndarray:
     """`[prompts, A]`: where each token that all prompts have stands in each of them, in order.
 
     The prompts ask the same problem. A token that a tokenizer merged differently in one of them is left out.
     """
-    places = [prompt.own for prompt in prompts]
-    shared = [key for key in places[0] if all(key in other for other in places[1:])]
-    return np.array([[of[key] for key in shared] for of in places], dtype=int).reshape(
-        len(prompts), len(shared)
-    )
+    positions = [prompt.own for prompt in prompts]
+    shared = [key for key in positions[0] if all(key in other for other in positions[1:])]
+    return np.array([[of[key] for key in shared] for of in positions], dtype=int)
 
 
 # ---- characters of tokens ---------------------------------------------------------------------------------
@@ -126,24 +121,15 @@ def _grown(tokenizer: Any, text: str, ids: Sequence[int]) -> list[tuple[int, int
     ends = [0]
     for count in range(1, len(ids) + 1):
         decoded = str(tokenizer.decode(list(ids[:count]), clean_up_tokenization_spaces=False))
-        ends.append(max(ends[-1], _common(decoded, text)))
+        ends.append(max(ends[-1], common_prefix(decoded, text)))
     if ends[-1] != len(text):
         raise HeadwiseError(
             f"{type(tokenizer).__name__} does not say which characters its tokens hold, and what it decodes is not "
             "the text it was given, so inserted tokens cannot be located; use the fast version of the tokenizer"
         )
     spans = []
-    for token, (first, last) in enumerate(pairwise(ends)):
+    for first, last in pairwise(ends):
         if first == last:  # part of a character that a later token completes
-            later = next((end for end in ends[token + 1 :] if end > first), first)
-            spans.append((first, min(first + 1, later)))
-        else:
-            spans.append((first, last))
+            last = min(first + 1, ends[-1])
+        spans.append((first, last))
     return spans
-
-
-def _common(one: str, other: str) -> int:
-    for at, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return at
-    return min(len(one), len(other))
