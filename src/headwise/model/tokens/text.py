@@ -20,14 +20,14 @@ _TRUNCATE = "or cut from the left with --truncate (truncate=True in Python)"
 class Text:
     """A tokenizer with the prefix that the model needs before every text."""
 
-    def __init__(self, tokenizer: Any, wants_bos: bool | None = None) -> None:
+    def __init__(self, tokenizer: Any, wants_bos: bool | None = None, truncate: bool = False) -> None:
         """`wants_bos`: whether the model was trained with a beginning token; None leaves it to the tokenizer."""
         self.tokenizer = tokenizer
         self.vocabulary: int | None = None
         """Number of tokens that the model has an embedding for; None where unknown."""
         self.longest: int | None = None
         """Context length of the model in tokens; None where unknown."""
-        self.truncate = False
+        self.truncate = truncate
         """Whether longer texts are cut from the left instead of refused."""
         self._notices: set[str] = set()
         bare = tokenizer("a", add_special_tokens=False)["input_ids"]
