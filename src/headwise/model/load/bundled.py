@@ -10,7 +10,6 @@ is installed or executed, and a GGUF is converted to a plain safetensors checkpo
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import hashlib
@@ -24,10 +23,12 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -254,18 +255,14 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-@contextlib.contextmanager
-def _only_one(path: Path, asset: Asset) -> Iterator[None]:
+def _only_one(path: Path, asset: Asset) -> AbstractContextManager[Any]:
+    """A lock between processes, held while the returned context manager is open."""
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except Timeout:
         logger.info("another process is fetching %s: waiting for it", asset.title)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        return lock.acquire()
 
 
 def _disk_error(error: OSError, asset: Asset, root: Path) -> HeadwiseError:

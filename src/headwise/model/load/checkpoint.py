@@ -79,8 +79,9 @@ def _weight_files(folder: Path, label: str) -> list[Path]:
     several = [file for file in folder.iterdir() if _OF_SEVERAL_PROCESSES.match(file.name)]
     if several:
         return [_inside(folder, file.name, folder) for file in sorted(several)]
-    existing = (name for name in (WHOLE, INDEX) if (folder / name).is_file())
-    chosen = named_weights(folder) or next(existing, None)
+    chosen = named_weights(folder)
+    if chosen is None:
+        chosen = next((name for name in (WHOLE, INDEX) if (folder / name).is_file()), None)
     if chosen is None:
         pickled = sorted(file.name for file in folder.iterdir() if file.suffix.lower() in PICKLED)
         if pickled:

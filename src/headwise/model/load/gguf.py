@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from safetensors import SafetensorError
+
 from headwise.errors import HeadwiseError
 from headwise.model.load import checkpoint
 from headwise.model.load.shapes import Weights
 
 if TYPE_CHECKING:
-    import torch
     from gguf import GGUFReader
 
 
@@ -54,8 +56,6 @@ def _opened(path: Path) -> GGUFReader:
 
 def convert(path: Path, out: Path) -> None:
     """Write a GGUF as a plain checkpoint folder with exactly the values that it dequantises to."""
-    import torch
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     model, report = AutoModelForCausalLM.from_pretrained(
@@ -75,8 +75,6 @@ def convert(path: Path, out: Path) -> None:
 
 def _smallest_exact_dtype(tensors: Mapping[str, torch.Tensor]) -> torch.dtype:
     """The smallest float type that keeps every value (scale × level of a Q4_1 or Q8_0 needs all 32 bits)."""
-    import torch
-
     for dtype in (torch.float16, torch.bfloat16):
         if all(torch.equal(tensor.to(dtype).to(tensor.dtype), tensor) for tensor in tensors.values()):
             return dtype

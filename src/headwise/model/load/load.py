@@ -100,9 +100,8 @@ def load_spared(source: str | Path, *, device: str | None = None, **options: Any
     dtype = options.pop("dtype", None) or ("float32" if kind == "cpu" else "bfloat16")
     model = load(source, device="cpu", dtype=dtype, **options)
     assert model.origin is not None
-    model.origin = origin(
-        load, source, device, model.origin.options
-    )  # the process that uses it chooses the device
+    # The process that uses the model chooses the device.
+    model.origin = origin(load, source, device, model.origin.options)
     return model
 
 

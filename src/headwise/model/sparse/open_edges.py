@@ -1,6 +1,6 @@
 """Which edges of a model are open, counted while it runs.
 
-Works on any model whose attention function is called: b is the model's own, or one to be tried out.
+For models with edge gates (`edge_gates.install`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.model.sites.attention_function import Call
+from headwise.model.sites.attention_function import Call, Watcher
 from headwise.model.sparse.edge_gates import _BIAS, _allowed, edge_scores
 
 
@@ -39,7 +39,7 @@ class EdgeCounts:
         """Part of all causal edges of all heads that is open."""
         return float(self.by_head.mean())
 
-    def watcher(self, first_layer: int = 0):  # type: ignore[no-untyped-def]
+    def watcher(self, first_layer: int = 0) -> Watcher:
         """For `HeadHooks.watching`: counts every pass of right-padded or unpadded sequences without a cache."""
 
         def watch(layer: int, call: Call) -> None:
@@ -54,11 +54,11 @@ class EdgeCounts:
         return watch
 
 
-def open_edges(call: Call, bias: Tensor | None = None) -> Tensor:
+def open_edges(call: Call) -> Tensor:
     """True for every open edge `[B, H, T, S]` of one call."""
     scores = edge_scores(call.query, call.key, call.options.get("scaling"))
-    b = getattr(call.module, _BIAS) if bias is None else bias
-    return (scores + b.to(scores)[:, None, None] > 0) & _allowed(call.mask, call.query, call.key)
+    bias = getattr(call.module, _BIAS).to(scores)
+    return (scores + bias[:, None, None] > 0) & _allowed(call.mask, call.query, call.key)
 
 
 def _by_length(opened: Tensor) -> np.ndarray:

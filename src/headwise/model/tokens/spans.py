@@ -13,23 +13,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.model.tokens.text import Text, common_prefix
 
+if TYPE_CHECKING:
+    from headwise.tasks.conditions import Piece
+
 Key = tuple[int, int, int]
 """What a token of the problem holds: from which to which of the problem's characters, and the how-manieth token
 with just these it is (a character may take several tokens)."""
-
-
-class _Piece(Protocol):
-    @property
-    def text(self) -> str: ...
-    @property
-    def inserted(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ class Located:
         return {key: at for at, key in enumerate(self.keys) if not self.inserted[at]}
 
 
-def locate(text: Text, pieces: Sequence[_Piece], *, begin: bool) -> Located:
+def locate(text: Text, pieces: Sequence[Piece], *, begin: bool) -> Located:
     """The tokens of the pieces read as one text; `begin`: with what the tokenizer puts before a text."""
     whole = "".join(piece.text for piece in pieces)
     own = np.concatenate([np.full(len(p.text), not p.inserted) for p in pieces] or [np.zeros(0, bool)])
