@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 import torch
@@ -28,11 +28,14 @@ from headwise.several import several
 
 if TYPE_CHECKING:
     import pandas as pd
+    from typing_extensions import Unpack
 
     from headwise.model.model import Model
 
 Prompt = str | Sequence[int]
 """A text, or its token ids."""
+Heads = Head | str | Iterable[Head | str] | None
+"""One head, several, or None for every head."""
 
 LARGEST_MAPS = 2 * 2**30
 """Most numbers that whole maps may take up, over all prompts: 8 GB in float32."""
@@ -97,32 +100,25 @@ class Attention:
         return figure(attention_chart(self.maps[index], self.tokens, **{"title": title, **options}))
 
 
+class _Options(TypedDict, total=False):
+    queries: Sequence[int]
+    keys: Sequence[int]
+    maps: bool
+    batch_tokens: int | None
+
+
 @overload
 def attention(  # type: ignore[overload-overlap]  # a text is also a sequence of texts
-    model: Model,
-    prompts: str,
-    heads: Head | str | Iterable[Head | str] | None = ...,
-    *,
-    queries: Sequence[int] = ...,
-    keys: Sequence[int] = ...,
-    maps: bool = ...,
-    batch_tokens: int | None = ...,
+    model: Model, prompts: str, heads: Heads = ..., **options: Unpack[_Options]
 ) -> Attention: ...
 @overload
 def attention(
-    model: Model,
-    prompts: Sequence[Prompt],
-    heads: Head | str | Iterable[Head | str] | None = ...,
-    *,
-    queries: Sequence[int] = ...,
-    keys: Sequence[int] = ...,
-    maps: bool = ...,
-    batch_tokens: int | None = ...,
+    model: Model, prompts: Sequence[Prompt], heads: Heads = ..., **options: Unpack[_Options]
 ) -> list[Attention]: ...
 def attention(
     model: Model,
     prompts: str | Sequence[Prompt],
-    heads: Head | str | Iterable[Head | str] | None = None,
+    heads: Heads = None,
     *,
     queries: Sequence[int] = (-1,),
     keys: Sequence[int] = (0,),
@@ -164,7 +160,7 @@ def attention(
 # ---- what was asked for -----------------------------------------------------------------------------------
 
 
-def _chosen(model: Model, heads: Head | str | Iterable[Head | str] | None) -> list[Head]:
+def _chosen(model: Model, heads: Heads) -> list[Head]:
     if heads is None:
         return model.heads()
     chosen = head_list(heads)

@@ -108,9 +108,7 @@ def generate(
         texts = encoded if reference_prompts is None else encode_prompts(model, reference_prompts, chat)
         rows = [Row(number, ids, len(ids), [], []) for number, ids in enumerate(texts)]
         means = mean_outputs(model, rows, False, budget)
-    draws = (
-        np.stack([uniforms(seed, e, max_new_tokens) for e in range(len(encoded))]) if temperature else None
-    )
+    draws = [uniforms(seed, e, max_new_tokens) for e in range(len(encoded))]
     checked_gates, checked_shifts = _checked_variants(model, gates, shifts)
     writer = _Writer(
         model=model,
@@ -121,7 +119,7 @@ def generate(
         only_answers=positions == "last",
         max_new_tokens=max_new_tokens,
         choose=lambda logits, draws: choose(logits, temperature, top_p, draws),
-        draws=draws,
+        draws=np.stack(draws) if temperature else None,
         stops=stops,
         batch_tokens=budget,
         advance=advance,

@@ -40,17 +40,13 @@ def _encoded(model: Model, prompts: Sequence[Any], chat: bool) -> list[list[int]
         raise HeadwiseError(
             f"{model.name} has no chat template; use chat=False, or give the tokenizer a chat_template"
         )
-    return [_templated(model, prompt) for prompt in prompts]
+    chats = [[{"role": "user", "content": p}] if isinstance(p, str) else p for p in prompts]
+    # The template writes the beginning token itself where the model wants one, so none is added here.
+    return [model.text.encode_rendered(model.text.chat(messages)) for messages in chats]
 
 
 def _is_ids(prompt: Prompt) -> bool:
     return not isinstance(prompt, str) and len(prompt) > 0 and all(isinstance(t, int) for t in prompt)
-
-
-def _templated(model: Model, prompt: Any) -> list[int]:
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    # The template writes the beginning token itself where the model wants one, so none is added here.
-    return model.text.encode_rendered(model.text.chat(messages))
 
 
 def end_tokens(model: Model) -> set[int]:

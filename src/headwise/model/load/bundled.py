@@ -289,9 +289,7 @@ def _checked_wheel(asset: Asset, work: Path) -> Path:
         size, sha256 = wheel.stat().st_size, _sha256(wheel)
         if (size, sha256) == (asset.size, asset.sha256):
             return wheel
-        fault = (
-            f"it has {size} bytes instead of {asset.size}, its sha256 is {sha256} instead of {asset.sha256}"
-        )
+        fault = f"{size} bytes instead of {asset.size}, sha256 {sha256} instead of {asset.sha256}"
         if attempt == "first":
             logger.warning("the download of %s is damaged (%s): fetching it again", asset.requirement, fault)
     raise HeadwiseError(

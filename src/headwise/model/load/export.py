@@ -51,8 +51,17 @@ def export(
             "model. Load it with headwise and give the heads as gates"
         )
     chosen = head_list(heads)
+    if not np.isfinite(gate):
+        raise HeadwiseError(
+            f"the gate is {gate}; expected a finite number: 0 removes a head, above 1 amplifies it"
+        )
+    if not chosen:
+        raise HeadwiseError('no heads are given; a heads file lists at least one, such as ["L12H3"]')
+    model.check_heads(chosen)
     folder = _empty_folder(out)
-    gates = _gates(model, chosen, gate)
+    gates = np.ones(model.shape)
+    for head in chosen:
+        gates[head] = gate
     # Which of several linear maps after an attention is its output projection is only known where it was tried.
     hooks, _, _ = prove(model.hf, every_layer=True)
     with torch.no_grad(), baked(hooks, gates):
@@ -90,20 +99,6 @@ def baked(hooks: HeadHooks, gates: np.ndarray) -> Iterator[None]:
     finally:
         for site, weight in zip(sites, saved, strict=True):
             _weight(site).data.copy_(weight)
-
-
-def _gates(model: Model, heads: Sequence[Head], gate: float) -> np.ndarray:
-    if not np.isfinite(gate):
-        raise HeadwiseError(
-            f"the gate is {gate}; expected a finite number: 0 removes a head, above 1 amplifies it"
-        )
-    if not heads:
-        raise HeadwiseError('no heads are given; a heads file lists at least one, such as ["L12H3"]')
-    model.check_heads(heads)
-    gates = np.ones(model.shape)
-    for head in heads:
-        gates[head] = gate
-    return gates
 
 
 def _weight(site: Site) -> Tensor:

@@ -5,8 +5,6 @@ For models with edge gates (`edge_gates.install`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,19 +13,14 @@ from headwise.model.sites.attention_function import Call, Watcher
 from headwise.model.sparse.edge_gates import _BIAS, _allowed, edge_scores
 
 
-@dataclass
 class EdgeCounts:
     """Open edges of every head, and how far they reach, over all texts run so far."""
 
-    shape: tuple[int, int]
-    length: int
-    """Longest sequence: an edge from a token to itself has length 0, the longest length − 1."""
-    open_by_length: np.ndarray = field(init=False)  # L, H, T: numbers of open edges
-    possible: np.ndarray = field(init=False)  # T: causal edges of each length, in one head
-
-    def __post_init__(self) -> None:
-        self.open_by_length = np.zeros((*self.shape, self.length), dtype=np.int64)
-        self.possible = np.zeros(self.length, dtype=np.int64)
+    def __init__(self, shape: tuple[int, int], length: int) -> None:
+        """length: of the longest sequence; an edge from a token to itself has length 0, the longest length − 1."""
+        self.shape, self.length = shape, length
+        self.open_by_length = np.zeros((*shape, length), dtype=np.int64)  # L, H, T: numbers of open edges
+        self.possible = np.zeros(length, dtype=np.int64)  # T: causal edges of each length, in one head
 
     @property
     def by_head(self) -> np.ndarray:
