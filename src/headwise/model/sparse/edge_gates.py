@@ -7,8 +7,8 @@ renormalised, and a query whose edges are all closed gets 0 from its head.
 
 Two attention functions are registered with transformers. `edge_gated` is the model as it is used: hard
 thresholds. `edge_gated_noisy` is for training: the logit gets logistic noise, z passes gradients as if it were
-the sigmoid, and each layer leaves behind how many edges it expects to be open. b, and where training leaves its
-count, are found through the module that calls; two models never disturb one another.
+the sigmoid, and each layer stores how many edges it expects to be open. b and this count are attributes of the
+attention module, so two models do not disturb one another.
 
 B rows, H heads, T queries, S keys, D head size, L layers.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -195,7 +194,7 @@ def _set_bias(hooks: HeadHooks, bias: np.ndarray) -> None:
 def _check_all_open(hf: nn.Module, hooks: HeadHooks) -> None:
     plain = probe_logits(hf)
     _set_bias(hooks, np.full(hooks.shape, np.inf))
-    with named_attention(hf, HARD):
+    with attention_named(hf, lambda _: HARD):
         gated = probe_logits(hf)
     moved = float((gated - plain).abs().max())
     if not moved <= 4 * rounding(hf, plain):
@@ -203,11 +202,6 @@ def _check_all_open(hf: nn.Module, hooks: HeadHooks) -> None:
             f"edge gates do not fit {type(hf).__name__}: with every edge open its logits move by {moved:.2g}, so its "
             "attention is more than a softmax of scores (soft-capping or sinks, say)"
         )
-
-
-def named_attention(hf: nn.Module, name: str) -> AbstractContextManager[None]:
-    """While this holds, the model's configurations name this implementation."""
-    return attention_named(hf, lambda _: name)
 
 
 # ---- training ---------------------------------------------------------------------------------------------
