@@ -3,7 +3,7 @@
 Per token, over the units a of the first layer's MLP after its activation: ε = 1.4826 · MAD(|a|) · c; the share of
 units with |a| < ε, kept between .02 and .25, says how many of the smallest |a| are changed. A positive one is drawn
 uniformly from [0, Q_p1(a)], a negative one from [min a, 0]. The paper adds the draw, the authors' code puts it in
-place of the value; so do we, unless told otherwise. The paper tunes c for each model and task.
+place of the value, which is our default. The paper tunes c for each model and task.
 
 Statistics are taken per token and draws belong to a token's position, so that a prompt is changed in the same way
 alone, in a batch, and with a KV cache.

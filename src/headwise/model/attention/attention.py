@@ -38,7 +38,7 @@ Heads = Head | str | Iterable[Head | str] | None
 """One head, several, or None for every head."""
 
 LARGEST_MAPS = 2 * 2**30
-"""Most numbers that whole maps may take up, over all prompts: 8 GB in float32."""
+"""Maximum size of whole maps over all prompts, in numbers: 8 GB in float32."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,10 @@ def attention(
     maps: also keep every head's whole map, T × T numbers each.
     batch_tokens: most tokens in one forward pass (default: what suits the device).
 
-    Gates that act around the call (`model.hook`) act here too. Profiles as in arXiv 2510.01032.
+    A hook around the call (`model.hook`) acts here too. Profiles as in arXiv 2510.01032.
 
-    >>> found = attention(model, "The cat sat on the mat", "L0H3")     # doctest: +SKIP
-    >>> found.rows.shape, found.profile.shape                         # doctest: +SKIP
+    >>> result = attention(model, "The cat sat on the mat", "L0H3")   # doctest: +SKIP
+    >>> result.rows.shape, result.profile.shape                       # doctest: +SKIP
     ((1, 1, 6), (1, 6))
     """
     chosen = _chosen(model, heads)
@@ -185,7 +185,7 @@ def _ids(model: Model, prompt: Prompt, number: int) -> list[int]:
 
 
 def _check_maps(ids: list[list[int]], heads: int) -> None:
-    numbers = heads * sum(len(one) ** 2 for one in ids)
+    numbers = heads * sum(len(of_prompt) ** 2 for of_prompt in ids)
     if numbers > LARGEST_MAPS:
         raise HeadwiseError(
             f"the maps of {heads} heads over these prompts (up to {max(map(len, ids))} tokens) take "

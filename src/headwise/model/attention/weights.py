@@ -1,10 +1,9 @@
 """Attention weights of chosen heads, from what one call of the attention function was given.
 
-Fused kernels never hold the weights. Here the family's own eager function is called again on the queries, keys
-and values of the chosen heads alone, one block of queries after another: rotary embedding is in the queries and
-keys already, soft-capping, sinks and scaling are the function's own, and the mask is brought into the form it
-takes. That this gives what the model computed is not assumed: weights times values must equal the head's
-output, in every block, or the layer is refused.
+Fused kernels never store the weights. The family's eager function is called again on the queries, keys and values of
+the chosen heads, one block of queries after another. Queries and keys include the rotary embedding already;
+soft-capping, sinks and scaling are part of the function; the mask is converted to the form it takes. Weights times
+values must equal the head's output in every block, or the layer is refused.
 
 B rows, H heads, h chosen heads, T queries, t queries of a block, S keys, D head size.
 """
@@ -155,14 +154,14 @@ def _proven(part: _Part, output: Tensor, weights: Tensor | None, v: Tensor) -> T
         )
     largest = float(v.abs().max())
     allowed = max(_TIGHTEST, 4 * torch.finfo(z.dtype).eps) * largest
-    gap = _apart(torch.matmul(weights[:, :, -1:], v), output[:, :, -1:])
+    gap = _gap(torch.matmul(weights[:, :, -1:], v), output[:, :, -1:])
     if gap > allowed:
         # A sink may act as a factor on the output, after the weights were taken: then it belongs to the weights.
         plain = torch.matmul(weights, v)
         factor = (plain * output).sum(-1, keepdim=True) / (plain * plain).sum(-1, keepdim=True)
         weights = weights * factor
-        gap = _apart(torch.matmul(weights, v), output)
-    gap = float(np.maximum(gap, _apart(output, z)))  # unlike max, NaN wins
+        gap = _gap(torch.matmul(weights, v), output)
+    gap = float(np.maximum(gap, _gap(output, z)))  # unlike max, NaN wins
     if not gap <= allowed:
         raise HeadwiseError(
             f"the attention of {type(call.module).__name__} recomputed from its queries and keys does not give its "
@@ -172,5 +171,5 @@ def _proven(part: _Part, output: Tensor, weights: Tensor | None, v: Tensor) -> T
     return weights
 
 
-def _apart(one: Tensor, other: Tensor) -> float:
-    return float((one.to(other.dtype) - other).abs().max())
+def _gap(recomputed: Tensor, expected: Tensor) -> float:
+    return float((recomputed.to(expected.dtype) - expected).abs().max())

@@ -38,7 +38,7 @@ def _encoded(model: Model, prompts: Sequence[Any], chat: bool) -> list[list[int]
         return [ids or model.text.start() for ids in model.text.encode_whole(prompts)]
     if not model.text.has_chat:
         raise HeadwiseError(
-            f"{model.name} has no chat template; use chat=False, or give the tokenizer a chat_template"
+            f"{model.name} has no chat template; use chat=False, or set tokenizer.chat_template"
         )
     chats = [[{"role": "user", "content": p}] if isinstance(p, str) else p for p in prompts]
     # The template writes the beginning token itself where the model wants one, so none is added here.

@@ -52,9 +52,7 @@ def export(
         )
     chosen = head_list(heads)
     if not np.isfinite(gate):
-        raise HeadwiseError(
-            f"the gate is {gate}; expected a finite number: 0 removes a head, above 1 amplifies it"
-        )
+        raise HeadwiseError(f"the gate is {gate}; expected a finite number: 0 removes a head, 2 doubles it")
     if not chosen:
         raise HeadwiseError('no heads are given; a heads file lists at least one, such as ["L12H3"]')
     model.check_heads(chosen)

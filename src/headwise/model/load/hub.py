@@ -1,4 +1,4 @@
-"""Loading by name: from the hub where it answers, else from the copy that it left on this machine."""
+"""Loading by name: from the hub where it answers, else from its cache on this machine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from headwise.hub import hub_is_silent
 from headwise.model.load import checkpoint
 
 
-def reached(load: Callable[..., Any], place: str, **options: Any) -> Any:
-    """`load(place, ...)`, a `from_pretrained` of transformers, that never waits for a silent hub."""
-    only_here = not Path(place).is_dir() and hub_is_silent()
-    return load(place, **({"local_files_only": True} if only_here else {}), **options)
+def from_pretrained(load: Callable[..., Any], source: str, **options: Any) -> Any:
+    """`load(source, ...)`, a `from_pretrained` of transformers, that never waits for a silent hub."""
+    only_local = not Path(source).is_dir() and hub_is_silent()
+    return load(source, **({"local_files_only": True} if only_local else {}), **options)
 
 
 def snapshot(name: str, revision: str | None) -> Path | None:

@@ -50,14 +50,14 @@ def load(
         `tokenizer=`; it must be in evaluation mode, and is left as it was). A folder may be what
         `headwise sparsify` makes; its base model is then found by the name in it.
     device: "cpu", "cuda", "cuda:1", "mps"; by default an accelerator if there is one; "auto" spreads the layers over
-        all of them. device_map: as in transformers, for a spread of your own.
+        all of them. device_map: as in transformers.
     dtype: "float32", "bfloat16", "float16", "float64"; by default float32 on a CPU, else bfloat16.
     bos: whether texts begin with the beginning-of-sequence token; by default as the model was trained.
     batch_tokens: tokens in one forward pass, at most about; by default what suits the device.
-    truncate: cut prompts that are longer than the model was made for from the left, with a notice; by default they
+    truncate: cut prompts that are longer than the model's context from the left, with a notice; by default they
         are refused.
     compile: on an accelerator, fuse what lies between matrix products with torch.compile: some seconds once, then
-        large models take about a sixth less time. Sums may be rounded otherwise in the last bit.
+        large models take about a sixth less time. Sums may differ in the last bit.
 
     >>> model = load("smollm2")      # doctest: +SKIP
     >>> model.shape                  # doctest: +SKIP
@@ -208,7 +208,7 @@ def _from_pretrained(
     chosen = _dtype(dtype, target)
     try:
         _check_weights(source, options)
-        hf, report = hub.reached(
+        hf, report = hub.from_pretrained(
             AutoModelForCausalLM.from_pretrained,
             source.path,
             dtype=chosen,
@@ -222,10 +222,11 @@ def _from_pretrained(
         raise
     except Exception as error:
         raise _explained(error, source) from error
-    unused = checkpoint.complete(source.label, report)
+    label, unused = source.label, checkpoint.complete(source.label, report)
     if unused:
-        tensors = f"{len(unused)} tensors of the checkpoint are not used"
-        log.warning("%s: %s, %s for one", source.label, tensors, unused[0])
+        log.warning(
+            "%s: %d tensors of the checkpoint are not used, %s for one", label, len(unused), unused[0]
+        )
     return (hf.to(target) if device_map is None else hf).eval()
 
 
@@ -243,7 +244,7 @@ def _check_weights(source: _Source, options: dict[str, Any]) -> None:
         weights = checkpoint.check(folder, source.label)
 
     def build() -> Any:
-        config = hub.reached(AutoConfig.from_pretrained, source.path, **options, **source.options)
+        config = hub.from_pretrained(AutoConfig.from_pretrained, source.path, **options, **source.options)
         return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
 
     if not options["trust_remote_code"]:  # trusted code may build what it likes
@@ -273,7 +274,7 @@ def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return hub.reached(AutoTokenizer.from_pretrained, source.path, **options, **source.options)
+        return hub.from_pretrained(AutoTokenizer.from_pretrained, source.path, **options, **source.options)
     except Exception as error:
         raise HeadwiseError(
             f"the tokenizer of {source.label} could not be loaded: {first_line(error)}"

@@ -58,8 +58,8 @@ def _by_length(opened: Tensor) -> np.ndarray:
     """Numbers of open edges by their length `[H, T]`."""
     per_pair = opened.sum(0)  # H, T, T
     tokens = per_pair.shape[-1]
-    place = torch.arange(tokens, device=opened.device)
-    lengths = (place[:, None] - place[None, :]).clamp_min(0).flatten()
+    position = torch.arange(tokens, device=opened.device)
+    lengths = (position[:, None] - position[None, :]).clamp_min(0).flatten()
     counts = torch.zeros(len(per_pair), tokens, dtype=torch.int64, device=opened.device)
     counts.index_add_(1, lengths, per_pair.flatten(1))
     return counts.cpu().numpy()

@@ -98,19 +98,19 @@ _Continued = tuple[list[int], int]
 
 
 def _after(
-    text: Text, prompt: list[int], whole: list[int], example: Example, continuation: str
+    text: Text, prompt: list[int], joined: list[int], example: Example, continuation: str
 ) -> _Continued:
     """Prompt and continuation are tokenised together, as the model would read them."""
-    shared = common_prefix(prompt, whole)
-    if shared >= len(whole):
+    shared = common_prefix(prompt, joined)
+    if shared >= len(joined):
         raise HeadwiseError(
             f"the continuation {continuation!r} of the prompt {_short(example.prompt)!r} tokenises to nothing; "
             "a target or foil needs at least one token of its own"
         )
     if shared == 0:
         start = text.start()
-        return start + whole, len(start)
-    return whole, shared
+        return start + joined, len(start)
+    return joined, shared
 
 
 def _cut(text: Text, example: Example, ids: list[int], start: int, excess: int) -> _Continued:
@@ -188,16 +188,16 @@ def pad_right(lists: Sequence[Sequence[int]]) -> Tensor:
     Scoring needs no mask for it: later tokens cannot reach earlier ones. The padding token is avoided because
     some families number positions by it.
     """
-    longest = max(len(one) for one in lists)
-    return torch.tensor([[*one, *[one[-1]] * (longest - len(one))] for one in lists])
+    longest = max(len(items) for items in lists)
+    return torch.tensor([[*items, *[items[-1]] * (longest - len(items))] for items in lists])
 
 
 def batch_of(rows: Sequence[Row]) -> dict[str, Tensor]:
     """A batch of rows as tensors, without the logits: ids, positions, and the fields of `Scored`."""
 
     def answers(lists: list[list[tuple[int, int]]]) -> Tensor:
-        width = max((len(one) for one in lists), default=0)
-        filled = [[*one, *[(-1, 0)] * (width - len(one))] for one in lists]
+        width = max((len(items) for items in lists), default=0)
+        filled = [[*items, *[(-1, 0)] * (width - len(items))] for items in lists]
         return torch.tensor(filled, dtype=torch.long).reshape(len(lists), width, 2)
 
     widest = max(len(row.positions) for row in rows)

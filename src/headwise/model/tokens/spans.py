@@ -41,30 +41,30 @@ class Located:
     """Tokens that hold characters of both."""
 
     @property
-    def own(self) -> dict[Key, int]:
-        """Where the problem's own tokens stand, by what they hold."""
+    def problem_tokens(self) -> dict[Key, int]:
+        """The positions of the problem's tokens, by what they hold."""
         return {key: at for at, key in enumerate(self.keys) if not self.inserted[at]}
 
 
 def locate(text: Text, pieces: Sequence[Piece], *, begin: bool) -> Located:
     """The tokens of the pieces read as one text; `begin`: with what the tokenizer puts before a text."""
-    whole = "".join(piece.text for piece in pieces)
-    own = np.concatenate([np.full(len(p.text), not p.inserted) for p in pieces] or [np.zeros(0, bool)])
-    spaces = np.array([character.isspace() for character in whole], dtype=bool)
-    place = np.cumsum(own) - own  # how many characters of the problem stand before each one
-    ids, offsets = encoded(text.tokenizer, whole)
+    joined = "".join(piece.text for piece in pieces)
+    of_problem = np.concatenate([np.full(len(p.text), not p.inserted) for p in pieces] or [np.zeros(0, bool)])
+    spaces = np.array([character.isspace() for character in joined], dtype=bool)
+    before = np.cumsum(of_problem) - of_problem  # how many characters of the problem come before each one
+    ids, offsets = encoded(text.tokenizer, joined)
     start = list(text.prefix) if begin else []
     if not ids and not start:
         start = text.start()
     inserted, spans, straddling = [False] * len(start), [(-1, -1)] * len(start), 0
     for first, last in offsets:
-        mine, solid = own[first:last], ~spaces[first:last]
-        straddling += bool(mine.any() and (~mine).any())
-        filler = bool(mine.size) and (not mine.any() or (not (mine & solid).any() and (~mine & solid).any()))
-        if not mine.size:  # a token without characters belongs to what stands around it
-            filler = 0 < first < len(own) and not own[first - 1] and not own[first]
+        problem, solid = of_problem[first:last], ~spaces[first:last]
+        straddling += bool(problem.any() and (~problem).any())
+        filler = not problem.any() or bool((~problem & solid).any() and not (problem & solid).any())
+        if not problem.size:  # a token without characters belongs to what stands around it
+            filler = 0 < first < len(of_problem) and not of_problem[first - 1] and not of_problem[first]
         inserted.append(filler)
-        spans.append((-1, -1) if filler else _held(place[first:last], mine, solid, first, own))
+        spans.append((-1, -1) if filler else _held(before[first:last], problem, solid, first, of_problem))
     seen: Counter[tuple[int, int]] = Counter()
     keys = []
     for span in spans:
@@ -74,18 +74,18 @@ def locate(text: Text, pieces: Sequence[Piece], *, begin: bool) -> Located:
 
 
 def _held(
-    place: np.ndarray, mine: np.ndarray, solid: np.ndarray, first: int, own: np.ndarray
+    before: np.ndarray, problem: np.ndarray, solid: np.ndarray, first: int, of_problem: np.ndarray
 ) -> tuple[int, int]:
     """The problem's characters in a token: the solid ones if any, so that " Q" and "Q" hold the same.
 
     A token around a filler ("1e1" for "11") holds what no token without it does.
     """
-    among = np.flatnonzero(mine & solid)
-    if among.size and (~mine & solid)[among[0] : among[-1]].any():
-        return -2, int(place[among[0]])
-    held = place[among] if among.size else place[mine]
+    indices = np.flatnonzero(problem & solid)
+    if indices.size and (~problem & solid)[indices[0] : indices[-1]].any():
+        return -2, int(before[indices[0]])
+    held = before[indices] if indices.size else before[problem]
     if not held.size:
-        at = int(own[:first].sum())
+        at = int(of_problem[:first].sum())
         return at, at
     return int(held[0]), int(held[-1]) + 1
 
@@ -95,7 +95,7 @@ def aligned(prompts: Sequence[Located]) -> np.ndarray:
 
     The prompts ask the same problem. A token that a tokenizer merged differently in one of them is left out.
     """
-    positions = [prompt.own for prompt in prompts]
+    positions = [prompt.problem_tokens for prompt in prompts]
     shared = [key for key in positions[0] if all(key in other for other in positions[1:])]
     return np.array([[of[key] for key in shared] for of in positions], dtype=int)
 
@@ -106,8 +106,8 @@ def aligned(prompts: Sequence[Located]) -> np.ndarray:
 def encoded(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     """Token numbers of a text without special tokens, and which characters `[from, to)` each one holds."""
     if getattr(tokenizer, "is_fast", False):
-        made = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        return list(made["input_ids"]), [(int(a), int(b)) for a, b in made["offset_mapping"]]
+        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return list(encoding["input_ids"]), [(int(a), int(b)) for a, b in encoding["offset_mapping"]]
     ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     return ids, _grown(tokenizer, text, ids)
 
