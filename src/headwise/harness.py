@@ -56,7 +56,7 @@ def lm_eval(
     if unknown:
         raise HeadwiseError(f"the harness has no task {unknown[0]!r}; `lm_eval ls tasks` lists those it has")
 
-    with torch.no_grad(), model.visiting(same_gates(factors)):
+    with torch.no_grad(), model.hook(same_gates(factors)):
         driven = HFLM(pretrained=model.hf, tokenizer=model.text.tokenizer, batch_size=batch_size)
         found = simple_evaluate(model=driven, tasks=names, task_manager=manager, **options)
     assert found is not None, "only one process runs, so it is the one that reports"

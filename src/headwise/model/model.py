@@ -19,7 +19,7 @@ from headwise.heads import Head
 from headwise.model.forward.frozen import frozen
 from headwise.model.forward.run import Output, Pass, run
 from headwise.model.origin import Origin, replica
-from headwise.model.sites.attention_function import Visitor
+from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.devices import entry_device, stored
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.probe import weight_dtype
@@ -53,15 +53,15 @@ class Model:
         self.batch_tokens = batch_tokens
         self.compile = compile
         self.edge_gates: adapter.EdgeGates | None = None
-        """Where the model was loaded from what `headwise sparsify` makes: its gates and how they were trained."""
+        """The edge gates of a sparse model (`headwise sparsify`) and how they were trained."""
         self.origin: Origin | None = None
         """How another process loads the same model; a live model has none."""
         self._text = text
         if text is not None:
-            text.vocabulary, text.longest = _embedded(hf), _positions(hf)
+            text.vocabulary, text.longest = self.embedded_tokens, _positions(hf)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As pickle writes it: without its weights, which every process loads for itself."""
+        """Pickle the origin without the weights: every process loads those for itself."""
         if self.origin is None:
             raise HeadwiseError(
                 f"{self.name} is a live model (or was given a tokenizer of its own), and weights are not sent to other "
@@ -89,7 +89,7 @@ class Model:
         return self._text is not None
 
     def tokens(self, text: str) -> list[int]:
-        """Token numbers of a text as the model reads it."""
+        """Token ids of a text as the model reads it."""
         return self.text.encode(text)
 
     @property
@@ -99,7 +99,7 @@ class Model:
 
     @property
     def exists(self) -> np.ndarray:
-        """`[L, H]`: False for layers without attention, and beyond a layer's own number of heads."""
+        """`[L, H]`: False for layers without attention, and beyond the number of heads of a layer."""
         return self.hooks.exists
 
     def heads(self) -> list[Head]:
@@ -107,14 +107,23 @@ class Model:
         return [Head(int(layer), int(head)) for layer, head in np.argwhere(self.exists)]
 
     def check_heads(self, heads: Iterable[Head]) -> None:
-        """Refuse what is not a head of this model."""
-        own = set(self.heads())
+        """Raise a `HeadwiseError` for what is not a head of this model."""
+        existing = set(self.heads())
         for head in heads:
-            if head not in own:
+            if head not in existing:
                 layers, most = self.shape
                 raise HeadwiseError(
-                    f"{self.name} has no head {Head(*head)}; it has {len(own)} heads in {layers} layers of "
+                    f"{self.name} has no head {Head(*head)}; it has {len(existing)} heads in {layers} layers of "
                     f"up to {most}, both counted from 0"
+                )
+
+    def check_token_ids(self, ids: Iterable[int], prompt: int) -> None:
+        """Raise a `HeadwiseError` for an id that the model has no embedding for; `prompt`: its number, from 0."""
+        known = self.embedded_tokens or self.vocabulary
+        for token in ids:
+            if not 0 <= token < known:
+                raise HeadwiseError(
+                    f"prompt {prompt + 1} has the token id {token}; those of {self.name} are 0 to {known - 1}"
                 )
 
     @property
@@ -127,16 +136,32 @@ class Model:
 
     @property
     def gate_dtype(self) -> torch.dtype:
-        """Gates are kept at least in float32, whatever the weights are in."""
+        """At least float32, whatever the weights are in."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
     @property
     def vocabulary(self) -> int:
-        unembedding = self.hf.get_output_embeddings()  # type: ignore[operator]
-        weight = getattr(unembedding, "weight", None)
-        if isinstance(weight, Tensor):
-            return int(weight.shape[0])
-        return int(self.hf.config.get_text_config().vocab_size)  # type: ignore[operator, union-attr]
+        """Number of tokens that have a logit."""
+        rows = _rows(self.hf.get_output_embeddings())  # type: ignore[operator]
+        return rows or int(self.hf.config.get_text_config().vocab_size)  # type: ignore[operator, union-attr]
+
+    @property
+    def embedded_tokens(self) -> int | None:
+        """Number of tokens that have an input embedding; None where the model has no plain embedding table."""
+        return _rows(self.hf.get_input_embeddings())  # type: ignore[operator]
+
+    def hook(self, hook: HeadHook) -> AbstractContextManager[None]:
+        """While this holds, `hook(layer, z)` returns the new z `[B, T, H, D]` of each layer in every forward pass.
+
+        >>> with model.hook(lambda layer, z: z * 0 if layer == 3 else z):     # doctest: +SKIP
+        ...     model.hf(input_ids=ids)
+        """
+        return self.hooks.hook(hook)
+
+    def visiting(self, visitor: HeadHook) -> AbstractContextManager[None]:
+        """The former name of `hook`."""
+        warnings.warn("model.visiting is now model.hook", DeprecationWarning, stacklevel=2)
+        return self.hook(visitor)
 
     @property
     def reach(self) -> HeadHooks:
@@ -144,16 +169,12 @@ class Model:
         warnings.warn("model.reach is now model.hooks", DeprecationWarning, stacklevel=2)
         return self.hooks
 
-    def visiting(self, visitor: Visitor) -> AbstractContextManager[None]:
-        """While this holds, forward passes show each layer's head outputs to `visitor`."""
-        return self.hooks.visiting(visitor)
-
     def frozen(self) -> AbstractContextManager[None]:
-        """While this holds, no weight needs a gradient, and products are computed accordingly."""
+        """While this holds, no weight needs a gradient."""
         return frozen(self.hf)
 
     def running(self) -> AbstractContextManager[None]:
-        """While this holds, forward passes without gradients are as fast as this device computes them."""
+        """While this holds, forward passes without gradients use the fastest kernels of this device."""
         if self.device.type == "cpu":
             return self.frozen()  # frozen weights are multiplied faster
         compiled = self.capabilities.compiled if self.compile else None
@@ -161,11 +182,10 @@ class Model:
 
     def run(self, asked: Pass) -> Output:
         """Carry out one forward pass with the shortcuts that were proven for this model."""
-        can = self.capabilities
-        return run(self.hf, replace(asked, narrow=can.narrow, as_tuples=can.as_tuples), self.hooks)
+        return self.run_whole(replace(asked, narrow=self.capabilities.narrow))
 
     def run_whole(self, asked: Pass) -> Output:
-        """The same with every part of the last block computed at every position, for what looks into it."""
+        """As `run`, with every part of the last block computed at every position."""
         return run(self.hf, replace(asked, as_tuples=self.capabilities.as_tuples), self.hooks)
 
     def logits(self, ids: Tensor, positions: Tensor) -> Tensor:
@@ -179,8 +199,8 @@ class Model:
         def note(layer: int, z: Tensor) -> Tensor:
             if layer in seen:
                 raise HeadwiseError(
-                    f"layer {layer} of {self.name} runs several times per pass (shared weights), so its output has no "
-                    "single reference; use the reference 'zero'"
+                    f"layer {layer} of {self.name} runs several times per pass (shared weights), so its heads have no "
+                    "single output; use the reference 'zero', or a causal method such as 'ablation'"
                 )
             seen[layer] = z.detach() if keep is None else keep(z.detach())
             return z
@@ -210,16 +230,16 @@ class Model:
         return digest.hexdigest()[:16]
 
 
-def _embedded(hf: nn.Module) -> int | None:
-    """How many token numbers have an embedding."""
-    table = getattr(hf.get_input_embeddings(), "weight", None)  # type: ignore[operator]
-    return int(table.shape[0]) if isinstance(table, Tensor) else None
+def _rows(embedding: Any) -> int | None:
+    """The number of rows of a plain embedding table."""
+    weight = getattr(embedding, "weight", None)
+    return len(weight) if isinstance(weight, Tensor) else None
 
 
 def _positions(hf: nn.Module) -> int | None:
-    """How many tokens the model was made for; None where its configuration says no number, or positions are relative.
+    """The context length in tokens; None where the configuration has no number, or positions are relative.
 
-    Rotary positions could be counted on beyond it, but the model has never met them.
+    Rotary positions can be computed beyond it, but the model was not trained on them.
     """
     config = hf.config.get_text_config()  # type: ignore[operator, union-attr]
     most = getattr(config, "max_position_embeddings", None)
@@ -231,7 +251,7 @@ def _positions(hf: nn.Module) -> int | None:
 
 
 def _stretched(most: int, rope: dict[str, Any]) -> int:
-    """To how many positions a scaling of the rotary ones reaches; some configurations count it in already."""
+    """The context length after rotary scaling; in some configurations `most` includes the scaling already."""
     factor, before = rope.get("factor"), rope.get("original_max_position_embeddings")
     if not isinstance(factor, int | float):
         return most

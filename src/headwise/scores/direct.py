@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.model.outputs.frozen_norm import rounding
-from headwise.model.outputs.readout import Readout
+from headwise.model.outputs.readout import Readout, rounding
 from headwise.model.tokens.encode import Row
 from headwise.scores.registry import Setup, register
 

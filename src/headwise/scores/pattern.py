@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.model.attention.blocks import attention_blocks
-from headwise.model.attention.reported import watchable
+from headwise.model.attention.blocks import attention_blocks, watchable
 from headwise.model.forward.schedule import batches
 from headwise.model.tokens.encode import Row, encode_rows, pad_right
 from headwise.scores.registry import Setup, register

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.model.model import Model
+from headwise.model.sites.patch import attention_named
 from headwise.model.sparse import edge_gates as sparse
 from headwise.model.sparse.adapter import (
     CONFIG,
@@ -103,7 +104,7 @@ class Student:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=on_chip, cache_enabled=False)
 
     def named(self, attention: str) -> AbstractContextManager[None]:
-        return sparse.named_attention(self.hf, attention)
+        return attention_named(self.hf, lambda _: attention)
 
     def dense_logits(self, ids: Tensor) -> Tensor:
         """Of the untouched model."""

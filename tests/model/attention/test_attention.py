@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.attention import reported
+from headwise.model.attention import blocks
 from headwise.model.attention.weights import weight_blocks
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.verify.families import shipped
@@ -133,8 +133,8 @@ def test_hooked_families_show_their_eager_maps_or_refuse_in_a_sentence(family):
 
 def test_reported_weights_that_are_not_those_of_the_heads_are_refused(monkeypatch):
     model = hw.load(tiny_model("gptj"), name="gptj")
-    honest = reported._run
-    monkeypatch.setattr(reported, "_run", lambda *args: {k: w.flip(1) for k, w in honest(*args).items()})
+    honest = blocks._eager_maps
+    monkeypatch.setattr(blocks, "_eager_maps", lambda *args: {k: w.flip(1) for k, w in honest(*args).items()})
     with pytest.raises(HeadwiseError, match="do not give the outputs of its heads"):
         hw.attention(model, token_lists(6))
 
@@ -142,7 +142,7 @@ def test_reported_weights_that_are_not_those_of_the_heads_are_refused(monkeypatc
 def test_gates_act_in_hooked_families_too():
     model = hw.load(tiny_model("gptj"), name="gptj")
     (ids,) = token_lists(9)
-    with model.visiting(lambda layer, z: z * 0 if layer == 0 else z):
+    with model.hook(lambda layer, z: z * 0 if layer == 0 else z):
         (gated,) = hw.attention(model, [ids], maps=True)
     with torch.no_grad():
         model.hf.transformer.h[0].attn.out_proj.weight.zero_()
@@ -151,7 +151,7 @@ def test_gates_act_in_hooked_families_too():
 
 def test_a_long_prompt_of_a_hooked_family_is_refused_before_it_fills_the_memory(monkeypatch):
     model = hw.load(tiny_model("gptj"), name="gptj")
-    monkeypatch.setattr("headwise.model.attention.reported.LARGEST", 16 * 100)
+    monkeypatch.setattr("headwise.model.attention.blocks.LARGEST", 16 * 100)
     assert len(hw.attention(model, token_lists(10), "L0H0")) == 1
     with pytest.raises(HeadwiseError, match="all maps of all heads are held at once"):
         hw.attention(model, token_lists(11), "L0H0")
@@ -333,7 +333,7 @@ def test_gates_around_the_call_act_on_later_layers(tiny):
         return z * 0 if layer == 0 else z
 
     plain = hw.attention(tiny, "the cat saw a dog", maps=True)
-    with tiny.visiting(off):
+    with tiny.hook(off):
         gated = hw.attention(tiny, "the cat saw a dog", maps=True)
     first = [i for i, h in enumerate(plain.heads) if h.layer == 0]
     later = [i for i, h in enumerate(plain.heads) if h.layer > 0]
@@ -424,9 +424,9 @@ def test_mistakes_are_answered_in_a_sentence(tiny, options, message):
 def test_prompts_without_tokens_and_bare_numbers_are_refused(tiny):
     with pytest.raises(HeadwiseError, match="prompt 2 has no tokens"):
         hw.attention(tiny, ["the cat", ""], "L0H0")
-    with pytest.raises(HeadwiseError, match="a list of lists of token numbers"):
+    with pytest.raises(HeadwiseError, match="a list of lists of token ids"):
         hw.attention(tiny, [3, 4, 5], "L0H0")
-    with pytest.raises(HeadwiseError, match="prompt 1 holds the token number 999; tiny's run from 0 to 25"):
+    with pytest.raises(HeadwiseError, match="prompt 1 has the token id 999; those of tiny are 0 to 25"):
         hw.attention(tiny, [[3, 999]], "L0H0")
 
 

@@ -85,7 +85,7 @@ def test_prompts_may_be_token_numbers(monkeypatch):
         hw.generate(model, ids, max_new_tokens=4).tokens
         == hw.generate(model, PROMPTS, max_new_tokens=4).tokens
     )
-    with pytest.raises(HeadwiseError, match=r"prompt 2 holds the token number 999; llama's run from 0 to 25"):
+    with pytest.raises(HeadwiseError, match=r"prompt 2 has the token id 999; those of llama are 0 to 25"):
         hw.generate(model, [[3, 4], [3, 999]])
     monkeypatch.setattr(generate_module, "LEAST_SHARED", 10**6)
     assert (

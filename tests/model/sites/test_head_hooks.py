@@ -14,7 +14,7 @@ from headwise.model.verify.tiny import tiny_model
 
 @pytest.mark.parametrize("family", ["deepseek_v32", "glm_moe_dsa", "llama", "gemma2", "gpt2"])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_being_visited_changes_nothing_in_a_prompt_longer_than_any_selection(family, implementation):
+def test_a_hook_that_returns_z_changes_nothing_in_a_prompt_longer_than_any_selection(family, implementation):
     """Sparse-attention families ask by name which implementation runs, and select keys only under some."""
     hf = tiny_model(family)
     if family != "gemma2":
@@ -22,14 +22,14 @@ def test_being_visited_changes_nothing_in_a_prompt_longer_than_any_selection(fam
     ids = torch.arange(3, 43)[None]
     with torch.no_grad():
         plain = hf(input_ids=ids, use_cache=False).logits
-        with HeadHooks(hf).visiting(lambda layer, z: z):
-            visited = hf(input_ids=ids, use_cache=False).logits
-    assert torch.equal(plain, visited)
+        with HeadHooks(hf).hook(lambda layer, z: z):
+            hooked = hf(input_ids=ids, use_cache=False).logits
+    assert torch.equal(plain, hooked)
 
 
 def test_our_name_stands_for_the_one_it_replaces_and_survives_a_copy():
     hf = tiny_model("llama")
-    with HeadHooks(hf).visiting(lambda layer, z: z):
+    with HeadHooks(hf).hook(lambda layer, z: z):
         name = copy.deepcopy(hf.config)._attn_implementation
     assert name == "sdpa"
     assert name in ("eager", "sdpa")
@@ -41,10 +41,10 @@ def test_our_name_stands_for_the_one_it_replaces_and_survives_a_copy():
 def test_a_watcher_sees_the_output_before_the_gates_and_both_work_together():
     hf = tiny_model("llama")
     hooks, ids = HeadHooks(hf), torch.arange(3, 12)[None]
-    plain, watched, visited = {}, {}, {}
+    plain, watched, hooked = {}, {}, {}
 
     def halve(layer, z):
-        visited[layer] = z
+        hooked[layer] = z
         return z / 2
 
     def watch(layer, call):
@@ -53,12 +53,12 @@ def test_a_watcher_sees_the_output_before_the_gates_and_both_work_together():
     with torch.no_grad():
         with hooks.watching(lambda layer, call: plain.setdefault(layer, call)):
             hf(input_ids=ids)
-        with hooks.visiting(halve), hooks.watching(watch):
+        with hooks.hook(halve), hooks.watching(watch):
             hf(input_ids=ids)
-        with hooks.watching(watch), hooks.visiting(halve):
+        with hooks.watching(watch), hooks.hook(halve):
             hf(input_ids=ids)
     assert torch.equal(plain[0].z, watched[0].z)
-    assert all(torch.equal(watched[layer].z, visited[layer]) for layer in range(4))
+    assert all(torch.equal(watched[layer].z, hooked[layer]) for layer in range(4))
     assert not torch.equal(plain[1].z, watched[1].z)
     assert (watched[0].own, watched[0].mask) == ("sdpa", None)
     assert watched[0].query.shape == (1, 4, 9, 8)
@@ -72,7 +72,7 @@ def test_after_an_error_nothing_of_ours_is_left():
     def fail(*_):
         raise ValueError("mine")
 
-    for context in (hooks.watching(fail), hooks.visiting(fail)):
+    for context in (hooks.watching(fail), hooks.hook(fail)):
         with pytest.raises(ValueError, match="mine"), context:
             hf(input_ids=torch.arange(3, 9)[None])
     assert type(hf.config._attn_implementation) is str
@@ -87,3 +87,14 @@ def test_a_family_without_an_attention_function_cannot_be_watched():
         HeadHooks(tiny_model("gptj")).watching(lambda *_: None),
     ):
         pass
+
+
+def test_the_former_names_of_hook_and_hooks_work_and_warn(tiny):
+    seen = []
+    with pytest.warns(DeprecationWarning, match=r"model\.visiting is now model\.hook"):
+        hook = tiny.visiting(lambda layer, z: seen.append(layer) or z)
+    with hook, torch.no_grad():
+        tiny.hf(input_ids=torch.arange(3, 9, device=tiny.device)[None])
+    assert seen == [0, 1, 2, 3]
+    with pytest.warns(DeprecationWarning, match=r"model\.reach is now model\.hooks"):
+        assert tiny.reach is tiny.hooks

@@ -194,7 +194,7 @@ def test_with_every_edge_open_a_family_is_its_own_self_and_with_none_its_heads_a
         assert float((opened - plain).abs().max()) < 1e-4
         sparse.install(hf, np.full((4, 4), -1e9))
     seen = []
-    with torch.no_grad(), HeadHooks(hf).visiting(lambda layer, z: seen.append(float(z.abs().max())) or z):
+    with torch.no_grad(), HeadHooks(hf).hook(lambda layer, z: seen.append(float(z.abs().max())) or z):
         hf(input_ids=ids, use_cache=False)
     assert seen == [0.0] * 4
 

@@ -59,7 +59,8 @@ def test_a_template_without_end_is_stopped_in_one_sentence_and_the_next_chat_is_
     text, template, said, monkeypatch
 ):
     text.chat(MESSAGES)  # the process has started
-    monkeypatch.setattr(chat, "SECONDS", 1.0)
+    if "stopped" in said:
+        monkeypatch.setattr(chat, "SECONDS", 1.0)
     text.tokenizer.chat_template = template
     began = time.monotonic()
     with pytest.raises(HeadwiseError, match=said):
@@ -78,6 +79,21 @@ def test_one_process_serves_many_chats_and_is_started_again_where_it_has_ended(t
     first.kill()
     first.wait()
     assert text.chat(MESSAGES).endswith("<assistant>")
+
+
+def test_an_interrupted_chat_does_not_answer_the_next_one(text, monkeypatch):
+    text.chat(MESSAGES)
+
+    def interrupted(process, line, seconds):
+        process.stdin.write(line)
+        process.stdin.flush()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat, "_asked", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        text.chat(MESSAGES)
+    monkeypatch.undo()
+    assert text.chat([{"role": "user", "content": "the next"}]) == "<s><user>the next<assistant>"
 
 
 def test_a_module_in_the_working_folder_is_not_run(text, tmp_path, monkeypatch):

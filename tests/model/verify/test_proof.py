@@ -126,18 +126,18 @@ def test_after_the_proof_the_model_is_as_it_was():
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
 
 
-def test_two_models_visited_at_once_do_not_disturb_one_another():
+def test_two_models_hooked_at_once_do_not_disturb_one_another():
     one, two = tiny_model("llama"), tiny_model("llama", seed=1)
     (reach_one, *_), (reach_two, *_) = prove(one), prove(two)
     ids = torch.arange(5, 12)[None]
     plain = two(input_ids=ids).logits
     alone = {}
     with torch.no_grad():
-        with reach_one.visiting(lambda layer, z: z * 0):
+        with reach_one.hook(lambda layer, z: z * 0):
             alone["one"] = one(input_ids=ids).logits
-        with reach_one.visiting(lambda layer, z: z * 0), reach_two.visiting(lambda layer, z: z * 0.5):
+        with reach_one.hook(lambda layer, z: z * 0), reach_two.hook(lambda layer, z: z * 0.5):
             both_one, both_two = one(input_ids=ids).logits, two(input_ids=ids).logits
-        with reach_one.visiting(lambda layer, z: z * 0):
+        with reach_one.hook(lambda layer, z: z * 0):
             assert torch.equal(two(input_ids=ids).logits, plain)
     assert torch.equal(both_one, alone["one"])
     assert not torch.equal(both_two, plain)

@@ -3,17 +3,24 @@
 Per token, over the units a of the first layer's MLP after its activation: ε = 1.4826 · MAD(|a|) · c; the share of
 units with |a| < ε, kept between .02 and .25, says how many of the smallest |a| are changed. A positive one is drawn
 uniformly from [0, Q_p1(a)], a negative one from [min a, 0]. The paper adds the draw, the authors' code puts it in
-place of the value; so do we, unless told otherwise. The paper tunes c for each model and task.
+place of the value, which is our default. The paper tunes c for each model and task.
 
 Statistics are taken per token and draws belong to a token's position, so that a prompt is changed in the same way
-alone, in a batch, and when it is read piece by piece.
+alone, in a batch, and with a KV cache.
+
+The activation of an MLP (the gate, where an MLP has one) is a module in nearly every family. `mlp_gates` finds it by
+its class and by when it runs, not by the family's name: an activation inside the block, outside its attention, that
+runs once per pass over every token. Mixtures of experts, which run it on selected tokens, and families that call a
+bare function are refused.
 
 B rows, T tokens, U units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +29,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.model.arm.mlp_gates import first_gate
-from headwise.model.forward.run import edited
+from headwise.model.forward.run import Pass, edited
 from headwise.model.sites.patch import hooked
+from headwise.model.sites.probe import probe_input
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
 MODES = ("replace", "add")
 LEAST, MOST = 0.02, 0.25
 """Bounds of the share of units that are changed."""
+_ACTIVATION = re.compile(r"gelu|silu|swish|relu|mish|tanh|sigmoid|laplace|activation", re.IGNORECASE)
 
 
 @contextmanager
@@ -49,8 +57,12 @@ def arm(
         raise unknown("mode of arm", mode, MODES)
     if not c > 0 or not 0 <= p1 <= 100:
         raise HeadwiseError(f"arm needs c above 0 and p1 between 0 and 100; got c={c}, p1={p1}")
-    gate, draws = first_gate(model), _UniformDraws(seed)
+    gate = first_gate(model)
     positions: list[Tensor] = []
+
+    @functools.cache
+    def uniform(position: int, units: int) -> np.ndarray:
+        return np.random.default_rng([seed, position]).random(units, np.float32)
 
     def note_positions(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         positions[:] = [_positions(args, kwargs)]
@@ -58,7 +70,8 @@ def arm(
     def change(output: Tensor) -> Tensor:
         at = positions[0]
         a = output.reshape(*at.shape, output.shape[-1])  # B, T, U
-        drawn = draws.at(at, output.shape[-1]).to(output.device)
+        draws = [uniform(position, output.shape[-1]) for position in range(int(at.max()) + 1)]
+        drawn = torch.from_numpy(np.stack(draws)[at.cpu().numpy()]).to(output.device)
         return redistributed(a.float(), drawn, c=c, p1=p1, mode=mode).to(output.dtype).reshape(output.shape)
 
     with hooked([model.hf], before=note_positions), edited(gate, change):
@@ -89,26 +102,6 @@ def _quantile(rising: Tensor, share: float) -> Tensor:
     return below + (above - below) * (at - low)
 
 
-class _UniformDraws:
-    """Uniform numbers for every position and unit, made when first needed."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.table: np.ndarray | None = None  # positions, U
-
-    def at(self, positions: Tensor, units: int) -> Tensor:
-        have = 0 if self.table is None else len(self.table)
-        need = int(positions.max()) + 1
-        if need > have:
-            places = range(have, max(need, have + 256))
-            more = np.stack(
-                [np.random.default_rng([self.seed, at]).random(units, np.float32) for at in places]
-            )
-            self.table = more if self.table is None else np.concatenate([self.table, more])
-        assert self.table is not None
-        return torch.from_numpy(self.table[positions.cpu().numpy()])
-
-
 def _positions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """The place of each token in its row `[B, T]`, padding not counted."""
     ids: Tensor = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
@@ -118,3 +111,58 @@ def _positions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     past = kwargs.get("past_key_values")
     before = int(past.get_seq_length()) if past is not None else 0
     return (torch.arange(ids.shape[1], device=ids.device) + before).expand(ids.shape)
+
+
+# ---- where the activations are ------------------------------------------------------------------------------
+
+
+def mlp_gates(model: Model) -> dict[int, nn.Module]:
+    """block -> the activation of its MLP, for every block where it is a module."""
+    attention = {part for site in model.hooks.sites for part in site.module.modules()}
+    candidates = {
+        module: block
+        for block, parts in enumerate(model.hooks.blocks)
+        for module in parts.modules()
+        if _ACTIVATION.search(type(module).__name__) and module not in attention
+        if not list(module.children()) and not list(module.parameters())
+    }
+    ids = probe_input(model.hf)
+    runs: dict[nn.Module, list[tuple[int, ...]]] = {}
+
+    def note(module: nn.Module, _: Any, __: Any, output: Any) -> None:
+        runs.setdefault(module, []).append(tuple(output.shape) if isinstance(output, Tensor) else ())
+
+    with hooked(candidates, after=note), torch.no_grad():
+        model.run_whole(Pass(ids=ids))
+    widest: dict[int, tuple[int, nn.Module]] = {}
+    rows, tokens = ids.shape
+    for module, shapes in runs.items():
+        if len(shapes) != 1 or shapes[0][:-1] not in ((rows, tokens), (rows * tokens,)):
+            continue
+        block, width = candidates[module], shapes[0][-1]
+        if width > widest.get(block, (0, module))[0]:
+            widest[block] = (width, module)
+    return {block: widest[block][1] for block in sorted(widest)}
+
+
+def first_gate(model: Model) -> nn.Module:
+    """The activation of the first block's MLP; a `HeadwiseError` where there is none to change."""
+    gates = mlp_gates(model)
+    if 0 not in gates:
+        raise HeadwiseError(
+            f"the first layer's MLP of {model.name} ({type(model.hf).__name__}) has no activation that runs once over "
+            "every token (it is a mixture of experts, or a bare function); leave the condition arm out"
+        )
+    return gates[0]
+
+
+def seen_gates(
+    gates: Mapping[int, nn.Module], see: Callable[[int, Tensor], None]
+) -> dict[nn.Module, Callable[[Tensor], Tensor]]:
+    """For `Pass.modules`: `see` gets (block, activations `[tokens of all rows, units]`), and nothing is changed."""
+
+    def show(block: int, output: Tensor) -> Tensor:
+        see(block, output.detach().flatten(0, -2))
+        return output
+
+    return {module: functools.partial(show, block) for block, module in gates.items()}

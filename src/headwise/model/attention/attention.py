@@ -13,29 +13,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Head
-from headwise.model.attention.blocks import attention_blocks
-from headwise.model.attention.reported import watchable
+from headwise.heads import Head, head_list
+from headwise.model.attention.blocks import attention_blocks, watchable
 from headwise.model.forward.schedule import batches
 from headwise.model.tokens.encode import pad_right
+from headwise.several import several
 
 if TYPE_CHECKING:
     import pandas as pd
+    from typing_extensions import Unpack
 
     from headwise.model.model import Model
 
 Prompt = str | Sequence[int]
-"""A text, or its token numbers."""
+"""A text, or its token ids."""
+Heads = Head | str | Iterable[Head | str] | None
+"""One head, several, or None for every head."""
 
 LARGEST_MAPS = 2 * 2**30
-"""Most numbers that whole maps may take up, over all prompts: 8 GB in float32."""
+"""Maximum size of whole maps over all prompts, in numbers: 8 GB in float32."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,11 @@ class Attention:
     maps: np.ndarray | None = field(default=None, repr=False)  # h, T, T
 
     def index(self, head: Head | str) -> int:
-        """The place of a head on the first axis of every array."""
-        wanted = Head.parse(head) if isinstance(head, str) else Head(*head)
-        if wanted not in self.heads:
-            raise HeadwiseError(f"{wanted} was not asked for; here are {', '.join(map(str, self.heads))}")
-        return self.heads.index(wanted)
+        """The index of a head on the first axis of every array."""
+        (parsed,) = head_list([head])
+        if parsed not in self.heads:
+            raise HeadwiseError(f"{parsed} was not asked for; here are {', '.join(map(str, self.heads))}")
+        return self.heads.index(parsed)
 
     def table(self) -> pd.DataFrame:
         """The profiles as a table: one row per head and key."""
@@ -90,39 +93,32 @@ class Attention:
         from headwise.charts.attention import attention_chart
         from headwise.charts.static import figure
 
-        place = 0 if head is None else self.index(head)
+        index = 0 if head is None else self.index(head)
         if self.maps is None:
             raise HeadwiseError("whole maps were not kept; ask for them: hw.attention(..., maps=True)")
-        title = f"Attention of {self.heads[place]}, {self.model}"
-        return figure(attention_chart(self.maps[place], self.tokens, **{"title": title, **options}))
+        title = f"Attention of {self.heads[index]}, {self.model}"
+        return figure(attention_chart(self.maps[index], self.tokens, **{"title": title, **options}))
+
+
+class _Options(TypedDict, total=False):
+    queries: Sequence[int]
+    keys: Sequence[int]
+    maps: bool
+    batch_tokens: int | None
 
 
 @overload
 def attention(  # type: ignore[overload-overlap]  # a text is also a sequence of texts
-    model: Model,
-    prompts: str,
-    heads: Head | str | Iterable[Head | str] | None = ...,
-    *,
-    queries: Sequence[int] = ...,
-    keys: Sequence[int] = ...,
-    maps: bool = ...,
-    batch_tokens: int | None = ...,
+    model: Model, prompts: str, heads: Heads = ..., **options: Unpack[_Options]
 ) -> Attention: ...
 @overload
 def attention(
-    model: Model,
-    prompts: Sequence[Prompt],
-    heads: Head | str | Iterable[Head | str] | None = ...,
-    *,
-    queries: Sequence[int] = ...,
-    keys: Sequence[int] = ...,
-    maps: bool = ...,
-    batch_tokens: int | None = ...,
+    model: Model, prompts: Sequence[Prompt], heads: Heads = ..., **options: Unpack[_Options]
 ) -> list[Attention]: ...
 def attention(
     model: Model,
     prompts: str | Sequence[Prompt],
-    heads: Head | str | Iterable[Head | str] | None = None,
+    heads: Heads = None,
     *,
     queries: Sequence[int] = (-1,),
     keys: Sequence[int] = (0,),
@@ -131,46 +127,43 @@ def attention(
 ) -> Attention | list[Attention]:
     """Attention of the chosen heads on one prompt, or on each of several.
 
-    prompts: a text, or a list of texts (or of lists of token numbers) of any lengths; a list gives a list.
+    prompts: a text, or a list of texts (or of lists of token ids) of any lengths; a list gives a list.
     heads: "L12H3", a Head, or several of them; by default every head.
     queries, keys: positions whose rows and columns are kept, counted from the end where negative; by default
         the last token's row and the first token's column.
     maps: also keep every head's whole map, T × T numbers each.
     batch_tokens: most tokens in one forward pass (default: what suits the device).
 
-    Gates that act around the call (`model.visiting`) act here too. Profiles as in arXiv 2510.01032.
+    A hook around the call (`model.hook`) acts here too. Profiles as in arXiv 2510.01032.
 
-    >>> found = attention(model, "The cat sat on the mat", "L0H3")     # doctest: +SKIP
-    >>> found.rows.shape, found.profile.shape                         # doctest: +SKIP
+    >>> result = attention(model, "The cat sat on the mat", "L0H3")   # doctest: +SKIP
+    >>> result.rows.shape, result.profile.shape                       # doctest: +SKIP
     ((1, 1, 6), (1, 6))
     """
     chosen = _chosen(model, heads)
-    several = [prompts] if isinstance(prompts, str) else list(prompts)
-    ids = [_ids(model, prompt, number) for number, prompt in enumerate(several)]
+    ids = [_ids(model, prompt, number) for number, prompt in enumerate(several(prompts))]
     if maps:
         _check_maps(ids, len(chosen))
-    results: list[Attention | None] = [None] * len(ids)
+    results = [_empty(model, of_prompt, chosen, queries, keys, maps) for of_prompt in ids]
     watched = watchable(model.hooks)
     at_once = (batch_tokens or model.batch_tokens) if watched else 1  # reported maps are large: one by one
-    for numbers in batches([len(one) for one in ids], at_once):
-        wanted = [_Wanted(len(ids[n]), chosen, queries, keys, maps) for n in numbers]
-        padded = pad_right([ids[n] for n in numbers])
-        attention_blocks(model, watched, padded, chosen, partial(_reduce, wanted))
-        for number, one in zip(numbers, wanted, strict=True):
-            results[number] = one.result(model, ids[number])
-    done = [result for result in results if result is not None]
-    return done[0] if isinstance(prompts, str) else done
+    for numbers in batches([len(of_prompt) for of_prompt in ids], at_once):
+        take = partial(_take, [results[n] for n in numbers])
+        attention_blocks(model, watched, pad_right([ids[n] for n in numbers]), chosen, take)
+    for result in results:
+        later = np.arange(len(result.ids) - 1, -1, -1)  # how many queries come after each key
+        result.profile[:] /= np.maximum(later, 1)
+        result.profile[:, [0, -1]] = np.nan
+    return results[0] if isinstance(prompts, str) else results
 
 
 # ---- what was asked for -----------------------------------------------------------------------------------
 
 
-def _chosen(model: Model, heads: Head | str | Iterable[Head | str] | None) -> list[Head]:
+def _chosen(model: Model, heads: Heads) -> list[Head]:
     if heads is None:
         return model.heads()
-    if isinstance(heads, str | Head):
-        heads = [heads]
-    chosen = [Head.parse(h) if isinstance(h, str) else Head(*h) for h in heads]
+    chosen = head_list(heads)
     model.check_heads(chosen)
     if not chosen:
         raise HeadwiseError(
@@ -181,26 +174,18 @@ def _chosen(model: Model, heads: Head | str | Iterable[Head | str] | None) -> li
 
 def _ids(model: Model, prompt: Prompt, number: int) -> list[int]:
     if isinstance(prompt, int):
-        raise HeadwiseError(
-            "the prompts are a list of numbers; give a text, or a list of lists of token numbers"
-        )
+        raise HeadwiseError("the prompts are a list of numbers; give a text, or a list of lists of token ids")
     ids = model.tokens(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
     if model.has_text and not isinstance(prompt, str):
         ids = model.text.fitted([ids])[0]
     if not ids:
         raise HeadwiseError(f"prompt {number + 1} has no tokens; attention needs at least one")
-    embedding = getattr(model.hf.get_input_embeddings(), "weight", None)  # type: ignore[operator]
-    known = len(embedding) if isinstance(embedding, Tensor) else model.vocabulary
-    strange = [token for token in ids if not 0 <= token < known]
-    if strange:
-        raise HeadwiseError(
-            f"prompt {number + 1} holds the token number {strange[0]}; {model.name}'s run from 0 to {known - 1}"
-        )
+    model.check_token_ids(ids, number)
     return ids
 
 
 def _check_maps(ids: list[list[int]], heads: int) -> None:
-    numbers = heads * sum(len(one) ** 2 for one in ids)
+    numbers = heads * sum(len(of_prompt) ** 2 for of_prompt in ids)
     if numbers > LARGEST_MAPS:
         raise HeadwiseError(
             f"the maps of {heads} heads over these prompts (up to {max(map(len, ids))} tokens) take "
@@ -212,52 +197,25 @@ def _check_maps(ids: list[list[int]], heads: int) -> None:
 # ---- what is kept of a block --------------------------------------------------------------------------------
 
 
-class _Wanted:
-    """What one prompt's heads are asked for, filled block by block. The arrays of `Attention`, and sums."""
-
-    def __init__(
-        self, length: int, heads: list[Head], queries: Sequence[int], keys: Sequence[int], maps: bool
-    ) -> None:
-        self.length, self.heads = length, heads
-        self.queries = [_position(p, length, "query") for p in queries]
-        self.keys = [_position(p, length, "key") for p in keys]
-        self.sums = np.zeros((len(heads), length))
-        self.rows = np.zeros((len(heads), len(self.queries), length), dtype=np.float32)
-        self.columns = np.zeros((len(heads), length, len(self.keys)), dtype=np.float32)
-        self.maps = np.zeros((len(heads), length, length), dtype=np.float32) if maps else None
-
-    def take(self, places: list[int], start: int, weights: Tensor) -> None:
-        """Rows, columns and maps from a block `[h, t, s]` of some heads' weights."""
-        count = min(weights.shape[1], self.length - start)
-        reached = min(weights.shape[2], self.length)
-        for slot, query in enumerate(self.queries):
-            if start <= query < start + count:
-                self.rows[places, slot, :reached] = _numpy(weights[:, query - start, :reached])
-        stop = start + max(count, 0)
-        for slot, key in enumerate(self.keys):
-            if key < reached:
-                self.columns[places, start:stop, slot] = _numpy(weights[:, : stop - start, key])
-        if self.maps is not None and count > 0:
-            for place, of_head in zip(places, weights, strict=True):
-                self.maps[place, start:stop, :reached] = _numpy(of_head[:count, :reached])
-
-    def result(self, model: Model, ids: list[int]) -> Attention:
-        later = np.arange(self.length - 1, -1, -1)  # how many queries come after each key
-        profile = self.sums / np.maximum(later, 1)
-        profile[:, [0, -1]] = np.nan
-        text = model._text
-        return Attention(
-            model.name,
-            self.heads,
-            [text.decode([token]) if text is not None else str(token) for token in ids],
-            ids,
-            profile,
-            self.queries,
-            self.rows,
-            self.keys,
-            self.columns,
-            self.maps,
-        )
+def _empty(
+    model: Model, ids: list[int], heads: list[Head], queries: Sequence[int], keys: Sequence[int], maps: bool
+) -> Attention:
+    """The result for one prompt before any block: all zeros. `profile` is a sum over queries until all are there."""
+    text, length, count = model._text, len(ids), len(heads)
+    rows = [_position(p, length, "query") for p in queries]
+    columns = [_position(p, length, "key") for p in keys]
+    return Attention(
+        model=model.name,
+        heads=heads,
+        tokens=[text.decode([token]) if text is not None else str(token) for token in ids],
+        ids=ids,
+        profile=np.zeros((count, length)),
+        queries=rows,
+        rows=np.zeros((count, len(rows), length), dtype=np.float32),
+        keys=columns,
+        columns=np.zeros((count, length, len(columns)), dtype=np.float32),
+        maps=np.zeros((count, length, length), dtype=np.float32) if maps else None,
+    )
 
 
 def _position(position: int, length: int, kind: str) -> int:
@@ -269,17 +227,28 @@ def _position(position: int, length: int, kind: str) -> int:
     return position % length
 
 
-def _reduce(wanted: list[_Wanted], places: list[int], start: int, weights: Tensor) -> None:
-    """Hand a block `[B, h, t, s]` to each row's collection, then add it to the sums behind the profiles."""
-    for one, of_row in zip(wanted, weights, strict=True):
-        one.take(places, start, of_row)
-    query = torch.arange(start, start + weights.shape[2], device=weights.device)
-    lengths = torch.tensor([one.length for one in wanted], device=weights.device)
-    weights *= (query[None, :] < lengths[:, None])[:, None, :, None]  # queries of the padding
+def _take(results: list[Attention], heads: list[int], start: int, weights: Tensor) -> None:
+    """Copy rows, columns and maps out of a block `[B, h, t, s]`, then add it to the sums behind the profiles."""
+    for result, of_prompt in zip(results, weights, strict=True):
+        length = len(result.ids)
+        block = of_prompt[:, : max(0, length - start), :length]  # without padding
+        stop, seen = start + block.shape[1], block.shape[2]
+        for slot, query in enumerate(result.queries):
+            if start <= query < stop:
+                result.rows[heads, slot, :seen] = _numpy(block[:, query - start])
+        for slot, key in enumerate(result.keys):
+            if key < seen:
+                result.columns[heads, start:stop, slot] = _numpy(block[:, :, key])
+        if result.maps is not None:
+            for head, of_head in zip(heads, block, strict=True):
+                result.maps[head, start:stop, :seen] = _numpy(of_head)
+    position = torch.arange(start, start + weights.shape[2], device=weights.device)
+    lengths = torch.tensor([len(result.ids) for result in results], device=weights.device)
+    weights *= (position[None, :] < lengths[:, None])[:, None, :, None]  # queries of the padding
     weights.diagonal(start, -2, -1).zero_()  # a profile counts later queries alone
-    for one, summed in zip(wanted, weights.sum(-2), strict=True):
-        reached = min(summed.shape[1], one.length)
-        one.sums[places, :reached] += _numpy(summed[:, :reached])
+    for result, summed in zip(results, weights.sum(-2), strict=True):
+        seen = min(summed.shape[1], len(result.ids))
+        result.profile[heads, :seen] += _numpy(summed[:, :seen])
 
 
 def _numpy(tensor: Tensor) -> Any:

@@ -1,10 +1,9 @@
 """Attention weights of chosen heads, from what one call of the attention function was given.
 
-Fused kernels never hold the weights. Here the family's own eager function is called again on the queries, keys
-and values of the chosen heads alone, one block of queries after another: rotary embedding is in the queries and
-keys already, soft-capping, sinks and scaling are the function's own, and the mask is brought into the form it
-takes. That this gives what the model computed is not assumed: weights times values must equal the head's
-output, in every block, or the layer is refused.
+Fused kernels never store the weights. The family's eager function is called again on the queries, keys and values of
+the chosen heads, one block of queries after another. Queries and keys include the rotary embedding already;
+soft-capping, sinks and scaling are part of the function; the mask is converted to the form it takes. Weights times
+values must equal the head's output in every block, or the layer is refused.
 
 B rows, H heads, h chosen heads, T queries, t queries of a block, S keys, D head size.
 """
@@ -12,6 +11,7 @@ B rows, H heads, h chosen heads, T queries, t queries of a block, S keys, D head
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from headwise.model.sites.attention_function import Call, own_attention
 from headwise.model.sparse.edge_gates import HARD
 
 _BLOCK_CPU, _BLOCK_ACCELERATOR = 2**22, 2**26
-"""Weights held at once, in numbers: a small block stays in a processor's cache, a large one fills a chip."""
+"""Weights of a block, in numbers: small enough for a CPU's cache, large enough to fill an accelerator."""
 
 _TIGHTEST = 3e-5
 """Allowed difference between output and weights × values, as a share of the largest value. Kernels that sum in
@@ -52,91 +52,86 @@ def weight_blocks(call: Call, heads: Sequence[int], block: int | None = None) ->
     # Edge gates are no business of the family's eager function; their own function hands out its weights.
     eager = own_attention(call.own if call.own == HARD else "eager", call.module)
     module = _OnlyTheseHeads(call.module, chosen, total)
-    size = block or _block_size(call, len(heads))
+    most = _BLOCK_CPU if call.query.device.type == "cpu" else _BLOCK_ACCELERATOR
+    size = block or max(1, most // (len(q) * len(heads) * keys))
     for start in range(0, queries, size):
         stop = min(start + size, queries)
         # Later keys cannot be reached: every loaded model has been shown to be causal.
         seen = stop if keys == queries else keys
-        part = _Part(chosen, total, start, stop, seen, queries, keys)
-        mask = _additive(call, part, dtype)
+        part = _Part(call, chosen, start, stop, seen)
+        mask = _additive(part, dtype)
         options = {name: part.of(value) for name, value in call.options.items()}
         output, weights = eager(
             module, q[:, :, start:stop], k[:, :, :seen], v[:, :, :seen], mask, **{**options, "dropout": 0.0}
         )
-        yield start, _proven(call, part, output, weights, v)
-
-
-def _block_size(call: Call, heads: int) -> int:
-    most = _BLOCK_CPU if call.query.device.type == "cpu" else _BLOCK_ACCELERATOR
-    return max(1, most // (call.query.shape[0] * heads * call.key.shape[2]))
+        yield start, _proven(part, output, weights, v[:, :, :seen])
 
 
 class _OnlyTheseHeads:
-    """An attention module as its eager function should see it when it is given some heads, each with its keys."""
+    """An attention module as its eager function should see it when it gets some heads, each with its own keys."""
 
     def __init__(self, module: nn.Module, chosen: Tensor, total: int) -> None:
         self._module, self._chosen, self._total = module, chosen, total
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._module, name)
         if name == "num_key_value_groups":
             return 1
-        # One number per head, such as a sink.
-        if isinstance(value, Tensor) and value.dim() == 1 and len(value) == self._total:
-            return value[self._chosen.to(value.device)]
-        return value
+        return _of_heads(getattr(self._module, name), self._chosen, self._total)
 
 
+def _of_heads(value: Any, chosen: Tensor, total: int) -> Any:
+    """The numbers of the chosen heads, where `value` has one number per head, such as a sink; all else as it is."""
+    per_head = isinstance(value, Tensor) and value.dim() == 1 and len(value) == total
+    return value[chosen.to(value.device)] if per_head else value
+
+
+@dataclass(frozen=True)
 class _Part:
-    """Some heads, some queries and the keys up to the last of them."""
+    """Some heads and queries of a call, and the keys up to the last of these queries."""
 
-    def __init__(
-        self, chosen: Tensor, total: int, start: int, stop: int, seen: int, queries: int, keys: int
-    ) -> None:
-        self.chosen, self.total = chosen, total
-        self.start, self.stop, self.seen = start, stop, seen
-        self.queries, self.keys = queries, keys
+    call: Call
+    heads: Tensor
+    start: int
+    stop: int
+    seen: int
 
     def of(self, value: Any) -> Any:
         """This part of anything that has an axis of heads, of queries or of keys; all else as it is."""
-        if not isinstance(value, Tensor):
-            return value
-        if value.dim() == 1 and len(value) == self.total:
-            return value[self.chosen.to(value.device)]
-        if (
-            value.dim() != 4
-            or value.shape[2] not in (1, self.queries)
-            or value.shape[3] not in (1, self.keys)
-        ):
-            return value
-        if value.shape[1] == self.total > 1:
-            value = value[:, self.chosen.to(value.device)]
-        if value.shape[2] > 1:
+        (_, total, queries, _), keys = self.call.query.shape, self.call.key.shape[2]
+        shape = value.shape if isinstance(value, Tensor) else ()
+        if len(shape) != 4 or shape[2] not in (1, queries) or shape[3] not in (1, keys):
+            return _of_heads(value, self.heads, total)
+        if shape[1] == total > 1:
+            value = value[:, self.heads.to(value.device)]
+        if shape[2] > 1:
             value = value[:, :, self.start : self.stop]
         return value[..., : self.seen]
 
-    def places(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The numbers of the queries `[t, 1]` and of the keys `[1, s]`, on one scale."""
-        query = torch.arange(self.start, self.stop, device=device) + self.keys - self.queries
+    def positions(self) -> tuple[Tensor, Tensor]:
+        """The positions of the queries `[t, 1]` and of the keys `[1, s]`."""
+        device, before = self.call.query.device, self.call.key.shape[2] - self.call.query.shape[2]
+        query = torch.arange(self.start, self.stop, device=device) + before
         return query[:, None], torch.arange(self.seen, device=device)[None, :]
 
 
-def _additive(call: Call, part: _Part, dtype: torch.dtype) -> Tensor:
+def _additive(part: _Part, dtype: torch.dtype) -> Tensor:
     """The mask of a part as the eager function takes it: 0 where allowed, very negative elsewhere."""
-    mask, device = call.mask, call.query.device
-    if isinstance(mask, Tensor) and mask.dim() == 4 and mask.dtype != torch.bool:
-        return part.of(mask).to(dtype)
-    if mask is None:
-        query, key = part.places(device)
+    call, mask, device = part.call, part.call.mask, part.call.query.device
+    query, key = part.positions()
+    if isinstance(mask, Tensor) and mask.dim() == 4:
+        allowed = part.of(mask)
+        if mask.dtype != torch.bool:
+            return allowed.to(dtype)
+    elif mask is None:
         allowed = key <= query
         window = call.options.get("sliding_window")
         if isinstance(window, int) and window > 0:
             allowed = allowed & (key > query - window)
         allowed = allowed[None, None]
-    elif isinstance(mask, Tensor) and mask.dim() == 4:
-        allowed = part.of(mask)
-    elif hasattr(mask, "mask_mod"):  # flex attention's BlockMask
-        allowed = _modded(mask.mask_mod, call, part)
+    elif hasattr(mask, "mask_mod"):  # flex attention's BlockMask: a function of the row, head, query and key
+        row = torch.arange(len(call.query), device=device)[:, None, None, None]
+        head = part.heads[None, :, None, None]
+        allowed = torch.as_tensor(mask.mask_mod(row, head, query[None, None], key[None, None]), device=device)
     else:
         kind = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"type {type(mask).__name__}"
         raise HeadwiseError(
@@ -147,35 +142,26 @@ def _additive(call: Call, part: _Part, dtype: torch.dtype) -> Tensor:
     return torch.where(allowed, torch.zeros((), dtype=dtype, device=device), blocked)
 
 
-def _modded(mask_mod: Any, call: Call, part: _Part) -> Tensor:
-    """A flex mask is a function of the numbers of row, head, query and key."""
-    device = call.query.device
-    query, key = (place[None, None] for place in part.places(device))
-    row = torch.arange(call.query.shape[0], device=device)[:, None, None, None]
-    head = part.chosen[None, :, None, None]
-    return torch.as_tensor(mask_mod(row, head, query, key), device=device)
-
-
-def _proven(call: Call, part: _Part, output: Tensor, weights: Tensor | None, v: Tensor) -> Tensor:
-    """The weights for which Σ weights · v = z: shown for what the function returned, and by hand in one query."""
-    z = call.z[:, part.start : part.stop, part.chosen].transpose(1, 2)  # B, h, t, D
+def _proven(part: _Part, output: Tensor, weights: Tensor | None, v: Tensor) -> Tensor:
+    """The weights, checked: the recomputed output equals z in every query, Σ weights · v equals it in the last."""
+    call = part.call
+    z = call.z[:, part.start : part.stop, part.heads].transpose(1, 2)  # B, h, t, D
     output = output.transpose(1, 2)
     if weights is None or weights.shape != (*z.shape[:3], part.seen) or output.shape != z.shape:
         raise HeadwiseError(
             f"the eager attention of {type(call.module).__name__} returns no weights of one number per head, query "
             "and key; its attention cannot be shown"
         )
-    v = v[:, :, : part.seen]
     largest = float(v.abs().max())
     allowed = max(_TIGHTEST, 4 * torch.finfo(z.dtype).eps) * largest
-    gap = _apart(torch.matmul(weights[:, :, -1:], v), output[:, :, -1:])
+    gap = _gap(torch.matmul(weights[:, :, -1:], v), output[:, :, -1:])
     if gap > allowed:
         # A sink may act as a factor on the output, after the weights were taken: then it belongs to the weights.
         plain = torch.matmul(weights, v)
         factor = (plain * output).sum(-1, keepdim=True) / (plain * plain).sum(-1, keepdim=True)
         weights = weights * factor
-        gap = _apart(torch.matmul(weights, v), output)
-    gap = float(np.maximum(gap, _apart(output, z)))  # unlike max, NaN wins
+        gap = _gap(torch.matmul(weights, v), output)
+    gap = float(np.maximum(gap, _gap(output, z)))  # unlike max, NaN wins
     if not gap <= allowed:
         raise HeadwiseError(
             f"the attention of {type(call.module).__name__} recomputed from its queries and keys does not give its "
@@ -185,5 +171,5 @@ def _proven(call: Call, part: _Part, output: Tensor, weights: Tensor | None, v: 
     return weights
 
 
-def _apart(one: Tensor, other: Tensor) -> float:
-    return float((one.to(other.dtype) - other).abs().max())
+def _gap(recomputed: Tensor, expected: Tensor) -> float:
+    return float((recomputed.to(expected.dtype) - expected).abs().max())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.model.forward.run import Output, Pass, run
-from headwise.model.sites.attention_function import Visitor
+from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.devices import entry_device
 from headwise.model.sites.head_hooks import HeadHooks
 
@@ -71,14 +71,14 @@ class Batch:
         places = torch.arange(self.ids.shape[1], device=self.ids.device)
         return places[-self.unread :] >= self.width - 1
 
-    def logits(self, heads: Visitor | None = None) -> Tensor:
+    def logits(self, heads: HeadHook | None = None) -> Tensor:
         """Next-token logits `[B, vocabulary]` after each row, at least in float32; `heads` edits the heads' outputs."""
         if self._shared and not self._read:
             self._run(self.ids[:1, : self._shared], self.mask[:1, : self._shared], heads)
             self._cache.batch_repeat_interleave(len(self))
         return self._run(self.ids, self.mask, heads).logits[:, -1]
 
-    def _run(self, ids: Tensor, mask: Tensor, heads: Visitor | None) -> Output:
+    def _run(self, ids: Tensor, mask: Tensor, heads: HeadHook | None) -> Output:
         """Read what the cache does not hold yet; logits of the last token alone."""
         unread = ids.shape[1] - self._read
         inputs: dict[str, Any] = {"attention_mask": mask, "use_cache": self.cached}

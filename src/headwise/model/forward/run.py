@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headwise.model.forward.blocks import Entry, SharedRows, entered, left_after, recorded, shared
-from headwise.model.sites.attention_function import Attention, Visitor, Watcher
+from headwise.model.sites.attention_function import Attention, HeadHook, Watcher
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import hooked, replaced, steady_attention
 
@@ -41,7 +41,7 @@ class Pass:
     """`[B, P]`: positions after which logits are wanted; None for all."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the model: position_ids, attention_mask, past_key_values, use_cache."""
-    heads: Visitor | None = None
+    heads: HeadHook | None = None
     """From (layer, z `[B, T, H, D]`) to the z that the model goes on with: gates, or a recorder."""
     watch: Watcher | None = None
     """Sees (layer, call) for every call of the attention function, before `heads`."""

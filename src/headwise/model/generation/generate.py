@@ -1,17 +1,16 @@
-"""Text under gates: every variant of the gates writes on from every prompt.
+"""Generation with ablated heads: every variant of the gates continues every prompt.
 
-Rows are (variant, prompt) pairs. Those of about equal length share a left-padded batch with a key/value
-cache; a row that has finished leaves it, and what ungated rows begin with alike is read once. With all gates at 1
-a row writes what transformers' own `generate` writes, and a prompt writes the same alone and in a batch (up to
-ties within rounding).
+A row is a (variant, prompt) pair. Rows of similar length share a left-padded batch with a KV cache; a finished row
+leaves the batch, and a prefix that ungated rows share is read once. With all gates at 1 a row is what transformers'
+`generate` writes, and a prompt gives the same text alone and in a batch (up to ties within rounding).
 
-V variants, E prompts, B rows still writing, L layers, H heads, D head size.
+V variants, E prompts, B rows of a batch, L layers, H heads, D head size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,22 +21,23 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.decode import Batch
 from headwise.model.forward.gate import HeadGates
-from headwise.model.forward.out_of_memory import fits
+from headwise.model.forward.out_of_memory import in_halves
 from headwise.model.generation.prompts import Prompt, continuation, encode_prompts, end_tokens
 from headwise.model.generation.sampling import choose, uniforms
 from headwise.model.measure.references import POSITIONS, REFERENCES, mean_outputs
-from headwise.model.sites.attention_function import Visitor
+from headwise.model.sites.attention_function import HeadHook
 from headwise.model.tokens.encode import Row
+from headwise.model.tokens.text import common_prefix
 from headwise.several import several
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
 
 LOGIT_BUDGET = 2**26
-"""Most logits held at once, in numbers: 256 MB in float32."""
+"""Maximum number of logits in memory at once: 256 MB in float32."""
 
 LEAST_SHARED = 16
-"""Tokens that all rows of a batch must begin with before reading them once is worth a pass of its own."""
+"""A shared prefix shorter than this is not worth a pass of its own."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Generated:
     texts: list[list[str]]
     """`[V][E]`, without the prompt, without the end token, cut before a stop string."""
     tokens: list[list[list[int]]]
-    """`[V][E]` token numbers as written: without the end token, a stop string's tokens still there."""
+    """`[V][E]` generated token ids, without the end token, with the tokens of a stop string."""
     finished: np.ndarray
-    """`[V, E]`: True where the row ended by itself (end token or stop string), False where it was cut off."""
+    """`[V, E]`: True where an end token or stop string ended the text, False where `max_new_tokens` did."""
     prompts: list[list[int]]
-    """`[E]` token numbers of the prompts as the model read them."""
+    """`[E]` token ids of the prompts as the model read them."""
     passes: list[int]
     """Rows of each forward pass, in order; their sum is the work done."""
 
@@ -102,27 +102,27 @@ def generate(
         raise HeadwiseError("a stop string must not be empty")
     # The last token is written, but never read.
     encoded = encode_prompts(model, prompts, chat, room=max_new_tokens - 1)
+    budget = batch_tokens or model.batch_tokens
     means = None
     if reference == "mean":
-        behind = encoded if reference_prompts is None else encode_prompts(model, reference_prompts, chat)
-        rows = [Row(number, ids, len(ids), [], []) for number, ids in enumerate(behind)]
-        means = mean_outputs(model, rows, False, batch_tokens or model.batch_tokens)
-    checked, added = _matched(_checked_gates(model, gates), _checked_shifts(model, shifts))
+        texts = encoded if reference_prompts is None else encode_prompts(model, reference_prompts, chat)
+        rows = [Row(number, ids, len(ids), [], []) for number, ids in enumerate(texts)]
+        means = mean_outputs(model, rows, False, budget)
+    draws = [uniforms(seed, e, max_new_tokens) for e in range(len(encoded))]
+    checked_gates, checked_shifts = _checked_variants(model, gates, shifts)
     writer = _Writer(
         model=model,
         prompts=encoded,
-        gates=checked,
-        shifts=added,
+        gates=checked_gates,
+        shifts=checked_shifts,
         means=means,
         only_answers=positions == "last",
         max_new_tokens=max_new_tokens,
         choose=lambda logits, draws: choose(logits, temperature, top_p, draws),
-        draws=None
-        if temperature == 0
-        else np.stack([uniforms(seed, e, max_new_tokens) for e in range(len(encoded))]),
+        draws=np.stack(draws) if temperature else None,
         stops=stops,
-        batch_tokens=batch_tokens or model.batch_tokens,
-        advance=advance or (lambda count: None),
+        batch_tokens=budget,
+        advance=advance,
     )
     return writer.run()
 
@@ -133,58 +133,49 @@ _Pair = tuple[int, int]
 """(variant, prompt)."""
 
 
+@dataclass
 class _Writer:
-    """Everything a generation needs while it runs."""
+    """One call of `generate`: its settings, and what has been written so far."""
 
-    def __init__(
-        self,
-        model: Model,
-        prompts: list[list[int]],
-        gates: np.ndarray,
-        shifts: np.ndarray | None,
-        means: dict[int, Tensor] | None,
-        only_answers: bool,
-        max_new_tokens: int,
-        choose: Callable[[Tensor, Tensor | None], Tensor],
-        draws: np.ndarray | None,
-        stops: tuple[str, ...],
-        batch_tokens: int,
-        advance: Callable[[int], None],
-    ) -> None:
-        self.model, self.prompts, self.gates, self.means = model, prompts, gates, means
-        self.only_answers, self.max_new_tokens = only_answers, max_new_tokens
-        self.choose, self.draws, self.stops = choose, draws, stops
-        self.batch_tokens, self.advance = batch_tokens, advance
-        self.ends = end_tokens(model)
-        self.able = model.capabilities.decoding
-        self.changed = {int(layer) for layer in np.flatnonzero((gates != 1).any(axis=(0, 2)))}
-        self.shifts: dict[int, Tensor] = {}  # layer -> V, H, D
-        if shifts is not None:
-            for layer in np.flatnonzero(shifts.any(axis=(0, 2, 3))):
-                self.shifts[int(layer)] = torch.from_numpy(shifts[:, layer]).to(model.gate_dtype)
-        self.passes: list[int] = []
+    model: Model
+    prompts: list[list[int]]
+    gates: np.ndarray  # V, L, H
+    shifts: np.ndarray | None  # V, L, H, D
+    means: dict[int, Tensor] | None
+    only_answers: bool
+    max_new_tokens: int
+    choose: Callable[[Tensor, Tensor | None], Tensor]
+    draws: np.ndarray | None  # E, max_new_tokens
+    stops: tuple[str, ...]
+    batch_tokens: int
+    advance: Callable[[int], None] | None
+    passes: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        count = len(self.prompts)
+        self.written: list[list[list[int]]] = [[[] for _ in range(count)] for _ in self.gates]
+        self.ended = np.zeros((len(self.gates), count), dtype=bool)
+        self.end_tokens = end_tokens(self.model)
+        self.decoding = self.model.capabilities.decoding
+        self.gated = {int(layer) for layer in np.flatnonzero((self.gates != 1).any(axis=(0, 2)))}
+        self.layer_shifts: dict[int, Tensor] = {}  # layer -> V, H, D
+        if self.shifts is not None:
+            for layer in np.flatnonzero(self.shifts.any(axis=(0, 2, 3))):
+                shifts = torch.from_numpy(self.shifts[:, layer])
+                self.layer_shifts[int(layer)] = shifts.to(self.model.gate_dtype)
 
     def run(self) -> Generated:
-        variants, count = len(self.gates), len(self.prompts)
-        tokens: list[list[list[int]]] = [[[] for _ in range(count)] for _ in range(variants)]
-        finished = np.zeros((variants, count), dtype=bool)
-        waiting = sorted(
-            ((v, e) for e in range(count) for v in range(variants)),
-            key=lambda pair: len(self.prompts[pair[1]]),
-        )
-        while waiting:
-            pairs = waiting[: self._rows_at_once(waiting)]
-            written = self._write(pairs)
-            if written is None:  # out of memory: the budget is smaller now
-                continue
-            for (v, e), (ids, ended) in zip(pairs, written, strict=True):
-                tokens[v][e], finished[v, e] = ids, ended
-            waiting = waiting[len(pairs) :]
-            self.advance(len(pairs))
-        texts = [[self._text(e, ids) for e, ids in enumerate(row)] for row in tokens]
-        return Generated(texts, tokens, finished, self.prompts, self.passes)
+        pairs = ((v, e) for e in range(len(self.prompts)) for v in range(len(self.gates)))
+        waiting = sorted(pairs, key=lambda pair: len(self.prompts[pair[1]]))
+        with torch.inference_mode():
+            while waiting:
+                size = self._batch_size(waiting)
+                in_halves(waiting[:size], self._write, self._too_large, self._shrink)
+                waiting = waiting[size:]
+        texts = [[self._text(e, ids)[0] for e, ids in enumerate(row)] for row in self.written]
+        return Generated(texts, self.written, self.ended, self.prompts, self.passes)
 
-    def _rows_at_once(self, waiting: Sequence[_Pair]) -> int:
+    def _batch_size(self, waiting: Sequence[_Pair]) -> int:
         """How many of the waiting rows, shortest first, make the next batch."""
         lengths = [len(self.prompts[e]) for _, e in waiting]
         most = max(1, min(len(lengths), LOGIT_BUDGET // self.model.vocabulary))
@@ -192,114 +183,92 @@ class _Writer:
         while size < most:
             if (size + 1) * (lengths[size] + self.max_new_tokens) > self.batch_tokens:
                 break
-            if not self.able.padding and lengths[size] != lengths[0]:
+            if not self.decoding.padding and lengths[size] != lengths[0]:
                 break
-            # Padding is work for nothing: a much longer row begins a new batch, once this one is not small.
+            # Padding costs time: a much longer row begins a new batch, unless this one is still small.
             if lengths[size] > 1.5 * lengths[0] and size * lengths[0] >= self.batch_tokens // 8:
                 break
             size += 1
         return size
 
-    def _write(self, pairs: Sequence[_Pair]) -> list[tuple[list[int], bool]] | None:
-        """Tokens of each row and whether it ended by itself; None when memory ran out."""
-        written: list[tuple[list[int], bool]] = []
-        with torch.inference_mode():
-            if fits(lambda: written.extend(self._write_batch(pairs))):
-                return written
-        if len(pairs) == 1:
-            length = len(self.prompts[pairs[0][1]])
-            raise HeadwiseError(
-                f"prompt {pairs[0][1] + 1} ({length} tokens, up to {self.max_new_tokens} new ones) does not fit "
-                "into memory even alone; use a shorter prompt, a smaller dtype or another device"
-            )
-        width = len(self.prompts[pairs[-1][1]]) + self.max_new_tokens
-        self.batch_tokens = max(1, min(self.batch_tokens, len(pairs) * width) // 2)
-        return None
+    def _shrink(self) -> None:
+        self.batch_tokens = max(1, self.batch_tokens // 2)
 
-    def _write_batch(self, pairs: Sequence[_Pair]) -> list[tuple[list[int], bool]]:
-        prompts = [self.prompts[e] for _, e in pairs]
-        shared = self._shared(prompts)
-        self.passes += [1] if shared else []
-        batch = Batch(
-            self.model.hf,
-            prompts,
-            pad=self.able.pad,
-            cached=self.able.cache,
-            shared=shared,
-            hooks=self.model.hooks,
+    def _too_large(self, pair: _Pair) -> HeadwiseError:
+        return HeadwiseError(
+            f"prompt {pair[1] + 1} ({len(self.prompts[pair[1]])} tokens, up to {self.max_new_tokens} new ones) does "
+            "not fit into memory even alone; use a shorter prompt, a smaller dtype or another device"
         )
+
+    def _write(self, pairs: Sequence[_Pair]) -> None:
+        """Generate one batch."""
+        prompts = [self.prompts[e] for _, e in pairs]
+        shared = self._shared_prefix(prompts)
+        self.passes += [1] if shared else []
+        able, hooks = self.decoding, self.model.hooks
+        batch = Batch(self.model.hf, prompts, pad=able.pad, cached=able.cache, shared=shared, hooks=hooks)
         device = batch.ids.device
-        variants = torch.tensor([v for v, _ in pairs], device=device)
-        gates = torch.from_numpy(self.gates[[v for v, _ in pairs]]).to(device, self.model.gate_dtype)
-        draws = None
-        if self.draws is not None:
-            draws = torch.from_numpy(self.draws[[e for _, e in pairs]]).to(device)
+        variants, examples = torch.tensor(pairs, device=device).T
+        gates = torch.from_numpy(self.gates).to(device, self.model.gate_dtype)
+        draws = None if self.draws is None else torch.from_numpy(self.draws).to(device)
         written: list[list[int]] = [[] for _ in pairs]
         ended = [False] * len(pairs)
-        rows = list(range(len(pairs)))  # which pair each row of the batch belongs to
+        rows = torch.arange(len(pairs), device=device)  # the pair of each row of the batch
         for step in range(self.max_new_tokens):
             acts = batch.answering() if self.only_answers else None
-            logits = batch.logits(self._heads(gates, variants, acts))
+            logits = batch.logits(self._head_hook(gates[variants[rows]], variants[rows], acts))
             self.passes.append(len(batch))
-            chosen = self.choose(logits, None if draws is None else draws[:, step])
-            for row, token in zip(rows, chosen.tolist(), strict=True):
-                if token in self.ends:
+            chosen = self.choose(logits, None if draws is None else draws[examples[rows], step])
+            for row, token in zip(rows.tolist(), chosen.tolist(), strict=True):
+                if token in self.end_tokens:
                     ended[row] = True
                 else:
                     written[row].append(token)
-                    ended[row] = self._stopped(pairs[row][1], written[row])
-            going = [place for place, row in enumerate(rows) if not ended[row]]
-            if not going or step + 1 == self.max_new_tokens:
+                    ended[row] = bool(self.stops) and self._text(pairs[row][1], written[row])[1]
+            unfinished = [at for at, row in enumerate(rows.tolist()) if not ended[row]]
+            if not unfinished or step + 1 == self.max_new_tokens:
                 break
             batch.append(chosen)
-            if len(going) < len(rows):
-                rows = [rows[place] for place in going]
-                index = torch.tensor(going, device=device)
+            if len(unfinished) < len(rows):
+                index = torch.tensor(unfinished, device=device)
                 batch.keep(index)
-                gates, variants = gates[index], variants[index]
-                draws = None if draws is None else draws[index]
-        return list(zip(written, ended, strict=True))
+                rows = rows[index]
+        for (v, e), ids, has_ended in zip(pairs, written, ended, strict=True):
+            self.written[v][e], self.ended[v, e] = ids, has_ended
+        if self.advance:
+            self.advance(len(pairs))
 
-    def _shared(self, prompts: Sequence[Sequence[int]]) -> int:
-        """How many first tokens all rows have in common; 0 where gates or shifts make them differ, or for a few."""
-        if not self.able.prefix or self.changed or self.shifts or len(prompts) < 2:
+    def _shared_prefix(self, prompts: Sequence[Sequence[int]]) -> int:
+        """The number of first tokens that are read once for all rows; 0 where gates or shifts make rows differ."""
+        if not self.decoding.prefix or self.gated or self.layer_shifts or len(prompts) < 2:
             return 0
-        same = 0
-        for column in zip(
-            *(prompt[:-1] for prompt in prompts), strict=False
-        ):  # each row keeps a token to read
-            if len(set(column)) > 1:
-                break
-            same += 1
-        return same if same >= LEAST_SHARED else 0
+        shared = common_prefix(*(prompt[:-1] for prompt in prompts))  # each row keeps a token to read
+        return shared if shared >= LEAST_SHARED else 0
 
-    def _heads(self, gates: Tensor, variants: Tensor, acts: Tensor | None) -> Visitor | None:
-        """The gates `[B, L, H]` and shifts of the rows that are writing, at the positions `acts[T]` where they act."""
-        if not self.changed and not self.shifts:
+    def _head_hook(self, gates: Tensor, variants: Tensor, acts: Tensor | None) -> HeadHook | None:
+        """Applies the gates `[B, L, H]` and shifts of the rows, at the positions `acts[T]`."""
+        if not self.gated and not self.layer_shifts:
             return None
-        layers = self.changed | set(self.shifts)
+        layers = self.gated | set(self.layer_shifts)
         gate = HeadGates(gates, layers, self.means, None if acts is None else acts[None])
 
-        def edit(layer: int, z: Tensor) -> Tensor:
+        def hook(layer: int, z: Tensor) -> Tensor:
             z = gate(layer, z)
-            if layer in self.shifts:
-                every = self.shifts[layer][:, : z.shape[2], : z.shape[3]].to(z.device, z.dtype)  # V, H, D
-                shift = every[variants.to(z.device)][:, None]  # B, 1, H, D
+            if layer in self.layer_shifts:
+                shifts = self.layer_shifts[layer][:, : z.shape[2], : z.shape[3]].to(
+                    z.device, z.dtype
+                )  # V, H, D
+                shift = shifts[variants.to(z.device)][:, None]  # B, 1, H, D
                 z = z + (shift if acts is None else shift * acts.to(z.device)[None, :, None, None])
             return z
 
-        return edit
+        return hook
 
-    def _stopped(self, prompt: int, ids: list[int]) -> bool:
-        if not self.stops:
-            return False
+    def _text(self, prompt: int, ids: list[int]) -> tuple[str, bool]:
+        """The generated text up to the first stop string, and whether it has one."""
         text = continuation(self.model, self.prompts[prompt], ids)
-        return any(stop in text for stop in self.stops)
-
-    def _text(self, prompt: int, ids: list[int]) -> str:
-        text = continuation(self.model, self.prompts[prompt], ids)
-        places = [place for place in (text.find(stop) for stop in self.stops) if place >= 0]
-        return text[: min(places)] if places else text
+        ends = [text.index(stop) for stop in self.stops if stop in text]
+        return text[: min(ends, default=None)], bool(ends)
 
 
 # ---- checks -----------------------------------------------------------------------------------------------
@@ -322,43 +291,32 @@ def _check(max_new_tokens: int, temperature: float, top_p: float, reference: str
         )
 
 
-def _checked_gates(model: Model, gates: np.ndarray | None) -> np.ndarray:
-    given = ones(model.shape) if gates is None else gate_numbers(gates, "gates")
-    several = given[None] if given.ndim == 2 else given
-    if several.ndim != 3 or several.shape[1:] != model.shape or not len(several):
-        layers, heads = model.shape
-        raise HeadwiseError(
-            f"gates of shape {given.shape} do not fit {model.name}: expected [{layers}, {heads}] or "
-            f"[variants, {layers}, {heads}]"
-        )
-    return np.where(model.exists, several, 1.0)
-
-
-def _checked_shifts(model: Model, shifts: np.ndarray | None) -> np.ndarray | None:
-    if shifts is None:
-        return None
-    given = gate_numbers(shifts, "shifts")
-    several = given[None] if given.ndim == 3 else given
-    expected = (*model.shape, max(site.head_dim for site in model.hooks.sites))
-    if several.ndim != 4 or several.shape[1:] != expected:
-        layers, heads, size = expected
-        raise HeadwiseError(
-            f"shifts of shape {given.shape} do not fit {model.name}: expected [{layers}, {heads}, {size}] or "
-            f"[variants, {layers}, {heads}, {size}]"
-        )
-    return several
-
-
-def _matched(gates: np.ndarray, shifts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """As many variants of both; one of either goes with all of the other."""
+def _checked_variants(
+    model: Model, gates: np.ndarray | None, shifts: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Gates `[V, L, H]` and shifts `[V, L, H, D]`; a single one of either goes with all variants of the other."""
+    gates = _variants(model, "gates", ones(model.shape) if gates is None else gates, model.shape)
+    gates = np.where(model.exists, gates, 1.0)
     if shifts is None:
         return gates, None
-    counts = {len(gates), len(shifts)} - {1}
-    if len(counts) > 1:
+    head_size = max(site.head_dim for site in model.hooks.sites)
+    shifts = _variants(model, "shifts", shifts, (*model.shape, head_size))
+    count = max(len(gates), len(shifts))
+    if {len(gates), len(shifts)} - {1, count}:
         raise HeadwiseError(
             f"{len(gates)} variants of gates and {len(shifts)} of shifts do not match; give as many, or one of either"
         )
-    count = counts.pop() if counts else 1
     # Copies, because torch warns of arrays that share their memory.
-    several = (np.array(np.broadcast_to(one, (count, *one.shape[1:]))) for one in (gates, shifts))
-    return next(several), next(several)
+    return np.resize(gates, (count, *gates.shape[1:])), np.resize(shifts, (count, *shifts.shape[1:]))
+
+
+def _variants(model: Model, name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """`values` with an axis of variants before `shape`."""
+    numbers = gate_numbers(values, name)
+    variants = numbers[None] if numbers.shape == shape else numbers
+    if variants.shape[1:] != shape or not len(variants):
+        sizes = ", ".join(map(str, shape))
+        raise HeadwiseError(
+            f"{name} of shape {numbers.shape} do not fit {model.name}: expected [{sizes}] or [variants, {sizes}]"
+        )
+    return variants

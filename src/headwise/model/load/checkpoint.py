@@ -1,28 +1,27 @@
-"""A model folder, looked at before anything is built from it: are its weights safe to open, whole, and do they fit?
+"""Checks of a model folder before anything is built from it: are the weights safe to open, complete, of the right size?
 
-transformers builds what config.json asks for and only then looks at the weights. A billion layers would keep it busy
-for ever, a tensor that is missing it fills with random numbers, and pickled weights run code when they are opened.
+transformers builds what config.json asks for and reads the weights afterwards. A billion layers would keep it busy for
+ever, a missing tensor is filled with random numbers, and pickled weights run code when they are opened.
 """
 
 from __future__ import annotations
 
+import copy
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import torch
+from safetensors import SafetensorError, safe_open
+
 from headwise.errors import HeadwiseError, quoted
 from headwise.model.load.shapes import Weights
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_HEADER = 100_000_000
-"""Bytes; the limit of the safetensors format itself."""
-_BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BF16": 16, "C64": 64} | {
-    f"{kind}{bits}": bits for kind in "IUF" for bits in (8, 16, 32, 64)
-}
-"""Of one number, by the name of its type in a header (up to the underscore where that says the rest, as in F8_E4M3)."""
+_LARGEST_JSON = 100_000_000
+"""Bytes; the limit of the safetensors format for its headers."""
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _OF_SEVERAL_PROCESSES = re.compile(r"shard-[0-9]{5}-model-[0-9]{5}-of-[0-9]{5}\.safetensors$")
 """Where a folder has such files, transformers opens them and no others."""
@@ -38,10 +37,10 @@ _WIDTHS = re.compile(
 
 
 def check(folder: Path, label: str) -> Weights:
-    """What the folder's weights are, from the headers of the files that transformers would open.
+    """The shapes of the folder's weights, from the headers of the files that transformers would open.
 
-    Raises a `HeadwiseError` where one of these is no safetensors file inside the folder, is damaged, or cannot be what
-    config.json says.
+    Raises a `HeadwiseError` where one of these is no safetensors file inside the folder, is damaged, or does not fit
+    config.json.
     """
     config = _config(folder)
     if (folder / "adapter_config.json").is_file():
@@ -50,13 +49,9 @@ def check(folder: Path, label: str) -> Weights:
             "save the result with save_pretrained, or take the adapter's files out"
         )
     files = _weight_files(folder, label)
-    headers = [_header(file) for file in files]
-    tensors = sum(len(header) for header in headers)
+    shapes = {name: shape for file in files for name, shape in _shapes(file).items()}
     size = sum(file.stat().st_size for file in files)
-    check_numbers(folder / "config.json", _numbers(config), tensors, size)
-    shapes = {
-        name: tuple(int(n) for n in entry["shape"]) for header in headers for name, entry in header.items()
-    }
+    check_numbers(folder / "config.json", _numbers(config), len(shapes), size)
     return Weights(str(folder / "config.json"), shapes, size, packed="quantization_config" in config)
 
 
@@ -74,9 +69,9 @@ def check_numbers(where: Path, numbers: Iterable[tuple[str, int]], tensors: int,
 
 
 def named_weights(folder: Path) -> str | None:
-    """The file with the weights where config.json itself names one, which is rare."""
-    named = _config(folder).get("transformers_weights")
-    return None if named is None else str(named)
+    """The file with the weights, where config.json names one, which is rare."""
+    name = _config(folder).get("transformers_weights")
+    return None if name is None else str(name)
 
 
 def _weight_files(folder: Path, label: str) -> list[Path]:
@@ -97,36 +92,43 @@ def _weight_files(folder: Path, label: str) -> list[Path]:
         )
     if not chosen.endswith(".index.json"):
         return [_inside(folder, chosen, folder / "config.json")]
-    index = _plain_name(folder, chosen, folder / "config.json")
+    index = _in_folder(folder, chosen, folder / "config.json")
     return [_inside(folder, name, index) for name in shard_names(index)]
 
 
 def shard_names(index: Path) -> list[str]:
     """The files that an index names, whatever they are."""
-    named = _json(index).get("weight_map")
-    if not isinstance(named, dict) or not named or not all(isinstance(one, str) for one in named.values()):
+    files = _json(index).get("weight_map")
+    if not isinstance(files, dict) or not files or not all(isinstance(name, str) for name in files.values()):
         raise HeadwiseError(f"{index} has no weight_map of tensor names to file names")
-    return sorted(set(named.values()))
+    return sorted(set(files.values()))
 
 
-def _inside(folder: Path, name: str, said_by: Path) -> Path:
+def _inside(folder: Path, name: str, named_in: Path) -> Path:
     """A safetensors file of the folder. A link in it is followed, as the hub's cache consists of them: what it leads
     to is opened as safetensors and nothing else."""
-    path = _plain_name(folder, name, said_by)
+    path = _in_folder(folder, name, named_in)
     if path.suffix != ".safetensors":
         raise HeadwiseError(
-            f"{said_by} names {quoted(name)} as weights; only safetensors files are opened, because others can run code"
+            f"{named_in} names {quoted(name)} as weights; only safetensors files are opened, others can run code"
         )
     if not path.is_file():
-        raise HeadwiseError(f"{said_by} names {quoted(name)} as weights, and there is no such file beside it")
+        raise HeadwiseError(
+            f"{named_in} names {quoted(name)} as weights, and there is no such file beside it"
+        )
     return path
 
 
-def _plain_name(folder: Path, name: str, said_by: Path) -> Path:
+def leaves_folder(name: str) -> bool:
+    """Whether a relative path in a file of somebody else leads out of its folder, on any system."""
     parts = PurePosixPath(name.replace("\\", "/")).parts
-    if not parts or parts[0].startswith("/") or ":" in parts[0] or ".." in parts:
+    return not parts or parts[0].startswith("/") or ":" in parts[0] or ".." in parts
+
+
+def _in_folder(folder: Path, name: str, named_in: Path) -> Path:
+    if leaves_folder(name):
         raise HeadwiseError(
-            f"{said_by} names {quoted(name)} as weights; expected the name of a file in the same folder"
+            f"{named_in} names {quoted(name)} as weights; expected the name of a file in the same folder"
         )
     return folder / name
 
@@ -140,7 +142,7 @@ def pickled_error(label: str, file: str) -> HeadwiseError:
 
 
 def complete(label: str, report: Mapping[str, Any]) -> list[str]:
-    """What transformers says of the weights it has loaded: raises where some are missing, names those left over."""
+    """Check transformers' report on the weights it has loaded: raises for missing ones, returns the unused ones."""
     missing = sorted(map(str, report.get("missing_keys", ())))
     if missing:
         raise HeadwiseError(
@@ -160,15 +162,14 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _HEADER:
-            raise HeadwiseError(f"{path} has {path.stat().st_size} bytes; expected at most {_HEADER}")
+        if path.stat().st_size > _LARGEST_JSON:
+            raise HeadwiseError(f"{path} has {path.stat().st_size} bytes; expected at most {_LARGEST_JSON}")
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise HeadwiseError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        said = error.msg if isinstance(error, json.JSONDecodeError) else error
-        raise HeadwiseError(f"{path}{line} is not JSON: {said}") from None
+        raise HeadwiseError(f"{path}{line} is not JSON: {getattr(error, 'msg', error)}") from None
     if not isinstance(config, dict):
         raise HeadwiseError(
             f"{path} holds {quoted(config)}; expected an object, as save_pretrained writes it"
@@ -176,37 +177,35 @@ def _json(path: Path) -> dict[str, Any]:
     return config
 
 
-def _header(file: Path) -> dict[str, Any]:
-    """The names, types and places of a file's tensors, checked against its size."""
+def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of a file's tensors; safetensors checks them against its size when it opens the file."""
     try:
-        whole = file.stat().st_size
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            if whole < 8 or length > min(_HEADER, whole - 8):
-                raise ValueError(f"it is cut short ({whole} bytes)")
-            header = json.loads(opened.read(length))
-        if not isinstance(header, dict):
-            raise ValueError("its header is no object")
-        header.pop("__metadata__", None)
-        places = [entry["data_offsets"] for entry in header.values()]
-        # One behind the other, without gaps: nothing is counted twice.
-        filled = sum(end - begin for begin, end in places)
-        if max((end for _, end in places), default=0) != whole - 8 - length or filled != whole - 8 - length:
-            raise ValueError(f"it is cut short or damaged ({whole} bytes)")
-        for name, entry in header.items():
-            (begin, end), kind = entry["data_offsets"], str(entry["dtype"])
-            bits = _BITS.get(kind) or _BITS.get(kind.partition("_")[0], 1)  # of an unknown type: at least one
-            if min([begin, end - begin, *entry["shape"]]) < 0 or bits * math.prod(entry["shape"]) > 8 * (
-                end - begin
-            ):
-                raise ValueError(f"{quoted(name)} of shape {quoted(entry['shape'])} has {end - begin} bytes")
+        with safe_open(file, "pt") as opened:
+            return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     except OSError as error:
-        raise HeadwiseError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise HeadwiseError(f"{file} cannot be read: {error}") from None
+    except SafetensorError as error:
+        reason = quoted(str(error).rpartition("header: ")[2], 150)
         raise HeadwiseError(
-            f"{file} is not a safetensors file that can be read: {quoted(str(error), 150)}"
+            f"{file} is not a safetensors file that can be read: {reason}; it is damaged or cut short, fetch it again"
         ) from None
-    return header
+
+
+def save_plain(model: Any, folder: Path) -> None:
+    """`save_pretrained`; of a model that came from a GGUF file, which refuses that, a copy that did not is saved."""
+    config = copy.deepcopy(model.config)
+    if getattr(config, "quantization_config", None) is not None:
+        del config.quantization_config
+        with torch.device("meta"):  # names and shapes only
+            plain = type(model)(config)
+        plain.load_state_dict(model.state_dict(), assign=True)
+        plain.tie_weights()
+        plain.generation_config = model.generation_config
+        model = plain
+    model.save_pretrained(folder)
+    for file in folder.glob("*.safetensors"):
+        # safetensors writes for its owner alone; a cache may be shared, and a server may be another user.
+        file.chmod((folder / "config.json").stat().st_mode)
 
 
 def _numbers(config: Any) -> Iterator[tuple[str, int]]:

@@ -27,33 +27,28 @@ class Companion:
 
     alias: str
     title: str
-    licence: str
-    source: str
+    command: str
+    """What made it."""
+    licence: str = "Apache-2.0"
+
+    @property
+    def source(self) -> str:
+        return f"smollm2 and an adapter of headwise-companions, made by {self.command} (docs/sparsify.md)"
 
 
 _KNOWN = {
-    one.alias: one
-    for one in (
-        Companion(
-            "smollm2-sparse",
-            "SmolLM2-135M-Instruct with sparse attention",
-            "Apache-2.0",
-            "smollm2 and an adapter of headwise-companions, made by headwise sparsify (docs/sparsify.md)",
-        ),
-        Companion(
-            "smollm2-control",
-            "SmolLM2-135M-Instruct, its dense control",
-            "Apache-2.0",
-            "smollm2 and an adapter of headwise-companions, made by headwise sparsify --dense (docs/sparsify.md)",
-        ),
+    companion.alias: companion
+    for companion in (
+        Companion("smollm2-sparse", "SmolLM2-135M-Instruct with sparse attention", "headwise sparsify"),
+        Companion("smollm2-control", "SmolLM2-135M-Instruct, its dense control", "headwise sparsify --dense"),
     )
 }
 
 
 def companions() -> dict[str, Companion]:
-    """Those that this installation has."""
+    """The companions that are installed."""
     root = _root()
-    return {alias: one for alias, one in _KNOWN.items() if root is not None and is_adapter(root / alias)}
+    return {alias: c for alias, c in _KNOWN.items() if root is not None and is_adapter(root / alias)}
 
 
 def companion_folder(alias: str) -> Path | None:
@@ -71,10 +66,10 @@ def companion_folder(alias: str) -> Path | None:
 
 def _root() -> Path | None:
     """The folder of the companions, if there is one."""
-    found = find_spec(PACKAGE)  # which does not import it
-    places = [Path(place) for place in (found and found.submodule_search_locations) or ()]
+    spec = find_spec(PACKAGE)  # which does not import it
+    installed = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
     clone = Path(__file__).parents[4] / "companions" / PACKAGE
-    return next((place for place in (*places, clone) if (place / MANIFEST).is_file()), None)
+    return next((folder for folder in (*installed, clone) if (folder / MANIFEST).is_file()), None)
 
 
 def _check(root: Path, alias: str) -> None:

@@ -7,21 +7,21 @@ Before anything is written, the edited model's logits are compared with the gate
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, head_list
 from headwise.model.forward.gate import same_gates
 from headwise.model.forward.run import Pass, run
+from headwise.model.load.checkpoint import save_plain
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.kinds import is_transposed
 from headwise.model.sites.probe import probe_input, probe_logits, weight_dtype
@@ -51,12 +51,22 @@ def export(
             "model. Load it with headwise and give the heads as gates"
         )
     chosen = head_list(heads)
-    folder = _empty_folder(out)
-    gates = _gates(model, chosen, gate)
+    if not np.isfinite(gate):
+        raise HeadwiseError(f"the gate is {gate}; expected a finite number: 0 removes a head, 2 doubles it")
+    if not chosen:
+        raise HeadwiseError('no heads are given; a heads file lists at least one, such as ["L12H3"]')
+    model.check_heads(chosen)
+    folder = Path(out).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise HeadwiseError(f"{folder} exists and is not an empty folder; give --out a new one")
+    folder.mkdir(parents=True, exist_ok=True)
+    gates = np.ones(model.shape)
+    for head in chosen:
+        gates[head] = gate
     # Which of several linear maps after an attention is its output projection is only known where it was tried.
     hooks, _, _ = prove(model.hf, every_layer=True)
     with torch.no_grad(), baked(hooks, gates):
-        _save(model, folder)
+        save_plain(model.hf, folder)
     model.text.tokenizer.save_pretrained(folder)
     record = {"model": model.name, "gate": gate, "heads": [str(head) for head in chosen]}
     (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -65,18 +75,21 @@ def export(
 
 @contextmanager
 def baked(hooks: HeadHooks, gates: np.ndarray) -> Iterator[None]:
-    """While this holds, the model's own weights carry the gates; raises where they cannot."""
+    """While this holds, the model's weights include the gates; raises where they cannot."""
     sites = [site for site in hooks.sites if (gates[site.layer, : site.heads] != 1).any()]
     for site in sites:
         _check_editable(hooks, site, gates)
-    wanted = _gated_logits(hooks, gates)
-    weights = {id(weight): weight for site in sites for weight in [_weight(site)]}
-    saved = {key: weight.data.clone() for key, weight in weights.items()}
+    asked = Pass(ids=probe_input(hooks.model), heads=same_gates(gates))
+    gated = run(hooks.model, asked, hooks).logits
+    sites = list({id(_weight(site)): site for site in sites}.values())  # layers may share one projection
+    saved = [_weight(site).data.clone() for site in sites]
     try:
-        for site in {id(_weight(site)): site for site in sites}.values():
+        for site in sites:
             _scale(site, gates[site.layer, : site.heads])
-        gap = float((probe_logits(hooks.model) - wanted).abs().max())
-        limit = _limit(hooks.model, wanted)
+        gap = float((probe_logits(hooks.model) - gated).abs().max())
+        dtype = weight_dtype(hooks.model)
+        rounding = 64 * torch.finfo(dtype).eps if dtype in (torch.float16, torch.bfloat16) else 0.0
+        limit = max(LIMIT, rounding) * max(1.0, float(gated.abs().max()))
         if not gap <= limit:
             raise HeadwiseError(
                 f"this mask cannot be baked into {type(hooks.model).__name__}: its logits would differ from the gated "
@@ -85,22 +98,8 @@ def baked(hooks: HeadHooks, gates: np.ndarray) -> Iterator[None]:
             )
         yield
     finally:
-        for key, weight in weights.items():
-            weight.data.copy_(saved[key])
-
-
-def _gates(model: Model, heads: Sequence[Head], gate: float) -> np.ndarray:
-    gates = np.ones(model.shape)
-    if not np.isfinite(gate):
-        raise HeadwiseError(
-            f"the gate is {gate}; expected a finite number: 0 removes a head, above 1 amplifies it"
-        )
-    if not heads:
-        raise HeadwiseError('no heads are given; a heads file lists at least one, such as ["L12H3"]')
-    model.check_heads(heads)
-    for head in heads:
-        gates[head] = gate
-    return gates
+        for site, weight in zip(sites, saved, strict=True):
+            _weight(site).data.copy_(weight)
 
 
 def _weight(site: Site) -> Tensor:
@@ -110,15 +109,11 @@ def _weight(site: Site) -> Tensor:
 
 
 def _check_editable(hooks: HeadHooks, site: Site, gates: np.ndarray) -> None:
-    """Refuse where the columns of a head are not numbers of their own."""
+    """Raise a `HeadwiseError` where the columns of a head cannot be scaled separately."""
     family = type(hooks.model).__name__
     weight = getattr(site.projections[0], "weight", None) if site.projections else None
-    if (
-        not isinstance(weight, Tensor)
-        or weight.dim() != 2
-        or not weight.is_floating_point()
-        or weight.itemsize < 2
-    ):
+    plain = isinstance(weight, Tensor) and weight.dim() == 2 and weight.is_floating_point()
+    if weight is None or not plain or weight.itemsize < 2:
         raise HeadwiseError(
             f"layer {site.layer} of {family} has packed (quantised) weights, whose columns cannot be scaled; load the "
             "model unquantised (for a GGUF file: with --dtype float32) and export that"
@@ -141,40 +136,3 @@ def _scale(site: Site, gates: np.ndarray) -> None:
     weight = _weight(site)
     factors = torch.from_numpy(gates).repeat_interleave(site.head_dim).to(weight.device, weight.dtype)
     weight.data.mul_(factors[:, None] if is_transposed(site.projections[0]) else factors)
-
-
-def _gated_logits(hooks: HeadHooks, gates: np.ndarray) -> Tensor:
-    asked = Pass(ids=probe_input(hooks.model), heads=same_gates(gates))
-    return run(hooks.model, asked, hooks).logits
-
-
-def _limit(model: nn.Module, logits: Tensor) -> float:
-    dtype = weight_dtype(model)
-    rounding = 64 * torch.finfo(dtype).eps if dtype in (torch.float16, torch.bfloat16) else 0.0
-    return max(LIMIT, rounding) * max(1.0, float(logits.abs().max()))
-
-
-def _empty_folder(out: str | Path) -> Path:
-    folder = Path(out).expanduser()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise HeadwiseError(f"{folder} exists and is not an empty folder; give --out a new one")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _save(model: Model, folder: Path) -> None:
-    """`save_pretrained`; a model that came from a GGUF refuses it, so its values go into one that did not."""
-    hf: Any = model.hf
-    if getattr(hf.config, "quantization_config", None) is not None:
-        config = copy.deepcopy(hf.config)
-        del config.quantization_config
-        with torch.device("meta"):
-            plain = type(hf)(config)
-        plain.load_state_dict(hf.state_dict(), assign=True)
-        plain.tie_weights()
-        plain.generation_config = hf.generation_config
-        hf = plain
-    hf.save_pretrained(folder)
-    for file in folder.glob("*.safetensors"):
-        # safetensors writes for its owner alone, and a server may be another user.
-        file.chmod((folder / "config.json").stat().st_mode)

@@ -1,35 +1,37 @@
-"""GGUF files: what they say of themselves, and their conversion to a plain safetensors checkpoint."""
+"""GGUF files: their metadata, and their conversion to a plain safetensors checkpoint."""
 
 from __future__ import annotations
 
-import copy
 import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
 
 from headwise.errors import HeadwiseError
 from headwise.model.load import checkpoint
 from headwise.model.load.shapes import Weights
 
 if TYPE_CHECKING:
-    import torch
     from gguf import GGUFReader
 
 
 def wants_bos(path: str | Path) -> bool | None:
     """Whether a GGUF file asks for a begin-of-text token before every prompt; None where it does not say."""
-    wanted = fields(Path(path), "tokenizer.ggml.add_bos_token").get("tokenizer.ggml.add_bos_token")
-    return None if wanted is None else bool(wanted)
+    key = "tokenizer.ggml.add_bos_token"
+    asked = fields(Path(path), key).get(key)
+    return None if asked is None else bool(asked)
 
 
 def check(path: Path) -> Weights:
-    """What the file's weights are; raises a `HeadwiseError` where they cannot be what its metadata says."""
+    """The shapes of the file's weights; raises a `HeadwiseError` where they do not fit its metadata."""
     reader = _opened(path)
     shapes = {tensor.name: tuple(int(n) for n in tensor.shape) for tensor in reader.tensors}
-    # Long lists, such as the tokens, are no sizes and take a while to read.
-    said = {key: field.contents() for key, field in reader.fields.items() if len(field.data) == 1}
-    numbers = [(key, value) for key, value in said.items() if isinstance(value, int)]
+    # Long lists, such as the tokens, are no sizes and are slow to read.
+    values = {key: field.contents() for key, field in reader.fields.items() if len(field.data) == 1}
+    numbers = [(key, value) for key, value in values.items() if isinstance(value, int)]
     size = path.stat().st_size
     checkpoint.check_numbers(path, numbers, len(shapes), size)
     return Weights(str(path), shapes, size)
@@ -54,31 +56,17 @@ def _opened(path: Path) -> GGUFReader:
 
 def convert(path: Path, out: Path) -> None:
     """Write a GGUF as a plain checkpoint folder with exactly the values that it dequantises to."""
-    import torch
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    loaded, report = AutoModelForCausalLM.from_pretrained(
+    model, report = AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32, output_loading_info=True
     )
     # transformers fills a tensor that the file lacks with random numbers, and only warns.
     assert not report["missing_keys"], f"{path.name} lacks {sorted(report['missing_keys'])}"
-    # A model that came from a GGUF refuses to be saved, so its values go into one that did not.
-    config = copy.deepcopy(loaded.config)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    with torch.device("meta"):  # names and shapes only
-        model = AutoModelForCausalLM.from_config(config)
-    tensors = loaded.state_dict()
-    model.load_state_dict(tensors, assign=True)
-    model.tie_weights()
-
-    tokenizer = _tokenizer(path, max_length=config.max_position_embeddings)
+    tokenizer = _tokenizer(path, max_length=model.config.max_position_embeddings)
     try:
-        model.to(_smallest_exact_dtype(tensors)).save_pretrained(out)
+        checkpoint.save_plain(model.to(_smallest_exact_dtype(model.state_dict())), out)
         tokenizer.save_pretrained(out)
-        # safetensors writes for its owner alone; a cache may be shared.
-        (out / "model.safetensors").chmod((out / "config.json").stat().st_mode)
     except SafetensorError as error:
         # Its writer hides the system's error number in the text.
         full = "os error 28" in str(error)
@@ -87,8 +75,6 @@ def convert(path: Path, out: Path) -> None:
 
 def _smallest_exact_dtype(tensors: Mapping[str, torch.Tensor]) -> torch.dtype:
     """The smallest float type that keeps every value (scale × level of a Q4_1 or Q8_0 needs all 32 bits)."""
-    import torch
-
     for dtype in (torch.float16, torch.bfloat16):
         if all(torch.equal(tensor.to(dtype).to(tensor.dtype), tensor) for tensor in tensors.values()):
             return dtype
@@ -118,13 +104,8 @@ def _tokenizer(path: Path, max_length: int) -> Any:
     )
     backend.decoder = decoders.ByteLevel()
     control = 3  # the GGUF type of tokens that are marks, not text
-    backend.add_special_tokens(
-        [
-            AddedToken(token, special=True, normalized=False)
-            for token, its_type in zip(tokens, of["token_type"], strict=True)
-            if its_type == control
-        ]
-    )
+    special = [token for token, kind in zip(tokens, of["token_type"], strict=True) if kind == control]
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token=tokens[of["bos_token_id"]],

@@ -1,4 +1,4 @@
-"""Loading by name: from the hub where it answers, else from the copy that it left on this machine."""
+"""Loading by name: from the hub where it answers, else from its cache on this machine."""
 
 from __future__ import annotations
 
@@ -10,32 +10,27 @@ from headwise.hub import hub_is_silent
 from headwise.model.load import checkpoint
 
 
-def reached(load: Callable[..., Any], place: str, **options: Any) -> Any:
-    """`load(place, ...)`, a `from_pretrained` of transformers, that never waits for a silent hub."""
-    only_here = not Path(place).is_dir() and hub_is_silent()
-    return load(place, **({"local_files_only": True} if only_here else {}), **options)
+def from_pretrained(load: Callable[..., Any], source: str, **options: Any) -> Any:
+    """`load(source, ...)`, a `from_pretrained` of transformers, that never waits for a silent hub."""
+    only_local = not Path(source).is_dir() and hub_is_silent()
+    return load(source, **({"local_files_only": True} if only_local else {}), **options)
 
 
 def snapshot(name: str, revision: str | None) -> Path | None:
-    """The folder of this machine's copy of a model on the hub, with the files that transformers would open in it.
+    """The folder in the hub's cache with the files of a model that transformers would open.
 
-    They are fetched where they are not there yet, so that they can be checked before transformers opens them. None
-    where the hub has no such model, or none with safetensors.
+    Missing files are downloaded, so that they can be checked before transformers opens them. None where the hub has no
+    such model, or none with safetensors.
     """
     from transformers.utils.hub import cached_file
 
-    only_here = hub_is_silent()
+    # A file that is missing or cannot be fetched gives None.
+    kinds = ("gated_repo", "missing_entries", "connection_errors")
+    options: dict[str, Any] = {f"_raise_exceptions_for_{kind}": False for kind in kinds}
+    options |= {"revision": revision, "local_files_only": hub_is_silent()}
 
     def fetched(file: str) -> Path | None:
-        path = cached_file(
-            name,
-            file,
-            revision=revision,
-            local_files_only=only_here,
-            _raise_exceptions_for_gated_repo=False,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
+        path = cached_file(name, file, **options)
         return None if path is None else Path(path)
 
     try:
@@ -44,12 +39,12 @@ def snapshot(name: str, revision: str | None) -> Path | None:
             return None
         fetched("adapter_config.json")
         chosen = checkpoint.named_weights(config.parent)
-        wanted = (checkpoint.WHOLE, checkpoint.INDEX) if chosen is None else (chosen,)
-        found = next((path for path in map(fetched, wanted) if path is not None), None)
-        if found is None:
+        names = (checkpoint.WHOLE, checkpoint.INDEX) if chosen is None else (chosen,)
+        weights = next((path for path in map(fetched, names) if path is not None), None)
+        if weights is None:
             return None
-        if found.name.endswith(".index.json"):
-            for shard in checkpoint.shard_names(found):
+        if weights.name.endswith(".index.json"):
+            for shard in checkpoint.shard_names(weights):
                 # Anything else is not fetched at all: the check refuses the index that names it.
                 if shard.endswith(".safetensors"):
                     fetched(shard)

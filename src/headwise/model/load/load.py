@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headwise.errors import HeadwiseError, first_line
+from headwise.errors import HeadwiseError, first_line, unknown
 from headwise.model.load import bundled, checkpoint, gguf, hub
 from headwise.model.load.companions import companion_folder, companions
 from headwise.model.load.shapes import check_fits
@@ -24,12 +25,7 @@ from headwise.model.verify.identities import prove
 
 log = logging.getLogger("headwise")
 
-DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
-}
+DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "float64")}
 
 
 def load(
@@ -48,77 +44,65 @@ def load(
     truncate: bool = False,
     check_every_layer: bool = False,
 ) -> Model:
-    """Load a model and prove that its heads are reached.
+    """Load a model and verify that every head can be ablated exactly.
 
     source: a bundled alias ("smollm2"), a hub id, a folder, a GGUF file, or a live transformers model (with
         `tokenizer=`; it must be in evaluation mode, and is left as it was). A folder may be what
         `headwise sparsify` makes; its base model is then found by the name in it.
     device: "cpu", "cuda", "cuda:1", "mps"; by default an accelerator if there is one; "auto" spreads the layers over
-        all of them. device_map: as in transformers, for a spread of your own.
+        all of them. device_map: as in transformers.
     dtype: "float32", "bfloat16", "float16", "float64"; by default float32 on a CPU, else bfloat16.
     bos: whether texts begin with the beginning-of-sequence token; by default as the model was trained.
     batch_tokens: tokens in one forward pass, at most about; by default what suits the device.
-    truncate: cut prompts that are longer than the model was made for from the left, with a notice; by default they
+    truncate: cut prompts that are longer than the model's context from the left, with a notice; by default they
         are refused.
     compile: on an accelerator, fuse what lies between matrix products with torch.compile: some seconds once, then
-        large models take about a sixth less time. Sums may be rounded otherwise in the last bit.
+        large models take about a sixth less time. Sums may differ in the last bit.
 
     >>> model = load("smollm2")      # doctest: +SKIP
     >>> model.shape                  # doctest: +SKIP
     (30, 9)
     """
-    where_from = None
-    if device == "auto" and not isinstance(source, nn.Module):
-        device, device_map = None, device_map or "auto"
+    gates = origin_of_weights = None
     if isinstance(source, nn.Module):
-        hf, label = source, name or _live_name(source)
-        wants_bos = bos
-        gates = None
+        hf, label, wants_bos = source, name or _live_name(source), bos
     else:
-        if tokenizer is not None:
-            log.debug("using the given tokenizer instead of the model's own")
+        if device == "auto":
+            device, device_map = None, device_map or "auto"
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
         if tokenizer is None:
             further = {"device_map": device_map, "bos": bos, "batch_tokens": batch_tokens, "compile": compile}
-            where_from = origin(load, source, device, options | further | {"truncate": truncate})
-        folder = _adapter_folder(source)
-        gates = None
-        if folder is None:
-            found = _Place(*_find(str(source), name))
-            hf = _from_pretrained(found, device, dtype, device_map, options)
+            origin_of_weights = origin(load, source, device, options | further | {"truncate": truncate})
+        folder = companion_folder(str(source)) or Path(source).expanduser()
+        if adapter.is_adapter(folder):
+            checkpoint_source, hf, gates = _adapted(folder, device, dtype, device_map, options)
+            label = name or (str(source) if str(source) in companions() else folder.resolve().name)
         else:
-            found, hf, gates = _adapted(folder, device, dtype, device_map, options)
-        label = name or (found.label if folder is None else _adapter_name(source))
-        wants_bos = found.wants_bos if bos is None else bos
-        tokenizer = tokenizer or _tokenizer(found, options)
-    if bos is None and wants_bos is None and _family(hf).startswith("gemma"):
+            checkpoint_source = _find(str(source))
+            hf = _from_pretrained(checkpoint_source, device, dtype, device_map, options)
+            label = name or checkpoint_source.label
+        wants_bos = checkpoint_source.wants_bos if bos is None else bos
+        tokenizer = tokenizer or _tokenizer(checkpoint_source, options)
+    if wants_bos is None and str(getattr(hf.config, "model_type", "")).startswith("gemma"):
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
     _check_finite(hf, label)
     hooks, proof, capabilities = prove(hf, every_layer=check_every_layer)
-    text = None
-    if tokenizer is not None:
-        text = Text(tokenizer, wants_bos)
-        text.truncate = truncate
+    text = None if tokenizer is None else Text(tokenizer, wants_bos, truncate)
     budget = batch_tokens or tokens_at_once(entry_device(hf))
     model = Model(hf, text, label, hooks, proof, capabilities, budget, compile)
-    model.edge_gates, model.origin = gates, where_from
+    model.edge_gates, model.origin = gates, origin_of_weights
     return model
 
 
 def load_spared(source: str | Path, *, device: str | None = None, **options: Any) -> Model:
     """As `load`, for asking about the model only: it stays in main memory, in the dtype that `device` would give it."""
-    on_accelerator = device not in (None, "cpu") or (device is None and _device(None).type != "cpu")
-    dtype = options.pop("dtype", None) or ("bfloat16" if on_accelerator else "float32")
+    kind = device or _device(None).type
+    dtype = options.pop("dtype", None) or ("float32" if kind == "cpu" else "bfloat16")
     model = load(source, device="cpu", dtype=dtype, **options)
     assert model.origin is not None
-    model.origin = origin(
-        load, source, device, model.origin.options
-    )  # who loads it for use puts it where it belongs
+    # The process that uses the model chooses the device.
+    model.origin = origin(load, source, device, model.origin.options)
     return model
-
-
-def _family(hf: nn.Module) -> str:
-    return str(getattr(hf.config, "model_type", ""))
 
 
 def _live_name(hf: nn.Module) -> str:
@@ -127,19 +111,19 @@ def _live_name(hf: nn.Module) -> str:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where weights and tokenizer are."""
+class _Source:
+    """What transformers loads a checkpoint from."""
 
     path: str
-    """What transformers is given."""
-    gguf_file: str | None
-    """The GGUF file in it, if it is one."""
+    """A folder or a hub id."""
     label: str
     """The name to show."""
+    gguf_file: str | None = None
+    """A file in the folder."""
 
     @property
     def wants_bos(self) -> bool | None:
-        """Tokenizers made from a GGUF file add no beginning token by themselves; the file says who needs one."""
+        """Tokenizers made from a GGUF file add no beginning token; the file says whether the model needs one."""
         return gguf.wants_bos(Path(self.path) / self.gguf_file) if self.gguf_file else None
 
     @property
@@ -147,19 +131,9 @@ class _Place:
         return {"gguf_file": self.gguf_file} if self.gguf_file else {}
 
 
-def _adapter_folder(source: str | Path) -> Path | None:
-    """The folder of a sparse model or its control, where `source` is one."""
-    path = companion_folder(str(source)) or Path(source).expanduser()
-    return path if adapter.is_adapter(path) else None
-
-
-def _adapter_name(source: str | Path) -> str:
-    return str(source) if str(source) in companions() else Path(source).expanduser().resolve().name
-
-
 def _adapted(
     folder: Path, device: Any, dtype: Any, device_map: Any, options: dict[str, Any]
-) -> tuple[_Place, nn.Module, adapter.EdgeGates]:
+) -> tuple[_Source, nn.Module, adapter.EdgeGates]:
     """The base model with the folder's adapter in its weights and the folder's gates in its attention.
 
     Everything is put together and proven in float32, whatever the model is used in afterwards.
@@ -170,8 +144,8 @@ def _adapted(
         raise HeadwiseError("a sparse model is loaded onto one device; give device instead of device_map")
     gates = adapter.read_gates(folder)
     try:
-        found = _Place(*_find(gates.base, None))
-        hf = _from_pretrained(found, "cpu", "float32", None, options)
+        base = _find(gates.base)
+        hf = _from_pretrained(base, "cpu", "float32", None, options)
     except HeadwiseError as error:
         raise HeadwiseError(f"the base model of {folder} could not be loaded: {error}") from error
     if adapter.weights_fingerprint(hf) != gates.fingerprint:
@@ -184,21 +158,18 @@ def _adapted(
         sparse.install(hf, gates.bias)
     target = _device(device)
     chosen = _dtype(dtype, target)
-    # Only weights: tables such as those of rotary positions stay in float32, as transformers keeps them.
+    # Only weights: buffers such as those of rotary positions stay in float32, as in transformers.
     for parameter in hf.parameters():
         parameter.data = parameter.data.to(chosen)
     hf.config.dtype = chosen
-    return found, hf.to(target), gates
+    return base, hf.to(target), gates
 
 
-def _find(source: str, name: str | None) -> tuple[str, str | None, str]:
-    """(what transformers is given, GGUF file in it, the name to show)."""
-    fetched = [
-        alias for alias, asset in bundled.aliases().items() if asset.gguf
-    ]  # the others are no causal models
-    known = [*fetched, *companions()]
-    if source in fetched:
-        return str(bundled.fetch(source)), None, name or source
+def _find(source: str) -> _Source:
+    """Where the weights of a bundled alias, file, folder or hub id are."""
+    causal = [alias for alias, asset in bundled.aliases().items() if asset.gguf]  # minilm generates nothing
+    if source in causal:
+        return _Source(str(bundled.fetch(source)), source)
     path = Path(source).expanduser()
     if path.is_file():
         if path.suffix.lower() != ".gguf":
@@ -206,88 +177,78 @@ def _find(source: str, name: str | None) -> tuple[str, str | None, str]:
                 f"{source} is a file, but not a GGUF file; give a folder with config.json and safetensors, a .gguf "
                 "file, or a hub id"
             )
-        return str(path.parent), path.name, name or path.stem
+        return _Source(str(path.parent), path.stem, path.name)
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise HeadwiseError(
                 f"the folder {source} has no config.json; a model folder is what save_pretrained writes"
             )
-        return str(path), None, name or path.resolve().name
-    looks_like_path = source.startswith((".", "/", "~")) or source.count("/") > 1 or source.endswith(".gguf")
-    if looks_like_path:
+        return _Source(str(path), path.resolve().name)
+    if source.startswith((".", "/", "~")) or source.count("/") > 1 or source.endswith(".gguf"):
         raise HeadwiseError(f"there is no file or folder {source}")
-    if "/" not in source:
-        # Only old hub ids have no owner. A typing slip in an alias should not end in a network error.
-        import difflib
-
-        near = difflib.get_close_matches(source, known, n=1, cutoff=0.6)
-        if near:
-            raise HeadwiseError(
-                f"unknown model {source!r}; did you mean {near[0]!r}? Give a bundled alias ({', '.join(known)}), "
-                "a hub id (owner/name), a folder or a GGUF file"
-            )
-    return source, None, name or source
+    known = [*causal, *companions()]
+    # Only old hub ids have no owner. A typing slip in an alias should not end in a network error.
+    near = [] if "/" in source else difflib.get_close_matches(source, known, n=1, cutoff=0.6)
+    if near:
+        raise HeadwiseError(
+            f"unknown model {source!r}; did you mean {near[0]!r}? Give a bundled alias ({', '.join(known)}), "
+            "a hub id (owner/name), a folder or a GGUF file"
+        )
+    return _Source(source, source)
 
 
 def _from_pretrained(
-    found: _Place, device: Any, dtype: Any, device_map: Any, options: dict[str, Any]
+    source: _Source, device: Any, dtype: Any, device_map: Any, options: dict[str, Any]
 ) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
     if device is not None and device_map is not None:
         raise HeadwiseError("give either device or device_map, not both")
-    target = _device(device) if device_map is None else None
-    chosen = _dtype(dtype, target or _device(None))
-    _check_weights(found, options)
+    target = _device(device)
+    chosen = _dtype(dtype, target)
     try:
-        hf, report = hub.reached(
+        _check_weights(source, options)
+        hf, report = hub.from_pretrained(
             AutoModelForCausalLM.from_pretrained,
-            found.path,
+            source.path,
             dtype=chosen,
             device_map=device_map,
-            use_safetensors=None if found.gguf_file else True,
+            use_safetensors=None if source.gguf_file else True,
             output_loading_info=True,
             **options,
-            **found.options,
+            **source.options,
         )
-    except Exception as error:
-        raise _explained(error, found.path, found.label) from error
-    left = checkpoint.complete(found.label, report)
-    if left:
-        log.warning(
-            "%s: %d tensors of the checkpoint are not used, %s for one", found.label, len(left), left[0]
-        )
-    if target is not None:
-        hf = hf.to(target)
-    return hf.eval()
-
-
-def _check_weights(found: _Place, options: dict[str, Any]) -> None:
-    """Before anything is built: the weights are safe to open, and the described model is no larger than they are."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    if found.gguf_file:
-        weights = gguf.check(Path(found.path) / found.gguf_file)
-    else:
-        local = Path(found.path)
-        folder: Path | None = local if local.is_dir() else hub.snapshot(found.path, options["revision"])
-        if folder is None:
-            return  # transformers says why the hub has none
-        weights = checkpoint.check(folder, found.label)
-    if options["trust_remote_code"]:
-        return  # code that is trusted to build the model may build what it likes
-
-    def build() -> nn.Module:
-        config = hub.reached(AutoConfig.from_pretrained, found.path, **options, **found.options)
-        model: nn.Module = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-        return model
-
-    try:
-        check_fits(weights, build)
     except HeadwiseError:
         raise
     except Exception as error:
-        raise _explained(error, found.path, found.label) from error
+        raise _explained(error, source) from error
+    label, unused = source.label, checkpoint.complete(source.label, report)
+    if unused:
+        log.warning(
+            "%s: %d tensors of the checkpoint are not used, %s for one", label, len(unused), unused[0]
+        )
+    return (hf.to(target) if device_map is None else hf).eval()
+
+
+def _check_weights(source: _Source, options: dict[str, Any]) -> None:
+    """Before anything is built: the weights are safe to open, and the described model is no larger than they are."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    path = Path(source.path)
+    if source.gguf_file:
+        weights = gguf.check(path / source.gguf_file)
+    else:
+        folder = path if path.is_dir() else hub.snapshot(source.path, options["revision"])
+        if folder is None:
+            return  # transformers says why the hub has none
+        weights = checkpoint.check(folder, source.label)
+
+    def build() -> Any:
+        config = hub.from_pretrained(AutoConfig.from_pretrained, source.path, **options, **source.options)
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+
+    if not options["trust_remote_code"]:  # trusted code may build what it likes
+        check_fits(weights, build)
 
 
 @torch.no_grad()
@@ -297,9 +258,8 @@ def _check_finite(hf: nn.Module, label: str) -> None:
     for name, parameter in hf.named_parameters():
         values = stored(hf, name, parameter)
         if values.is_meta or not values.numel() or not values.is_floating_point() or values.itemsize < 2:
-            continue  # elsewhere, or packed
-        least, most = torch.aminmax(values)  # NaN wins in both
-        if not (torch.isfinite(least) and torch.isfinite(most)):
+            continue  # on another device, or packed
+        if not torch.isfinite(torch.stack(torch.aminmax(values))).all():  # a NaN is both minimum and maximum
             bad.append((name, int((~torch.isfinite(values)).sum()), values.numel(), values.dtype))
     if bad:
         name, count, total, dtype = bad[0]
@@ -310,42 +270,39 @@ def _check_finite(hf: nn.Module, label: str) -> None:
         )
 
 
-def _tokenizer(found: _Place, options: dict[str, Any]) -> Any:
+def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return hub.reached(AutoTokenizer.from_pretrained, found.path, **options, **found.options)
+        return hub.from_pretrained(AutoTokenizer.from_pretrained, source.path, **options, **source.options)
     except Exception as error:
         raise HeadwiseError(
-            f"the tokenizer of {found.label} could not be loaded: {first_line(error)}"
+            f"the tokenizer of {source.label} could not be loaded: {first_line(error)}"
         ) from error
 
 
-def _explained(error: Exception, place: str, label: str) -> HeadwiseError:
+_HUB_ERRORS = {
+    "connect|offline|couldn't": "the hub could not be reached and has no cached copy",
+    "not a valid model identifier|404": "the hub has none (a private one needs HF_TOKEN)",
+}
+"""Words of transformers' error -> why a name could not be found on the hub."""
+
+
+def _explained(error: Exception, source: _Source) -> HeadwiseError:
     """transformers' error as one sentence that says what to do."""
-    text = first_line(error)
-    folder = Path(place)
-    if not folder.is_dir() and re.search(r"no file named model\.safetensors", str(error)):
-        # The hub's copy of a folder that holds pickled weights alone.
-        return checkpoint.pickled_error(label, "pytorch_model.bin")
-    if "trust_remote_code" in str(error):
+    message, from_hub = str(error), not Path(source.path).is_dir()
+    if from_hub and "no file named model.safetensors" in message:
+        return checkpoint.pickled_error(source.label, "pytorch_model.bin")
+    if "trust_remote_code" in message:
         return HeadwiseError(
-            f"{label} needs code from its repository; pass trust_remote_code=True if you trust it"
+            f"{source.label} needs code from its repository; pass trust_remote_code=True if you trust it"
         )
-    offline = (
-        "connect" in str(error).lower() or "offline" in str(error).lower() or "couldn't" in str(error).lower()
-    )
-    if offline and not folder.is_dir():
-        return HeadwiseError(
-            f"unknown model {label!r}: no bundled alias, no folder or file of that "
-            "name, and the hub could not be reached and has no cached copy"
-        )
-    if not folder.is_dir() and ("not a valid model identifier" in str(error) or "404" in str(error)):
-        return HeadwiseError(
-            f"unknown model {label!r}: no bundled alias, no folder or file of that "
-            "name, and the hub has none (a private one needs HF_TOKEN)"
-        )
-    return HeadwiseError(f"{label} could not be loaded: {text}")
+    for words, reason in _HUB_ERRORS.items():
+        if from_hub and re.search(words, message.lower()):
+            return HeadwiseError(
+                f"unknown model {source.label!r}: no bundled alias, no folder or file of that name, and {reason}"
+            )
+    return HeadwiseError(f"{source.label} could not be loaded: {first_line(error)}")
 
 
 def _device(device: str | torch.device | None) -> torch.device:
@@ -362,13 +319,11 @@ def _device(device: str | torch.device | None) -> torch.device:
     return chosen
 
 
-def _dtype(dtype: str | torch.dtype | None, device: torch.device | None) -> torch.dtype:
+def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
     if dtype is None:
-        return torch.float32 if device is not None and device.type == "cpu" else torch.bfloat16
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype not in DTYPES:
-        from headwise.errors import unknown
-
         raise unknown("dtype", str(dtype), DTYPES)
     return DTYPES[dtype]

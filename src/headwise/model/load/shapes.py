@@ -1,8 +1,8 @@
-"""The model that a configuration describes, built without memory and compared with what the weights hold.
+"""The model that a configuration describes, built without memory and compared with the weights.
 
-A few bytes of config.json can ask for a model of any size, and transformers reserves memory for whatever it asks for
-before it finds that the weights do not fit. On torch's `meta` device a model has names and shapes and no numbers, so
-its size is known for nothing, and building it is given up as soon as it exceeds the weights.
+A few bytes of config.json can ask for a model of any size, and transformers allocates its memory before it compares
+it with the weights. On torch's `meta` device a model has names and shapes but no numbers, so its size costs no memory,
+and building stops as soon as it exceeds the weights.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Weights:
 def check_fits(weights: Weights, build: Callable[[], Any]) -> None:
     """Raises a `HeadwiseError` where the model that `build` makes is larger than its weights, or has a tensor of
     another size than they have under its name."""
-    with torch.device("meta"), _given_up_beyond(weights):
+    with torch.device("meta"), _stopped_beyond(weights):
         model = build()
     model.tie_weights()
     numbers = sum(parameter.numel() for parameter in model.parameters())  # a tied one counts once
@@ -75,7 +75,7 @@ def check_fits(weights: Weights, build: Callable[[], Any]) -> None:
 
 
 @contextmanager
-def _given_up_beyond(weights: Weights) -> Iterator[None]:
+def _stopped_beyond(weights: Weights) -> Iterator[None]:
     """While this holds, a model of far more tensors or numbers than the weights have cannot be built."""
     # Tied tensors are made before they are tied; experts may be one tensor in the file and many in the model.
     most_numbers, most_tensors = 2 * weights.most_numbers + _SLACK, 8 * len(weights.shapes) + 1000

@@ -1,3 +1,4 @@
-"""What a head writes: its output over an answer (`answers.py`), through to the logits (`readout.py`), towards right
-answers (`directions.py`). May import: errors, heads, tasks, `model.tokens`, `model.sites`, `model.forward`.
+"""What heads write: mean outputs over an answer (`answers.py`), the linear path to the logits (`readout.py`), steering
+directions (`directions.py`), gradients around a block (`bypass.py`). May import: errors, heads, tasks, `model.tokens`,
+`model.sites`, `model.forward`.
 """

@@ -6,7 +6,7 @@ B rows of a batch, T tokens, E examples, L layers, H heads, D head size (the lar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headwise.tasks.examples import Example
 
 _LOGITS = 2**26
-"""Most logits held at once, in numbers: 256 MB in float32."""
+"""Maximum number of logits in memory at once: 256 MB in float32."""
 
 
 def answer_outputs(
@@ -34,74 +34,73 @@ def answer_outputs(
     batch_tokens: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """Each head's mean output over the target's tokens `[E, L, H, D]`, all of them read, the last one too.
+    """Each head's mean output over the target's tokens, `[E, L, H, D]`; the last token is read too.
 
-    tokens: only that many of the target's tokens, those the model gives the lowest probability; all of them by
-    default, and wherever there are no more. Heads that do not exist, and sizes beyond a head's own, are 0.
+    tokens: average only that many of the target's tokens, those with the lowest probability; by default all. Heads that
+    do not exist, and dimensions beyond a head's size, are 0.
     """
     if tokens is not None and tokens < 1:
         raise HeadwiseError(f"the mean over an answer needs at least one of its tokens, not {tokens}")
     rows = encode_rows(model.text, examples, "target")
-    budget = batch_tokens or model.batch_tokens
-    layers, heads = model.shape
-    size = max(site.head_dim for site in model.hooks.sites)
-    found = np.zeros((len(rows), layers, heads, size), dtype=np.float32)
+    read = [[*row.ids, row.tokens[-1]] for row in rows]  # scoring predicts the last token; here it is read
+
+    def mean(numbers: Sequence[int]) -> Callable[[Tensor], Tensor]:
+        batch = [rows[n] for n in numbers]
+        width = max(len(read[n]) for n in numbers)
+        weights = torch.zeros(len(batch), width)  # B, T: 1 / (number of averaged tokens) at those tokens
+        for b, (row, averaged) in enumerate(zip(batch, _averaged(model, batch, tokens), strict=True)):
+            weights[b, [row.start + number for number in averaged]] = 1 / len(averaged)
+
+        def average(z: Tensor) -> Tensor:
+            wide = z if z.dtype == torch.float64 else z.float()
+            return torch.einsum("bt,bthd->bhd", weights.to(z.device, wide.dtype), wide)
+
+        return average
+
+    return head_outputs(model, read, mean, batch_tokens or model.batch_tokens, np.float32, advance)
+
+
+def head_outputs(
+    model: Model,
+    rows: Sequence[Sequence[int]],
+    reduction: Callable[[Sequence[int]], Callable[[Tensor], Tensor]],
+    budget: int,
+    dtype: type[np.floating[Any]],
+    advance: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """A reduction of each head's output over the tokens of each row, `[rows, L, H, D]`; 0 for heads that do not exist.
+
+    reduction: from the numbers of the rows of a batch to a function from z `[B, T, H, D]` to `[B, H, D]`.
+    budget: tokens of a batch.
+    """
+    outputs = np.zeros((len(rows), *model.shape, max(site.head_dim for site in model.hooks.sites)), dtype)
 
     def fill(numbers: Sequence[int]) -> None:
-        for layer, mean in _means(model, [rows[n] for n in numbers], tokens).items():
-            found[numbers, layer, : mean.shape[1], : mean.shape[2]] = mean.float().cpu().numpy()
+        ids = pad_right([rows[n] for n in numbers])
+        for layer, z in model.outputs(ids, reduction(numbers)).items():
+            outputs[numbers, layer, : z.shape[1], : z.shape[2]] = z.double().cpu().numpy()
         if advance:
             advance(len(numbers))
 
     with torch.inference_mode():
-        for numbers in batches([len(_read(row)) for row in rows], budget):
+        for numbers in batches([len(row) for row in rows], budget):
             in_halves(numbers, fill, example_too_large)
-    return found
+    return outputs
 
 
-def _read(row: Row) -> list[int]:
-    """The whole text: scoring stops before the last token, which is predicted; here it is read."""
-    return [*row.ids, row.tokens[-1]]
-
-
-def _means(model: Model, rows: list[Row], tokens: int | None) -> dict[int, Tensor]:
-    """Layer -> mean head outputs `[B, H, D]`."""
-    ids = pad_right([_read(row) for row in rows]).to(model.device)
-    weights = torch.zeros(ids.shape)  # B, T: 1 / (number of tokens taken) at the tokens that are taken
-    for b, (row, places) in enumerate(zip(rows, _taken(model, rows, tokens), strict=True)):
-        weights[b, [row.start + place for place in places]] = 1 / len(places)
-    means: dict[int, Tensor] = {}
-
-    def average(layer: int, z: Tensor) -> Tensor:
-        if layer in means:
-            raise HeadwiseError(
-                f"layer {layer} of {model.name} runs several times per pass (shared weights), so its heads have no "
-                "single output to probe; use a causal method such as 'ablation'"
-            )
-        # Summed at least in float32; nothing of z itself is kept.
-        wide = z if z.dtype == torch.float64 else z.float()
-        means[layer] = torch.einsum("bt,bthd->bhd", weights.to(z.device, wide.dtype), wide)
-        return z
-
-    first = torch.zeros(len(rows), 1, dtype=torch.long, device=model.device)
-    model.run_whole(Pass(ids=ids, scored=first, heads=average))
-    return means
-
-
-def _taken(model: Model, rows: list[Row], tokens: int | None) -> list[list[int]]:
-    """Which of each row's answer tokens are averaged, by their place in the answer."""
-    everything = [list(range(len(row.tokens))) for row in rows]
-    if tokens is None or all(len(places) <= tokens for places in everything):
-        return everything
+def _averaged(model: Model, rows: list[Row], tokens: int | None) -> list[list[int]]:
+    """Which tokens of each row's answer are averaged, counted from the first token of the answer."""
     widest = max(len(row.tokens) for row in rows)
+    if tokens is None or widest <= tokens:
+        return [list(range(len(row.tokens))) for row in rows]
     at_once = max(1, _LOGITS // (widest * model.vocabulary))
-    taken: list[list[int]] = []
+    averaged: list[list[int]] = []
     for start in range(0, len(rows), at_once):
         part = rows[start : start + at_once]
         ids = pad_right([row.ids for row in part]).to(model.device)
         positions = pad_right([row.positions for row in part]).to(model.device)
         logprobs = model.run_whole(Pass(ids=ids, scored=positions)).logits.log_softmax(-1)
         for row, of_row in zip(part, logprobs, strict=True):
-            own = of_row[torch.arange(len(row.tokens)), torch.tensor(row.tokens)]
-            taken.append(sorted(own.argsort(stable=True)[:tokens].tolist()))
-    return taken
+            of_tokens = of_row[torch.arange(len(row.tokens)), torch.tensor(row.tokens)]
+            averaged.append(sorted(of_tokens.argsort(stable=True)[:tokens].tolist()))
+    return averaged

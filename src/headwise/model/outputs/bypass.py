@@ -8,7 +8,7 @@ plus something; a block that normalises the sum (the original transformer, OpenA
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,15 +32,14 @@ def bypassed(block: nn.Module) -> AbstractContextManager[None]:
 
     def around(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         stream = read(args, kwargs)
-        first = output[0] if isinstance(output, tuple | list) else output
-        # Adding the difference of a tensor and itself is exactly 0 forwards and the identity backwards.
-        kept = first.detach() + (stream - stream.detach())
-        return (kept, *output[1:]) if isinstance(output, tuple | list) else kept
+        # Adding the difference of a tensor and itself adds exactly 0 forwards and is the identity backwards.
+        bypass = _first(output).detach() + (stream - stream.detach())
+        return (bypass, *output[1:]) if isinstance(output, tuple | list) else bypass
 
     return hooked([block], after=around)
 
 
-def check_residual(model: Model, wanted_by: str) -> None:
+def check_residual(model: Model, method: str) -> None:
     """Refuse a model whose blocks do not return what they read plus something of their own.
 
     What a block adds is computed from a normalised copy of its input, or normalised itself, so it stays as large
@@ -49,40 +48,36 @@ def check_residual(model: Model, wanted_by: str) -> None:
     blocks = model.hooks.blocks
     if any(site.calls > 1 for site in model.hooks.sites):
         raise HeadwiseError(
-            f"{wanted_by} cannot be computed for {model.name}: some of its layers share their weights and run "
+            f"{method} cannot be computed for {model.name}: some of its layers share their weights and run "
             "several times per pass, so one of them cannot be told from the others"
         )
-    shares: dict[int, float] = {}
+    shares: dict[nn.Module, float] = {}
 
-    def hook(index: int) -> Any:
-        def measure(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            try:
-                stream = read(args, kwargs)
-                times = _LARGER
-                if stream.dtype == torch.float16:
-                    times = min(times, _LARGEST_HALF / float(stream.abs().max()))
-                if args:
-                    larger = block.forward(times * stream, *args[1:], **kwargs)
-                else:
-                    larger = block.forward(**{**kwargs, "hidden_states": times * stream})
-                before, after = (
-                    (o[0] if isinstance(o, tuple | list) else o).double() for o in (output, larger)
-                )
-                x = stream.double()
-                shares[index] = float(((after - before) * x).sum() / ((times - 1) * (x * x).sum()))
-            except (TypeError, RuntimeError, AttributeError, KeyError, IndexError):
-                return  # it exchanges more than the stream: not measured, and so refused
+    def measure(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        try:
+            stream = read(args, kwargs)
+            times = _LARGER
+            if stream.dtype == torch.float16:
+                times = min(times, _LARGEST_HALF / float(stream.abs().max()))
+            if args:
+                larger = block.forward(times * stream, *args[1:], **kwargs)
+            else:
+                larger = block.forward(**{**kwargs, "hidden_states": times * stream})
+            x, before, after = (_first(o).double() for o in (stream, output, larger))
+            shares[block] = float(((after - before) * x).sum() / ((times - 1) * (x * x).sum()))
+        except (TypeError, RuntimeError, AttributeError, KeyError, IndexError):
+            return  # it exchanges more than the stream: not measured, and so refused
 
-        return measure
-
-    with ExitStack() as stack, torch.no_grad():
-        for index, block in enumerate(blocks):
-            stack.enter_context(hooked([block], after=hook(index)))
+    with hooked(blocks, after=measure), torch.no_grad():
         model.run_whole(Pass(ids=probe_input(model.hf)))
-    for index in range(len(blocks)):
-        if not abs(shares.get(index, 0.0) - 1) < 0.05:
+    for index, block in enumerate(blocks):
+        if not abs(shares.get(block, 0.0) - 1) < 0.05:
             raise HeadwiseError(
-                f"{wanted_by} cannot be computed for {model.name}: block {index} "
-                f"({type(blocks[index]).__name__}) does not return what it reads plus something of its own, so "
-                "there is no residual path around it"
+                f"{method} cannot be computed for {model.name}: block {index} ({type(block).__name__}) does not "
+                "return what it reads plus something of its own, so there is no residual path around it"
             )
+
+
+def _first(output: Any) -> Any:
+    """What a block writes into the stream: its output, or the first of several."""
+    return output[0] if isinstance(output, tuple | list) else output

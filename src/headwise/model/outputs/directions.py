@@ -1,4 +1,4 @@
-"""Towards right answers: for each head, the direction in which right and wrong texts differ.
+"""Steering directions: for each head, the difference between its output on right and on wrong texts.
 
 After inference-time intervention (Li et al. 2023, arXiv 2306.03341), which Cognitive Mirrors (arXiv 2512.10978)
 takes over: adding α·σ·direction to a head's output pushes the text towards what right answers have in common.
@@ -8,18 +8,17 @@ L layers, H heads, D head size, N texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.forward.out_of_memory import example_too_large, in_halves
-from headwise.model.forward.schedule import batches
-from headwise.model.tokens.encode import pad_right
+from headwise.model.outputs.answers import head_outputs
 from headwise.several import several
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Directions:
-    """Where each head's output points when a text is right rather than wrong."""
+    """Each head's mean output on right texts minus that on wrong texts."""
 
     unit: np.ndarray
     """`[L, H, D]`: mean over right texts minus mean over wrong ones, scaled to length 1; 0 where they are equal."""
@@ -54,8 +53,7 @@ def directions(model: Model, right: Sequence[str], wrong: Sequence[str]) -> Dire
             f"a direction from wrong to right needs texts of both kinds; got {len(right)} right and {len(wrong)} wrong"
         )
     outputs = last_outputs(model, [*right, *wrong])  # N, L, H, D
-    first, second = outputs[: len(right)], outputs[len(right) :]
-    difference = first.mean(axis=0) - second.mean(axis=0)
+    difference = outputs[: len(right)].mean(axis=0) - outputs[len(right) :].mean(axis=0)
     length = np.linalg.norm(difference, axis=-1, keepdims=True)
     unit = np.divide(difference, length, out=np.zeros_like(difference), where=length > 0)
     spread = (outputs * unit).sum(axis=-1).std(axis=0)
@@ -65,16 +63,9 @@ def directions(model: Model, right: Sequence[str], wrong: Sequence[str]) -> Dire
 def last_outputs(model: Model, texts: Sequence[str]) -> np.ndarray:
     """Every head's output at the last token of each text, `[N, L, H, D]`; 0 for heads that do not exist."""
     encoded = [ids or model.text.start() for ids in model.text.encode_many(list(texts))]
-    size = max(site.head_dim for site in model.hooks.sites)
-    found = np.zeros((len(encoded), *model.shape, size))
 
-    def fill(numbers: Sequence[int]) -> None:
-        ids = pad_right([encoded[n] for n in numbers])
+    def at_last(numbers: Sequence[int]) -> Callable[[Tensor], Tensor]:
         last = torch.tensor([len(encoded[n]) - 1 for n in numbers])
-        each = torch.arange(len(numbers))
-        for layer, z in model.outputs(ids, lambda z: z[each.to(z.device), last.to(z.device)]).items():
-            found[numbers, layer, : z.shape[1], : z.shape[2]] = z.double().cpu().numpy()
+        return lambda z: z[torch.arange(len(last), device=z.device), last.to(z.device)]
 
-    for numbers in batches([len(ids) for ids in encoded], model.batch_tokens):
-        in_halves(numbers, fill, example_too_large)
-    return found
+    return head_outputs(model, encoded, at_last, model.batch_tokens, np.float64)

@@ -8,13 +8,17 @@ No family is declared. One probing pass looks which modules run where, and the l
 checked against what the model computes; a model whose parts do not fit (soft-capped logits, a norm after the
 sum) is refused with the part that did not.
 
+A LayerNorm or RMSNorm divides each vector by its own size. With that divisor frozen, what is left is a weight per
+coordinate, perhaps minus the mean, perhaps a bias. Families store the weight in different ways, so the form that
+reproduces the module's output is taken.
+
 B rows, P positions, T tokens, W width of the stream, H heads, D head size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +28,6 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.model.forward.run import Pass, at_positions
 from headwise.model.outputs.bypass import check_residual
-from headwise.model.outputs.frozen_norm import FrozenNorm, frozen_norm, rounding
 from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input
 from headwise.model.sites.sites import Site
@@ -34,8 +37,60 @@ if TYPE_CHECKING:
 
 
 @dataclass
+class FrozenNorm:
+    """y = scale · weight · (x, less its mean if `centred`) + bias. W width, B rows, P positions."""
+
+    scale: Tensor  # B, P, 1
+    weight: Tensor  # W
+    bias: Tensor  # W
+    centred: bool
+
+    def transposed(self, direction: Tensor) -> Tensor:
+        """The direction in x that reads what `direction[B, P, W]` reads in y, the bias aside."""
+        back = self.scale * self.weight * direction
+        return back - back.mean(-1, keepdim=True) if self.centred else back
+
+
+def frozen_norm(norm: nn.Module, x: Tensor, y: Tensor) -> FrozenNorm | None:
+    """The linear map by which `norm` took `x` to `y`; None if it is no norm over the last axis."""
+    if x.shape != y.shape or list(norm.children()):
+        return None
+    room = rounding(y.dtype)
+    x, y = x.double(), y.double()
+    width = x.shape[-1]
+    stored, bias = (_vector(norm, name, width, x.device) for name in ("weight", "bias"))
+    weights = [torch.ones_like(x.flatten(0, -2)[0])] if stored is None else [stored, 1 + stored]
+    offset = torch.zeros_like(weights[0]) if bias is None else bias
+    best, least = None, room * float(y.norm())
+    for weight in weights:
+        for centred in (False, True):
+            base = weight * (x - x.mean(-1, keepdim=True) if centred else x)
+            size = (base * base).sum(-1, keepdim=True).clamp_min(1e-30)
+            scale = (base * (y - offset)).sum(-1, keepdim=True) / size
+            missed = float((scale * base + offset - y).norm())
+            if missed <= least:
+                best, least = FrozenNorm(scale, weight, offset, centred), missed
+    return best
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """What a few operations in this precision may lose, as a share of the size of what they compute."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return 2 * torch.finfo(dtype).eps
+    # Many families compute norms in float32 whatever the weights are in.
+    return 16 * torch.finfo(torch.float32).eps
+
+
+def _vector(module: nn.Module, name: str, width: int, device: torch.device) -> Tensor | None:
+    value = getattr(module, name, None)
+    if isinstance(value, Tensor) and value.shape == (width,):
+        return value.detach().to(device).double()
+    return None
+
+
+@dataclass
 class Call:
-    """What a module read and wrote in one pass: its first tensor each."""
+    """The first tensor that a module read and the first that it wrote, in one pass."""
 
     read: Tensor
     wrote: Tensor
@@ -43,14 +98,14 @@ class Call:
 
 @dataclass
 class Write:
-    """How the heads of one layer come into the residual stream."""
+    """How the heads of one layer are added to the residual stream."""
 
     site: Site
     projection: nn.Module
     norm: nn.Module | None
     """The norm between the output projection and the stream, where there is one."""
     factor: float
-    """What the family multiplies it with before it is added."""
+    """The family's factor on what is added to the stream."""
 
 
 @dataclass
@@ -113,11 +168,8 @@ class Readout:
         inside = {m: calls[m] for m in block.modules() if m in calls and m is not block}
         read, wrote = calls[block].read.double(), calls[block].wrote.double()
         sums = [c.read.double().reshape(read.shape) - read for c in inside.values() if _alike(c.read, read)]
-        sums += [
-            wrote - read - c.wrote.double().reshape(read.shape)
-            for c in inside.values()
-            if _alike(c.wrote, read)
-        ]
+        written = [c.wrote for c in inside.values() if _alike(c.wrote, read)]
+        sums += [wrote - read - part.double().reshape(read.shape) for part in written]
         best, least = None, rounding(calls[block].wrote.dtype) * float(read.norm() + wrote.norm())
         for projection in site.projections:
             if projection not in calls or not _same(calls[projection].read, z.flatten(-2)):
@@ -156,7 +208,7 @@ class Readout:
         last = self.model.hooks.blocks[-1]
         norms = [n for n in (self.norm, *(w.norm for w in self.writes)) if n is not None]
         calls: dict[nn.Module, Call] = {}
-        with torch.no_grad(), _observed([last, *norms], calls, ids.shape, positions):
+        with torch.no_grad(), _observed([last, *norms], calls, positions):
             logits = self.model.run_whole(Pass(ids=ids, scored=positions, heads=note)).logits
         frozen: dict[nn.Module, FrozenNorm] = {}
         for norm in norms:
@@ -186,32 +238,27 @@ def _transposed(projection: nn.Module, into: Tensor, z: Tensor) -> Tensor:
     with torch.inference_mode(False), torch.enable_grad():
         at = torch.zeros_like(z.flatten(-2), requires_grad=True)
         out = projection(at)
-        (slopes,) = torch.autograd.grad(out, at, into.to(out.device, out.dtype).reshape(out.shape))
-    return slopes.unflatten(-1, z.shape[-2:]).double()
+        (gradient,) = torch.autograd.grad(out, at, into.to(out.device, out.dtype).reshape(out.shape))
+    return gradient.unflatten(-1, z.shape[-2:]).double()
 
 
-@contextmanager
 def _observed(
-    modules: Sequence[nn.Module],
-    calls: dict[nn.Module, Call],
-    shape: Any = None,
-    positions: Tensor | None = None,
-) -> Iterator[None]:
-    """While this holds, `calls` receives what each module reads and writes, or that at `positions` only."""
+    modules: Sequence[nn.Module], calls: dict[nn.Module, Call], positions: Tensor | None = None
+) -> AbstractContextManager[None]:
+    """While this holds, `calls` receives what each module reads and writes, or that at `positions[B, P]` only."""
 
-    def keep(tensor: Tensor) -> Tensor:
+    def copied(tensor: Tensor) -> Tensor:
         if positions is not None:
-            tensor = at_positions(tensor.reshape(*shape, tensor.shape[-1]), positions)
+            tensor = at_positions(tensor.reshape(len(positions), -1, tensor.shape[-1]), positions)
         return tensor.detach().clone()  # a later step may work in place
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         read = args[0] if args else kwargs.get("hidden_states")
         wrote = output[0] if isinstance(output, tuple | list) and output else output
         if isinstance(read, Tensor) and isinstance(wrote, Tensor):
-            calls[module] = Call(keep(read), keep(wrote))
+            calls[module] = Call(copied(read), copied(wrote))
 
-    with hooked(modules, after=note):
-        yield
+    return hooked(modules, after=note)
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

@@ -44,7 +44,7 @@ class Call:
     z: Tensor  # B, T, H, value size
 
 
-Visitor = Callable[[int, Tensor], Tensor]
+HeadHook = Callable[[int, Tensor], Tensor]
 """From (layer, z `[B, T, H, D]`) to the z that the model goes on with."""
 Watcher = Callable[[int, Call], None]
 Attention = Callable[[Tensor, Tensor, Tensor, Any, dict[str, Any]], Tensor | None]
@@ -55,7 +55,7 @@ Attention = Callable[[Tensor, Tensor, Tensor, Any, dict[str, Any]], Tensor | Non
 class Listener:
     """Who sees and changes the heads of one model at the moment."""
 
-    visitor: Visitor | None = None
+    hook: HeadHook | None = None
     watcher: Watcher | None = None
     attention: Attention | None = None
 
@@ -120,7 +120,7 @@ def _register(own: str) -> None:
 def attend(
     own: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """The family's own attention, then the watcher's and the visitor's view of it."""
+    """The family's own attention, then the watcher's and the hook's view of it."""
     heard: HeardBy | None = getattr(module, HEARD_BY, None)
     function = own_attention(own, module)
     if heard is None:
@@ -135,8 +135,8 @@ def attend(
         options = dict(kwargs)
         mask = args[0] if args else options.pop("attention_mask", None)
         listener.watcher(layer, Call(own, module, query, key, value, mask, options, z))
-    if listener.visitor is not None:
-        z = listener.visitor(layer, z)
+    if listener.hook is not None:
+        z = listener.hook(layer, z)
     return z, weights
 
 

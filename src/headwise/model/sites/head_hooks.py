@@ -1,13 +1,13 @@
 """The one place where every head of a model is seen and changed.
 
 z is a layer's attention output before the output projection, split by head: `[B, T, H, D]` (rows of the
-batch, tokens, heads, head size). A *visitor* gets (layer, z) for each layer as the model runs and returns
-what the model should go on with. A *watcher* gets (layer, call), where the call holds everything the attention
-function was given, and its z before any visitor; it changes nothing.
+batch, tokens, heads, head size). A *hook* gets (layer, z) for each layer as the model runs and returns
+the z that the model continues with. A *watcher* gets (layer, call), where the call holds everything the attention
+function was given, and its z before any hook; it changes nothing.
 
 Two ways lead there. Modern families call an attention function that transformers looks up by name; ours
-calls the family's own and hands the result to the visitor. Older families have no such call; there a hook
-on the output projection sees the same tensor. The registry of attention functions is global, so a visitor
+calls the family's own and hands the result to the hook. Older families have no such call; there a hook
+on the output projection sees the same tensor. The registry of attention functions is global, so a hook
 is found through the module that calls: two models never disturb one another.
 """
 
@@ -24,9 +24,9 @@ from headwise.errors import HeadwiseError
 from headwise.model.sites.attention_function import (
     HEARD_BY,
     Attention,
+    HeadHook,
     HeardBy,
     Listener,
-    Visitor,
     Watcher,
     our_attention,
 )
@@ -60,9 +60,9 @@ class HeadHooks:
         for site in self.sites:
             self.exists[site.layer, : site.heads] = True
 
-    def visiting(self, visitor: Visitor) -> AbstractContextManager[None]:
-        """While this holds, every forward pass of the model shows its heads to `visitor`."""
-        return self.listening(visitor)
+    def hook(self, hook: HeadHook) -> AbstractContextManager[None]:
+        """While this holds, `hook(layer, z)` returns the new z of each layer in every forward pass."""
+        return self.listening(hook)
 
     def watching(self, watcher: Watcher) -> AbstractContextManager[None]:
         """While this holds, `watcher` sees every call of the attention function; gates may act beside it."""
@@ -71,13 +71,13 @@ class HeadHooks:
     @contextmanager
     def listening(
         self,
-        visitor: Visitor | None = None,
+        hook: HeadHook | None = None,
         watcher: Watcher | None = None,
         attention: Attention | None = None,
     ) -> Iterator[None]:
         """While this holds, the given ones see every forward pass; one listener of each kind at a time.
 
-        visitor: edits the heads' outputs. watcher: sees each call of the attention function. attention: is asked before
+        hook: edits the heads' outputs. watcher: sees each call of the attention function. attention: is asked before
         transformers' own "sdpa" function.
         """
         if watcher is not None and self.mechanism != "attention function":
@@ -85,7 +85,7 @@ class HeadHooks:
                 f"{type(self.model).__name__} is reached by a {self.mechanism}: it calls no attention function whose "
                 "queries and keys could be watched"
             )
-        given = {"visitor": visitor, "watcher": watcher, "attention": attention}
+        given = {"hook": hook, "watcher": watcher, "attention": attention}
         given = {kind: one for kind, one in given.items() if one is not None}
         for kind in given:
             if getattr(self.listener, kind) is not None:
@@ -98,9 +98,9 @@ class HeadHooks:
             yield
 
     @contextmanager
-    def unvisited(self) -> Iterator[None]:
-        """While this holds, passes of our own do not show themselves to a visitor."""
-        with attribute(self.listener, "visitor", None):
+    def without_hooks(self) -> Iterator[None]:
+        """While this holds, the hook is off: for passes of our own."""
+        with attribute(self.listener, "hook", None):
             yield
 
     def _put_in_place(self, undo: ExitStack) -> None:
@@ -117,12 +117,12 @@ class HeadHooks:
 
 
 def _projection_input(site: Site, listener: Listener) -> Callable[..., Any]:
-    """A hook on the output projection: its input, split by head, is what the visitor sees."""
+    """A hook on the output projection that calls the head hook with its input, split by head."""
 
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if listener.visitor is None:
+        if listener.hook is None:
             return None
         z = args[0].unflatten(-1, (site.heads, site.head_dim))  # B, T, H, D
-        return (listener.visitor(site.layer, z).flatten(-2), *args[1:]), kwargs
+        return (listener.hook(site.layer, z).flatten(-2), *args[1:]), kwargs
 
     return before

@@ -28,7 +28,7 @@ _PREFIX = "base_model.model."
 
 @dataclass(frozen=True)
 class EdgeGates:
-    """What turns a base model and an adapter into a sparse model."""
+    """The gates that make a sparse model of a base model and an adapter."""
 
     base: str
     """Alias, hub id or folder of the model that was trained further."""
@@ -91,23 +91,23 @@ def merge(hf: nn.Module, folder: Path) -> None:
         weights = load_file(folder / WEIGHTS)
     except Exception as error:
         raise HeadwiseError(f"the adapter in {folder} cannot be read: {error}") from error
-    odd = [name for name in ("use_dora", "use_rslora", "fan_in_fan_out") if config.get(name)]
-    if config.get("peft_type") != "LORA" or odd or config.get("rank_pattern") or config.get("alpha_pattern"):
-        raise HeadwiseError(
-            f"the adapter in {folder} is not plain low-rank ({CONFIG}: {', '.join(odd) or 'type'})"
-        )
+    variants = ("use_dora", "use_rslora", "fan_in_fan_out", "rank_pattern", "alpha_pattern")
+    used = [name for name in variants if config.get(name)]
+    if config.get("peft_type") != "LORA" or used:
+        used = used or ["peft_type"]
+        raise HeadwiseError(f"the adapter in {folder} is not plain low-rank ({CONFIG}: {', '.join(used)})")
     scale = config["lora_alpha"] / config["r"]
     modules = dict(hf.named_modules())
     firsts = [name for name in weights if name.endswith(".lora_A.weight")]
     if not firsts:
         raise HeadwiseError(f"{folder / WEIGHTS} holds no low-rank adapter")
     for name in firsts:
-        place = name.removeprefix(_PREFIX).removesuffix(".lora_A.weight")
+        target = name.removeprefix(_PREFIX).removesuffix(".lora_A.weight")
         first, second = weights[name].float(), weights[name.replace("lora_A", "lora_B")].float()
-        weight = getattr(modules.get(place), "weight", None)
+        weight = getattr(modules.get(target), "weight", None)
         if not isinstance(weight, Tensor) or weight.numel() != second.shape[0] * first.shape[1]:
             raise HeadwiseError(
-                f"the adapter in {folder} has a part for {place}, which its base model has not"
+                f"the adapter in {folder} changes {target}, which its base model does not have"
             )
         change = scale * (second @ first)
         with torch.no_grad():

@@ -7,8 +7,8 @@ renormalised, and a query whose edges are all closed gets 0 from its head.
 
 Two attention functions are registered with transformers. `edge_gated` is the model as it is used: hard
 thresholds. `edge_gated_noisy` is for training: the logit gets logistic noise, z passes gradients as if it were
-the sigmoid, and each layer leaves behind how many edges it expects to be open. b, and where training leaves its
-count, are found through the module that calls; two models never disturb one another.
+the sigmoid, and each layer stores how many edges it expects to be open. b and this count are attributes of the
+attention module, so two models do not disturb one another.
 
 B rows, H heads, T queries, S keys, D head size, L layers.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ HARD, NOISY = "edge_gated", "edge_gated_noisy"
 
 _BIAS, _TEMPERATURE, _EXPECTED, _NOISE = "_edge_bias", "_edge_temperature", "_edges_expected", "_edge_noise"
 _AT_ONCE = 2**26
-"""Most scores held at once without gradients, in numbers: 256 MB in float32."""
+"""Maximum number of scores in memory at once without gradients: 256 MB in float32."""
 
 
 def edge_scores(query: Tensor, key: Tensor, scaling: float | None) -> Tensor:
@@ -45,10 +44,8 @@ def edge_scores(query: Tensor, key: Tensor, scaling: float | None) -> Tensor:
     rows, heads, queries, size = query.shape
     groups = key.shape[1]
     scale = size**-0.5 if scaling is None else scaling
-    # Heads that share keys stand below one another: no key is copied.
-    grouped = (query.to(dtype) * scale).reshape(
-        rows, groups, -1, size
-    )  # B, key heads, queries of its heads, D
+    # The queries of heads that share keys are stacked, so that no key is copied: B, key heads, queries, D.
+    grouped = (query.to(dtype) * scale).reshape(rows, groups, -1, size)
     with torch.autocast(query.device.type, enabled=False):
         return torch.matmul(grouped, key.to(dtype).transpose(2, 3)).view(rows, heads, queries, -1)
 
@@ -71,17 +68,11 @@ def edge_gated_attention(
     if queries <= at_once:
         return _gated_block(module, query, key, value, attention_mask, scaling)
     mask = _allowed(attention_mask, query, key) if attention_mask is None else attention_mask
-    blocks = [
-        _gated_block(
-            module,
-            part,
-            key,
-            value,
-            mask[:, :, start : start + at_once] if mask.shape[2] > 1 else mask,
-            scaling,
-        )[0]
-        for start, part in zip(range(0, queries, at_once), query.split(at_once, 2), strict=True)
-    ]
+    blocks = []
+    for start in range(0, queries, at_once):
+        block = slice(start, start + at_once)
+        part = mask[:, :, block] if mask.shape[2] > 1 else mask
+        blocks.append(_gated_block(module, query[:, :, block], key, value, part, scaling)[0])
     return torch.cat(blocks, dim=1), None
 
 
@@ -115,9 +106,8 @@ def noisy_edge_gated_attention(
         allowed = _allowed(attention_mask, query, key)
         noise = getattr(module, _NOISE, None)
         uniform = torch.rand_like(scores) if noise is None else noise
-        weights, opened = _noisy_weights(
-            scores, getattr(module, _BIAS), getattr(module, _TEMPERATURE), allowed, uniform
-        )
+        bias, temperature = getattr(module, _BIAS), getattr(module, _TEMPERATURE)
+        weights, opened = _noisy_weights(scores, bias, temperature, allowed, uniform)
         setattr(module, _EXPECTED, opened / (allowed.sum() * (scores.numel() // allowed.numel())))
     return _mixed(weights, value), None
 
@@ -129,9 +119,8 @@ def _noisy_weights(
     logits = (scores + bias[:, None, None]) / temperature
     soft = torch.sigmoid(logits + torch.logit(uniform, eps=1e-6))
     gates = soft + ((soft > 0.5).to(soft.dtype) - soft).detach()
-    weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1)
     opened = torch.sigmoid(logits).masked_fill(~allowed, 0.0).sum()
-    return weights * gates, opened
+    return _softmax(scores, None, allowed) * gates, opened
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, allowed: Tensor) -> Tensor:
@@ -160,18 +149,14 @@ def _allowed(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
 # ---- putting gates into a model ---------------------------------------------------------------------------
 
 
-def _register() -> None:
-    for name, function in ((HARD, edge_gated_attention), (NOISY, noisy_edge_gated_attention)):
-        AttentionInterface.register(name, function)
-        AttentionMaskInterface.register(name, _full_mask)
-
-
 def _full_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     """The mask that sdpa takes, also where sdpa would need none."""
     return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False})
 
 
-_register()
+for _name, _function in {HARD: edge_gated_attention, NOISY: noisy_edge_gated_attention}.items():
+    AttentionInterface.register(_name, _function)
+    AttentionMaskInterface.register(_name, _full_mask)
 
 
 def install(hf: nn.Module, bias: np.ndarray) -> None:
@@ -197,10 +182,10 @@ def install(hf: nn.Module, bias: np.ndarray) -> None:
 
 def _set_bias(hooks: HeadHooks, bias: np.ndarray) -> None:
     for site in hooks.sites:
-        place = next(site.module.parameters()).device
-        numbers = torch.tensor(bias[site.layer, : site.heads], dtype=torch.float32, device=place)
-        # A buffer follows its model to another device; what does not persist is in no checkpoint of the base.
-        site.module.register_buffer(_BIAS, numbers, persistent=False)
+        device = next(site.module.parameters()).device
+        of_heads = torch.tensor(bias[site.layer, : site.heads], dtype=torch.float32, device=device)
+        # A buffer moves with its model to another device; one that does not persist is in no checkpoint.
+        site.module.register_buffer(_BIAS, of_heads, persistent=False)
     # Part of the configuration, so that a model's fingerprint knows its gates.
     digest = hashlib.sha256(np.ascontiguousarray(bias, dtype=np.float32).tobytes()).hexdigest()[:16]
     hooks.model.config.edge_gates = digest  # type: ignore[union-attr]
@@ -209,7 +194,7 @@ def _set_bias(hooks: HeadHooks, bias: np.ndarray) -> None:
 def _check_all_open(hf: nn.Module, hooks: HeadHooks) -> None:
     plain = probe_logits(hf)
     _set_bias(hooks, np.full(hooks.shape, np.inf))
-    with named_attention(hf, HARD):
+    with attention_named(hf, lambda _: HARD):
         gated = probe_logits(hf)
     moved = float((gated - plain).abs().max())
     if not moved <= 4 * rounding(hf, plain):
@@ -217,11 +202,6 @@ def _check_all_open(hf: nn.Module, hooks: HeadHooks) -> None:
             f"edge gates do not fit {type(hf).__name__}: with every edge open its logits move by {moved:.2g}, so its "
             "attention is more than a softmax of scores (soft-capping or sinks, say)"
         )
-
-
-def named_attention(hf: nn.Module, name: str) -> AbstractContextManager[None]:
-    """While this holds, the model's configurations name this implementation."""
-    return attention_named(hf, lambda _: name)
 
 
 # ---- training ---------------------------------------------------------------------------------------------
@@ -233,18 +213,18 @@ def prepare_training(hooks: HeadHooks, temperature: Tensor, noise: Sequence[Tens
     noise: uniform numbers `[B, H, T, T]` for each layer, drawn anew before each pass; without, a layer draws its own,
     which compiled code cannot do while it is being recorded.
     """
-    for place, site in enumerate(hooks.sites):
+    for index, site in enumerate(hooks.sites):
         setattr(site.module, _TEMPERATURE, temperature)
-        setattr(site.module, _NOISE, None if noise is None else noise[place])
+        setattr(site.module, _NOISE, None if noise is None else noise[index])
 
 
 def expected_share(hooks: HeadHooks) -> Tensor:
     """The part of causal edges that the last noisy pass expects to be open, with its gradient.
 
-    Once: what the pass left at the modules is taken away, or it would keep the whole pass alive.
+    Can be called once per pass: the counts at the modules are deleted, because they keep the autograd graph alive.
     """
-    every = sum(site.heads for site in hooks.sites)
-    shares = [getattr(site.module, _EXPECTED) * (site.heads / every) for site in hooks.sites]
+    total = sum(site.heads for site in hooks.sites)
+    shares = [getattr(site.module, _EXPECTED) * (site.heads / total) for site in hooks.sites]
     for site in hooks.sites:
         delattr(site.module, _EXPECTED)
     return torch.stack(shares).sum()

@@ -1,33 +1,26 @@
 """Which edges of a model are open, counted while it runs.
 
-Works on any model whose attention function is called: b is the model's own, or one to be tried out.
+For models with edge gates (`edge_gates.install`).
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.model.sites.attention_function import Call
+from headwise.model.sites.attention_function import Call, Watcher
 from headwise.model.sparse.edge_gates import _BIAS, _allowed, edge_scores
 
 
-@dataclass
 class EdgeCounts:
     """Open edges of every head, and how far they reach, over all texts run so far."""
 
-    shape: tuple[int, int]
-    length: int
-    """Longest sequence: an edge from a token to itself has length 0, the longest length − 1."""
-    open_by_length: np.ndarray = field(init=False)  # L, H, T: numbers of open edges
-    possible: np.ndarray = field(init=False)  # T: causal edges of each length, in one head
-
-    def __post_init__(self) -> None:
-        self.open_by_length = np.zeros((*self.shape, self.length), dtype=np.int64)
-        self.possible = np.zeros(self.length, dtype=np.int64)
+    def __init__(self, shape: tuple[int, int], length: int) -> None:
+        """length: of the longest sequence; an edge from a token to itself has length 0, the longest length − 1."""
+        self.shape, self.length = shape, length
+        self.open_by_length = np.zeros((*shape, length), dtype=np.int64)  # L, H, T: numbers of open edges
+        self.possible = np.zeros(length, dtype=np.int64)  # T: causal edges of each length, in one head
 
     @property
     def by_head(self) -> np.ndarray:
@@ -39,7 +32,7 @@ class EdgeCounts:
         """Part of all causal edges of all heads that is open."""
         return float(self.by_head.mean())
 
-    def watcher(self, first_layer: int = 0):  # type: ignore[no-untyped-def]
+    def watcher(self, first_layer: int = 0) -> Watcher:
         """For `HeadHooks.watching`: counts every pass of right-padded or unpadded sequences without a cache."""
 
         def watch(layer: int, call: Call) -> None:
@@ -54,19 +47,19 @@ class EdgeCounts:
         return watch
 
 
-def open_edges(call: Call, bias: Tensor | None = None) -> Tensor:
+def open_edges(call: Call) -> Tensor:
     """True for every open edge `[B, H, T, S]` of one call."""
     scores = edge_scores(call.query, call.key, call.options.get("scaling"))
-    b = getattr(call.module, _BIAS) if bias is None else bias
-    return (scores + b.to(scores)[:, None, None] > 0) & _allowed(call.mask, call.query, call.key)
+    bias = getattr(call.module, _BIAS).to(scores)
+    return (scores + bias[:, None, None] > 0) & _allowed(call.mask, call.query, call.key)
 
 
 def _by_length(opened: Tensor) -> np.ndarray:
     """Numbers of open edges by their length `[H, T]`."""
     per_pair = opened.sum(0)  # H, T, T
     tokens = per_pair.shape[-1]
-    place = torch.arange(tokens, device=opened.device)
-    lengths = (place[:, None] - place[None, :]).clamp_min(0).flatten()
+    position = torch.arange(tokens, device=opened.device)
+    lengths = (position[:, None] - position[None, :]).clamp_min(0).flatten()
     counts = torch.zeros(len(per_pair), tokens, dtype=torch.int64, device=opened.device)
     counts.index_add_(1, lengths, per_pair.flatten(1))
     return counts.cpu().numpy()

@@ -40,32 +40,34 @@ def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], add_generation
     `ValueError` with the template's own words where it refuses the messages."""
     from transformers import PreTrainedTokenizerBase
 
+    chat = [dict(message) for message in messages]
+    render_chat = tokenizer.apply_chat_template
     if type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
-        chat = [dict(message) for message in messages]  # a way of its own, without a template
-        return str(
-            tokenizer.apply_chat_template(chat, add_generation_prompt=add_generation_prompt, tokenize=False)
-        )
+        # The tokenizer has code instead of a template.
+        return str(render_chat(chat, add_generation_prompt=add_generation_prompt, tokenize=False))
     asked = {
         **tokenizer.special_tokens_map,
-        "conversations": [[dict(message) for message in messages]],
+        "conversations": [chat],
         "chat_template": tokenizer.get_chat_template(),
         "add_generation_prompt": add_generation_prompt,
     }
     with _lock:
         answer = _answer(json.dumps(asked, default=str).encode() + b"\n")
     if answer is None:
-        raise HeadwiseError(
-            f"the chat template of this model was stopped: it takes more than {SECONDS:.0f} seconds or too much memory "
-            "for one chat; use chat=False, or give the tokenizer another chat_template"
+        raise _exceeded(
+            f"was stopped: it takes more than {SECONDS:.0f} seconds or too much memory for one chat"
         )
     if "refused" in answer:
         raise ValueError(answer["refused"])
     if answer["text"] is None:
-        raise HeadwiseError(
-            f"the chat template of this model makes more than {CHARACTERS} characters of one chat; use chat=False, or "
-            "give the tokenizer another chat_template"
-        )
+        raise _exceeded(f"makes more than {CHARACTERS} characters of one chat")
     return str(answer["text"])
+
+
+def _exceeded(limit: str) -> HeadwiseError:
+    return HeadwiseError(
+        f"the chat template of this model {limit}; use chat=False, or give the tokenizer another chat_template"
+    )
 
 
 def _answer(line: bytes) -> dict[str, Any] | None:
@@ -73,13 +75,12 @@ def _answer(line: bytes) -> dict[str, Any] | None:
     process = _started.get(os.getpid())
     if process is None or process.poll() is not None:
         process = _started[os.getpid()] = _start()
+    answer = b""
     try:
-        answer = _asked(process, line, SECONDS)
+        with contextlib.suppress(OSError):  # it ended while it was asked
+            answer = _asked(process, line, SECONDS)
         return json.loads(answer) if answer else None
-    except OSError:  # it ended while it was asked
-        answer = b""
-        return None
-    finally:
+    finally:  # also on Ctrl-C: an answer that nobody read must not be the answer to the next chat
         if not answer:
             process.kill()
             _end()
@@ -123,14 +124,11 @@ def _asked(process: subprocess.Popen[bytes], line: bytes, seconds: float) -> byt
 
 @atexit.register
 def _end() -> None:
-    """The process ends when nothing more can be asked."""
+    """Close the pipes of the process, which ends it, and wait."""
     process = _started.pop(os.getpid(), None)
     if process is not None:
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):
-                pipe.close()
-        process.wait()
+        with contextlib.suppress(OSError), process:
+            pass
 
 
 def serve() -> None:
@@ -153,7 +151,7 @@ def serve() -> None:
             answer = {"text": text if len(text) <= CHARACTERS else None}
         except MemoryError:
             return
-        except Exception as error:  # a template is a program of its own, and raises what it likes
+        except Exception as error:  # a template is a program, and may raise anything
             answer = {"refused": str(error)[:1000]}
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()

@@ -1,7 +1,7 @@
-"""Examples to rows of token numbers, and what is read off the logits of each row.
+"""Examples to rows of token ids, and the positions and tokens whose logits are scored.
 
 A row is one input of the model. Most metrics need one row per example; comparing whole continuations needs
-one for the target and one for each foil. The last token of a continuation is predicted, never read, so it is
+one for the target and one for each foil. The last token of a continuation is predicted, not read, so it is
 not part of the input.
 """
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.model.tokens.text import Text
+from headwise.model.tokens.text import Text, common_prefix
 
 if TYPE_CHECKING:
     from headwise.tasks.examples import Example
@@ -27,12 +27,12 @@ and all wrong tokens at the first difference of all; or whole continuations agai
 
 @dataclass
 class Row:
-    """One input and what its logits are asked for."""
+    """One input, and the logits that are scored."""
 
     example: int
     ids: list[int]
     start: int
-    """Where the continuation begins: `ids[:start]` is the prompt."""
+    """`ids[:start]` is the prompt, the rest the continuation."""
     positions: list[int]
     """Where logits are read."""
     tokens: list[int]
@@ -41,9 +41,9 @@ class Row:
     """(slot in `positions`, token) of the right answers, and of the wrong ones."""
     wrongs: list[tuple[int, int]] = field(default_factory=list)
     whole: bool = True
-    """Whether the row alone decides the example's value (else its continuation competes with other rows)."""
+    """Whether the example has this row only; else its continuation is compared with those of other rows."""
     dropped: int = 0
-    """How many tokens of a prompt that was too long are left out at its beginning."""
+    """Number of tokens that were cut from the beginning of a prompt that was too long."""
 
 
 @dataclass
@@ -98,21 +98,19 @@ _Continued = tuple[list[int], int]
 
 
 def _after(
-    text: Text, prompt: list[int], whole: list[int], example: Example, continuation: str
+    text: Text, prompt: list[int], joined: list[int], example: Example, continuation: str
 ) -> _Continued:
     """Prompt and continuation are tokenised together, as the model would read them."""
-    shared = 0
-    while shared < min(len(prompt), len(whole)) and prompt[shared] == whole[shared]:
-        shared += 1
-    if shared >= len(whole):
+    shared = common_prefix(prompt, joined)
+    if shared >= len(joined):
         raise HeadwiseError(
             f"the continuation {continuation!r} of the prompt {_short(example.prompt)!r} tokenises to nothing; "
             "a target or foil needs at least one token of its own"
         )
     if shared == 0:
         start = text.start()
-        return start + whole, len(start)
-    return whole, shared
+        return start + joined, len(start)
+    return joined, shared
 
 
 def _cut(text: Text, example: Example, ids: list[int], start: int, excess: int) -> _Continued:
@@ -132,59 +130,48 @@ def _rows_of(
             f"example {index + 1} ({_short(example.prompt)!r}) has no foils, and this metric compares the target "
             "with foils; give foils, or use a metric such as logprob"
         )
-    (target, start), *_ = rights
-    if needs == "target" or (needs == "candidates" and not wrongs):
-        return [_continuation_row(index, target, start)]
-    if needs == "pairs":
-        return [_pairs_row(index, example, rights[0], wrongs)]
     if needs == "sets":
         return [_sets_row(index, example, rights, wrongs)]
-    single = all(len(ids) == start + 1 and ids[:start] == target[:start] for ids, _ in [rights[0], *wrongs])
-    if single:
+    target, start = rights[0]
+    answers = [rights[0], *wrongs] if needs == "candidates" else rights[:1]
+    # Candidates of one token each are compared at one position.
+    single = all(len(ids) == start + 1 and ids[:start] == target[:start] for ids, _ in answers)
+    if needs == "pairs" or (len(answers) > 1 and single):
         return [_pairs_row(index, example, rights[0], wrongs)]
-    rows = [_continuation_row(index, ids, at) for ids, at in [rights[0], *wrongs]]
-    for row in rows:
-        row.whole = False
-    return rows
-
-
-def _continuation_row(index: int, ids: list[int], start: int) -> Row:
-    return Row(index, ids[:-1], start, list(range(start - 1, len(ids) - 1)), ids[start:])
+    alone = len(answers) == 1
+    return [Row(index, a[:-1], at, [*range(at - 1, len(a) - 1)], a[at:], whole=alone) for a, at in answers]
 
 
 def _pairs_row(index: int, example: Example, right: _Continued, wrongs: list[_Continued]) -> Row:
     target, start = right
-    places = [_first_difference(example, target, foil) for foil, _ in wrongs]
-    deepest = max(places)
-    slots = sorted(set(places))
-    row = Row(
-        index, target[:deepest], min(start, deepest), [p - 1 for p in slots], [target[p] for p in slots]
-    )
-    row.rights = [(slots.index(p), target[p]) for p in places]
-    row.wrongs = [(slots.index(p), foil[p]) for p, (foil, _) in zip(places, wrongs, strict=True)]
+    differences = [_first_difference(example, target, foil) for foil, _ in wrongs]
+    last, slots = max(differences), sorted(set(differences))
+    row = Row(index, target[:last], min(start, last), [p - 1 for p in slots], [target[p] for p in slots])
+    row.rights = [(slots.index(p), target[p]) for p in differences]
+    row.wrongs = [(slots.index(p), foil[p]) for p, (foil, _) in zip(differences, wrongs, strict=True)]
     return row
 
 
 def _sets_row(index: int, example: Example, rights: list[_Continued], wrongs: list[_Continued]) -> Row:
     target, start = rights[0]
-    place = min(_first_difference(example, target, other) for other, _ in [*rights[1:], *wrongs])
-    right = {ids[place] for ids, _ in rights}
-    wrong = {ids[place] for ids, _ in wrongs}
+    first = min(_first_difference(example, target, other) for other, _ in [*rights[1:], *wrongs])
+    right = {ids[first] for ids, _ in rights}
+    wrong = {ids[first] for ids, _ in wrongs}
     if not right - wrong or not wrong - right:
         raise HeadwiseError(
             f"example {index + 1} ({_short(example.prompt)!r}): right and wrong answers begin with the same tokens "
             "under this tokenizer, so their probabilities cannot be compared"
         )
-    row = Row(index, target[:place], min(start, place), [place - 1], [target[place]])
+    row = Row(index, target[:first], min(start, first), [first - 1], [target[first]])
     row.rights = [(0, token) for token in sorted(right - wrong)]
     row.wrongs = [(0, token) for token in sorted(wrong - right)]
     return row
 
 
 def _first_difference(example: Example, target: list[int], other: list[int]) -> int:
-    for place, (a, b) in enumerate(zip(target, other, strict=False)):
-        if a != b:
-            return place
+    first = common_prefix(target, other)
+    if first < min(len(target), len(other)):
+        return first
     raise HeadwiseError(
         f"after {_short(example.prompt)!r} one answer begins with another one (target {example.target!r}, "
         f"foils {', '.join(map(repr, example.foils))}); answers must differ in a token"
@@ -201,16 +188,16 @@ def pad_right(lists: Sequence[Sequence[int]]) -> Tensor:
     Scoring needs no mask for it: later tokens cannot reach earlier ones. The padding token is avoided because
     some families number positions by it.
     """
-    longest = max(len(one) for one in lists)
-    return torch.tensor([[*one, *[one[-1]] * (longest - len(one))] for one in lists])
+    longest = max(len(items) for items in lists)
+    return torch.tensor([[*items, *[items[-1]] * (longest - len(items))] for items in lists])
 
 
 def batch_of(rows: Sequence[Row]) -> dict[str, Tensor]:
-    """Everything of a batch of rows but the logits, as tensors: ids, positions, and the fields of `Scored`."""
+    """A batch of rows as tensors, without the logits: ids, positions, and the fields of `Scored`."""
 
     def answers(lists: list[list[tuple[int, int]]]) -> Tensor:
-        width = max((len(one) for one in lists), default=0)
-        filled = [[*one, *[(-1, 0)] * (width - len(one))] for one in lists]
+        width = max((len(items) for items in lists), default=0)
+        filled = [[*items, *[(-1, 0)] * (width - len(items))] for items in lists]
         return torch.tensor(filled, dtype=torch.long).reshape(len(lists), width, 2)
 
     widest = max(len(row.positions) for row in rows)

@@ -9,26 +9,23 @@ T tokens.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.model.tokens.text import Text
+from headwise.model.tokens.text import Text, common_prefix
+
+if TYPE_CHECKING:
+    from headwise.tasks.conditions import Piece
 
 Key = tuple[int, int, int]
 """What a token of the problem holds: from which to which of the problem's characters, and the how-manieth token
 with just these it is (a character may take several tokens)."""
-
-
-class _Piece(Protocol):
-    @property
-    def text(self) -> str: ...
-    @property
-    def inserted(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -44,57 +41,53 @@ class Located:
     """Tokens that hold characters of both."""
 
     @property
-    def own(self) -> dict[Key, int]:
-        """Where the problem's own tokens stand, by what they hold."""
+    def problem_tokens(self) -> dict[Key, int]:
+        """The positions of the problem's tokens, by what they hold."""
         return {key: at for at, key in enumerate(self.keys) if not self.inserted[at]}
 
 
-def locate(text: Text, pieces: Sequence[_Piece], *, begin: bool) -> Located:
+def locate(text: Text, pieces: Sequence[Piece], *, begin: bool) -> Located:
     """The tokens of the pieces read as one text; `begin`: with what the tokenizer puts before a text."""
-    whole = "".join(piece.text for piece in pieces)
-    own = np.concatenate([np.full(len(p.text), not p.inserted) for p in pieces] or [np.zeros(0, bool)])
-    spaces = np.array([character.isspace() for character in whole], dtype=bool)
-    place = np.cumsum(own) - own  # how many characters of the problem stand before each one
-    ids, offsets = encoded(text.tokenizer, whole)
+    joined = "".join(piece.text for piece in pieces)
+    of_problem = np.concatenate([np.full(len(p.text), not p.inserted) for p in pieces] or [np.zeros(0, bool)])
+    spaces = np.array([character.isspace() for character in joined], dtype=bool)
+    before = np.cumsum(of_problem) - of_problem  # how many characters of the problem come before each one
+    ids, offsets = encoded(text.tokenizer, joined)
     start = list(text.prefix) if begin else []
     if not ids and not start:
         start = text.start()
     inserted, spans, straddling = [False] * len(start), [(-1, -1)] * len(start), 0
     for first, last in offsets:
-        mine, solid = own[first:last], ~spaces[first:last]
-        straddling += bool(mine.any() and (~mine).any())
-        filler = bool(mine.size) and (not mine.any() or (not (mine & solid).any() and (~mine & solid).any()))
-        if not mine.size:  # a token without characters belongs to what stands around it
-            filler = 0 < first < len(own) and not own[first - 1] and not own[first]
+        problem, solid = of_problem[first:last], ~spaces[first:last]
+        straddling += bool(problem.any() and (~problem).any())
+        filler = not problem.any() or bool((~problem & solid).any() and not (problem & solid).any())
+        if not problem.size:  # a token without characters belongs to what stands around it
+            filler = 0 < first < len(of_problem) and not of_problem[first - 1] and not of_problem[first]
         inserted.append(filler)
-        spans.append((-1, -1) if filler else _held(place[first:last], mine, solid, first, own))
-    return Located([*start, *ids], np.array(inserted, dtype=bool), _numbered(spans), straddling)
+        spans.append((-1, -1) if filler else _held(before[first:last], problem, solid, first, of_problem))
+    seen: Counter[tuple[int, int]] = Counter()
+    keys = []
+    for span in spans:
+        keys.append((*span, seen[span]))
+        seen[span] += 1
+    return Located([*start, *ids], np.array(inserted, dtype=bool), keys, straddling)
 
 
 def _held(
-    place: np.ndarray, mine: np.ndarray, solid: np.ndarray, first: int, own: np.ndarray
+    before: np.ndarray, problem: np.ndarray, solid: np.ndarray, first: int, of_problem: np.ndarray
 ) -> tuple[int, int]:
     """The problem's characters in a token: the solid ones if any, so that " Q" and "Q" hold the same.
 
     A token around a filler ("1e1" for "11") holds what no token without it does.
     """
-    among = np.flatnonzero(mine & solid)
-    if among.size and (~mine & solid)[among[0] : among[-1]].any():
-        return -2, int(place[among[0]])
-    held = place[among] if among.size else place[mine]
+    indices = np.flatnonzero(problem & solid)
+    if indices.size and (~problem & solid)[indices[0] : indices[-1]].any():
+        return -2, int(before[indices[0]])
+    held = before[indices] if indices.size else before[problem]
     if not held.size:
-        at = int(own[:first].sum())
+        at = int(of_problem[:first].sum())
         return at, at
     return int(held[0]), int(held[-1]) + 1
-
-
-def _numbered(spans: Sequence[tuple[int, int]]) -> list[Key]:
-    seen: dict[tuple[int, int], int] = {}
-    keys = []
-    for span in spans:
-        seen[span] = seen.get(span, -1) + 1
-        keys.append((*span, seen[span]))
-    return keys
 
 
 def aligned(prompts: Sequence[Located]) -> np.ndarray:
@@ -102,11 +95,9 @@ def aligned(prompts: Sequence[Located]) -> np.ndarray:
 
     The prompts ask the same problem. A token that a tokenizer merged differently in one of them is left out.
     """
-    places = [prompt.own for prompt in prompts]
-    shared = [key for key in places[0] if all(key in other for other in places[1:])]
-    return np.array([[of[key] for key in shared] for of in places], dtype=int).reshape(
-        len(prompts), len(shared)
-    )
+    positions = [prompt.problem_tokens for prompt in prompts]
+    shared = [key for key in positions[0] if all(key in other for other in positions[1:])]
+    return np.array([[of[key] for key in shared] for of in positions], dtype=int)
 
 
 # ---- characters of tokens ---------------------------------------------------------------------------------
@@ -115,8 +106,8 @@ def aligned(prompts: Sequence[Located]) -> np.ndarray:
 def encoded(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     """Token numbers of a text without special tokens, and which characters `[from, to)` each one holds."""
     if getattr(tokenizer, "is_fast", False):
-        made = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        return list(made["input_ids"]), [(int(a), int(b)) for a, b in made["offset_mapping"]]
+        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return list(encoding["input_ids"]), [(int(a), int(b)) for a, b in encoding["offset_mapping"]]
     ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     return ids, _grown(tokenizer, text, ids)
 
@@ -126,24 +117,15 @@ def _grown(tokenizer: Any, text: str, ids: Sequence[int]) -> list[tuple[int, int
     ends = [0]
     for count in range(1, len(ids) + 1):
         decoded = str(tokenizer.decode(list(ids[:count]), clean_up_tokenization_spaces=False))
-        ends.append(max(ends[-1], _common(decoded, text)))
+        ends.append(max(ends[-1], common_prefix(decoded, text)))
     if ends[-1] != len(text):
         raise HeadwiseError(
             f"{type(tokenizer).__name__} does not say which characters its tokens hold, and what it decodes is not "
             "the text it was given, so inserted tokens cannot be located; use the fast version of the tokenizer"
         )
     spans = []
-    for token, (first, last) in enumerate(pairwise(ends)):
+    for first, last in pairwise(ends):
         if first == last:  # part of a character that a later token completes
-            later = next((end for end in ends[token + 1 :] if end > first), first)
-            spans.append((first, min(first + 1, later)))
-        else:
-            spans.append((first, last))
+            last = min(first + 1, ends[-1])
+        spans.append((first, last))
     return spans
-
-
-def _common(one: str, other: str) -> int:
-    for at, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return at
-    return min(len(one), len(other))

@@ -1,9 +1,10 @@
-"""Text to token numbers, with the beginning-of-sequence token where the model needs one."""
+"""Text to token ids, with the beginning-of-sequence token where the model needs one."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from headwise.errors import HeadwiseError, quoted
@@ -12,26 +13,28 @@ from headwise.model.tokens import chat
 log = logging.getLogger("headwise")
 
 _CHARACTERS = 64
-"""Of one token, on average over a text: far more than any language has."""
+"""Upper limit for the mean number of characters per token of a text."""
+_TRUNCATE = "or cut from the left with --truncate (truncate=True in Python)"
 
 
 class Text:
-    """A tokenizer as the engine sees it: what stands before every text, and the text's own tokens."""
+    """A tokenizer with the prefix that the model needs before every text."""
 
-    def __init__(self, tokenizer: Any, wants_bos: bool | None = None) -> None:
+    def __init__(self, tokenizer: Any, wants_bos: bool | None = None, truncate: bool = False) -> None:
         """`wants_bos`: whether the model was trained with a beginning token; None leaves it to the tokenizer."""
         self.tokenizer = tokenizer
         self.vocabulary: int | None = None
-        """How many token numbers the model knows, where a tokenizer of its own does not belong to it."""
+        """Number of tokens that the model has an embedding for; None where unknown."""
         self.longest: int | None = None
-        """How many tokens the model was made for; None where it says no number."""
-        self.truncate = False
-        """Whether texts that are longer are cut from the left instead of refused."""
-        self._told: set[str] = set()
+        """Context length of the model in tokens; None where unknown."""
+        self.truncate = truncate
+        """Whether longer texts are cut from the left instead of refused."""
+        self._notices: set[str] = set()
         bare = tokenizer("a", add_special_tokens=False)["input_ids"]
         full = tokenizer("a")["input_ids"]
         # Only what the tokenizer puts in front counts: an end token before the answer would end the text.
-        self.prefix: list[int] = full[: _find(full, bare)]
+        starts = range(len(full) - len(bare) + 1)
+        self.prefix: list[int] = full[: next((i for i in starts if full[i : i + len(bare)] == bare), 0)]
         bos = tokenizer.bos_token_id
         if wants_bos and bos is not None and bos not in self.prefix:
             self.prefix = [bos, *self.prefix]
@@ -39,29 +42,32 @@ class Text:
             self.prefix = [token for token in self.prefix if token != bos]
 
     def encode(self, text: str) -> list[int]:
-        """The numbers the model reads for `text`, beginning token included."""
+        """The token ids that the model reads for `text`, beginning token included."""
         return self.encode_many([text])[0]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """Many texts in one call, which is much faster; none longer than the model takes."""
+        """Many texts in one call, which is much faster; none longer than the model's context."""
         return self.fitted(self.encode_whole(texts))
 
     def encode_whole(self, texts: Sequence[str]) -> list[list[int]]:
-        """As `encode_many`, however long they are: for those who cut prompts and answers together."""
+        """As `encode_many`, of any length: for callers that cut prompts and answers together."""
         if not texts:
             return []
         ids = self.tokenizer(self.trimmed(texts, answers=2), add_special_tokens=False)["input_ids"]
-        rows = [self.prefix + list(row) for row in ids]
-        for text, row in zip(texts, rows, strict=True):
-            self._check(text, row)
-        return rows
+        for text, row in zip(texts, ids, strict=True):
+            if self.vocabulary is not None and max(row, default=0) >= self.vocabulary:
+                raise HeadwiseError(
+                    f"the tokenizer gives token {max(row)} for {quoted(text)}, and the model has only "
+                    f"{self.vocabulary}; this tokenizer belongs to another model"
+                )
+        return [self.prefix + list(row) for row in ids]
 
     def encode_rendered(self, text: str) -> list[int]:
-        """A text that holds its beginning token already, such as a chat."""
+        """A text that includes its beginning token already, such as a chat."""
         return list(self.tokenizer(self.trimmed([text]), add_special_tokens=False)["input_ids"][0])
 
     def fitted(self, rows: Sequence[list[int]], room: int = 0) -> list[list[int]]:
-        """The token lists, each short enough that `room` more tokens can follow it: refused or cut where not."""
+        """The token lists, refused or cut where `room` more tokens would exceed the model's context."""
         new = f" with the {room + 1} that may be written" if room else ""  # the last of them is never read
         over = self.excess((len(row) + room for row in rows), "prompt" if room else "text", new)
         for row, excess in zip(rows, over, strict=True):
@@ -72,37 +78,37 @@ class Text:
         return [self.without(row, excess) for row, excess in zip(rows, over, strict=True)]
 
     def without(self, row: list[int], excess: int) -> list[int]:
-        """A token list without its first `excess` tokens; what stands before every text stays."""
-        kept = len(self.prefix) if row[: len(self.prefix)] == self.prefix else 0
-        return row[:kept] + row[kept + excess :] if excess else row
+        """A token list without its first `excess` tokens; the prefix of every text stays."""
+        prefix = len(self.prefix) if row[: len(self.prefix)] == self.prefix else 0
+        return row[:prefix] + row[prefix + excess :]
 
     def excess(self, lengths: Iterable[int], what: str, new: str = "") -> list[int]:
-        """By how many tokens each length exceeds what the model was made for: all 0, unless texts are to be cut.
+        """By how many tokens each length exceeds the model's context; raises if any does and `truncate` is off.
 
-        what, new: for the sentence, what the lengths are of, and what they count in.
+        what, new: words of the error sentence, for the texts and for the new tokens that the lengths include.
         """
-        given, longest = list(lengths), self.longest
-        over = [0 if longest is None else max(0, length - longest) for length in given]
+        sizes, longest = list(lengths), self.longest
+        over = [0 if longest is None else max(0, size - longest) for size in sizes]
         count = sum(map(bool, over))
         if not count:
             return over
-        some = f"{count} of {len(given)} {what}s" if len(given) > 1 else f"the {what}"
-        size = f"{'up to ' * (count > 1)}{max(given)} tokens{new}"
+        texts = f"{count} of {len(sizes)} {what}s" if len(sizes) > 1 else f"the {what}"
+        have, most, them = ("have", "up to ", "them") if count > 1 else ("has", "", "it")
+        size = f"{most}{max(sizes)} tokens{new}"
         if not self.truncate:
             raise HeadwiseError(
-                f"{some} {'have' if count > 1 else 'has'} {size}, and the model was made for {longest}; shorten "
-                f"{'them' if count > 1 else 'it'}, or cut from the left with --truncate (truncate=True in Python)"
+                f"{texts} {have} {size}, and the model was made for {longest}; shorten {them}, {_TRUNCATE}"
             )
-        notice = f"{some} of {size} cut from the left: the model was made for {longest}"
-        if notice not in self._told:  # a study encodes the same examples again and again
-            self._told.add(notice)
+        notice = f"{texts} of {size} cut from the left: the model was made for {longest}"
+        if notice not in self._notices:  # a study encodes the same examples several times
+            self._notices.add(notice)
             log.warning(notice)
         return over
 
     def trimmed(self, texts: Sequence[str], answers: int = 1) -> list[str]:
-        """The texts, where none is so long that tokenising it would take minutes for nothing: refused or cut.
+        """The texts; those so long that tokenising them would take minutes are refused or cut.
 
-        answers: 2 where texts of the allowed length may have others behind them.
+        answers: 2 where another text may follow one of the allowed length.
         """
         if self.longest is None:
             return list(texts)
@@ -111,21 +117,12 @@ class Text:
         if far and not self.truncate:
             raise HeadwiseError(
                 f"{len(far)} of {len(texts)} texts {'have' if len(far) > 1 else 'has'} up to {max(far)} characters, "
-                f"and the model was made for {self.longest} tokens; shorten the text, or cut from the left "
-                "with --truncate (truncate=True in Python)"
+                f"and the model was made for {self.longest} tokens; shorten the text, {_TRUNCATE}"
             )
         return [text[-most:] for text in texts]
 
-    def _check(self, text: str, row: list[int]) -> None:
-        largest = max(row, default=0)
-        if self.vocabulary is not None and largest >= self.vocabulary:
-            raise HeadwiseError(
-                f"the tokenizer gives token {largest} for {quoted(text)}, and the model has only {self.vocabulary}; "
-                "this tokenizer belongs to another model"
-            )
-
     def start(self) -> list[int]:
-        """Something to stand before the first token of a text whose prompt is empty."""
+        """What the model reads before the first token of a text whose prompt is empty."""
         if self.prefix:
             return self.prefix
         for token in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
@@ -138,7 +135,7 @@ class Text:
 
     @property
     def has_chat(self) -> bool:
-        """Whether the tokenizer knows how a chat is written."""
+        """Whether the tokenizer has a chat template."""
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
@@ -147,7 +144,7 @@ class Text:
             return chat.render(self.tokenizer, messages, add_generation_prompt)
         except HeadwiseError:
             raise
-        except Exception as error:  # a template is a program of its own, and raises what it likes
+        except Exception as error:  # a template is a program, and may raise anything
             roles = ", ".join(str(m.get("role")) for m in messages[:4])
             raise HeadwiseError(
                 f"the chat template refuses these messages ({roles}, …): {error}; leave the system prompt out, or use "
@@ -158,12 +155,15 @@ class Text:
         return str(self.tokenizer.decode(list(ids)))
 
     def pieces(self, text: str) -> list[str]:
-        """The tokens of `text` as readable strings, for people who want to look."""
+        """The tokens of `text` as readable strings."""
         return [self.decode([token]) for token in self.encode(text)]
 
 
-def _find(full: list[int], part: list[int]) -> int:
-    for at in range(len(full) - len(part) + 1):
-        if full[at : at + len(part)] == part:
-            return at
-    return 0
+def common_prefix(*sequences: Sequence[Any]) -> int:
+    """How many first items all sequences share.
+
+    >>> common_prefix("abc", "abd", "ab")
+    2
+    """
+    columns = zip(*sequences, strict=False)
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))

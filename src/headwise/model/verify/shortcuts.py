@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.model.forward.blocks import Entry, SharedRows
 from headwise.model.forward.run import Pass, run
-from headwise.model.sites.attention_function import Visitor
+from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input, probe_logits, rounding
@@ -43,13 +43,13 @@ class Midway:
     def works(self) -> bool:
         return bool(self.streams)
 
-    def pass_at(self, block: int, heads: Visitor | None = None, scored: Tensor | None = None) -> Pass:
+    def pass_at(self, block: int, heads: HeadHook | None = None, scored: Tensor | None = None) -> Pass:
         """The probe's pass, begun at this block where that works."""
         entry = Entry(block, self.streams[block]) if self.works else None
         ids = probe_input(self.hooks.model)
         return Pass(ids=ids, scored=scored, heads=heads, entry=entry, as_tuples=self.as_tuples)
 
-    def after(self, block: int, heads: Visitor | None = None) -> Tensor:
+    def after(self, block: int, heads: HeadHook | None = None) -> Tensor:
         """What a block makes of the plain run's stream, nothing else being run; else the logits of a whole run."""
         model = self.hooks.model
         if not self.works:

@@ -20,8 +20,7 @@ from torch import nn
 
 from headwise import stats
 from headwise.heads import Head
-from headwise.model.arm.arm import arm
-from headwise.model.arm.mlp_gates import mlp_gates, seen_gates
+from headwise.model.arm.arm import arm, mlp_gates, seen_gates
 from headwise.model.attention.attention import attention
 from headwise.model.forward.run import Pass
 from headwise.model.model import Model
