@@ -161,12 +161,11 @@ class Model:
 
     def run(self, asked: Pass) -> Output:
         """Carry out one forward pass with the shortcuts that were proven for this model."""
-        can = self.capabilities
-        return run(self.hf, replace(asked, narrow=can.narrow, as_tuples=can.as_tuples), self.hooks)
+        return run(self.hf, replace(asked, narrow=self.capabilities.narrow), self.hooks)
 
     def run_whole(self, asked: Pass) -> Output:
         """The same with every part of the last block computed at every position, for what looks into it."""
-        return run(self.hf, replace(asked, as_tuples=self.capabilities.as_tuples), self.hooks)
+        return run(self.hf, asked, self.hooks)
 
     def logits(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32."""

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.model.measure import references
-from headwise.model.measure.references import mean_outputs
+from headwise.model.measure.references.means import mean_outputs
 from headwise.model.tokens.encode import encode_rows
 from headwise.tasks import Example
 
@@ -45,7 +44,7 @@ def test_out_of_memory_halves_a_batch_and_one_text_that_does_not_fit_is_named(ti
         return real(model, ids, keep)
 
     monkeypatch.setattr(type(tiny), "outputs", greedy)
-    found = references.mean_outputs(tiny, rows, by_position=False, batch_tokens=1000)
+    found = mean_outputs(tiny, rows, by_position=False, batch_tokens=1000)
     for layer, value in expected.items():
         np.testing.assert_allclose(found[layer].cpu().numpy(), value.cpu().numpy(), atol=1e-6)
     most = 0

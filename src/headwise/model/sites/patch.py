@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Forward = Callable[..., Any]
 Before = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]] | None]
@@ -35,6 +35,11 @@ def hooked(
             if after is not None:
                 undo.callback(module.register_forward_hook(after, with_kwargs=True).remove)
         yield
+
+
+def edit_first(output: Any, edit: Callable[[Tensor], Tensor]) -> Any:
+    """A module's output, edited; of a tuple or list, the first is edited."""
+    return edit(output) if isinstance(output, Tensor) else type(output)([edit(output[0]), *output[1:]])
 
 
 @contextmanager

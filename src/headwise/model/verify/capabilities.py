@@ -25,10 +25,6 @@ class Capabilities:
     """What a forward or backward pass of this model may leave out or share."""
 
     hooks: HeadHooks
-    enter_midway: bool
-    """The decoder may be entered at any block with the residual stream of another pass."""
-    as_tuples: bool
-    """Blocks return tuples."""
     share_rows: bool
     """Rows that are equal up to a block may be computed once there."""
     narrow: tuple[nn.Module, ...]

@@ -27,8 +27,8 @@ class Family:
     """`reached`, `refused` (tried, and an identity does not hold), or `untried` (no tiny model could be built)."""
     how: str
     """The mechanism that reaches it, or the reason why not."""
-    reuse: bool = False
-    """Whether its decoder may be entered in the middle."""
+    shares: bool = False
+    """Whether variants with the same gates in blocks 0 to k may share one run of those blocks."""
 
 
 def names() -> list[str]:
@@ -63,7 +63,7 @@ def attempt(name: str) -> Family:
         if layers == len(hooks.blocks)
         else f", in the {layers} of {len(hooks.blocks)} layers that have attention"
     )
-    return Family(name, "reached", hooks.mechanism + part, capabilities.enter_midway)
+    return Family(name, "reached", hooks.mechanism + part, capabilities.share_rows)
 
 
 def survey(advance: Callable[[int], None] = lambda steps: None) -> Iterator[Family]:

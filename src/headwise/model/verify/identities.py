@@ -13,7 +13,7 @@ broke. Which of the engine's shortcuts hold for it is told beside (`shortcuts.py
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,13 +24,14 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.model.forward.gate import HeadGates, same_gates
 from headwise.model.forward.run import Pass, run
+from headwise.model.sites.attention_function import Visitor
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.kinds import is_transposed
 from headwise.model.sites.patch import hooked, steady_attention
-from headwise.model.sites.probe import probe_input, probe_logits, rounding, weight_dtype
+from headwise.model.sites.probe import probe_input, probe_logits, rounding, weight_dtype, widened
 from headwise.model.sites.sites import Site
 from headwise.model.verify.capabilities import Capabilities
-from headwise.model.verify.shortcuts import Midway, midway, narrowable_tail, sharing_works
+from headwise.model.verify.shortcuts import narrowable_tail, sharing_works
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,7 @@ class Proof:
     noise: float
     """Largest difference between two plain runs: 0 on a deterministic device."""
     largest_gap: float
-    """Largest difference met in identity 2: in what the head's block gives out, or in logits where the decoder cannot
-    be entered midway."""
+    """Largest difference found in identity 2, in what the head's block writes to the residual stream."""
     seconds: float
 
 
@@ -61,12 +61,11 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[HeadHooks, Pr
     with torch.no_grad(), steady_attention():
         plain, noise = _plain(model)
         _check_causal(model, plain, noise)
-        hooks, entry, gap, checked = _reach_exactly(model, plain, noise, every_layer)
-        shares = entry.works and sharing_works(hooks, plain, noise)
+        hooks, gap, checked = _reach_exactly(model, plain, noise, every_layer)
+        shares = sharing_works(hooks, plain, noise)
         narrow = narrowable_tail(hooks, plain, noise)
-    seconds = time.perf_counter() - started
-    proof = Proof(hooks.mechanism, checked, noise, gap, seconds)
-    return hooks, proof, Capabilities(hooks, entry.works, entry.as_tuples, shares, narrow)
+    proof = Proof(hooks.mechanism, checked, noise, gap, time.perf_counter() - started)
+    return hooks, proof, Capabilities(hooks, shares, narrow)
 
 
 def _plain(model: nn.Module) -> tuple[Tensor, float]:
@@ -97,7 +96,7 @@ def _check_causal(model: nn.Module, plain: Tensor, noise: float) -> None:
 
 def _reach_exactly(
     model: nn.Module, plain: Tensor, noise: float, every_layer: bool
-) -> tuple[HeadHooks, Midway, float, int]:
+) -> tuple[HeadHooks, float, int]:
     """The first mechanism for which all three identities hold."""
     broken: list[str] = []
     for mechanism in ("attention function", "projection hook"):
@@ -107,9 +106,7 @@ def _reach_exactly(
             if mechanism == "projection hook":
                 _check_split(hooks)
             _check_ones(hooks, plain, noise)
-            entry = midway(hooks, plain, noise)
-            gap, checked = _check_zeros(hooks, entry, plain, noise, every_layer)
-            return hooks, entry, gap, checked
+            return hooks, *_check_zeros(hooks, noise, every_layer)
         except HeadwiseError as error:
             broken.append(f"by {mechanism}: {error}")
     raise HeadwiseError("; ".join(broken))
@@ -177,22 +174,23 @@ def _check_ones(hooks: HeadHooks, plain: Tensor, noise: float) -> None:
         )
 
 
-def _check_zeros(
-    hooks: HeadHooks, entry: Midway, plain: Tensor, noise: float, every_layer: bool
-) -> tuple[float, int]:
-    """Compared where the two ways could first differ: at the end of the head's own block, or else in the logits."""
+def _check_zeros(hooks: HeadHooks, noise: float, every_layer: bool) -> tuple[float, int]:
+    """The largest difference, and on how many layers; compared where the two ways could first differ, at the end of
+    the head's own block."""
+    block_output = _recorded_blocks(hooks)
     sites = hooks.sites
     chosen = sites if every_layer else [sites[i] for i in sorted({0, len(sites) // 2, len(sites) - 1})]
     worst, moved = 0.0, False
     for site in chosen:
         head = site.heads - 1
-        untouched = entry.after(site.block) if entry.works else plain
-        limit = rounding(hooks.model, untouched, noise)
-        gated = _with_head_off(hooks, entry, site, head)
+        gates = torch.ones(hooks.shape)
+        gates[site.layer, head] = 0
+        plain, gated = block_output(site, None), block_output(site, same_gates(gates))
+        limit = rounding(hooks.model, plain, noise)
         gaps = []
         for projection in site.projections:
             with zeroed_columns(projection, head, site.head_dim):
-                gaps.append(float((entry.after(site.block) - gated).abs().max()))
+                gaps.append(float((block_output(site, None) - gated).abs().max()))
             if gaps[-1] <= limit:
                 site.projections = (projection,)
                 break
@@ -200,18 +198,35 @@ def _check_zeros(
         if gap > limit:
             raise HeadwiseError(
                 f"identity 2 broke: turning off L{site.layer}H{head} by its gate and by zeroing its columns of "
-                f"the output projection differ by {gap:.2g} in {'its block' if entry.works else 'the logits'}"
+                f"the output projection differ by {gap:.2g} in its block"
             )
-        worst, moved = max(worst, gap), moved or float((gated - untouched).abs().max()) > 4 * noise
+        worst, moved = max(worst, gap), moved or float((gated - plain).abs().max()) > 4 * noise
     if not moved:
         raise HeadwiseError("identity 2 is empty: turning heads off changed nothing at all")
     return worst, len(chosen)
 
 
-def _with_head_off(hooks: HeadHooks, entry: Midway, site: Site, head: int) -> Tensor:
-    gates = torch.ones(hooks.shape)
-    gates[site.layer, head] = 0
-    return entry.after(site.block, same_gates(gates))
+def _recorded_blocks(hooks: HeadHooks) -> Callable[[Site, Visitor | None], Tensor]:
+    """A function that repeats one block's call of a plain run, with its heads edited, and gives its output."""
+    calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+
+    def record(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls[block] = args, kwargs
+
+    with hooked(hooks.blocks, before=record):
+        probe_logits(hooks.model)
+
+    def copied(value: Any) -> Any:
+        return value.clone() if isinstance(value, Tensor) else value  # a block may write into its input
+
+    def block_output(site: Site, heads: Visitor | None) -> Tensor:
+        block = hooks.blocks[site.block]
+        args, kwargs = calls[block]
+        with hooks.listening(heads):
+            output = block(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
+        return widened(output if isinstance(output, Tensor) else output[0])
+
+    return block_output
 
 
 @contextmanager

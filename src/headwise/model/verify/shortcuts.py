@@ -1,105 +1,36 @@
 """What a forward pass may leave out, each proven on the model itself before it is used.
 
-The decoder may be entered midway; rows that are equal up to a block may be computed once; what follows the last block's
-attention may be computed at scored positions only. A model for which one of them does not hold does without it.
+Rows that are equal up to a block may be computed once; what follows the last block's attention may be computed at
+scored positions only. A model for which one of them does not hold does without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError
-from headwise.model.forward.blocks import Entry, SharedRows
+from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.run import Pass, run
-from headwise.model.sites.attention_function import Visitor
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input, probe_logits, rounding
 
 
-class _Left(Exception):  # noqa: N818 - nothing went wrong
-    """Carries a block's output out of a run whose rest is not needed."""
-
-    def __init__(self, stream: Tensor) -> None:
-        super().__init__("left after a block")
-        self.stream = stream if stream.dtype == torch.float64 else stream.float()
-
-
-@dataclass(frozen=True)
-class Midway:
-    """How the decoder may be entered midway."""
-
-    hooks: HeadHooks
-    as_tuples: bool
-    streams: Mapping[int, Tensor]
-    """What each block reads in the plain run; empty where entering does not give the plain logits."""
-
-    @property
-    def works(self) -> bool:
-        return bool(self.streams)
-
-    def pass_at(self, block: int, heads: Visitor | None = None, scored: Tensor | None = None) -> Pass:
-        """The probe's pass, begun at this block where that works."""
-        entry = Entry(block, self.streams[block]) if self.works else None
-        ids = probe_input(self.hooks.model)
-        return Pass(ids=ids, scored=scored, heads=heads, entry=entry, as_tuples=self.as_tuples)
-
-    def after(self, block: int, heads: Visitor | None = None) -> Tensor:
-        """What a block makes of the plain run's stream, nothing else being run; else the logits of a whole run."""
-        model = self.hooks.model
-        if not self.works:
-            return run(model, self.pass_at(block, heads), self.hooks).logits
-
-        def leave(_: nn.Module, __: Any, ___: Any, output: Any) -> None:
-            raise _Left(output[0] if self.as_tuples else output)
-
-        try:
-            with hooked([self.hooks.blocks[block]], after=leave):
-                run(model, self.pass_at(block, heads), self.hooks)
-        except _Left as left:
-            return left.stream
-        raise HeadwiseError(f"block {block} of {type(model).__name__} was not run")
-
-
-def midway(hooks: HeadHooks, plain: Tensor, noise: float) -> Midway:
-    """What blocks return, and whether entering midway gives the plain logits."""
-    model, blocks = hooks.model, hooks.blocks
-    kinds: list[type] = []
-    streams: dict[int, Tensor] = {}
-    with hooked(blocks, after=lambda _, __, ___, output: kinds.append(type(output))):
-        run(model, Pass(ids=probe_input(model), streams=streams), hooks)
-    as_tuples = bool(kinds) and kinds[0] in (tuple, list)
-    refused, found = Midway(hooks, as_tuples, {}), Midway(hooks, as_tuples, streams)
-    ids = probe_input(model)
-    last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
-    limit = rounding(model, plain, noise)
-    for block in {len(blocks) // 2, len(blocks) - 1} - {0}:
-        if len(kinds) != len(blocks) or len(set(kinds)) != 1 or block not in streams:
-            return refused
-        try:
-            entered = run(model, found.pass_at(block, scored=last), hooks).logits
-        except Exception:  # a side channel between blocks was missing: this family is run in full
-            return refused
-        if entered.shape[0] != len(ids) or float((entered[:, 0] - plain[:, -1]).abs().max()) > limit:
-            return refused
-    return found
-
-
 def sharing_works(hooks: HeadHooks, plain: Tensor, noise: float) -> bool:
-    """Whether copies of two rows, of which all blocks but the last compute one each, give the two rows' logits."""
+    """Whether many copies of two rows get their logits where the first half of the blocks computes one copy, the
+    other half two copies, and the last block all."""
     if any(site.calls != 1 for site in hooks.sites):
         return False
-    model, blocks = hooks.model, hooks.blocks
+    model, blocks = hooks.model, len(hooks.blocks)
     ids = probe_input(model)
     ids[1] = ids[1].flip(0)
     copies = ids.shape[1] + 1  # as many rows as tokens could be taken for one another
-    first = torch.arange(len(ids), device=ids.device)
-    shared = {index: SharedRows(first, first.repeat(copies)) for index in range(len(blocks) - 1)}
+    rows = torch.arange(len(ids) * copies, device=ids.device)
+    computed = [len(ids) if index < blocks // 2 else 2 * len(ids) for index in range(blocks - 1)]
+    shared = {index: SharedRows(rows[:count], rows % count) for index, count in enumerate(computed)}
     last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
     try:
         alone = run(model, Pass(ids=ids, scored=last)).logits
