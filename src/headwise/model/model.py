@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.forward.frozen import frozen
+from headwise.model.forward.onednn import frozen
 from headwise.model.forward.run import Output, Pass, run
 from headwise.model.origin import Origin, replica
 from headwise.model.sites.attention_function import Visitor

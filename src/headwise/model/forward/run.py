@@ -14,8 +14,8 @@ B rows, T tokens, P scored positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,8 +119,9 @@ def at_positions(hidden: Tensor, positions: Tensor) -> Tensor:
     return hidden.gather(1, positions.to(hidden.device)[:, :, None].expand(-1, -1, hidden.shape[-1]))
 
 
-@contextmanager
-def _narrowed_unembedding(model: nn.Module, positions: Tensor, narrowed: list[Tensor]) -> Iterator[None]:
+def _narrowed_unembedding(
+    model: nn.Module, positions: Tensor, narrowed: list[Tensor]
+) -> AbstractContextManager[None]:
     """While this holds, the output embedding reads only `positions[B, P]`; `narrowed` receives what it reads.
 
     Where a family has no output embedding to narrow, all logits are computed and picked afterwards.
@@ -133,12 +134,12 @@ def _narrowed_unembedding(model: nn.Module, positions: Tensor, narrowed: list[Te
         return (narrowed[-1], *args[1:]), kwargs
 
     unembedding = model.get_output_embeddings()  # type: ignore[operator]
-    with hooked([] if unembedding is None else [unembedding], before=pick):
-        yield
+    return hooked([] if unembedding is None else [unembedding], before=pick)
 
 
-@contextmanager
-def _narrowed_parts(parts: Sequence[nn.Module], positions: Tensor, tokens: int) -> Iterator[None]:
+def _narrowed_parts(
+    parts: Sequence[nn.Module], positions: Tensor, tokens: int
+) -> AbstractContextManager[None]:
     """While this holds, the parts compute only `positions[B, P]` of `tokens`; everywhere else they give 0, which
     nobody reads."""
     # A short row names its last position several times. Scattering would give the right output and, in the
@@ -155,8 +156,7 @@ def _narrowed_parts(parts: Sequence[nn.Module], positions: Tensor, tokens: int) 
         zero = output.new_zeros(len(output), 1, output.shape[-1])
         return at_positions(torch.cat([output, zero], 1), slot_of)
 
-    with hooked(parts, before=pick, after=spread):
-        yield
+    return hooked(parts, before=pick, after=spread)
 
 
 def _recomputed(module: nn.Module) -> Callable[..., Any]:

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import gate_numbers, ones
-from headwise.model.backward.recompute import feed_forward_parts
 from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.out_of_memory import fits, in_halves
 from headwise.model.forward.schedule import batch_size, equal_prefixes
@@ -37,8 +35,6 @@ LOGIT_BUDGET = 2**26
 few rows."""
 CPU_FILLED = 1024
 """Tokens that keep two cores as busy as more would; a backward pass, which keeps every layer, has twice as many."""
-GRADIENT_RECOMPUTE = 0.2
-"""Share of the blocks whose feed-forward parts a backward pass on a CPU computes again."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +119,10 @@ class Engine:
     def _measure_rows(self, gates: np.ndarray, base: np.ndarray, numbers: list[int]) -> np.ndarray:
         """Values of the rows of these numbers under the gates, and at the baseline `[2, V, S]`."""
         block = self.table.block(numbers)
-        plain_logits = (
-            None  # with all gates at 1: only where a metric compares with them and the baseline is another
-        )
-        if self.metric.compares and (base != 1).any():
+        plain_logits = None
+        if (
+            self.metric.compares and (base != 1).any()
+        ):  # else the baseline's logits are those with all gates at 1
             plain_logits = self.model.run(block.pass_()).logits
         values = np.empty((2, len(gates), len(numbers)))
         # Variants with the same gates in the first blocks stand side by side, so that they share a batch.
@@ -175,14 +171,14 @@ class Engine:
                 f"{list(shape)} with one set per example"
             )
         at = np.broadcast_to(given, shape)
-        values, slopes = np.full(shape[0], np.nan), np.full(shape, np.nan)
+        values, gradients = np.full(shape[0], np.nan), np.full(shape, np.nan)
         # A backward pass keeps every layer's activations, so fewer tokens fit.
         with self.model.frozen():
             for numbers in self.table.partition(2, self.batch_tokens):
                 examples = [self.rows[n].example for n in numbers]
-                values[examples], slopes[examples] = self._gradients(numbers, at[examples])
+                values[examples], gradients[examples] = self._gradients(numbers, at[examples])
                 self._advance(len(numbers))
-        return values, slopes
+        return values, gradients
 
     def mean_gradients(self, levels: Sequence[float] | np.ndarray) -> np.ndarray:
         """Derivatives by the gates `[E, L, H]`, averaged over several levels at which all gates stand together.
@@ -191,27 +187,23 @@ class Engine:
         """
         self._check_differentiable()
         total = np.zeros((len(self.task), *self.model.shape))
+        most_tokens = self.batch_tokens // 2
+        if self.model.device.type == "cpu":
+            most_tokens = min(most_tokens, 2 * CPU_FILLED)
         with self.model.frozen():
             for numbers in self.table.partition(2, self.batch_tokens):
                 examples = [self.rows[n].example for n in numbers]
                 longest = max(len(self.rows[n].ids) for n in numbers)
-                at_once = max(1, self._gradient_tokens // (len(numbers) * longest))
+                at_once = max(1, most_tokens // (len(numbers) * longest))
                 for first in range(0, len(levels), at_once):
                     some = np.asarray(levels[first : first + at_once], dtype=np.float64)
-                    at = np.broadcast_to(
-                        np.repeat(some, len(numbers))[:, None, None],
-                        (len(some) * len(numbers), *self.model.shape),
+                    at = np.repeat(some, len(numbers))[:, None, None] * np.ones(self.model.shape)
+                    _, gradients = self._gradients(numbers * len(some), at)
+                    total[examples] += gradients.reshape(len(some), len(numbers), *self.model.shape).sum(
+                        axis=0
                     )
-                    _, slopes = self._gradients(list(numbers) * len(some), at)
-                    total[examples] += slopes.reshape(len(some), len(numbers), *self.model.shape).sum(axis=0)
                     self._advance(len(some) * len(numbers))
         return total / len(levels)
-
-    @property
-    def _gradient_tokens(self) -> int:
-        """Most tokens of a backward pass over several levels."""
-        most = self.batch_tokens // 2
-        return min(most, 2 * CPU_FILLED) if self.model.device.type == "cpu" else most
 
     def _check_differentiable(self) -> None:
         if not self.metric.differentiable:
@@ -221,41 +213,29 @@ class Engine:
 
     def _gradients(self, numbers: list[int], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Values `[S]` and gradients `[S, L, H]` of the rows of these numbers, each at gates of its own."""
-        values, slopes = np.empty(len(numbers)), np.empty(at.shape)
+        model = self.model
+        values, gradients = np.empty(len(numbers)), np.empty(at.shape)
 
-        def fill(places: Sequence[int]) -> None:
-            part = list(places)
-            block = self.table.block([numbers[place] for place in part])
-            gates = torch.tensor(
-                at[part], dtype=self.model.gate_dtype, device=self.model.device, requires_grad=True
-            )
-            metric = self.differentiable(block, gates)
-            metric.sum().backward()
-            assert gates.grad is not None
+        def fill(some: Sequence[int]) -> None:
+            part = list(some)
+            gates = torch.tensor(at[part], dtype=model.gate_dtype, device=model.device, requires_grad=True)
+            metric = self.differentiable(self.table.block([numbers[i] for i in part]), gates)
+            (gradient,) = torch.autograd.grad(metric.sum(), gates)
             values[part] = metric.detach().double().cpu().numpy()
-            slopes[part] = gates.grad.double().cpu().numpy()
+            gradients[part] = gradient.double().cpu().numpy()
 
-        def too_large(place: int) -> HeadwiseError:
-            return self.table.too_large(numbers[place])
-
-        in_halves(range(len(numbers)), fill, too_large, self._shrink)
-        return values, slopes
+        in_halves(range(len(numbers)), fill, lambda i: self.table.too_large(numbers[i]), self._shrink)
+        return values, gradients
 
     def differentiable(self, block: Block, gates: Tensor) -> Tensor:
         """The metric of a block's rows `[S]` as a function of their gates `[S, L, H]`, for autograd."""
-        logits = self.model.run(block.pass_(heads=block.gates(gates), recompute=self._recompute)).logits
+        logits = self.model.run(block.pass_(heads=block.gates(gates))).logits
         self.rows_spent += block.size
         compare = None
         if self.metric.compares:
             with torch.no_grad():
                 compare = self.model.run(block.pass_()).logits
         return self.metric.per_row(block.scored(logits, compare))
-
-    @cached_property
-    def _recompute(self) -> list[nn.Module]:
-        """On a CPU memory is what limits a backward pass; an accelerator is faster without recomputation."""
-        share = GRADIENT_RECOMPUTE if self.model.device.type == "cpu" else 0.0
-        return feed_forward_parts(self.model.hooks, share)
 
     # ---- one forward pass ------------------------------------------------------------------------------
 

@@ -48,17 +48,8 @@ def replaced(modules: Iterable[nn.Module], make: Callable[[nn.Module], Forward])
     with ExitStack() as undo:
         for module in modules:
             # An instance attribute shadows the method; one that others have set (accelerate) is put back.
-            earlier = vars(module).get("forward")
-            module.forward = make(module)
-            undo.callback(_restore, module, earlier)
+            undo.enter_context(attribute(module, "forward", make(module)))
         yield
-
-
-def _restore(module: nn.Module, earlier: Forward | None) -> None:
-    if earlier is None:
-        del module.forward
-    else:
-        module.forward = earlier
 
 
 @contextmanager

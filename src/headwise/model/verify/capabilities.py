@@ -15,7 +15,7 @@ from headwise.model.backward.packing import packing_works
 from headwise.model.backward.recompute import low_memory_works
 from headwise.model.backward.target_logprobs import plain_unembedding
 from headwise.model.forward.compiled import Compiled
-from headwise.model.forward.frozen import frozen
+from headwise.model.forward.onednn import frozen
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.verify.decoding import Decoding, decoding
 

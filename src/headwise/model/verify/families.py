@@ -58,12 +58,10 @@ def attempt(name: str) -> Family:
         kind = "untried" if "does not run on plain token numbers" in str(error) else "refused"
         return Family(name, kind, _line(error))
     layers = len({site.block for site in hooks.sites})
-    part = (
-        ""
-        if layers == len(hooks.blocks)
-        else f", in the {layers} of {len(hooks.blocks)} layers that have attention"
-    )
-    return Family(name, "reached", hooks.mechanism + part, capabilities.share_rows)
+    how = hooks.mechanism
+    if layers < len(hooks.blocks):
+        how += f", in the {layers} of {len(hooks.blocks)} layers that have attention"
+    return Family(name, "reached", how, capabilities.share_rows)
 
 
 def survey(advance: Callable[[int], None] = lambda steps: None) -> Iterator[Family]:

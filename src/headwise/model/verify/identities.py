@@ -1,4 +1,4 @@
-"""Proof that the heads of a model are reached, before any number is computed with it.
+"""Verify that every head of a model can be ablated exactly, before any number is computed with it.
 
 Three identities, on a few tokens of the real model:
 
@@ -6,8 +6,8 @@ Three identities, on a few tokens of the real model:
 2. one gate at 0 gives what zeroing that head's columns of the output projection by hand gives;
 3. every layer fired.
 
-And that later tokens cannot reach earlier ones. A model that breaks an identity or is not causal is refused, with what
-broke. Which of the engine's shortcuts hold for it is told beside (`shortcuts.py`).
+It is also verified that later tokens cannot reach earlier ones. A model that breaks an identity or is not causal is
+refused, and the error names what broke. Which of the engine's shortcuts hold for it: `shortcuts.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headwise.model.sites.patch import hooked, steady_attention
 from headwise.model.sites.probe import probe_input, probe_logits, rounding, weight_dtype, widened
 from headwise.model.sites.sites import Site
 from headwise.model.verify.capabilities import Capabilities
-from headwise.model.verify.shortcuts import narrowable_tail, sharing_works
+from headwise.model.verify.shortcuts import head_outputs, narrowable_tail, sharing_works
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Proof:
 
     mechanism: str
     sites_checked: int
-    """Layers on which identity 2 was computed."""
+    """Layers on which identity 2 was verified."""
     noise: float
     """Largest difference between two plain runs: 0 on a deterministic device."""
     largest_gap: float
@@ -113,14 +113,8 @@ def _reach_exactly(
 
 
 def _check_fired(hooks: HeadHooks) -> None:
-    fired: dict[int, int] = {}
-
-    def count(layer: int, z: Tensor) -> Tensor:
-        fired[layer] = fired.get(layer, 0) + 1
-        return z
-
-    run(hooks.model, Pass(ids=probe_input(hooks.model), heads=count), hooks)
-    silent = [site.layer for site in hooks.sites if fired.get(site.layer, 0) != site.calls]
+    fired, _ = head_outputs(hooks, probe_input(hooks.model))
+    silent = [site.layer for site in hooks.sites if len(fired.get(site.layer, ())) != site.calls]
     kinds = {type(site.module) for site in hooks.sites} if hooks.mechanism == "attention function" else set()
     holding = [i for i, block in enumerate(hooks.blocks) if any(type(m) in kinds for m in block.modules())]
     silent += sorted(set(holding) - {site.block for site in hooks.sites})
@@ -139,17 +133,10 @@ def _check_split(hooks: HeadHooks) -> None:
     site = hooks.sites[0]
     if site.head_dim < 4:
         return
-    seen: list[Tensor] = []
-
-    def note(layer: int, z: Tensor) -> Tensor:
-        if layer == site.layer:
-            seen.append(z)
-        return z
-
     ids = probe_input(hooks.model)[:, :2].clone()
     ids[1, 0] += 3
-    run(hooks.model, Pass(ids=ids, heads=note), hooks)
-    outputs = seen[0].double().permute(2, 3, 0, 1).flatten(2)  # H, D, the four outputs
+    z = head_outputs(hooks, ids)[0][site.layer][0]
+    outputs = z.double().permute(2, 3, 0, 1).flatten(2)  # H, D, the four outputs
     outputs = outputs / outputs.norm(dim=1, keepdim=True).clamp_min(1e-30)
     singular = torch.linalg.svdvals(outputs)
     step = torch.finfo(weight_dtype(hooks.model)).eps
@@ -158,8 +145,7 @@ def _check_split(hooks: HeadHooks) -> None:
             f"the input of {type(site.module).__name__} in {type(hooks.model).__name__} does not split into "
             f"{site.heads} heads of {site.head_dim}: its columns mix what attention keeps apart"
         )
-    unmixed = float((seen[0][0, 1] - seen[0][1, 1]).abs().max())
-    if unmixed == 0:
+    if torch.equal(z[0, 1], z[1, 1]):
         raise HeadwiseError(f"the input of {type(site.module).__name__} does not depend on earlier tokens")
 
 
@@ -237,15 +223,13 @@ def zeroed_columns(projection: nn.Module, head: int, head_dim: int) -> Iterator[
     """
     columns = slice(head * head_dim, (head + 1) * head_dim)
     weight = getattr(projection, "weight", None)
-    if (
-        not (isinstance(weight, Tensor) and weight.is_floating_point() and weight.dim() == 2)
-        or weight.is_meta
-    ):
+    plain = isinstance(weight, Tensor) and weight.is_floating_point() and weight.dim() == 2
+    if weight is None or not plain or weight.is_meta:
 
         def blank(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            kept = args[0].clone()
-            kept[..., columns] = 0
-            return (kept, *args[1:]), kwargs
+            others = args[0].clone()
+            others[..., columns] = 0
+            return (others, *args[1:]), kwargs
 
         with hooked([projection], before=blank):
             yield

@@ -19,6 +19,18 @@ from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input, probe_logits, rounding
 
 
+def head_outputs(hooks: HeadHooks, ids: Tensor) -> tuple[dict[int, list[Tensor]], Tensor]:
+    """Head outputs z of a plain run, layer -> one for each call of the layer, and the logits."""
+    outputs: dict[int, list[Tensor]] = {}
+
+    def note(layer: int, z: Tensor) -> Tensor:
+        outputs.setdefault(layer, []).append(z)
+        return z
+
+    logits = run(hooks.model, Pass(ids=ids, heads=note), hooks).logits
+    return outputs, logits
+
+
 def sharing_works(hooks: HeadHooks, plain: Tensor, noise: float) -> bool:
     """Whether many copies of two rows get their logits where the first half of the blocks computes one copy, the
     other half two copies, and the last block all."""
@@ -100,13 +112,7 @@ def _only_its_own_token(hooks: HeadHooks, part: nn.Module, plain: Tensor, noise:
     are rounded otherwise. In half precision that could not be told from a faint reach, and such a part runs in full.
     """
     token = 2
-    last = {site.layer for site in hooks.sites if site.block == len(hooks.blocks) - 1}
-    outputs: list[Tensor] = []
-
-    def note(layer: int, z: Tensor) -> Tensor:
-        if layer in last:
-            outputs.append(z)
-        return z
+    last = [site.layer for site in hooks.sites if site.block == len(hooks.blocks) - 1]
 
     def move(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         moved = args[0].clone()
@@ -115,14 +121,13 @@ def _only_its_own_token(hooks: HeadHooks, part: nn.Module, plain: Tensor, noise:
         return (moved, *args[1:]), kwargs
 
     try:
-        probed = Pass(ids=probe_input(hooks.model), heads=note)
-        run(hooks.model, probed, hooks)
-        before, outputs[:] = list(outputs), []
+        before, _ = head_outputs(hooks, probe_input(hooks.model))
         with hooked([part], before=move):
-            logits = run(hooks.model, probed, hooks).logits
+            after, logits = head_outputs(hooks, probe_input(hooks.model))
     except Exception:  # a part that is not called with one stream
         return False
     others = torch.arange(plain.shape[1], device=plain.device) != token
-    gaps = [(logits - plain)[:, others], *(z - old for z, old in zip(outputs, before, strict=True))]
+    pairs = [pair for layer in last for pair in zip(after[layer], before[layer], strict=True)]
+    gaps = [(logits - plain)[:, others], *(z - old for z, old in pairs)]
     limit = 4 * noise + 8 * torch.finfo(torch.float32).eps * max(1.0, float(plain.abs().max()))
     return all(float(gap.abs().max()) <= limit for gap in gaps)
