@@ -59,42 +59,42 @@ def attention_named(model: nn.Module, rename: Callable[[str], str | None]) -> It
     try:
         yield
     finally:
-        for config, own in before:
-            setattr(config, _NAME, own)
+        for config, name in before:
+            setattr(config, _NAME, name)
 
 
 def name_attention(model: nn.Module, rename: Callable[[str], str | None]) -> list[tuple[Any, str]]:
     """Let the model's configurations name another attention implementation from now on.
 
-    rename: from the name there is to the new one; None leaves it. Returns each changed configuration and its old name.
+    rename: from the present name to the new one; None leaves it. Returns each changed configuration and its old name.
     """
     configs: dict[int, Any] = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
     changed: list[tuple[Any, str]] = []
     for config in configs.values():
-        own: str | None = getattr(config, _NAME, None)
-        new = rename(own) if own is not None else None
-        if own is not None and new is not None:
+        old: str | None = getattr(config, _NAME, None)
+        new = rename(old) if old is not None else None
+        if old is not None and new is not None:
             setattr(config, _NAME, new)
-            changed.append((config, own))
+            changed.append((config, old))
     return changed
 
 
 def attention_names(model: nn.Module) -> set[str]:
     """The attention implementations that the model's configurations name."""
-    found = (getattr(module.config, _NAME, None) for module in model.modules() if hasattr(module, "config"))
-    return {name for name in found if name}
+    names = (getattr(module.config, _NAME, None) for module in model.modules() if hasattr(module, "config"))
+    return {name for name in names if name}
 
 
 @contextmanager
 def attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
     """While this holds, an attribute has another value; one that was not there is gone afterwards."""
-    there = name in vars(owner)
+    existed = name in vars(owner)
     before = vars(owner).get(name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        if there:
+        if existed:
             setattr(owner, name, before)
         else:
             delattr(owner, name)

@@ -1,4 +1,4 @@
-"""Which of transformers' causal families are reached, and how: tried, not declared.
+"""In which of transformers' causal families every head can be ablated, and how: tried, not declared.
 
 The table that ships was made by trying a tiny random model of every family (`survey`) with the transformers
 version it names; `headwise list families --live` tries again with the version at hand.

@@ -47,13 +47,13 @@ def sharing_works(hooks: HeadHooks, plain: Tensor, noise: float) -> bool:
     try:
         alone = run(model, Pass(ids=ids, scored=last)).logits
         together = Pass(ids=ids.repeat(copies, 1), scored=last.repeat(copies, 1), shared=shared)
-        found = run(model, together, hooks).logits
+        logits = run(model, together, hooks).logits
     except Exception:  # something beside the stream counts rows in its own way: every row is computed
         return False
     expected = alone.repeat(copies, 1, 1)
-    if found.shape != expected.shape:
+    if logits.shape != expected.shape:
         return False
-    return float((found - expected).abs().max()) <= rounding(model, plain, noise)
+    return float((logits - expected).abs().max()) <= rounding(model, plain, noise)
 
 
 def narrowable_tail(hooks: HeadHooks, plain: Tensor, noise: float) -> tuple[nn.Module, ...]:
@@ -64,13 +64,13 @@ def narrowable_tail(hooks: HeadHooks, plain: Tensor, noise: float) -> tuple[nn.M
     largest = sorted(after, key=lambda part: sum(p.numel() for p in part.parameters()))[-1:]
     # Of several candidates none has been shown to be the output projection.
     settled = [site.projections[0] for site in sites if site.calls == len(site.projections) == 1]
-    found: list[nn.Module] = []
+    narrowable: list[nn.Module] = []
     for part in (*settled, *largest):
-        nested = any(part in other.modules() or other in part.modules() for other in found)
+        nested = any(part in other.modules() or other in part.modules() for other in narrowable)
         alone = not nested and _only_its_own_token(hooks, part, plain, noise)
-        if alone and _narrows(hooks.model, [*found, part], plain, noise):
-            found.append(part)
-    return tuple(found)
+        if alone and _narrows(hooks.model, [*narrowable, part], plain, noise):
+            narrowable.append(part)
+    return tuple(narrowable)
 
 
 def _parts_after(hooks: HeadHooks, attention: Sequence[nn.Module]) -> list[nn.Module]:
@@ -108,8 +108,9 @@ def _narrows(model: nn.Module, parts: Sequence[nn.Module], plain: Tensor, noise:
 def _only_its_own_token(hooks: HeadHooks, part: nn.Module, plain: Tensor, noise: float) -> bool:
     """Whether what a part reads at one token reaches no head output of the last block and no other token's logits.
 
-    It is moved by far. The last bits of float32 may differ all the same: tokens that an expert meets in another company
-    are rounded otherwise. In half precision that could not be told from a faint reach, and such a part runs in full.
+    The part's input at that token is moved far. The last bits of float32 may still differ: a mixture-of-experts layer
+    rounds differently when other tokens share an expert. In half precision this looks like a small effect on other
+    tokens, and such a part runs in full.
     """
     token = 2
     last = [site.layer for site in hooks.sites if site.block == len(hooks.blocks) - 1]
