@@ -54,24 +54,21 @@ def capability(model: Model, **facts: Any) -> Iterator[None]:
 
 
 MECHANISMS: dict[str, Without] = {
-    "enter midway": lambda model: capability(model, enter_midway=False),
     "share rows": lambda model: capability(model, share_rows=False),
     "narrow the last block": lambda model: capability(model, narrow=()),
     "oneDNN products": lambda _: patch("headwise.model.forward.onednn.onednn_works", lambda: False),
     "packed rows": lambda model: capability(model, pack=False),
     "attention by row, recomputation": lambda model: capability(model, low_memory=False),
     "log p in parts": lambda model: capability(model, plain_unembedding=None),
-    "recomputation in gradients": lambda _: patch("headwise.model.measure.engine.GRADIENT_RECOMPUTE", 0.0),
     "CUDA graphs": lambda _: patch("headwise.scores.gates.replay.ShapedSlopes.suits", lambda engine: False),
 }
 CPU_ONLY = {
     "oneDNN products", "packed rows", "attention by row, recomputation", "log p in parts",
-    "recomputation in gradients",
 }  # fmt: skip
 OF_JOB = {
-    "ablation": ["enter midway", "share rows", "narrow the last block", "oneDNN products"],
-    "keep curve": ["enter midway", "share rows", "narrow the last block", "oneDNN products"],
-    "attribution": ["narrow the last block", "oneDNN products", "recomputation in gradients"],
+    "ablation": ["share rows", "narrow the last block", "oneDNN products"],
+    "keep curve": ["share rows", "narrow the last block", "oneDNN products"],
+    "attribution": ["narrow the last block", "oneDNN products"],
     "gate update": [
         "narrow the last block", "oneDNN products", "packed rows", "attention by row, recomputation",
         "log p in parts", "CUDA graphs",

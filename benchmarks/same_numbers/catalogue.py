@@ -27,7 +27,7 @@ FITS = ("gating",)
 """Methods that fit by gradient: rounding grows with every update."""
 VARIATIONS: dict[str, dict[str, Any]] = {
     "positions": {"positions": "last"},
-    # Several batches, of which the later ones enter the decoder midway.
+    # Several batches.
     "few tokens": {"batch_tokens": 20},
     "few tokens mean": {"batch_tokens": 20, "reference": "mean"},
     "few tokens patch": {"batch_tokens": 40, "reference": "patch", "metric": "kl"},

@@ -47,9 +47,9 @@ FAULTS = (
         '"positions": pad_right([[max(p - 1, 0) for p in row.positions] for row in rows])',
     ),
     Fault(
-        "the decoder entered a layer too late",
-        r"last if layer < 0 else block_of_layer\[layer\]",
-        "last if layer < 0 else min(block_of_layer[layer] + 1, last)",
+        "prefixes shared a block too far",
+        r"prefixes\[block\] = first, group",
+        "prefixes[block + 1] = first, group",
     ),
     Fault("target and foil swapped", r"\(right - wrong\) \* exists", "(wrong - right) * exists"),
     Fault(

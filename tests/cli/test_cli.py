@@ -80,7 +80,7 @@ def test_check_prints_the_shape_and_the_proof(folder):
     assert "tiny: 4 layers × 4 heads, 2 key/value heads, head size 8, float32 on cpu" in done.stdout
     assert "attention function" in done.stdout
     assert "(4 of 4 layers)" in done.stdout
-    assert "prefix reuse     yes" in done.stdout
+    assert "prefix sharing   yes" in done.stdout
 
 
 @pytest.mark.parametrize("what", ["models", "tasks", "metrics", "methods", "studies", "settings", "families"])

@@ -31,7 +31,7 @@ def check(
         model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, check_every_layer=True
     )
     layers, heads = loaded.shape
-    sites, proof, midway = loaded.hooks.sites, loaded.proof, loaded.capabilities.enter_midway
+    sites, proof, shares = loaded.hooks.sites, loaded.proof, loaded.capabilities.share_rows
     dtype_name = str(loaded.dtype).removeprefix("torch.")
     exactly = "exactly" if proof.noise == 0 else f"within the device's own noise of {proof.noise:.1e}"
     kv_heads, head_size = span([s.kv_heads for s in sites]), span([s.head_dim for s in sites])
@@ -43,7 +43,7 @@ def check(
         f"  a gate at 0      zeroed columns of the output projection, largest gap {proof.largest_gap:.1e} "
         f"({proof.sites_checked} of {len(sites)} layers)",
         f"  fired            {len(sites)} of {len(sites)} layers with attention",
-        f"  prefix reuse     {'yes' if midway else 'no: blocks exchange more than the residual stream'}",
+        f"  prefix sharing   {'yes' if shares else 'no: blocks exchange more than the residual stream'}",
         f"  seconds          {time.perf_counter() - started:.1f} (proof {proof.seconds:.1f})",
     ]
     if layers > len(sites):

@@ -126,8 +126,8 @@ def _families(live: bool) -> Rows:
     else:
         version, tried = families.shipped()
         print(f"tried with transformers {version}; --live tries the installed version", file=sys.stderr)
-    rows = [[f.name, f.status, f.how, "yes" if f.reuse else "no"] for f in tried]
-    return ["family", "status", "how, or why not", "prefix reuse"], rows
+    rows = [[f.name, f.status, f.how, "yes" if f.shares else "no"] for f in tried]
+    return ["family", "status", "how, or why not", "prefix sharing"], rows
 
 
 def _print(header: list[str], rows: list[list[str]]) -> None:

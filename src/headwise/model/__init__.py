@@ -2,7 +2,7 @@
 
 tokens      text to token ids, and what is scored
 sites       where the heads are: the attention function, the projection hook
-forward     one gated forward pass: entering midway, shared rows, logits at chosen positions, memory
+forward     one gated forward pass: shared rows, logits at chosen positions, memory
 backward    what makes a backward pass small
 verify      the identities that a loaded model must fulfil; which families do
 sparse      sparse attention: gates on attention pairs, adapters

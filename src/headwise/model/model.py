@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.forward.frozen import frozen
+from headwise.model.forward.onednn import frozen
 from headwise.model.forward.run import Output, Pass, run
 from headwise.model.origin import Origin, replica
 from headwise.model.sites.attention_function import HeadHook
@@ -182,11 +182,11 @@ class Model:
 
     def run(self, asked: Pass) -> Output:
         """Carry out one forward pass with the shortcuts that were proven for this model."""
-        return self.run_whole(replace(asked, narrow=self.capabilities.narrow))
+        return run(self.hf, replace(asked, narrow=self.capabilities.narrow), self.hooks)
 
     def run_whole(self, asked: Pass) -> Output:
-        """As `run`, with every part of the last block computed at every position."""
-        return run(self.hf, replace(asked, as_tuples=self.capabilities.as_tuples), self.hooks)
+        """The same with every part of the last block computed at every position, for what looks into it."""
+        return run(self.hf, asked, self.hooks)
 
     def logits(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32."""

@@ -20,7 +20,7 @@ from headwise.heads import Scores
 from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
-from headwise.model.measure.references import CallSettings, check_reference
+from headwise.model.measure.rows import MeasureSettings
 from headwise.model.model import Model
 from headwise.registry import Registry
 from headwise.settings import Settings
@@ -238,8 +238,7 @@ def score(
         if option not in chosen.options:
             raise unknown(f"option of method {by!r}", option, chosen.options)
     chosen.settings(**options)
-    check_reference(reference, positions)
-    CallSettings(seed=seed, batch_tokens=batch_tokens)
+    MeasureSettings(reference=reference, positions=positions, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
     check_metric(chosen, measured, options)
     setup = Setup(model, task, measured, reference, positions, seed, reference_task, batch_tokens, advance)

@@ -182,7 +182,7 @@ def test_the_bundled_model_has_thirty_layers_of_nine_heads(smollm2):
     assert smollm2.shape == (30, 9)
     assert smollm2.exists.all()
     assert {site.kv_heads for site in smollm2.hooks.sites} == {3}
-    assert smollm2.capabilities.enter_midway
+    assert smollm2.capabilities.share_rows
 
 
 @pytest.mark.bundled

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -76,14 +74,6 @@ def test_the_same_chunks_give_the_same_bits(tiny):
     again = Engine(tiny, task, metric("logit_diff")).measure(gates)
     assert np.array_equal(first.values, again.values)
     assert np.array_equal(first.full, again.full)
-
-
-def test_entering_in_the_middle_gives_the_same_as_running_in_full(tiny):
-    task, gates = word_task(), single_gates(tiny.heads(), tiny.shape)
-    entered = Engine(tiny, task, metric("logit_diff")).measure(gates)
-    tiny.capabilities = replace(tiny.capabilities, enter_midway=False)
-    whole = Engine(tiny, task, metric("logit_diff")).measure(gates)
-    np.testing.assert_allclose(entered.effects, whole.effects, atol=1e-5)
 
 
 def test_a_head_that_does_nothing_scores_exactly_zero(tiny):
@@ -228,10 +218,10 @@ def test_running_out_of_memory_halves_the_batch_and_changes_no_value(tiny, monke
     engine = Engine(tiny, task, metric("logit_diff"))
     forward = engine._logits
 
-    def greedy(block, chunk, entry):
+    def greedy(block, chunk):
         if len(chunk) * block.size * block.length > 40:
             raise torch.OutOfMemoryError("out of memory")
-        return forward(block, chunk, entry)
+        return forward(block, chunk)
 
     monkeypatch.setattr(engine, "_logits", greedy)
     np.testing.assert_allclose(engine.measure(gates).values, expected, atol=1e-5)

@@ -7,10 +7,14 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.model.measure import references
-from headwise.model.measure.references import mean_outputs
+from headwise.heads import single_gates
+from headwise.metrics import metric
+from headwise.model.measure.engine import Engine
+from headwise.model.measure.references.means import mean_outputs
+from headwise.model.measure.references.registry import REFERENCES, register
 from headwise.model.tokens.encode import encode_rows
 from headwise.tasks import Example
+from helpers import word_task
 
 PROMPTS = [
     "the cat",
@@ -45,9 +49,24 @@ def test_out_of_memory_halves_a_batch_and_one_text_that_does_not_fit_is_named(ti
         return real(model, ids, keep)
 
     monkeypatch.setattr(type(tiny), "outputs", greedy)
-    found = references.mean_outputs(tiny, rows, by_position=False, batch_tokens=1000)
+    found = mean_outputs(tiny, rows, by_position=False, batch_tokens=1000)
     for layer, value in expected.items():
         np.testing.assert_allclose(found[layer].cpu().numpy(), value.cpu().numpy(), atol=1e-6)
     most = 0
     with pytest.raises(HeadwiseError, match="example 1 alone does not fit"):
         mean_outputs(tiny, rows, by_position=False, batch_tokens=1000)
+
+
+def test_a_registered_reference_gives_outputs_or_donor_prompts(tiny):
+    task, gates = word_task(), single_gates(tiny.heads()[:3], tiny.shape)
+
+    def effects(reference):
+        return Engine(tiny, task, metric("logit_diff"), reference=reference).measure(gates).effects
+
+    with REFERENCES.restored():
+        register("sevens")(lambda source: {layer: torch.full((4, 8), 7.0) for layer in range(4)})
+        register("counterfactual")(lambda source: [e.counterfactual for e in source.task.examples])
+        np.testing.assert_array_equal(effects("counterfactual"), effects("patch"))
+        assert np.abs(effects("sevens") - effects("zero")).min() > 1e-4
+    with pytest.raises(HeadwiseError, match="unknown reference 'sevens'"):
+        effects("sevens")

@@ -157,7 +157,7 @@ def test_a_long_text_done_in_blocks_of_queries_gives_the_same_output(sparse_fold
 def test_a_sparse_model_passes_every_proof_and_the_engine_takes_it(sparse_folder):
     model = hw.load(sparse_folder, device="cpu", check_every_layer=True)
     assert model.proof.sites_checked == 4
-    assert model.capabilities.enter_midway
+    assert model.capabilities.share_rows
     assert model.name == "thin"
     task = word_task()
     exact = score(model, task, "ablation")

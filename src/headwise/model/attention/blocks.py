@@ -83,13 +83,13 @@ def attention_blocks(
         for start, weights in weight_blocks(call, [heads[i].head for i in of_layer[layer]]):
             take(of_layer[layer], start, weights)
 
-    can = model.capabilities
+    last = max(site.block for site in watched.sites if site.layer in of_layer)
+    once = all(site.calls == 1 for site in watched.sites)
     asked = Pass(
         ids=ids.to(model.device),
         scored=torch.zeros(len(ids), 1, dtype=torch.long),
         watch=watch,
-        last=max(s.block for s in watched.sites if s.layer in of_layer) if can.enter_midway else None,
-        as_tuples=can.as_tuples,
+        last=last if once else None,
     )
     with torch.inference_mode():
         run(model.hf, asked, watched)

@@ -7,17 +7,17 @@ there, because the third keeps nothing when weights are frozen.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from headwise.model.backward.packing import Packed
+from headwise.model.backward.packing import packed_probe
 from headwise.model.backward.row_attention import RowAttention
 from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.run import run
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.kinds import is_feed_forward
-from headwise.model.sites.probe import probe_input
-from headwise.model.tokens.encode import Row
 
 _ROUNDING = 1e-3
 """Most that logits and gradients may differ, as a part of the largest: gradients of nonsense are large, and so is
@@ -37,26 +37,24 @@ def low_memory_works(hooks: HeadHooks) -> bool:
     """Whether packed rows give the same logits and the same gradients by every gate with attention row by row and
     recomputation as without; weights are frozen meanwhile."""
     model = hooks.model
-    ids = probe_input(model)[0].tolist()
-    rows = [Row(0, one, 1, list(range(len(one))), one) for one in (ids[:4], ids[::-1], ids[1:4], ids[:1])]
-    packed = Packed.of(rows, next(model.parameters()).device)
-    gates = torch.ones(len(rows), *hooks.shape, device=packed.ids.device, requires_grad=True)
+    packed = packed_probe(model)
+    gates = torch.ones(int(packed.row.max()) + 1, *hooks.shape, device=packed.ids.device, requires_grad=True)
     heads = HeadGates(gates, packed=(packed.row, packed.place))
 
-    def found(low_memory: bool) -> tuple[Tensor, Tensor]:
-        more = {}
-        if low_memory:
-            more = {"attention": RowAttention(packed.place), "recompute": feed_forward_parts(hooks, 1.0)}
+    def logits_and_gradients(**more: Any) -> tuple[Tensor, Tensor]:
         logits = run(model, packed.pass_(heads=heads, **more), hooks).logits
         picked = logits.log_softmax(-1).gather(2, packed.tokens[:, :, None])
         return logits.detach(), torch.autograd.grad(picked.sum(), gates)[0]
 
     try:
         with torch.enable_grad():
-            expected, ours = found(False), found(True)
+            plain = logits_and_gradients()
+            ours = logits_and_gradients(
+                attention=RowAttention(packed.place), recompute=feed_forward_parts(hooks, 1.0)
+            )
     except Exception:  # a family that computes what is not expected of any
         return False
     return all(
-        float((one - other).abs().max()) <= _ROUNDING * float(other.abs().max())
-        for one, other in zip(ours, expected, strict=True)
+        float((mine - expected).abs().max()) <= _ROUNDING * float(expected.abs().max())
+        for mine, expected in zip(ours, plain, strict=True)
     )

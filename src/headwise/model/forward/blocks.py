@@ -1,26 +1,19 @@
-"""Which decoder blocks a pass computes, and for which rows: enter midway, share rows, leave early, record streams.
+"""Row sharing: a decoder block computes rows of a batch that are still equal once.
 
-No family needs to be known. The model's own forward pass runs as always (embeddings, masks, rotary tables); blocks
-that are not needed return at once. Whether that is exact for a model is not assumed: `verify/shortcuts.py` compares,
-and a family with side channels between blocks runs in full.
+No family needs to be known: the model's own forward pass runs as always (embeddings, masks, rotary tables). Whether
+sharing is exact for a model is not assumed: `verify/shortcuts.py` compares, and a family whose blocks exchange more
+than the residual stream computes every row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from headwise.model.sites.patch import hooked, replaced
-
-
-class Entry(NamedTuple):
-    """The blocks before `block` are skipped, and it reads `stream`."""
-
-    block: int
-    stream: Tensor  # B, T, width
+from headwise.model.sites.patch import edit_first, replaced
 
 
 class SharedRows(NamedTuple):
@@ -30,68 +23,30 @@ class SharedRows(NamedTuple):
     group: Tensor  # B: which of these every row equals
 
 
-def entered(blocks: Sequence[nn.Module], entry: Entry, as_tuple: bool) -> AbstractContextManager[None]:
-    """While this holds, the blocks before the entry hand out its stream."""
-    result = (entry.stream,) if as_tuple else entry.stream
-    return replaced(blocks[: entry.block], lambda _: lambda *args, **kwargs: result)
+def shared(
+    blocks: Sequence[nn.Module], batch: int, groups: Mapping[int, SharedRows]
+) -> AbstractContextManager[None]:
+    """While this holds, block k computes only `groups[k].compute` of the `batch` rows."""
+    by_block = {blocks[index]: group for index, group in groups.items()}
+    return replaced(by_block, lambda block: _shared_forward(block.forward, batch, by_block[block]))
 
 
-def left_after(blocks: Sequence[nn.Module], last: int, as_tuple: bool) -> AbstractContextManager[None]:
-    """While this holds, the blocks after `last` hand on what they read: for passes whose logits nobody reads."""
-
-    def hand_on(*args: Any, **kwargs: Any) -> Any:
-        stream = read(args, kwargs)
-        return (stream,) if as_tuple else stream
-
-    return replaced(blocks[last + 1 :], lambda _: hand_on)
-
-
-@contextmanager
-def shared(blocks: Sequence[nn.Module], rows: int, groups: Mapping[int, SharedRows]) -> Iterator[None]:
-    """While this holds, block k computes only `groups[k].compute` of its batch's `rows`."""
-    with ExitStack() as stack:
-        for index, group in groups.items():
-            make = _sharing(rows, group)
-            stack.enter_context(replaced([blocks[index]], make))
-        yield
-
-
-def _sharing(rows: int, group: SharedRows) -> Callable[[nn.Module], Callable[..., Any]]:
-    def picked(given: Any) -> Any:
-        if isinstance(given, Tensor):
+def _shared_forward(forward: Callable[..., Any], batch: int, rows: SharedRows) -> Callable[..., Any]:
+    def pick(value: Any) -> Any:
+        if isinstance(value, Tensor):
             # Masks and positions may have one row for all.
-            has_rows = given.dim() > 1 and given.shape[0] == rows
-            return given.index_select(0, group.compute.to(given.device)) if has_rows else given
-        return type(given)(map(picked, given)) if type(given) in (tuple, list) else given
+            has_rows = value.dim() > 1 and value.shape[0] == batch
+            return value.index_select(0, rows.compute.to(value.device)) if has_rows else value
+        return type(value)(map(pick, value)) if type(value) in (tuple, list) else value
 
-    def spread(found: Tensor) -> Tensor:
-        return found.index_select(0, group.group.to(found.device))
+    def spread(output: Tensor) -> Tensor:
+        return output.index_select(0, rows.group.to(output.device))
 
-    def make(block: nn.Module) -> Callable[..., Any]:
-        own = block.forward
+    def run(*args: Any, **kwargs: Any) -> Any:
+        output = forward(*map(pick, args), **{name: pick(value) for name, value in kwargs.items()})
+        return edit_first(output, spread)
 
-        def run(*args: Any, **kwargs: Any) -> Any:
-            found = own(*map(picked, args), **{name: picked(value) for name, value in kwargs.items()})
-            if isinstance(found, Tensor):
-                return spread(found)
-            return type(found)([spread(found[0]), *found[1:]])
-
-        return run
-
-    return make
-
-
-@contextmanager
-def recorded(blocks: Sequence[nn.Module], streams: dict[int, Tensor]) -> Iterator[None]:
-    """While this holds, `streams[k]` receives what block k reads."""
-    with ExitStack() as stack:
-        for index, block in enumerate(blocks):
-
-            def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], index: int = index) -> None:
-                streams[index] = read(args, kwargs)
-
-            stack.enter_context(hooked([block], before=note))
-        yield
+    return run
 
 
 def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:

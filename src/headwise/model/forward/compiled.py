@@ -1,7 +1,7 @@
 """Fewer and larger kernels on an accelerator.
 
-A norm in bfloat16 goes over its numbers in memory eight times where once would do, and beside such passes the matrix
-products of a large model wait. `Compiled` has torch.compile join them. Norms, feed-forward parts and rotary embeddings
+A norm in bfloat16 reads and writes its numbers eight times where once would do, and the matrix products of a large
+model wait for it. `Compiled` lets torch.compile fuse these operations. Norms, feed-forward parts and rotary embeddings
 are compiled each by themselves; attention, gates and hooks stay outside, so that nothing of ours is traced and no
 family needs to be known.
 """
@@ -107,6 +107,6 @@ def _parts(block: nn.Module) -> Iterator[nn.Module]:
 
 
 def _families(hooks: HeadHooks) -> list[Any]:
-    """The modules of Python in which the attention layers find the function that turns queries and keys."""
-    found = {sys.modules[type(site.module).__module__] for site in hooks.sites}
-    return [family for family in found if callable(getattr(family, _ROTARY, None))]
+    """The Python modules in which the attention layers find the function that rotates queries and keys."""
+    families = {sys.modules[type(site.module).__module__] for site in hooks.sites}
+    return [family for family in families if callable(getattr(family, _ROTARY, None))]

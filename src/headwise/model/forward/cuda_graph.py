@@ -35,12 +35,12 @@ class Replay:
         self._simplify = simplify
         self._warm = 0
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._wanted = record
+        self._record_graph = record
         # One stream for warming up and recording: what autograd remembers of one must be valid in the other.
         self._stream = torch.cuda.Stream() if record else None
 
     def __call__(self) -> None:
-        if not self._wanted:
+        if not self._record_graph:
             self.work()
         elif self._graph is not None:
             self._graph.replay()
@@ -72,7 +72,7 @@ class Replay:
                 self._simplify, self._warm = None, 0
             else:
                 log.warning("a CUDA graph could not be recorded (%s); going on without", reason)
-                self._wanted = False
+                self._record_graph = False
             return
         self._graph = graph
 
@@ -93,8 +93,8 @@ def _first_reason(error: BaseException) -> str:
 def _forget_recording() -> None:
     """A recording that broke leaves the generator waiting for its end; a fresh state is not."""
     torch.cuda.synchronize()
-    for place, generator in enumerate(torch.cuda.default_generators):
-        fresh = torch.Generator(device=f"cuda:{place}")
+    for index, generator in enumerate(torch.cuda.default_generators):
+        fresh = torch.Generator(device=f"cuda:{index}")
         fresh.manual_seed(generator.initial_seed())
         generator.graphsafe_set_state(fresh.graphsafe_get_state())
     torch.cuda.empty_cache()

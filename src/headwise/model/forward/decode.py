@@ -1,7 +1,7 @@
 """A left-padded batch that grows by one token per step: mask, positions and the KV cache.
 
-Where all rows begin alike (the solved examples before each question), that prefix is read once and its cache handed to
-every row; padding then stands after it. What of this is exact for a model is proven in `verify/decoding.py`.
+Where all rows share a prefix (the solved examples before each question), it is read once and every row gets its KV
+cache; padding then stands after it. `verify/decoding.py` verifies which of this is exact for a model.
 
 B rows that are still writing, T tokens so far.
 """
@@ -35,7 +35,7 @@ class Batch:
         hooks: HeadHooks | None = None,
     ) -> None:
         """pad: token id of the padding. cached: keep keys and values. shared: how many first tokens of all prompts are
-        the same and are read once. reach: the model's heads, where they are to be edited."""
+        the same and are read once. hooks: needed to edit heads."""
         device = entry_device(hf)
         self.width = max(len(prompt) for prompt in prompts)
         gaps = [self.width - len(prompt) for prompt in prompts]
@@ -68,8 +68,8 @@ class Batch:
         """`[unread]`: True from the last prompt token on; None where that is all the next step reads."""
         if self.unread == 1:
             return None
-        places = torch.arange(self.ids.shape[1], device=self.ids.device)
-        return places[-self.unread :] >= self.width - 1
+        positions = torch.arange(self.ids.shape[1], device=self.ids.device)
+        return positions[-self.unread :] >= self.width - 1
 
     def logits(self, heads: HeadHook | None = None) -> Tensor:
         """Next-token logits `[B, vocabulary]` after each row, at least in float32; `heads` edits the heads' outputs."""

@@ -50,21 +50,21 @@ class HeadGates:
             return z
         if self.packed is not None:
             return self._packed(layer, z)
-        here = self.values[:, layer, : z.shape[2]]
-        here = here[self.rows[layer]] if layer in self.rows else here
-        g = here.to(z.device, z.dtype).unflatten(0, (-1, min(self.block, len(here))))[:, :, None, :, None]
+        gates = self.values[:, layer, : z.shape[2]]
+        gates = gates[self.rows[layer]] if layer in self.rows else gates
+        g = gates.to(z.device, z.dtype).unflatten(0, (-1, min(self.block, len(gates))))[:, :, None, :, None]
         acts = None if self.acts is None else self.acts.to(z.device)[None, :, :, None, None]
         split = z.unflatten(0, (-1, self.block))  # V, S, T, H, D
         return gated(split, g, self._reference(layer, z), acts).flatten(0, 1)
 
     def _packed(self, layer: int, z: Tensor) -> Tensor:
         assert self.packed is not None
-        row, place = self.packed
+        row, position = self.packed
         g = self.values[:, layer, : z.shape[2]].index_select(0, row)[:, :, None].to(z.dtype)  # N, H, 1
         reference = self._reference(layer, z)
         if reference is not None and reference.dim() > 2:
-            reference = reference[row, place] if reference.dim() == 4 else reference[place]
-        acts = None if self.acts is None else self.acts[row, place][:, None, None]
+            reference = reference[row, position] if reference.dim() == 4 else reference[position]
+        acts = None if self.acts is None else self.acts[row, position][:, None, None]
         return gated(z[0], g, reference, acts)[None]
 
     def _reference(self, layer: int, z: Tensor) -> Tensor | None:

@@ -5,8 +5,7 @@ What headwise changes in a model while it runs is put in place here, in this ord
 1. kernels   attention on a GPU without cuDNN's planning
 2. heads     our attention function or a hook on the output projection: `watch` sees each call, `heads` edits z
 3. modules   `modules` edit what a module gives out: an MLP, the embeddings, an activation
-4. blocks    equal rows are computed once (`shared`), blocks before `entry` and after `last` are skipped, `streams`
-             receives what each block reads
+4. blocks    equal rows are computed once (`shared`), the pass ends after the block `last`
 5. the end   the parts of `narrow` and the unembedding compute `scored` positions only
 6. autograd  the modules of `recompute` are computed again in the backward pass instead of kept
 
@@ -15,8 +14,8 @@ B rows, T tokens, P scored positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +23,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headwise.model.forward.blocks import Entry, SharedRows, entered, left_after, recorded, shared
+from headwise.model.forward.blocks import SharedRows, shared
 from headwise.model.sites.attention_function import Attention, HeadHook, Watcher
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.sites.patch import hooked, replaced, steady_attention
+from headwise.model.sites.patch import edit_first, hooked, replaced, steady_attention
+from headwise.model.sites.probe import widened
 
 Edit = Callable[[Tensor], Tensor]
 
@@ -49,18 +49,12 @@ class Pass:
     """Computes attention in place of transformers' own "sdpa" function where it knows how."""
     modules: Mapping[nn.Module, Edit] = field(default_factory=dict)
     """From a module's output to the one that the model goes on with: gates on MLPs and embeddings."""
-    entry: Entry | None = None
-    """Where the decoder is entered, and with which residual stream."""
     shared: Mapping[int, SharedRows] = field(default_factory=dict)
     """Block -> rows that are equal so far."""
     last: int | None = None
-    """The last block that is needed; logits then mean nothing."""
-    streams: dict[int, Tensor] | None = None
-    """Receives what each block reads."""
+    """The decoder block after which the pass ends, for one whose logits nobody reads."""
     narrow: Sequence[nn.Module] = ()
     """Parts of the last block that may compute scored positions only (`Capabilities.narrow`)."""
-    as_tuples: bool = False
-    """Whether blocks return tuples (`Capabilities.as_tuples`)."""
     recompute: Sequence[nn.Module] = ()
     """Modules whose insides a backward pass computes again instead of keeping them."""
     hidden: bool = False
@@ -71,22 +65,26 @@ class Pass:
 class Output:
     """What a pass gave."""
 
-    logits: (
-        Tensor  # B, P, vocabulary: at least in float32; with `hidden` what the unembedding would have read
-    )
+    logits: Tensor  # B, P, vocabulary
+    """At least in float32; with `hidden` what the unembedding would have read; empty where `last` ended the pass."""
     raw: Any
-    """What the model itself returned, with its KV cache."""
+    """What the model itself returned, with its KV cache; None where `last` ended the pass."""
+
+
+class _Ended(Exception):  # noqa: N818 - nothing went wrong
+    """The pass has computed its last block."""
 
 
 def run(model: nn.Module, asked: Pass, hooks: HeadHooks | None = None) -> Output:
-    """Carry out one pass of a transformers model; `reach` is needed for whatever concerns heads or blocks."""
+    """Carry out one pass of a transformers model; `hooks` is needed for everything that concerns heads or blocks."""
     narrowed: list[Tensor] = []
     with ExitStack() as stack:
         stack.enter_context(steady_attention())
         if hooks is not None:
             stack.enter_context(hooks.listening(asked.heads, asked.watch, asked.attention))
-            for change in _block_changes(asked, hooks.blocks):
-                stack.enter_context(change)
+            stack.enter_context(shared(hooks.blocks, len(asked.ids), asked.shared))
+            if asked.last is not None:
+                stack.enter_context(hooked([hooks.blocks[asked.last]], after=_end))
         for module, edit in asked.modules.items():
             stack.enter_context(edited(module, edit))
         if asked.scored is not None:
@@ -96,35 +94,24 @@ def run(model: nn.Module, asked: Pass, hooks: HeadHooks | None = None) -> Output
         if asked.hidden:
             unembedding = model.get_output_embeddings()  # type: ignore[operator]
             stack.enter_context(replaced([unembedding], lambda _: lambda hidden: hidden))
-        if asked.recompute:
-            stack.enter_context(replaced(asked.recompute, _recomputed))
-        raw = model(input_ids=asked.ids, **{"use_cache": False, **asked.inputs})
+        stack.enter_context(replaced(asked.recompute, _recomputed))
+        try:
+            raw = model(input_ids=asked.ids, **{"use_cache": False, **asked.inputs})
+        except _Ended:
+            return Output(torch.empty(0), None)
     logits: Tensor = narrowed[-1] if asked.hidden else raw.logits
     if asked.scored is not None and not narrowed:
         logits = at_positions(logits, asked.scored)
-    return Output(logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits, raw)
+    return Output(widened(logits), raw)
 
 
-def _block_changes(asked: Pass, blocks: Sequence[nn.Module]) -> Iterator[AbstractContextManager[None]]:
-    if asked.shared:
-        yield shared(blocks, len(asked.ids), asked.shared)
-    if asked.entry is not None and asked.entry.block > 0:
-        yield entered(blocks, asked.entry, asked.as_tuples)
-    if asked.last is not None:
-        yield left_after(blocks, asked.last, asked.as_tuples)
-    if asked.streams is not None:
-        yield recorded(blocks, asked.streams)
+def _end(*_: Any) -> None:
+    raise _Ended
 
 
 def edited(module: nn.Module, edit: Edit) -> AbstractContextManager[None]:
     """While this holds, the model goes on with `edit(output)` of a module; of a tuple, the first is edited."""
-
-    def after(_: nn.Module, __: tuple[Any, ...], ___: dict[str, Any], output: Any) -> Any:
-        if isinstance(output, Tensor):
-            return edit(output)
-        return type(output)([edit(output[0]), *output[1:]])
-
-    return hooked([module], after=after)
+    return hooked([module], after=lambda _, __, ___, output: edit_first(output, edit))
 
 
 def at_positions(hidden: Tensor, positions: Tensor) -> Tensor:
@@ -132,8 +119,9 @@ def at_positions(hidden: Tensor, positions: Tensor) -> Tensor:
     return hidden.gather(1, positions.to(hidden.device)[:, :, None].expand(-1, -1, hidden.shape[-1]))
 
 
-@contextmanager
-def _narrowed_unembedding(model: nn.Module, positions: Tensor, narrowed: list[Tensor]) -> Iterator[None]:
+def _narrowed_unembedding(
+    model: nn.Module, positions: Tensor, narrowed: list[Tensor]
+) -> AbstractContextManager[None]:
     """While this holds, the output embedding reads only `positions[B, P]`; `narrowed` receives what it reads.
 
     Where a family has no output embedding to narrow, all logits are computed and picked afterwards.
@@ -146,12 +134,12 @@ def _narrowed_unembedding(model: nn.Module, positions: Tensor, narrowed: list[Te
         return (narrowed[-1], *args[1:]), kwargs
 
     unembedding = model.get_output_embeddings()  # type: ignore[operator]
-    with hooked([] if unembedding is None else [unembedding], before=pick):
-        yield
+    return hooked([] if unembedding is None else [unembedding], before=pick)
 
 
-@contextmanager
-def _narrowed_parts(parts: Sequence[nn.Module], positions: Tensor, tokens: int) -> Iterator[None]:
+def _narrowed_parts(
+    parts: Sequence[nn.Module], positions: Tensor, tokens: int
+) -> AbstractContextManager[None]:
     """While this holds, the parts compute only `positions[B, P]` of `tokens`; everywhere else they give 0, which
     nobody reads."""
     # A short row names its last position several times. Scattering would give the right output and, in the
@@ -168,8 +156,7 @@ def _narrowed_parts(parts: Sequence[nn.Module], positions: Tensor, tokens: int) 
         zero = output.new_zeros(len(output), 1, output.shape[-1])
         return at_positions(torch.cat([output, zero], 1), slot_of)
 
-    with hooked(parts, before=pick, after=spread):
-        yield
+    return hooked(parts, before=pick, after=spread)
 
 
 def _recomputed(module: nn.Module) -> Callable[..., Any]:

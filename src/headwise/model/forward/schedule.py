@@ -1,4 +1,4 @@
-"""What is run together: which rows make a block, which variants a batch, and which of their rows are one and the same.
+"""What is run together: which rows make a block, which variants a batch, and which variants share a run of a block.
 
 Numbers in, numbers out; no model. V variants, L layers, H heads.
 """
@@ -6,7 +6,6 @@ Numbers in, numbers out; no model. V variants, L layers, H heads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -43,7 +42,8 @@ def blocks_of_rows(
         size = 1
         while size < len(order):
             length = lengths[order[size]]
-            copies = variants if size >= 8 else 2  # few rows: only what must fit, one variant and its partner
+            # A few rows need not leave room for all variants, only for enough of them to share a prefix.
+            copies = variants if size >= 8 else min(variants, 8)
             if (size + 1) * length * copies > budget:
                 break
             # Padding is work for nothing: a longer row begins a new block, once this one fills the device.
@@ -67,51 +67,24 @@ def batch_size(waiting: int, at_once: int) -> int:
     return -(-waiting // batches)
 
 
-def queues(gates: np.ndarray, entries: np.ndarray, enough: int, at_once: int) -> list[list[int]]:
-    """Variants `gates[V, L, H]` in the order in which they are run; those of one queue may share a batch.
+def equal_prefixes(
+    gates: np.ndarray, layers: Sequence[Sequence[int]]
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """For each decoder block up to which some of `gates[V, L, H]` are equal: one variant of each group of equals, and
+    the group of every variant.
 
-    entries `[V]`: the decoder block in which each may be entered. Those with like gates stand side by side, so that
-    what they have in common is computed once, and a variant that enters late costs no more operations in a batch that
-    enters early. It costs copies of rows in every block, though: once the batches of a queue, of `at_once` variants
-    each, have `enough` of them to fill the device, those that enter later have a queue of their own.
+    layers: those of each block.
+
+    >>> gates = np.array([[[1.0], [1.0]], [[1.0], [0.0]]])
+    >>> equal_prefixes(gates, [[0], [1]])
+    {0: (array([0]), array([0, 0]))}
     """
-    found: list[list[int]] = []
-    for v in sorted(range(len(gates)), key=lambda v: (entries[v], gates[v].tobytes())):
-        last = found[-1] if found else []
-        in_batch = batch_size(len(last), at_once)
-        if not last or (in_batch >= min(enough, at_once) and entries[v] != entries[last[-1]]):
-            found.append([])
-        found[-1].append(v)
-    return found
-
-
-class Alike(NamedTuple):
-    """Variants that have been alike up to and including some block."""
-
-    first: list[int]
-    """One variant of each group."""
-    group: list[int]
-    """The group of every variant."""
-
-
-def alike(gates: np.ndarray, layers: Sequence[Sequence[int]], entry: int) -> dict[int, Alike]:
-    """For each block from `entry` on in which some of `gates[V, L, H]` have been alike so far: which.
-
-    layers: those of each block. The last block is left out: it is read row by row.
-
-    >>> gates = np.array([[[1.0], [1.0], [1.0]], [[1.0], [0.0], [1.0]]])
-    >>> alike(gates, [[0], [1], [2]], 0)
-    {0: Alike(first=[0], group=[0, 0])}
-    """
-    found = {}
-    group = [0] * len(gates)
-    for index, here in enumerate(layers[:-1]):
-        keys = [(old, part.tobytes()) for old, part in zip(group, gates[:, list(here)], strict=True)]
-        first = {key: v for v, key in reversed(list(enumerate(keys)))}
-        number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-        group = [number[key] for key in keys]
-        if len(number) == len(gates):
-            break  # they differ, and go on differing
-        if index >= entry:
-            found[index] = Alike([first[key] for key in number], group)
-    return found
+    prefixes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    group = np.zeros(len(gates), dtype=int)
+    for block, of_block in enumerate(layers):
+        so_far = np.column_stack([group, gates[:, list(of_block)].reshape(len(gates), -1)])
+        _, first, group = np.unique(so_far, axis=0, return_index=True, return_inverse=True)
+        if len(first) == len(gates):
+            break  # all differ, and go on differing
+        prefixes[block] = first, group.reshape(-1)
+    return prefixes

@@ -17,14 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.decode import Batch
 from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.out_of_memory import in_halves
 from headwise.model.generation.prompts import Prompt, continuation, encode_prompts, end_tokens
 from headwise.model.generation.sampling import choose, uniforms
-from headwise.model.measure.references import POSITIONS, REFERENCES, mean_outputs
+from headwise.model.measure.references.means import mean_outputs
+from headwise.model.measure.rows import MeasureSettings
 from headwise.model.sites.attention_function import HeadHook
 from headwise.model.tokens.encode import Row
 from headwise.model.tokens.text import common_prefix
@@ -281,10 +282,7 @@ def _check(max_new_tokens: int, temperature: float, top_p: float, reference: str
         raise HeadwiseError(f"temperature is {temperature}; it must be 0 (greedy) or a positive number")
     if not 0 < top_p <= 1:
         raise HeadwiseError(f"top_p is {top_p}; it must be above 0 and at most 1")
-    if positions not in POSITIONS:
-        raise unknown("positions", positions, POSITIONS)
-    if reference not in REFERENCES:
-        raise unknown("reference", reference, REFERENCES)
+    MeasureSettings(reference=reference, positions=positions)
     if reference not in ("zero", "mean"):
         raise HeadwiseError(
             f"the reference {reference!r} is not defined for tokens that are yet to be written; use 'zero' or 'mean'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -29,13 +29,8 @@ class Metric(Protocol):
         """Whether it needs the full model's logits beside the gated ones."""
 
     @property
-    def per_row(self) -> PerRow: ...
+    def per_row(self) -> Callable[[Scored], Tensor]:
+        """From scored rows to one number per row."""
 
     def combine(self, rows: Sequence[Row], values: np.ndarray, examples: int) -> np.ndarray:
         """Values per row `[V, rows]` to values per example `[V, E]`."""
-
-
-class PerRow(Protocol):
-    """From scored rows to one number per row."""
-
-    def __call__(self, scored: Scored, /) -> Tensor: ...

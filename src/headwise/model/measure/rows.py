@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
+from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.run import Pass
 from headwise.model.forward.schedule import blocks_of_rows
-from headwise.model.measure.references import (
-    check_reference,
-    donor_prompts,
-    donor_rows,
-    first_differences,
-    mean_outputs,
-)
+from headwise.model.measure.references.donors import donor_rows, first_differences
+from headwise.model.measure.references.registry import REFERENCES, Positions, ReferenceName, ReferenceSource
 from headwise.model.tokens.encode import Needs, Row, Scored, batch_of, encode_rows, pad_right
+from headwise.settings import Count, Seed, Settings
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -36,12 +33,8 @@ class Block:
 
     rows: list[Row]
     tensors: dict[str, Tensor]
-    baseline: np.ndarray  # L, H: the gates that variants are compared with
     acts: Tensor | None = None  # S, T: where gates act; None is everywhere
-    streams: dict[int, Tensor] | None = None  # block index -> S, T, width
     references: dict[int, Tensor] | None = None  # layer -> broadcastable to S, T, H, D
-    plain_logits: Tensor | None = None  # S, P, vocabulary
-    """With all gates at 1: only where a metric compares with them and the baseline is another."""
 
     @property
     def size(self) -> int:
@@ -51,10 +44,14 @@ class Block:
     def length(self) -> int:
         return self.tensors["ids"].shape[1]
 
-    @property
-    def pass_(self) -> Pass:
-        """The plain forward pass over the rows, logits at their scored positions."""
-        return Pass(ids=self.tensors["ids"], scored=self.tensors["positions"])
+    def pass_(self, times: int = 1, **more: Any) -> Pass:
+        """The forward pass over the rows, all of them repeated, with logits at their scored positions."""
+        ids, positions = self.tensors["ids"].repeat(times, 1), self.tensors["positions"].repeat(times, 1)
+        return Pass(ids=ids, scored=positions, **more)
+
+    def gates(self, values: Tensor, **more: Any) -> HeadGates:
+        """The gates `[B, L, H]` of the rows, repeated any number of times."""
+        return HeadGates(values, reference=self.references, acts=self.acts, block=self.size, **more)
 
     def scored(self, logits: Tensor, full: Tensor | None = None) -> Scored:
         """`logits` of this block's rows, repeated any number of times."""
@@ -64,39 +61,31 @@ class Block:
         return Scored(logits, full=full, **repeated)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Intervention:
-    """What replaces an ablated head, and where gates act."""
+class MeasureSettings(Settings):
+    """What replaces an ablated head, where gates act, and how much runs at once."""
 
-    reference: str = "zero"
-    """What replaces an ablated head: zero, mean, position_mean, resample, patch."""
-    positions: str = "all"
+    reference: ReferenceName = "zero"
+    """What replaces an ablated head: zero, mean, position_mean, resample, patch, or a plug-in's."""
+    positions: Positions = "all"
     """Where gates act: `all`, or from the `last` prompt token on."""
-    reference_task: Task | None = None
-    """The examples behind a mean reference; by default the task itself."""
-    seed: int = 0
+    seed: Seed = 0
+    batch_tokens: Count | None = None
+    """Most tokens in one forward pass (default: what suits the device); where that saves a pass, a sixteenth more."""
 
 
 class Rows:
     """Every row of a task under one model and one kind of intervention."""
 
     def __init__(
-        self, model: Model, task: Task, needs: Needs, intervention: Intervention, batch_tokens: int
+        self, model: Model, task: Task, needs: Needs, settings: MeasureSettings, reference_task: Task | None
     ) -> None:
-        reference, positions = intervention.reference, intervention.positions
-        check_reference(reference, positions)
-        self.model, self.task, self.positions = model, task, positions
+        self.model, self.task, self.positions = model, task, settings.positions
         self.all = encode_rows(model.text, task.examples, needs)
-        prompts = donor_prompts(reference, model.text, task.examples, intervention.seed)
-        self._donors = (
-            donor_rows(model.text, task.examples, self.all, prompts) if prompts is not None else None
-        )
-        self._means: dict[int, Tensor] | None = None
-        if reference in ("mean", "position_mean"):
-            behind = self.all
-            if intervention.reference_task is not None:
-                behind = encode_rows(model.text, intervention.reference_task.examples, "target")
-            self._means = mean_outputs(model, behind, reference == "position_mean", batch_tokens)
+        tokens = settings.batch_tokens or model.batch_tokens
+        source = ReferenceSource(model, task, self.all, reference_task, settings.seed, tokens)
+        reference = REFERENCES.get(settings.reference)(source)
+        self._donors = donor_rows(source, reference) if isinstance(reference, list) else None
+        self._outputs = reference if isinstance(reference, dict) else None
 
     def partition(self, variants: int, budget: int, examples: set[int] | None = None) -> Iterator[list[int]]:
         """Row numbers in blocks of about equal length, small enough that `variants` copies fit the budget of tokens.
@@ -107,11 +96,11 @@ class Rows:
         lengths = np.array([len(row.ids) for row in self.all])
         return blocks_of_rows(lengths, rows, variants, budget)
 
-    def block(self, numbers: Sequence[int], baseline: np.ndarray | None = None) -> Block:
+    def block(self, numbers: Sequence[int]) -> Block:
         """The rows of these numbers, any of them several times, as tensors with their references."""
         rows = [self.all[n] for n in numbers]
         tensors = {name: t.to(self.model.device) for name, t in batch_of(rows).items()}
-        block = Block(rows, tensors, np.ones(self.model.shape) if baseline is None else baseline)
+        block = Block(rows, tensors)
         length = block.length
         acts = torch.ones(len(rows), length, dtype=torch.bool)
         if self.positions == "last":
@@ -121,8 +110,8 @@ class Rows:
             donors = [self._donors[n] for n in numbers]
             acts &= first_differences(rows, donors, length)
             block.references = self.model.outputs(pad_right(donors))
-        elif self._means is not None:
-            block.references = {k: m[:length] if m.dim() == 3 else m for k, m in self._means.items()}
+        elif self._outputs is not None:
+            block.references = {k: z[:length] if z.dim() == 3 else z for k, z in self._outputs.items()}
         block.acts = None if bool(acts.all()) else acts.to(self.model.device)
         return block
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 def entry_device(hf: nn.Module) -> torch.device:
     """Where a model takes its tokens: what is not there now (offloaded weights are `meta`) does not count."""
-    found = (parameter.device for parameter in hf.parameters() if not parameter.is_meta)
-    return next(found, torch.device("cpu"))
+    devices = (parameter.device for parameter in hf.parameters() if not parameter.is_meta)
+    return next(devices, torch.device("cpu"))
 
 
 def tokens_at_once(device: torch.device) -> int:
@@ -25,6 +25,6 @@ def stored(hf: nn.Module, name: str, weight: Tensor) -> Tensor:
     if not weight.is_meta:
         return weight
     module, _, leaf = name.rpartition(".")
-    kept = getattr(getattr(hf.get_submodule(module), "_hf_hook", None), "weights_map", None)
-    value = None if kept is None else kept[leaf]
+    weights = getattr(getattr(hf.get_submodule(module), "_hf_hook", None), "weights_map", None)
+    value = None if weights is None else weights[leaf]
     return value if isinstance(value, Tensor) else weight

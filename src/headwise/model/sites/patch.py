@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Forward = Callable[..., Any]
 Before = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]] | None]
@@ -37,23 +37,19 @@ def hooked(
         yield
 
 
+def edit_first(output: Any, edit: Callable[[Tensor], Tensor]) -> Any:
+    """A module's output, edited; of a tuple or list, the first is edited."""
+    return edit(output) if isinstance(output, Tensor) else type(output)([edit(output[0]), *output[1:]])
+
+
 @contextmanager
 def replaced(modules: Iterable[nn.Module], make: Callable[[nn.Module], Forward]) -> Iterator[None]:
     """While this holds, the modules run what `make(module)` gives instead of their own `forward`."""
     with ExitStack() as undo:
         for module in modules:
             # An instance attribute shadows the method; one that others have set (accelerate) is put back.
-            earlier = vars(module).get("forward")
-            module.forward = make(module)
-            undo.callback(_restore, module, earlier)
+            undo.enter_context(attribute(module, "forward", make(module)))
         yield
-
-
-def _restore(module: nn.Module, earlier: Forward | None) -> None:
-    if earlier is None:
-        del module.forward
-    else:
-        module.forward = earlier
 
 
 @contextmanager
@@ -63,42 +59,42 @@ def attention_named(model: nn.Module, rename: Callable[[str], str | None]) -> It
     try:
         yield
     finally:
-        for config, own in before:
-            setattr(config, _NAME, own)
+        for config, name in before:
+            setattr(config, _NAME, name)
 
 
 def name_attention(model: nn.Module, rename: Callable[[str], str | None]) -> list[tuple[Any, str]]:
     """Let the model's configurations name another attention implementation from now on.
 
-    rename: from the name there is to the new one; None leaves it. Returns each changed configuration and its old name.
+    rename: from the present name to the new one; None leaves it. Returns each changed configuration and its old name.
     """
     configs: dict[int, Any] = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
     changed: list[tuple[Any, str]] = []
     for config in configs.values():
-        own: str | None = getattr(config, _NAME, None)
-        new = rename(own) if own is not None else None
-        if own is not None and new is not None:
+        old: str | None = getattr(config, _NAME, None)
+        new = rename(old) if old is not None else None
+        if old is not None and new is not None:
             setattr(config, _NAME, new)
-            changed.append((config, own))
+            changed.append((config, old))
     return changed
 
 
 def attention_names(model: nn.Module) -> set[str]:
     """The attention implementations that the model's configurations name."""
-    found = (getattr(module.config, _NAME, None) for module in model.modules() if hasattr(module, "config"))
-    return {name for name in found if name}
+    names = (getattr(module.config, _NAME, None) for module in model.modules() if hasattr(module, "config"))
+    return {name for name in names if name}
 
 
 @contextmanager
 def attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
     """While this holds, an attribute has another value; one that was not there is gone afterwards."""
-    there = name in vars(owner)
+    existed = name in vars(owner)
     before = vars(owner).get(name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        if there:
+        if existed:
             setattr(owner, name, before)
         else:
             delattr(owner, name)

@@ -18,7 +18,12 @@ def probe_logits(model: nn.Module) -> Tensor:
     """The logits `[2, T, vocabulary]` of the probe; half precision is widened."""
     with torch.no_grad():
         logits: Tensor = model(input_ids=probe_input(model), use_cache=False).logits
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    return widened(logits)
+
+
+def widened(values: Tensor) -> Tensor:
+    """Half precision as float32; float32 and float64 as they are."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def rounding(model: nn.Module, values: Tensor, noise: float = 0.0) -> float:

@@ -110,17 +110,17 @@ def hooked_sites(model: nn.Module) -> list[Site]:
         if projection is None:
             continue
         parts = [*attention.modules(), config]
-        heads = next(
-            (n for part in parts for key in _HEAD_COUNTS if isinstance(n := getattr(part, key, None), int)), 0
-        )
-        kv_heads = next(
-            (n for part in parts for key in _KV_COUNTS if isinstance(n := getattr(part, key, None), int)),
-            heads,
-        )
+        heads = _first_number(parts, _HEAD_COUNTS, 0)
+        kv_heads = _first_number(parts, _KV_COUNTS, heads)
         width = input_width(projection)
         if heads and width % heads == 0:
             sites.append(Site(-1, -1, projection, heads, width // heads, kv_heads, 1, (projection,)))
     return sites
+
+
+def _first_number(parts: list[Any], names: tuple[str, ...], default: int) -> int:
+    numbers = (getattr(part, name, None) for part in parts for name in names)
+    return next((number for number in numbers if isinstance(number, int)), default)
 
 
 def numbered(model: nn.Module, sites: list[Site]) -> tuple[list[Site], list[nn.Module]]:

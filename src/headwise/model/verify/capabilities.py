@@ -15,7 +15,7 @@ from headwise.model.backward.packing import packing_works
 from headwise.model.backward.recompute import low_memory_works
 from headwise.model.backward.target_logprobs import plain_unembedding
 from headwise.model.forward.compiled import Compiled
-from headwise.model.forward.frozen import frozen
+from headwise.model.forward.onednn import frozen
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.verify.decoding import Decoding, decoding
 
@@ -25,10 +25,6 @@ class Capabilities:
     """What a forward or backward pass of this model may leave out or share."""
 
     hooks: HeadHooks
-    enter_midway: bool
-    """The decoder may be entered at any block with the residual stream of another pass."""
-    as_tuples: bool
-    """Blocks return tuples."""
     share_rows: bool
     """Rows that are equal up to a block may be computed once there."""
     narrow: tuple[nn.Module, ...]

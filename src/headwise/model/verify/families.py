@@ -1,4 +1,4 @@
-"""Which of transformers' causal families are reached, and how: tried, not declared.
+"""In which of transformers' causal families every head can be ablated, and how: tried, not declared.
 
 The table that ships was made by trying a tiny random model of every family (`survey`) with the transformers
 version it names; `headwise list families --live` tries again with the version at hand.
@@ -27,8 +27,8 @@ class Family:
     """`reached`, `refused` (tried, and an identity does not hold), or `untried` (no tiny model could be built)."""
     how: str
     """The mechanism that reaches it, or the reason why not."""
-    reuse: bool = False
-    """Whether its decoder may be entered in the middle."""
+    shares: bool = False
+    """Whether variants with the same gates in blocks 0 to k may share one run of those blocks."""
 
 
 def names() -> list[str]:
@@ -58,12 +58,10 @@ def attempt(name: str) -> Family:
         kind = "untried" if "does not run on plain token numbers" in str(error) else "refused"
         return Family(name, kind, _line(error))
     layers = len({site.block for site in hooks.sites})
-    part = (
-        ""
-        if layers == len(hooks.blocks)
-        else f", in the {layers} of {len(hooks.blocks)} layers that have attention"
-    )
-    return Family(name, "reached", hooks.mechanism + part, capabilities.enter_midway)
+    how = hooks.mechanism
+    if layers < len(hooks.blocks):
+        how += f", in the {layers} of {len(hooks.blocks)} layers that have attention"
+    return Family(name, "reached", how, capabilities.share_rows)
 
 
 def survey(advance: Callable[[int], None] = lambda steps: None) -> Iterator[Family]:

@@ -1,4 +1,4 @@
-"""Proof that the heads of a model are reached, before any number is computed with it.
+"""Verify that every head of a model can be ablated exactly, before any number is computed with it.
 
 Three identities, on a few tokens of the real model:
 
@@ -6,14 +6,14 @@ Three identities, on a few tokens of the real model:
 2. one gate at 0 gives what zeroing that head's columns of the output projection by hand gives;
 3. every layer fired.
 
-And that later tokens cannot reach earlier ones. A model that breaks an identity or is not causal is refused, with what
-broke. Which of the engine's shortcuts hold for it is told beside (`shortcuts.py`).
+It is also verified that later tokens cannot reach earlier ones. A model that breaks an identity or is not causal is
+refused, and the error names what broke. Which of the engine's shortcuts hold for it: `shortcuts.py`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,13 +24,14 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.model.forward.gate import HeadGates, same_gates
 from headwise.model.forward.run import Pass, run
+from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.kinds import is_transposed
 from headwise.model.sites.patch import hooked, steady_attention
-from headwise.model.sites.probe import probe_input, probe_logits, rounding, weight_dtype
+from headwise.model.sites.probe import probe_input, probe_logits, rounding, weight_dtype, widened
 from headwise.model.sites.sites import Site
 from headwise.model.verify.capabilities import Capabilities
-from headwise.model.verify.shortcuts import Midway, midway, narrowable_tail, sharing_works
+from headwise.model.verify.shortcuts import head_outputs, narrowable_tail, sharing_works
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,11 @@ class Proof:
 
     mechanism: str
     sites_checked: int
-    """Layers on which identity 2 was computed."""
+    """Layers on which identity 2 was verified."""
     noise: float
     """Largest difference between two plain runs: 0 on a deterministic device."""
     largest_gap: float
-    """Largest difference met in identity 2: in what the head's block gives out, or in logits where the decoder cannot
-    be entered midway."""
+    """Largest difference found in identity 2, in what the head's block writes to the residual stream."""
     seconds: float
 
 
@@ -61,12 +61,11 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[HeadHooks, Pr
     with torch.no_grad(), steady_attention():
         plain, noise = _plain(model)
         _check_causal(model, plain, noise)
-        hooks, entry, gap, checked = _reach_exactly(model, plain, noise, every_layer)
-        shares = entry.works and sharing_works(hooks, plain, noise)
+        hooks, gap, checked = _reach_exactly(model, plain, noise, every_layer)
+        shares = sharing_works(hooks, plain, noise)
         narrow = narrowable_tail(hooks, plain, noise)
-    seconds = time.perf_counter() - started
-    proof = Proof(hooks.mechanism, checked, noise, gap, seconds)
-    return hooks, proof, Capabilities(hooks, entry.works, entry.as_tuples, shares, narrow)
+    proof = Proof(hooks.mechanism, checked, noise, gap, time.perf_counter() - started)
+    return hooks, proof, Capabilities(hooks, shares, narrow)
 
 
 def _plain(model: nn.Module) -> tuple[Tensor, float]:
@@ -97,7 +96,7 @@ def _check_causal(model: nn.Module, plain: Tensor, noise: float) -> None:
 
 def _reach_exactly(
     model: nn.Module, plain: Tensor, noise: float, every_layer: bool
-) -> tuple[HeadHooks, Midway, float, int]:
+) -> tuple[HeadHooks, float, int]:
     """The first mechanism for which all three identities hold."""
     broken: list[str] = []
     for mechanism in ("attention function", "projection hook"):
@@ -107,23 +106,15 @@ def _reach_exactly(
             if mechanism == "projection hook":
                 _check_split(hooks)
             _check_ones(hooks, plain, noise)
-            entry = midway(hooks, plain, noise)
-            gap, checked = _check_zeros(hooks, entry, plain, noise, every_layer)
-            return hooks, entry, gap, checked
+            return hooks, *_check_zeros(hooks, noise, every_layer)
         except HeadwiseError as error:
             broken.append(f"by {mechanism}: {error}")
     raise HeadwiseError("; ".join(broken))
 
 
 def _check_fired(hooks: HeadHooks) -> None:
-    fired: dict[int, int] = {}
-
-    def count(layer: int, z: Tensor) -> Tensor:
-        fired[layer] = fired.get(layer, 0) + 1
-        return z
-
-    run(hooks.model, Pass(ids=probe_input(hooks.model), heads=count), hooks)
-    silent = [site.layer for site in hooks.sites if fired.get(site.layer, 0) != site.calls]
+    fired, _ = head_outputs(hooks, probe_input(hooks.model))
+    silent = [site.layer for site in hooks.sites if len(fired.get(site.layer, ())) != site.calls]
     kinds = {type(site.module) for site in hooks.sites} if hooks.mechanism == "attention function" else set()
     holding = [i for i, block in enumerate(hooks.blocks) if any(type(m) in kinds for m in block.modules())]
     silent += sorted(set(holding) - {site.block for site in hooks.sites})
@@ -142,17 +133,10 @@ def _check_split(hooks: HeadHooks) -> None:
     site = hooks.sites[0]
     if site.head_dim < 4:
         return
-    seen: list[Tensor] = []
-
-    def note(layer: int, z: Tensor) -> Tensor:
-        if layer == site.layer:
-            seen.append(z)
-        return z
-
     ids = probe_input(hooks.model)[:, :2].clone()
     ids[1, 0] += 3
-    run(hooks.model, Pass(ids=ids, heads=note), hooks)
-    outputs = seen[0].double().permute(2, 3, 0, 1).flatten(2)  # H, D, the four outputs
+    z = head_outputs(hooks, ids)[0][site.layer][0]
+    outputs = z.double().permute(2, 3, 0, 1).flatten(2)  # H, D, the four outputs
     outputs = outputs / outputs.norm(dim=1, keepdim=True).clamp_min(1e-30)
     singular = torch.linalg.svdvals(outputs)
     step = torch.finfo(weight_dtype(hooks.model)).eps
@@ -161,8 +145,7 @@ def _check_split(hooks: HeadHooks) -> None:
             f"the input of {type(site.module).__name__} in {type(hooks.model).__name__} does not split into "
             f"{site.heads} heads of {site.head_dim}: its columns mix what attention keeps apart"
         )
-    unmixed = float((seen[0][0, 1] - seen[0][1, 1]).abs().max())
-    if unmixed == 0:
+    if torch.equal(z[0, 1], z[1, 1]):
         raise HeadwiseError(f"the input of {type(site.module).__name__} does not depend on earlier tokens")
 
 
@@ -177,22 +160,23 @@ def _check_ones(hooks: HeadHooks, plain: Tensor, noise: float) -> None:
         )
 
 
-def _check_zeros(
-    hooks: HeadHooks, entry: Midway, plain: Tensor, noise: float, every_layer: bool
-) -> tuple[float, int]:
-    """Compared where the two ways could first differ: at the end of the head's own block, or else in the logits."""
+def _check_zeros(hooks: HeadHooks, noise: float, every_layer: bool) -> tuple[float, int]:
+    """The largest difference, and on how many layers; compared where the two ways could first differ, at the end of
+    the head's own block."""
+    block_output = _recorded_blocks(hooks)
     sites = hooks.sites
     chosen = sites if every_layer else [sites[i] for i in sorted({0, len(sites) // 2, len(sites) - 1})]
     worst, moved = 0.0, False
     for site in chosen:
         head = site.heads - 1
-        untouched = entry.after(site.block) if entry.works else plain
-        limit = rounding(hooks.model, untouched, noise)
-        gated = _with_head_off(hooks, entry, site, head)
+        gates = torch.ones(hooks.shape)
+        gates[site.layer, head] = 0
+        plain, gated = block_output(site, None), block_output(site, same_gates(gates))
+        limit = rounding(hooks.model, plain, noise)
         gaps = []
         for projection in site.projections:
             with zeroed_columns(projection, head, site.head_dim):
-                gaps.append(float((entry.after(site.block) - gated).abs().max()))
+                gaps.append(float((block_output(site, None) - gated).abs().max()))
             if gaps[-1] <= limit:
                 site.projections = (projection,)
                 break
@@ -200,18 +184,35 @@ def _check_zeros(
         if gap > limit:
             raise HeadwiseError(
                 f"identity 2 broke: turning off L{site.layer}H{head} by its gate and by zeroing its columns of "
-                f"the output projection differ by {gap:.2g} in {'its block' if entry.works else 'the logits'}"
+                f"the output projection differ by {gap:.2g} in its block"
             )
-        worst, moved = max(worst, gap), moved or float((gated - untouched).abs().max()) > 4 * noise
+        worst, moved = max(worst, gap), moved or float((gated - plain).abs().max()) > 4 * noise
     if not moved:
         raise HeadwiseError("identity 2 is empty: turning heads off changed nothing at all")
     return worst, len(chosen)
 
 
-def _with_head_off(hooks: HeadHooks, entry: Midway, site: Site, head: int) -> Tensor:
-    gates = torch.ones(hooks.shape)
-    gates[site.layer, head] = 0
-    return entry.after(site.block, same_gates(gates))
+def _recorded_blocks(hooks: HeadHooks) -> Callable[[Site, HeadHook | None], Tensor]:
+    """A function that repeats one block's call of a plain run, with its heads edited, and gives its output."""
+    calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+
+    def record(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls[block] = args, kwargs
+
+    with hooked(hooks.blocks, before=record):
+        probe_logits(hooks.model)
+
+    def copied(value: Any) -> Any:
+        return value.clone() if isinstance(value, Tensor) else value  # a block may write into its input
+
+    def block_output(site: Site, heads: HeadHook | None) -> Tensor:
+        block = hooks.blocks[site.block]
+        args, kwargs = calls[block]
+        with hooks.listening(heads):
+            output = block(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
+        return widened(output if isinstance(output, Tensor) else output[0])
+
+    return block_output
 
 
 @contextmanager
@@ -222,15 +223,13 @@ def zeroed_columns(projection: nn.Module, head: int, head_dim: int) -> Iterator[
     """
     columns = slice(head * head_dim, (head + 1) * head_dim)
     weight = getattr(projection, "weight", None)
-    if (
-        not (isinstance(weight, Tensor) and weight.is_floating_point() and weight.dim() == 2)
-        or weight.is_meta
-    ):
+    plain = isinstance(weight, Tensor) and weight.is_floating_point() and weight.dim() == 2
+    if weight is None or not plain or weight.is_meta:
 
         def blank(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            kept = args[0].clone()
-            kept[..., columns] = 0
-            return (kept, *args[1:]), kwargs
+            others = args[0].clone()
+            others[..., columns] = 0
+            return (others, *args[1:]), kwargs
 
         with hooked([projection], before=blank):
             yield

@@ -1,116 +1,59 @@
 """What a forward pass may leave out, each proven on the model itself before it is used.
 
-The decoder may be entered midway; rows that are equal up to a block may be computed once; what follows the last block's
-attention may be computed at scored positions only. A model for which one of them does not hold does without it.
+Rows that are equal up to a block may be computed once; what follows the last block's attention may be computed at
+scored positions only. A model for which one of them does not hold does without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError
-from headwise.model.forward.blocks import Entry, SharedRows
+from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.run import Pass, run
-from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input, probe_logits, rounding
 
 
-class _Left(Exception):  # noqa: N818 - nothing went wrong
-    """Carries a block's output out of a run whose rest is not needed."""
+def head_outputs(hooks: HeadHooks, ids: Tensor) -> tuple[dict[int, list[Tensor]], Tensor]:
+    """Head outputs z of a plain run, layer -> one for each call of the layer, and the logits."""
+    outputs: dict[int, list[Tensor]] = {}
 
-    def __init__(self, stream: Tensor) -> None:
-        super().__init__("left after a block")
-        self.stream = stream if stream.dtype == torch.float64 else stream.float()
+    def note(layer: int, z: Tensor) -> Tensor:
+        outputs.setdefault(layer, []).append(z)
+        return z
 
-
-@dataclass(frozen=True)
-class Midway:
-    """How the decoder may be entered midway."""
-
-    hooks: HeadHooks
-    as_tuples: bool
-    streams: Mapping[int, Tensor]
-    """What each block reads in the plain run; empty where entering does not give the plain logits."""
-
-    @property
-    def works(self) -> bool:
-        return bool(self.streams)
-
-    def pass_at(self, block: int, heads: HeadHook | None = None, scored: Tensor | None = None) -> Pass:
-        """The probe's pass, begun at this block where that works."""
-        entry = Entry(block, self.streams[block]) if self.works else None
-        ids = probe_input(self.hooks.model)
-        return Pass(ids=ids, scored=scored, heads=heads, entry=entry, as_tuples=self.as_tuples)
-
-    def after(self, block: int, heads: HeadHook | None = None) -> Tensor:
-        """What a block makes of the plain run's stream, nothing else being run; else the logits of a whole run."""
-        model = self.hooks.model
-        if not self.works:
-            return run(model, self.pass_at(block, heads), self.hooks).logits
-
-        def leave(_: nn.Module, __: Any, ___: Any, output: Any) -> None:
-            raise _Left(output[0] if self.as_tuples else output)
-
-        try:
-            with hooked([self.hooks.blocks[block]], after=leave):
-                run(model, self.pass_at(block, heads), self.hooks)
-        except _Left as left:
-            return left.stream
-        raise HeadwiseError(f"block {block} of {type(model).__name__} was not run")
-
-
-def midway(hooks: HeadHooks, plain: Tensor, noise: float) -> Midway:
-    """What blocks return, and whether entering midway gives the plain logits."""
-    model, blocks = hooks.model, hooks.blocks
-    kinds: list[type] = []
-    streams: dict[int, Tensor] = {}
-    with hooked(blocks, after=lambda _, __, ___, output: kinds.append(type(output))):
-        run(model, Pass(ids=probe_input(model), streams=streams), hooks)
-    as_tuples = bool(kinds) and kinds[0] in (tuple, list)
-    refused, found = Midway(hooks, as_tuples, {}), Midway(hooks, as_tuples, streams)
-    ids = probe_input(model)
-    last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
-    limit = rounding(model, plain, noise)
-    for block in {len(blocks) // 2, len(blocks) - 1} - {0}:
-        if len(kinds) != len(blocks) or len(set(kinds)) != 1 or block not in streams:
-            return refused
-        try:
-            entered = run(model, found.pass_at(block, scored=last), hooks).logits
-        except Exception:  # a side channel between blocks was missing: this family is run in full
-            return refused
-        if entered.shape[0] != len(ids) or float((entered[:, 0] - plain[:, -1]).abs().max()) > limit:
-            return refused
-    return found
+    logits = run(hooks.model, Pass(ids=ids, heads=note), hooks).logits
+    return outputs, logits
 
 
 def sharing_works(hooks: HeadHooks, plain: Tensor, noise: float) -> bool:
-    """Whether copies of two rows, of which all blocks but the last compute one each, give the two rows' logits."""
+    """Whether many copies of two rows get their logits where the first half of the blocks computes one copy, the
+    other half two copies, and the last block all."""
     if any(site.calls != 1 for site in hooks.sites):
         return False
-    model, blocks = hooks.model, hooks.blocks
+    model, blocks = hooks.model, len(hooks.blocks)
     ids = probe_input(model)
     ids[1] = ids[1].flip(0)
     copies = ids.shape[1] + 1  # as many rows as tokens could be taken for one another
-    first = torch.arange(len(ids), device=ids.device)
-    shared = {index: SharedRows(first, first.repeat(copies)) for index in range(len(blocks) - 1)}
+    rows = torch.arange(len(ids) * copies, device=ids.device)
+    computed = [len(ids) if index < blocks // 2 else 2 * len(ids) for index in range(blocks - 1)]
+    shared = {index: SharedRows(rows[:count], rows % count) for index, count in enumerate(computed)}
     last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
     try:
         alone = run(model, Pass(ids=ids, scored=last)).logits
         together = Pass(ids=ids.repeat(copies, 1), scored=last.repeat(copies, 1), shared=shared)
-        found = run(model, together, hooks).logits
+        logits = run(model, together, hooks).logits
     except Exception:  # something beside the stream counts rows in its own way: every row is computed
         return False
     expected = alone.repeat(copies, 1, 1)
-    if found.shape != expected.shape:
+    if logits.shape != expected.shape:
         return False
-    return float((found - expected).abs().max()) <= rounding(model, plain, noise)
+    return float((logits - expected).abs().max()) <= rounding(model, plain, noise)
 
 
 def narrowable_tail(hooks: HeadHooks, plain: Tensor, noise: float) -> tuple[nn.Module, ...]:
@@ -121,13 +64,13 @@ def narrowable_tail(hooks: HeadHooks, plain: Tensor, noise: float) -> tuple[nn.M
     largest = sorted(after, key=lambda part: sum(p.numel() for p in part.parameters()))[-1:]
     # Of several candidates none has been shown to be the output projection.
     settled = [site.projections[0] for site in sites if site.calls == len(site.projections) == 1]
-    found: list[nn.Module] = []
+    narrowable: list[nn.Module] = []
     for part in (*settled, *largest):
-        nested = any(part in other.modules() or other in part.modules() for other in found)
+        nested = any(part in other.modules() or other in part.modules() for other in narrowable)
         alone = not nested and _only_its_own_token(hooks, part, plain, noise)
-        if alone and _narrows(hooks.model, [*found, part], plain, noise):
-            found.append(part)
-    return tuple(found)
+        if alone and _narrows(hooks.model, [*narrowable, part], plain, noise):
+            narrowable.append(part)
+    return tuple(narrowable)
 
 
 def _parts_after(hooks: HeadHooks, attention: Sequence[nn.Module]) -> list[nn.Module]:
@@ -165,17 +108,12 @@ def _narrows(model: nn.Module, parts: Sequence[nn.Module], plain: Tensor, noise:
 def _only_its_own_token(hooks: HeadHooks, part: nn.Module, plain: Tensor, noise: float) -> bool:
     """Whether what a part reads at one token reaches no head output of the last block and no other token's logits.
 
-    It is moved by far. The last bits of float32 may differ all the same: tokens that an expert meets in another company
-    are rounded otherwise. In half precision that could not be told from a faint reach, and such a part runs in full.
+    The part's input at that token is moved far. The last bits of float32 may still differ: a mixture-of-experts layer
+    rounds differently when other tokens share an expert. In half precision this looks like a small effect on other
+    tokens, and such a part runs in full.
     """
     token = 2
-    last = {site.layer for site in hooks.sites if site.block == len(hooks.blocks) - 1}
-    outputs: list[Tensor] = []
-
-    def note(layer: int, z: Tensor) -> Tensor:
-        if layer in last:
-            outputs.append(z)
-        return z
+    last = [site.layer for site in hooks.sites if site.block == len(hooks.blocks) - 1]
 
     def move(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         moved = args[0].clone()
@@ -184,14 +122,13 @@ def _only_its_own_token(hooks: HeadHooks, part: nn.Module, plain: Tensor, noise:
         return (moved, *args[1:]), kwargs
 
     try:
-        probed = Pass(ids=probe_input(hooks.model), heads=note)
-        run(hooks.model, probed, hooks)
-        before, outputs[:] = list(outputs), []
+        before, _ = head_outputs(hooks, probe_input(hooks.model))
         with hooked([part], before=move):
-            logits = run(hooks.model, probed, hooks).logits
+            after, logits = head_outputs(hooks, probe_input(hooks.model))
     except Exception:  # a part that is not called with one stream
         return False
     others = torch.arange(plain.shape[1], device=plain.device) != token
-    gaps = [(logits - plain)[:, others], *(z - old for z, old in zip(outputs, before, strict=True))]
+    pairs = [pair for layer in last for pair in zip(after[layer], before[layer], strict=True)]
+    gaps = [(logits - plain)[:, others], *(z - old for z, old in pairs)]
     limit = 4 * noise + 8 * torch.finfo(torch.float32).eps * max(1.0, float(plain.abs().max()))
     return all(float(gap.abs().max()) <= limit for gap in gaps)

@@ -91,11 +91,9 @@ def _shrink(config_class: type) -> dict[str, Any]:
     fields = default.to_dict()
     aliases = {v: k for k, v in getattr(config_class, "attribute_map", {}).items()}
     for name, value in fields.items():
-        small = (
-            _small(name, value) if _small(name, value) is not None else _small(aliases.get(name, ""), value)
-        )
-        if small is not None:
-            shrunk[name] = small
+        for alias in (aliases.get(name, ""), name):  # the field's own name wins
+            if (small := _small(alias, value)) is not None:
+                shrunk[name] = small
     # Latent attention compresses keys and values together: it has no groups of key heads.
     if fields.get("kv_lora_rank") is not None and "num_key_value_heads" in shrunk:
         shrunk["num_key_value_heads"] = shrunk.get("num_attention_heads", 4)

@@ -11,7 +11,8 @@ from typing_extensions import Self
 from headwise.errors import HeadwiseError, quoted
 from headwise.metrics import metrics, text_metrics
 from headwise.model.load.load import DTYPES
-from headwise.model.measure.references import POSITIONS, REFERENCES
+from headwise.model.measure.references.registry import Positions as Positions
+from headwise.model.measure.references.registry import ReferenceName as ReferenceName
 from headwise.scores.registry import methods
 from headwise.settings import Count, Named, Seed, Settings, Several, Text, not_empty, one_of, passes
 from headwise.tasks.opening import check_source, check_task
@@ -30,8 +31,6 @@ TaskName = Annotated[Text, passes(check_source)]
 MethodName = Annotated[Text, one_of("method", methods)]
 MetricName = Annotated[Text, one_of("metric", metrics)]
 TextMetricName = Annotated[Text, one_of("text metric", text_metrics)]
-ReferenceName = Annotated[Text, one_of("reference", lambda: REFERENCES)]
-Positions = Annotated[Text, one_of("positions", lambda: POSITIONS)]
 ModelNames = Annotated[Several[Text], not_empty("model")]
 TaskNames = Annotated[Several[TaskName], not_empty("task")]
 MethodNames = Annotated[Several[MethodName], not_empty("method")]
