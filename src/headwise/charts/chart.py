@@ -2,7 +2,7 @@
 
 A panel holds marks in the order in which they are drawn:
 
-    Cells   a matrix of colours, with a word in each cell if wanted
+    Cells   a matrix of colours, optionally with a word in each cell
     Line    points, joined by a line or not, with a band or error bars
     Bars    bars with intervals, standing or lying
     Rule    a thin reference line across the panel
@@ -15,9 +15,9 @@ escapes what its own markup would read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -70,6 +70,11 @@ class Scale:
     above: bool = False
     """Whether there are numbers beyond the upper end; the bar then ends in an arrow, unless its names say so."""
 
+    @property
+    def colours(self) -> list[str]:
+        """The palette's colours, from low to high."""
+        return PALETTES[self.palette].split()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
@@ -82,11 +87,11 @@ class Cells:
     bold: np.ndarray | None = None
     """Which of the words are bold."""
     details: np.ndarray | None = None
-    """rows × columns × (lo, hi, n), which pointing at a cell shows."""
+    """rows × columns × (lo, hi, n), shown in the hover text."""
     heads: bool = False
     """Whether rows are layers and columns heads, so that a click chooses a head."""
     hover: str = "{row}, {column}: {value}"
-    """What pointing at a cell says, where the axes have names."""
+    """Hover text of a cell, where the axes have names."""
     empty: str = "#d9d9d9"
     """Colour of an empty cell: grey for a head that does not exist."""
     square: bool = False
@@ -99,12 +104,12 @@ class Line:
     x: Numbers
     y: Numbers
     name: str = ""
-    """Its entry in the legend; a line without a name is a mark, at which pointing shows nothing."""
+    """Its entry in the legend; a line without a name has no hover text."""
     colour: str = INK
     lo: Numbers | None = None
     hi: Numbers | None = None
     band: float = 0.2
-    """Opacity of the band; 0 for an interval that is told and not drawn."""
+    """Opacity of the band; 0 for an interval that only the hover text shows."""
     dash: Literal["solid", "dash", "dot", "dashdot", "none"] = "solid"
     width: float = 1.5
     marker: Literal["", "circle", "diamond"] = ""
@@ -117,14 +122,14 @@ class Line:
     """Whether the space down to 0 is filled."""
     right: bool = False
     """Whether it belongs to the panel's second scale."""
-    said: Numbers | None = None
-    """What pointing says in place of x, if not x."""
+    hover_x: Numbers | None = None
+    """The numbers that the hover text shows instead of x."""
     words: Sequence[str] | None = None
-    """A word for each point, which pointing shows: a token."""
-    about: str = ""
-    """What pointing says before the name, where several lines share one."""
+    """A word for each point in the hover text: a token."""
+    hover_prefix: str = ""
+    """Start of the hover text, where several lines share one name."""
     common: bool = False
-    """Whether the legend of the whole chart has it where panels have legends of their own."""
+    """Whether its entry is in the chart's legend although the panel has a legend of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +150,7 @@ class Bars:
     words: Sequence[str] | None = None
     """What is written inside each bar; empty where it is too short."""
     hover: Sequence[str] | None = None
-    """What pointing at each bar says, after the name."""
+    """Hover text of each bar, after the name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +213,7 @@ class Panel:
     bare: bool = False
     """Whether words stand alone, without lines around them."""
     model: str = ""
-    """Whose heads the panel is about: a chosen head is marked in the panels of its own model."""
+    """The model whose heads the panel shows; a chosen head is marked only in panels of its model."""
     orders: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """For curves over an order: series -> its heads, so that the chosen one is marked where it enters."""
     owners: Mapping[str, str] = field(default_factory=dict)
@@ -254,9 +259,9 @@ class Chart:
     legend_columns: int = 6
     bar: Literal["right", "bottom"] = "right"
     """Where colour bars stand on paper."""
-    least: int = 230
-    """Pixels a panel needs at least on the page; below that there are fewer in a row."""
-    height: int = 260
+    least: int = 340
+    """Minimum width of a panel on the page, in pixels; a narrower page has fewer panels in a row."""
+    height: int = 300
     """Pixels of one panel on the page."""
     table: pd.DataFrame | None = None
     """The same numbers to read, for people who do not see charts."""
@@ -267,28 +272,43 @@ class Chart:
         return [panel for panel in (self.panels if self.page is None else self.page) if panel is not None]
 
 
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Each value once, in the order of first appearance."""
+    return list(dict.fromkeys(values))
+
+
+def curve(rows: pd.DataFrame, x: str = "k", y: str = "value", **look: Any) -> Line:
+    """A line through columns of a table, with the interval of its columns lo and hi where it has them."""
+    return Line(x=rows[x], y=rows[y], lo=rows.get("lo"), hi=rows.get("hi"), **look)
+
+
+def names_axis(names: Iterable[Any], *, down: bool = False, **look: Any) -> Axis:
+    """An axis with one name at each of 0, 1, 2, …; `down` puts the first name at the top."""
+    written = [str(name) for name in names]
+    limits = (-0.5, len(written) - 0.5)
+    return Axis(limits=limits[::-1] if down else limits, ticks=range(len(written)), names=written, **look)
+
+
 def whole_ticks(count: int, most: int) -> list[int]:
     """0, and so on in even steps, for `count` things with at most `most` numbers.
 
     >>> whole_ticks(9, 5), whole_ticks(32, 5), whole_ticks(4, 10)
     ([0, 2, 4, 6, 8], [0, 10, 20, 30], [0, 1, 2, 3])
     """
-    step = next(
-        step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if -(-count // step) <= most or step == 1000
-    )
+    step = next((step for step in (1, 2, 5, 10, 20, 50, 100) if -(-count // step) <= most), 1000)
     return list(range(0, count, step))
 
 
 def axis_range(*values: Numbers, room: float = 0.05) -> tuple[float, float] | None:
-    """From the least number to the largest, with room for the lines' width; None where there is no number.
+    """From the smallest number to the largest, with some room for the lines' width; None where there is no number.
 
     >>> axis_range([0.0, 2.0], [float("nan"), 4.0]), axis_range([float("nan")])
     ((-0.2, 4.2), None)
     """
-    numbers = np.concatenate([np.asarray(some, dtype=float).ravel() for some in values])
+    numbers = np.concatenate([np.asarray(part, dtype=float).ravel() for part in values])
     numbers = numbers[np.isfinite(numbers)]
     if not len(numbers):
         return None
     low, high = float(numbers.min()), float(numbers.max())
-    more = room * ((high - low) or 20.0)
-    return low - more, high + more
+    margin = room * ((high - low) or 20.0)
+    return low - margin, high + margin

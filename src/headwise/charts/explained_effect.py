@@ -146,7 +146,12 @@ def _controls(table: pd.DataFrame, note: str) -> list[Line]:
                 "band": 0.15,
                 "common": True,
             }
-            about: dict[str, Any] = {"lo": mean["lo"], "hi": mean["hi"], "name": name, "about": str(model)}
+            about: dict[str, Any] = {
+                "lo": mean["lo"],
+                "hi": mean["hi"],
+                "name": name,
+                "hover_prefix": str(model),
+            }
             lines.append(Line(x=mean["k"], y=mean["value"], **about, **look))
     return lines
 

@@ -132,13 +132,13 @@ def _lines(part: pd.DataFrame, metric: str, number: int) -> list[Line]:
         about = {
             "lo": matched["lo"],
             "hi": matched["hi"],
-            "said": matched["k"],
+            "hover_x": matched["k"],
             "dash": "none",
             "hollow": True,
         }
         about |= {
             "name": "RandomK, same layers",
-            "about": _name(metric),
+            "hover_prefix": _name(metric),
             **look,
             "marker": "diamond",
             "size": 4.5,
@@ -147,7 +147,13 @@ def _lines(part: pd.DataFrame, metric: str, number: int) -> list[Line]:
     whole = own[own["k"] == 0]
     if metric == "accuracy" and len(whole):
         first = whole.iloc[0]
-        about = {"name": "Accuracy, none masked", "said": [0, 0], "dash": "dot", "colour": GREY, "width": 1}
+        about = {
+            "name": "Accuracy, none masked",
+            "hover_x": [0, 0],
+            "dash": "dot",
+            "colour": GREY,
+            "width": 1,
+        }
         about |= {"lo": [first["lo"]] * 2, "hi": [first["hi"]] * 2, "band": 0}
         lines.append(Line(x=_masked(part).limits or (0, 1), y=[first["value"]] * 2, **about))
     return lines
