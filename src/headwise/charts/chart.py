@@ -278,8 +278,9 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def curve(rows: pd.DataFrame, x: str = "k", y: str = "value", **look: Any) -> Line:
-    """A line through columns of a table, with the interval of its columns lo and hi where it has them."""
-    return Line(x=rows[x], y=rows[y], lo=rows.get("lo"), hi=rows.get("hi"), **look)
+    """A line through two columns of a table; its interval is in the columns `y`_lo and `y`_hi, or lo and hi."""
+    lo, hi = (rows.get(f"{y}_{end}", rows.get(end)) for end in ("lo", "hi"))
+    return Line(x=rows[x], y=rows[y], lo=lo, hi=hi, **look)
 
 
 def names_axis(names: Iterable[Any], *, down: bool = False, **look: Any) -> Axis:

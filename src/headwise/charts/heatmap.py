@@ -66,9 +66,11 @@ def head_panel(
         details=np.stack(details, axis=-1),
         heads=True,
     )
-    marked = dots is not None and len(dots) > 0
+    marks: list[Cells | Line] = [cells]
+    if dots is not None and len(dots):
+        marks.append(Line(x=dots["head"], y=dots["layer"], **_DOT))
     return Panel(
-        marks=[cells, Line(x=dots["head"], y=dots["layer"], **_DOT)] if marked else [cells],
+        marks=marks,
         x=Axis(label="Head", limits=(-0.5, heads - 0.5), ticks=whole_ticks(heads, most[1])),
         y=Axis(label="Layer", limits=(layers - 0.5, -0.5), ticks=whole_ticks(layers, most[0])),
         model=str(table["model"].iloc[0]) if "model" in table else "",

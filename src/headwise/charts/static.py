@@ -148,10 +148,10 @@ def _cells(axes: Any, mark: Cells, order: float) -> None:
 
     axes.set_facecolor(mark.empty)
     scale = mark.scale
+    colours = LinearSegmentedColormap.from_list(scale.palette, scale.colours)
     look = {"interpolation": "nearest", "aspect": "equal" if mark.square else "auto", "zorder": 1}
-    look |= {"cmap": LinearSegmentedColormap.from_list(scale.palette, scale.colours)}
     values = np.ma.masked_invalid(np.asarray(mark.values, dtype=float))
-    image = axes.imshow(values, vmin=scale.low, vmax=scale.high, **look)
+    image = axes.imshow(values, cmap=colours, vmin=scale.low, vmax=scale.high, **look)
     if mark.words is None:
         return
     for (row, column), word in np.ndenumerate(mark.words):
@@ -159,8 +159,8 @@ def _cells(axes: Any, mark: Cells, order: float) -> None:
             red, green, blue, _ = image.cmap(image.norm(mark.values[row, column]))
             dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
             weight = "bold" if mark.bold is not None and mark.bold[row, column] else "normal"
-            look = {"color": "white" if dark else "black", "fontweight": weight, "zorder": order}
-            axes.text(column, row, _plain(word), **_CENTRED, **look)
+            colour = "white" if dark else "black"
+            axes.text(column, row, _plain(word), color=colour, fontweight=weight, zorder=order, **_CENTRED)
 
 
 def _line(axes: Any, mark: Line, order: float) -> None:
