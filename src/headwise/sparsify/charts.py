@@ -13,7 +13,7 @@ from headwise.charts.heatmap import grid, head_panel
 _BLUE, _ORANGE = "#1f77b4", "#ff7f0e"
 _NOISY: dict[str, Any] = {"name": "noisy gates", "colour": _BLUE}
 _HARD: dict[str, Any] = {
-    "name": "hard gates, held-out",
+    "name": "hard gates, held-back",
     "colour": _ORANGE,
     "dash": "none",
     "marker": "circle",
@@ -25,7 +25,7 @@ def training_chart(
 ) -> Chart:
     """Share of open edges, excess over the dense model and multiplier against updates.
 
-    Lines: noisy gates, a moving mean over updates. Dots: hard gates on held-out text, the model as it is used.
+    Lines: noisy gates, a moving mean over updates. Dots: hard gates on held-back text, the model as it is used.
     """
     window = min(50, max(1, len(training) // 20))
     smooth = training.rolling(window, min_periods=1).mean().assign(step=training["step"])
