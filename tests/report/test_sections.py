@@ -268,7 +268,9 @@ def test_masked_heads_are_not_called_kept(section):
 
 
 def test_the_attention_map_has_each_weight_at_its_query_and_key(section):
-    shown = panel(section("circuits", small.circuits(), ("plain", "thin")), "IOI: the first heads", "1. L0H2")
+    shown = panel(
+        section("circuits", small.circuits(), ("plain", "thin")), "IOI: attention of the top heads", "1. L0H2"
+    )
     (trace,) = shown.traces
     assert trace["z"] == [[1, None, None], [0.5, 0.5, None], [0.33333, 0.33333, 0.33333]]
     assert (

@@ -18,13 +18,7 @@ SATURATION = 99.0
 LEVEL = 0.05
 """Heads whose q-value is below it carry a dot."""
 HELPS, HINDERS, UNSIGNED = "#2166ac", "#b2182b", "#35608d"
-_DOT: dict[str, Any] = {
-    "dash": "none",
-    "marker": "circle",
-    "size": 2.2,
-    "colour": "#000000",
-    "edge": "#ffffff",
-}
+_DOT: dict[str, Any] = {"dash": "none", "marker": "circle", "size": 2.2, "colour": "#000", "edge": "#fff"}
 
 
 def map_shape(table: pd.DataFrame) -> tuple[int, int]:
@@ -56,16 +50,10 @@ def head_panel(
     about: the panel's other fields, such as its title, or its row and column.
     """
     layers, heads = shape = shape or map_shape(table)
-    values = grid(table, of, shape)
-    details = [
-        grid(table, name, shape) if name in table else np.full(shape, np.nan) for name in (*bounds, "n")
-    ]
-    cells = Cells(
-        values=np.where(np.isfinite(values), values, np.nan),
-        scale=scale,
-        details=np.stack(details, axis=-1),
-        heads=True,
-    )
+    values, absent = grid(table, of, shape), np.full(shape, np.nan)
+    values[~np.isfinite(values)] = np.nan
+    details = [grid(table, name, shape) if name in table else absent for name in (*bounds, "n")]
+    cells = Cells(values=values, scale=scale, details=np.stack(details, axis=-1), heads=True)
     marks: list[Cells | Line] = [cells]
     if dots is not None and len(dots):
         marks.append(Line(x=dots["head"], y=dots["layer"], **_DOT))

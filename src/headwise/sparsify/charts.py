@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Chart, Panel, Scale, curve
+from headwise.charts.chart import Axis, Chart, Line, Panel, Scale, curve
 from headwise.charts.heatmap import grid, head_panel
 
 _BLUE, _ORANGE = "#1f77b4", "#ff7f0e"
-_NOISY: dict[str, Any] = {"name": "noisy gates", "colour": _BLUE}
-_HARD: dict[str, Any] = {
-    "name": "hard gates, held-back",
-    "colour": _ORANGE,
-    "dash": "none",
-    "marker": "circle",
-}
 
 
 def training_chart(
@@ -31,34 +24,33 @@ def training_chart(
     smooth = training.rolling(window, min_periods=1).mean().assign(step=training["step"])
     usual = smooth["excess"][len(training) // 10 :].quantile(0.99)
     top = np.nanmax([usual, checks["excess"][checks["step"] > 0].max(), bound])
+    limits = (min(0.0, smooth["excess"].min(), checks["excess"].min()), 1.15 * top)
     smooth, checks = (table.assign(percent=100 * table["share"]) for table in (smooth, checks))
+    noisy, hard = (
+        {column: curve(table, "step", column, name=name, colour=colour) for column in map(str, table)}
+        for table, name, colour in (
+            (smooth, "noisy gates", _BLUE),
+            (checks, "hard gates, held-back", _ORANGE),
+        )
+    )
+    dots = {column: replace(line, dash="none", marker="circle") for column, line in hard.items()}
     ends = (float(smooth["step"].min()), float(smooth["step"].max())) if len(smooth) else (0.0, 1.0)
-    limit = pd.DataFrame({"step": ends, "excess": bound})
-    panels = []
-    for column, y in {
-        "percent": Axis(label="Open edges (%)", scale="log"),
-        "excess": Axis(
-            label="Nats per token above dense",
-            limits=(min(0.0, smooth["excess"].min(), checks["excess"].min()), 1.15 * top),
-        ),
-        "multiplier": Axis(label="Multiplier λ", limits=(0, 1.05 * float(smooth["multiplier"].max()) or 1)),
-    }.items():
-        lines = [curve(smooth, "step", column, **_NOISY)]
-        if column in checks:
-            lines.append(curve(checks, "step", column, **_HARD))
-        if column == "excess":
-            look: dict[str, Any] = {
-                "name": f"bound {bound:g}",
-                "colour": "#4d4d4d",
-                "dash": "dash",
-                "width": 1,
-            }
-            lines.append(curve(limit, "step", column, **look))
-        panels.append(Panel(marks=lines, x=Axis(label="Update"), y=y))
+    limit = Line(x=ends, y=[bound] * 2, name=f"bound {bound:g}", colour="#4d4d4d", dash="dash", width=1)
+    marks = (
+        [noisy["percent"], dots["percent"]],
+        [noisy["excess"], dots["excess"], limit],
+        [noisy["multiplier"]],
+    )
+    scales = (
+        Axis(label="Open edges (%)", scale="log"),
+        Axis(label="Nats per token above dense", limits=limits),
+        Axis(label="Multiplier λ", limits=(0, 1.05 * float(smooth["multiplier"].max()) or 1)),
+    )
+    x = Axis(label="Update")
     return Chart(
         title=title or "The course of the training",
         heading=title or "",
-        panels=panels,
+        panels=[Panel(marks=lines, x=x, y=y) for lines, y in zip(marks, scales, strict=True)],
         size=(9.6, 3.3),
         columns=3,
         legend="bottom",
@@ -73,24 +65,18 @@ def edge_chart(edges: pd.DataFrame, lengths: pd.DataFrame, *, title: str | None 
     above = bool(np.nanmax(values) > top)
     scale = Scale("viridis", 0, top, f"Open edges (%){', some beyond' if above else ''}", above=above)
     kinds = {"possible": ("all causal edges", "#999999"), "edges": ("open edges", _ORANGE)}
-    reach = lengths[[*kinds]].cumsum() / lengths[[*kinds]].sum().clip(lower=1)
+    reach = (lengths[[*kinds]] / lengths[[*kinds]].sum().clip(lower=1)).cumsum()
     reach["tokens"] = lengths["length"] + 1
+    lines = [curve(reach, "tokens", kind, name=name, colour=c) for kind, (name, c) in kinds.items()]
     ticks = [2**power for power in range(0, int(np.log2(max(2, len(lengths)))) + 1)]
+    x = Axis(label="Edge length (tokens back, + 1)", scale="log", ticks=ticks, names=[*map(str, ticks)])
+    y = Axis(label="Part of edges up to this length", limits=(0, 1.02))
     return Chart(
         title=title or "Which edges are open",
         heading=title or "",
         panels=[
             head_panel(shares, scale, of="share", most=(10, 10)),
-            Panel(
-                marks=[
-                    curve(reach, "tokens", kind, name=name, colour=c) for kind, (name, c) in kinds.items()
-                ],
-                x=Axis(
-                    label="Edge length (tokens back, + 1)", scale="log", ticks=ticks, names=[*map(str, ticks)]
-                ),
-                y=Axis(label="Part of edges up to this length", limits=(0, 1.02)),
-                legend="upper left",
-            ),
+            Panel(marks=lines, x=x, y=y, legend="upper left"),
         ],
         size=(9.2, 4.2),
         columns=2,

@@ -85,15 +85,13 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
     )
 
 
-def _counts(part: pd.DataFrame) -> dict[str, str]:
+def _counts(part: pd.DataFrame) -> pd.Series:
     """Of each ability the heads before the elbow and, where there is a test, those with q < .05."""
-    tested = "significant" in part
-    return {
-        row["task"]: f"{row['heads']}; {row['significant']}"
-        if tested and pd.notna(row["significant"])
-        else f"{row['heads']}"
-        for row in part.drop_duplicates("task").to_dict("records")
-    }
+    rows = part.drop_duplicates("task").set_index("task")
+    counts = rows["heads"].astype(str)
+    if "significant" in rows:
+        counts += ("; " + rows["significant"].astype(str)).where(rows["significant"].notna(), "")
+    return counts
 
 
 def _short(value: float) -> str:

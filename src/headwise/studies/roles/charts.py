@@ -104,18 +104,12 @@ def role_maps(table: pd.DataFrame) -> Chart:
     panels = []
     for task, part in groups(table, "task"):
         for (role, scale), label in zip(_SCALES.items(), _LABELS, strict=False):
-            about: dict[str, Any] = {
-                "of": role,
-                "shape": shape,
-                "row": _task_name(task),
-                "column": scale.label,
-            }
+            sure = None
             if "label" in part:
-                about["dots"] = part[(part["label"] == label) & (part["agreement"] == 1) & (part["n"] > 1)]
-            about["bounds"] = (
-                ("lo", "hi") if role == "facilitation" else ("", "")
-            )  # the others have no interval
-            panels.append(head_panel(part, scale, **about))
+                sure = part[(part["label"] == label) & (part["agreement"] == 1) & (part["n"] > 1)]
+            bounds = ("lo", "hi") if role == "facilitation" else ("", "")  # the others have no interval
+            look: dict[str, Any] = {"shape": shape, "row": _task_name(task), "column": scale.label}
+            panels.append(head_panel(part, scale, of=role, bounds=bounds, dots=sure, **look))
     model, seeds = str(table["model"].iloc[0]), table["n"].max()
     note = "dot: label given by every seed" if seeds > 1 else "one seed"
     return Chart(
