@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,31 +26,25 @@ def training_chart(
     top = np.nanmax([usual, checks["excess"][checks["step"] > 0].max(), bound])
     limits = (min(0.0, smooth["excess"].min(), checks["excess"].min()), 1.15 * top)
     smooth, checks = (table.assign(percent=100 * table["share"]) for table in (smooth, checks))
-    noisy, hard = (
-        {column: curve(table, "step", column, name=name, colour=colour) for column in map(str, table)}
-        for table, name, colour in (
-            (smooth, "noisy gates", _BLUE),
-            (checks, "hard gates, held-back", _ORANGE),
-        )
-    )
-    dots = {column: replace(line, dash="none", marker="circle") for column, line in hard.items()}
+    noisy: dict[str, Any] = {"x": "step", "name": "noisy gates", "colour": _BLUE}
+    hard: dict[str, Any] = {"x": "step", "name": "hard gates, held-back", "colour": _ORANGE, "dash": "none"}
     ends = (float(smooth["step"].min()), float(smooth["step"].max())) if len(smooth) else (0.0, 1.0)
     limit = Line(x=ends, y=[bound] * 2, name=f"bound {bound:g}", colour="#4d4d4d", dash="dash", width=1)
-    marks = (
-        [noisy["percent"], dots["percent"]],
-        [noisy["excess"], dots["excess"], limit],
-        [noisy["multiplier"]],
-    )
-    scales = (
-        Axis(label="Open edges (%)", scale="log"),
-        Axis(label="Nats per token above dense", limits=limits),
-        Axis(label="Multiplier λ", limits=(0, 1.05 * float(smooth["multiplier"].max()) or 1)),
-    )
+    price = (0, 1.05 * float(smooth["multiplier"].max()) or 1)
+    axes = {
+        "percent": Axis(label="Open edges (%)", scale="log"),
+        "excess": Axis(label="Nats per token above dense", limits=limits),
+        "multiplier": Axis(label="Multiplier λ", limits=price),
+    }
+    lines = {column: [curve(smooth, y=column, **noisy)] for column in axes}
+    for column in ("percent", "excess"):
+        lines[column].append(curve(checks, y=column, marker="circle", **hard))
+    lines["excess"].append(limit)
     x = Axis(label="Update")
     return Chart(
         title=title or "The course of the training",
         heading=title or "",
-        panels=[Panel(marks=lines, x=x, y=y) for lines, y in zip(marks, scales, strict=True)],
+        panels=[Panel(marks=lines[column], x=x, y=y) for column, y in axes.items()],
         size=(9.6, 3.3),
         columns=3,
         legend="bottom",
