@@ -290,6 +290,16 @@ def names_axis(names: Iterable[Any], *, down: bool = False, **look: Any) -> Axis
     return Axis(limits=limits[::-1] if down else limits, ticks=range(len(written)), names=written, **look)
 
 
+def grid_shape(count: int, most: int = 4) -> tuple[int, int]:
+    """Columns and rows of a grid of `count` panels with at most `most` in a row.
+
+    >>> grid_shape(3), grid_shape(9)
+    ((3, 1), (4, 3))
+    """
+    columns = min(most, count)
+    return columns, -(-count // columns)
+
+
 def whole_ticks(count: int, most: int) -> list[int]:
     """0, and so on in even steps, for `count` things with at most `most` numbers.
 

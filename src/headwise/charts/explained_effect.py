@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import INK, Axis, Chart, Line, Mark, Panel, Text, curve
+from headwise.charts.chart import INK, Axis, Chart, Line, Mark, Panel, Text, curve, grid_shape
 from headwise.charts.words import shortened, task_title
 
-COLUMNS = 4
 EXPLAINED = "explained_effect"
 COLOURS = (
     {"dense": "#1f77b4", "sparse": "#ff7f0e", "control": "#9467bd"},  # blue, orange, purple
@@ -58,14 +57,12 @@ def explained_chart(
     few, note = few_heads(table, threshold), moved_note(table)
     panels = []
     for task, together in members.groupby("task", sort=False):
-        rows = table[table["task"] == task]
-        panel = _panel(rows, together, orders or {}, few, note)
+        panel = _panel(table[table["task"] == task], together, orders or {}, few, note)
         if ratios is not None and len(ratios):
             segments = _segments(ratios[ratios["task"] == task], threshold, panel.x)
             panel = replace(panel, marks=[*panel.marks, *segments])
         panels.append(panel)
-    columns = min(COLUMNS, len(panels))
-    grid_size = (2.75 * columns + 0.4, 2.55 * math.ceil(len(panels) / columns) + 0.2)
+    columns, rows = grid_shape(len(panels))
     series = next((str(series) for series in table["series"] if series not in CONTROLS), "order")
     return Chart(
         name=name,
@@ -76,8 +73,7 @@ def explained_chart(
         + _about_controls(table, note)
         + "The dashed segment joins two models where they first reach the threshold; beside it is the ratio of their "
         "circuit sizes.",
-        size=(4.6, 3.2) if len(panels) == 1 else grid_size,
-        columns=columns,
+        size=(4.6, 3.2) if len(panels) == 1 else (2.75 * columns + 0.4, 2.55 * rows + 0.2),
         page_columns=2,
         legend="bottom",
         legend_columns=2,

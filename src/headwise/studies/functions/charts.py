@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Chart, Scale, distinct
+from headwise.charts.chart import Chart, Scale, distinct, grid_shape
 from headwise.charts.heatmap import head_panel, importance, map_shape, matrix_panel, score_unit, significant
 from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
 from headwise.charts.style import file_name
 from headwise.charts.words import span
 from headwise.studies.functions.findings import READABLE, findings
-
-COLUMNS = 4
 
 
 def charts(tables: Tables) -> list[Chart]:
@@ -36,7 +32,7 @@ def ability_maps(table: pd.DataFrame) -> Chart:
         head_panel(part, scale, title=str(ability), shape=shape, dots=significant(part))
         for ability, part in groups(table, "task")
     ]
-    columns = min(COLUMNS, len(panels))
+    columns, rows = grid_shape(len(panels))
     notes = ["dot: q < .05"] if len(significant(table)) else []
     notes += [READABLE] if first["method"] == "probe" else []
     return Chart(
@@ -44,8 +40,7 @@ def ability_maps(table: pd.DataFrame) -> Chart:
         title=f"{str(first['method']).capitalize()}, {first['model']}, n = {span(table['n'])} per ability",
         note="; ".join(notes),
         panels=panels,
-        size=(2.3 * columns + 1.3, 2.5 * math.ceil(len(panels) / columns) + 0.6),
-        columns=columns,
+        size=(2.3 * columns + 1.3, 2.5 * rows + 0.6),
         least=230,
     )
 
@@ -55,7 +50,7 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
 
     `table` holds the rows of `overlap` of one model. A number is the Jaccard index of the two sets of heads
     before the elbow. Beside the ability's name stand how many these are and, for a score with a sign, how many heads
-    have q < .05: a head before the elbow need not be told from 0.
+    have q < .05: a head before the elbow need not differ significantly from 0.
     """
     abilities, scale = (
         distinct(table["task"]),

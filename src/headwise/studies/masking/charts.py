@@ -13,14 +13,13 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.charts.chart import GREY, Axis, Chart, Line, Panel, Scale, curve, distinct
+from headwise.charts.chart import GREY, Axis, Chart, Line, Panel, Scale, curve, distinct, grid_shape
 from headwise.charts.heatmap import matrix_panel
 from headwise.charts.section import SECTIONS, Section, Tables, groups, head_names, table_of
 from headwise.charts.style import file_name
 from headwise.charts.words import plus, span, wrapped
 from headwise.studies.masking.findings import findings, mean_curves, samples
 
-COLUMNS = 4
 BLUE, RED = "#1f5fbf", "#d62728"
 NAMES = {"chrf": "chrF", "bleu": "BLEU", "rouge1": "ROUGE-1"}
 NAMES |= {name: name.capitalize() for name in ("cosine", "comet", "agreement", "accuracy")}
@@ -81,7 +80,7 @@ def masking_curves(table: pd.DataFrame, orders: Mapping[str, Sequence[str]] | No
         for metric, marks in zip(metrics, lines, strict=True):
             y = replace(score, label=_name(metric))
             page.append(Panel(title=f"{title}, {_name(metric)}", marks=marks, y=y, **about))
-    columns = min(COLUMNS, len(abilities))
+    columns, rows = grid_shape(len(abilities))
     return Chart(
         name=f"masking-{file_name(model)}",
         title=f"Masking the heads of {model}",
@@ -92,8 +91,7 @@ def masking_curves(table: pd.DataFrame, orders: Mapping[str, Sequence[str]] | No
         caption="Accuracy (blue) and similarity to the unmasked model's text (red) against the number of masked heads: "
         "the ability's top heads, as many random heads, as many random heads of the same layers. Bands are 95 % CIs "
         "over examples and draws.",
-        size=(max(5.2, 2.6 * columns + 0.9), 2.5 * math.ceil(len(abilities) / columns) + 0.9),
-        columns=columns,
+        size=(max(5.2, 2.6 * columns + 0.9), 2.5 * rows + 0.9),
         page_columns=2,
         legend_columns=2 if len(abilities) < 3 else 6,
         table=table[["model", "task", "series", "k", "metric", "value", "lo", "hi", "n"]],
