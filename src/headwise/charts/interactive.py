@@ -1,6 +1,6 @@
 """A chart on the page: one definition as Plotly's JSON. The page lays panels out for the width it has.
 
-The page has one scale per panel: a chart with two in one panel gives the page panels of their own (`Chart.page`).
+The page has one scale per panel: a chart with two in one panel has separate panels for the page (`Chart.page`).
 """
 
 from __future__ import annotations
@@ -91,23 +91,24 @@ def _panel(panel: Panel, number: int, in_legend: set[tuple[int, str]], bars: lis
 
 def _axis(axis: Axis) -> dict[str, Any]:
     """Plotly has no square-root axis: positions are square roots, the names at the ticks the numbers themselves."""
-    made: dict[str, Any] = {"title": safe(axis.label)}
+    settings: dict[str, Any] = {"title": safe(axis.label)}
     if axis.scale == "log":
-        made["type"] = "log"
+        settings["type"] = "log"
     if axis.limits is not None:
-        low, high = _place(np.array(axis.limits), axis)
-        made["range"] = [low, high] if axis.scale != "log" else rounded(np.log10([low, high]))
+        low, high = _position(np.array(axis.limits), axis)
+        settings["range"] = [low, high] if axis.scale != "log" else rounded(np.log10([low, high]))
     if axis.ticks is not None:
         names = axis.names if axis.names is not None else [f"{tick:g}" for tick in axis.ticks]
-        made |= {"tickvals": _place(axis.ticks, axis), "ticktext": [safe(name) for name in names]}
+        settings |= {"tickvals": _position(axis.ticks, axis), "ticktext": [safe(name) for name in names]}
     if axis.angle:
-        made["tickangle"] = -axis.angle
+        settings["tickangle"] = -axis.angle
     if axis.colour != INK:
-        made["color"] = axis.colour
-    return made
+        settings["color"] = axis.colour
+    return settings
 
 
-def _place(values: Any, axis: Axis) -> list[Any]:
+def _position(values: Any, axis: Axis) -> list[Any]:
+    """Coordinates on Plotly's linear axis: on a square-root axis, the roots."""
     numbers = np.asarray(values, dtype=float)
     return rounded(np.sqrt(np.maximum(numbers, 0)) if axis.scale == "root" else numbers, 6)
 
@@ -147,7 +148,7 @@ def _cells(mark: Cells, panel: Panel, bars: list[Scale]) -> dict[str, Any]:
 
 
 def _line(mark: Line, panel: Panel) -> list[dict[str, Any]]:
-    xs, ys = _place(mark.x, panel.x), rounded(mark.y)
+    xs, ys = _position(mark.x, panel.x), rounded(mark.y)
     joined = mark.dash != "none" and len(xs) > 1
     shapes = [shape for shape, drawn in (("lines", joined), ("markers", mark.marker)) if drawn]
     trace: dict[str, Any] = {"type": "scatter", "mode": "+".join(shapes) or "markers", "x": xs, "y": ys}
@@ -243,14 +244,16 @@ def _colour_bar(scale: Scale, number: int) -> dict[str, Any]:
 
 
 def _rule(mark: Rule, panel: Panel) -> dict[str, Any]:
-    at, along, across = (mark.at, "y", "x") if mark.of == "y" else (_place([mark.at], panel.x)[0], "x", "y")
+    at, along, across = (
+        (mark.at, "y", "x") if mark.of == "y" else (_position([mark.at], panel.x)[0], "x", "y")
+    )
     ends = {f"{along}0": at, f"{along}1": at, f"{across}0": 0, f"{across}1": 1, f"{across}ref": "domain"}
     line = {"color": mark.colour, "width": mark.width}
     return {"kind": "shape", "type": "line", **ends, "line": line, "layer": "below"}
 
 
 def _span(mark: Span, panel: Panel) -> dict[str, Any]:
-    low, high = _place([mark.low, mark.high], panel.x)
+    low, high = _position([mark.low, mark.high], panel.x)
     ends = {"x0": low, "x1": high, "y0": 0, "y1": 1, "yref": "domain"}
     look = {"fillcolor": "rgba(128,128,128,0.18)", "line": {"width": 0}, "layer": "below"}
     return {"kind": "shape", "type": "rect", **ends, **look}
@@ -261,7 +264,7 @@ def _text(mark: Text, panel: Panel) -> dict[str, Any]:
     return {
         "kind": "text",
         "text": safe(mark.text),
-        "x": _place([mark.x], panel.x)[0],
+        "x": _position([mark.x], panel.x)[0],
         "y": mark.y,
         "showarrow": False,
         "align": mark.across,
@@ -280,12 +283,12 @@ _DRAW: dict[type, Any] = {Rule: _rule, Span: _span, Text: _text}
 
 
 def safe(text: object) -> str:
-    """Plotly's labels are a small markup of their own, so words are escaped for it."""
+    """Text escaped for Plotly's labels, which interpret some HTML."""
     return escape(str(text), quote=False).replace("\n", "<br>")
 
 
 def rounded(values: Iterable[float] | np.ndarray | pd.Series | None, digits: int = 5) -> list[Any]:
-    """Numbers short enough for a page, lists as deep as the array; what is not finite becomes null."""
+    """Rounded numbers as lists nested like the array; a number that is not finite becomes null."""
     array = np.asarray(values, dtype=float)
     if array.ndim > 1:
         return [rounded(line, digits) for line in array]

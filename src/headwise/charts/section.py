@@ -22,7 +22,7 @@ class Finding:
 
     sentence: str
     weight: float = 0.0
-    """How much it would interest a reader who sees three: a size of effect between 0 and 1."""
+    """Rank among findings, where only the first few are shown: an effect size between 0 and 1."""
 
 
 def table_of(tables: Tables, name: str) -> pd.DataFrame:
@@ -37,7 +37,7 @@ def groups(table: pd.DataFrame, *columns: str) -> list[tuple[Any, pd.DataFrame]]
 
 
 def head_names(table: pd.DataFrame) -> list[str]:
-    """The heads of a table's rows, in its order, as people write them: L12H3."""
+    """The heads of a table's rows, in its order, as `L12H3`."""
     return [f"L{layer}H{head}" for layer, head in zip(table["layer"], table["head"], strict=True)]
 
 

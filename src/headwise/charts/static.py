@@ -79,9 +79,9 @@ def _edges(grid: np.ndarray, number: int, chart: Chart) -> _Edges:
 def _draw(axes: Any, panel: Panel, edges: _Edges) -> Any:
     """Draw one panel; returns its second pair of axes, if it has one."""
     twin = axes.twinx() if panel.y2 else None
-    for place, mark in enumerate(panel.marks):
-        own = twin if isinstance(mark, Line) and mark.right else axes
-        _DRAW[type(mark)](own, mark, 2 + 0.01 * place)
+    for number, mark in enumerate(panel.marks):
+        target = twin if isinstance(mark, Line) and mark.right else axes
+        _DRAW[type(mark)](target, mark, 2 + 0.01 * number)
     if any(isinstance(mark, Cells) for mark in panel.marks) or panel.bare:
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
@@ -101,22 +101,22 @@ def _draw(axes: Any, panel: Panel, edges: _Edges) -> Any:
 
 
 def _set_axis(axes: Any, which: str, axis: Axis, edge: Axis | None) -> None:
-    """Set up one axis; what the axis at the edge of the grid says is not said again."""
-    own = axes.xaxis if which == "x" else axes.yaxis
+    """Set up one axis; labels that the axis at the grid's edge has too are left out."""
+    ticks = axes.xaxis if which == "x" else axes.yaxis
     if axis.scale == "log":
         getattr(axes, f"set_{which}scale")("log", base=10 if axis.ticks is None else 2)
-        own.set_major_formatter(lambda tick, _: f"{tick:g}")
-        own.set_minor_formatter(lambda tick, _: f"{tick:g}" if f"{tick:e}"[0] in "25" else "")
+        ticks.set_major_formatter(lambda tick, _: f"{tick:g}")
+        ticks.set_minor_formatter(lambda tick, _: f"{tick:g}" if f"{tick:e}"[0] in "25" else "")
         if axis.ticks is not None:
-            own.minorticks_off()
+            ticks.minorticks_off()
     elif axis.scale == "root":
         functions = (lambda k: np.sqrt(np.maximum(k, 0)), np.square)
         getattr(axes, f"set_{which}scale")("function", functions=functions)
     if axis.ticks is not None:
         names = [_plain(name) for name in axis.names] if axis.names is not None else None
-        own.set_ticks(list(axis.ticks), names)
+        ticks.set_ticks(list(axis.ticks), names)
         turned = {"ha": "right", "rotation_mode": "anchor"} if 0 < axis.angle < 90 else {}
-        for label in own.get_ticklabels():
+        for label in ticks.get_ticklabels():
             label.set(rotation=axis.angle, **turned)
         if axis.size:
             axes.tick_params(axis=which, labelsize=axis.size, pad=1)
@@ -126,13 +126,13 @@ def _set_axis(axes: Any, which: str, axis: Axis, edge: Axis | None) -> None:
         axes.grid(axis=which, color="0.93", linewidth=0.8)
         axes.set_axisbelow(True)
     if edge is None or edge.label != axis.label:
-        own.set_label_text(_plain(axis.label), color=_ink(axis.colour))
+        ticks.set_label_text(_plain(axis.label), color=_ink(axis.colour))
     if edge == axis and axis.limits is not None:
         axes.tick_params(axis=which, labelbottom=False, labelleft=False)
 
 
 def _name_axes(drawn: Any, axes: list[Any]) -> None:
-    """Say once what the axes of all panels are."""
+    """Replace the panels' axis labels by one x label and one y label for the figure."""
     for which, write in (("x", drawn.supxlabel), ("y", drawn.supylabel)):
         names = [getattr(one, f"get_{which}label")() for one in axes]
         write(next((name for name in names if name), ""), fontsize=9, ha="center")
@@ -174,7 +174,7 @@ def _line(axes: Any, mark: Line, order: float) -> None:
         look |= {"markeredgecolor": mark.edge, "markeredgewidth": 0.4}
     elif not mark.hollow:
         look |= {"markeredgewidth": 0}
-    # A point at the panel's edge is drawn whole.
+    # Points without a line are not clipped at the panel's edge.
     axes.plot(x, y, linestyle=_DASHES[mark.dash], linewidth=mark.width, clip_on=mark.dash != "none", **look)
     if mark.filled:
         axes.fill_between(x, 0, y, color=colour, alpha=mark.band, linewidth=0)
@@ -251,7 +251,7 @@ def _colour_bars(drawn: Any, chart: Chart, axes: Any) -> None:
 
 
 def _legends(drawn: Any, chart: Chart, axes: Any, twins: dict[int, Any], side: str) -> None:
-    """In the panels that have legends of their own, and one for all others."""
+    """Legends of the panels that have one, and one legend for all other panels."""
     common: dict[str, Any] = {}
     for number, panel in enumerate(chart.panels):
         if panel is None:
@@ -274,11 +274,11 @@ def _legends(drawn: Any, chart: Chart, axes: Any, twins: dict[int, Any], side: s
 
 
 def _entries(axes: Any, twin: Any, panel: Panel) -> list[tuple[str, Any]]:
-    """Each name of the panel with what stands for it, in the order of its marks."""
+    """The legend entries of a panel, in the order of its marks: name and artist."""
     handles: dict[str, Any] = {}
-    for own in (axes, twin) if twin is not None else (axes,):
-        found, names = own.get_legend_handles_labels()
-        handles |= {name: handle for name, handle in zip(names, found, strict=True) if name not in handles}
+    for drawn in (axes, twin) if twin is not None else (axes,):
+        artists, names = drawn.get_legend_handles_labels()
+        handles |= {name: handle for name, handle in zip(names, artists, strict=True) if name not in handles}
     named = [mark.name for mark in panel.marks if isinstance(mark, Line | Bars) and mark.name]
     return [(name, handles[name]) for name in dict.fromkeys(named)]
 
@@ -288,5 +288,5 @@ def _ink(colour: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """matplotlib reads what stands between two dollars as mathematics."""
+    """Text with its dollar signs escaped: matplotlib reads text between two of them as mathematics."""
     return str(text).replace("$", r"\$")

@@ -35,7 +35,7 @@ _SETTINGS: dict[str, Any] = {
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """While this holds, matplotlib draws in the house style, without a display."""
+    """Inside this context matplotlib draws in the house style, without a display."""
     import matplotlib as mpl
 
     with mpl.rc_context(_SETTINGS):
@@ -49,7 +49,7 @@ _LONGEST = 60
 def file_name(name: object) -> str:
     """A name as part of a file's name. A model or a task may be a path, or any text; a figure's name is one word.
 
-    What is cut off or cannot stand in a file's name is replaced by a short hash, so that two names stay two.
+    A name that is shortened or has characters a file name cannot have gets a short hash, so that names stay distinct.
 
     >>> file_name("tiny"), file_name("models/tiny"), file_name("Logical Reasoning"), file_name("../..")
     ('tiny', 'tiny-83188a', 'Logical-Reasoning', 'x-ce178f')
@@ -79,7 +79,7 @@ _left_out: ContextVar[bool] = ContextVar("left_out", default=False)
 
 @contextmanager
 def without_figures() -> Iterator[None]:
-    """While this holds, `save` writes nothing: for those who carry out a study for its numbers alone."""
+    """Inside this context `save` writes nothing: for callers that need only a study's numbers."""
     token = _left_out.set(True)
     try:
         yield

@@ -28,7 +28,7 @@ from headwise.runs.gather import Run
 log = logging.getLogger("headwise")
 
 _ROWS = 500
-"""Most rows of a chart's own table; the run's tables have them all."""
+"""Most rows of a chart's table; the run's tables have all rows."""
 _TEXTS = 60
 """Most sample texts on the page."""
 
@@ -129,7 +129,7 @@ def _page(runs: Sequence[Run]) -> str:
 
 
 def _caption(chart: Chart) -> str:
-    """What stands above and below the figure on paper, then what the page adds."""
+    """The heading and the note of the figure on paper, then the page's caption."""
     words = [" ".join((chart.heading or "").split("\n")), chart.note]
     return " ".join([*(f"{word}." for word in words if word), chart.caption]).strip()
 
@@ -174,7 +174,7 @@ def _took(seconds: float | None) -> str:
 
 
 def _in_script(data: Any) -> str:
-    """JSON that may stand inside a script element: nothing in it can close the element or open a comment."""
+    """JSON that is safe inside a script element: nothing in it can close the element or open a comment."""
     text = json.dumps(_finite(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
