@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -57,18 +58,12 @@ def _marks(table: pd.DataFrame, pairs: list[str], measured: str) -> list[Mark]:
         before, after = rows[rows["seed"] < 0], rows[rows["seed"] >= 0]
         for shift, state, opacity, part in ((0.0, "all heads", 0.35, before), (0.2, "gated", 1.0, after)):
             mean = part.groupby("pair")[measured].mean().reindex(pairs)
-            bars = Bars(
-                at=np.arange(len(pairs)) + 0.42 * number - 0.31 + shift,
-                values=mean,
-                thickness=0.18,
-                name=f"{word}, {state}",
-                colours=colour,
-                opacity=opacity,
-                hover=[f"{pair}: {value:.3g}" for pair, value in mean.items()],
-            )
-            marks.append(bars)
-        at = after["pair"].map(pairs.index) + 0.42 * number - 0.11
-        dots += sorted(zip(at, after[measured].astype(float), strict=True), key=lambda dot: dot[0])
+            at = np.arange(len(pairs)) + 0.42 * number - 0.31 + shift
+            look: dict[str, Any] = {"name": f"{word}, {state}", "colours": colour, "opacity": opacity}
+            hover = [f"{pair}: {value:.3g}" for pair, value in mean.items()]
+            marks.append(Bars(at=at, values=mean, thickness=0.18, hover=hover, **look))
+        dots_at = after["pair"].map(pairs.index) + 0.42 * number - 0.11
+        dots += sorted(zip(dots_at, after[measured].astype(float), strict=True), key=lambda dot: dot[0])
     x, y = zip(*dots, strict=True) if dots else ((), ())
     seed = Line(x=x, y=y, name="one seed", dash="none", marker="circle", size=2.5)
     return [*marks, Rule(at=0, colour="#666666", width=0.6), seed]

@@ -49,7 +49,7 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
     """How far the heads of each two abilities are the same, one matrix per method.
 
     `table` holds the rows of `overlap` of one model. A number is the Jaccard index of the two sets of heads
-    before the elbow. Beside the ability's name stand how many these are and, for a score with a sign, how many heads
+    before the elbow. In brackets after the ability's name: how many these are and, for a signed score, how many heads
     have q < .05: a head before the elbow need not differ significantly from 0.
     """
     abilities, scale = (

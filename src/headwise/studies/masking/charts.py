@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -24,7 +25,7 @@ BLUE, RED = "#1f5fbf", "#d62728"
 NAMES = {"chrf": "chrF", "bleu": "BLEU", "rouge1": "ROUGE-1"}
 NAMES |= {name: name.capitalize() for name in ("cosine", "comet", "agreement", "accuracy")}
 _BESIDE = (1.1, 1.21)
-"""Layer-matched points stand a little to the right of their K, so that they hide neither lines nor one another."""
+"""Layer-matched points are drawn a little to the right of their k, so that they hide neither lines nor one another."""
 _SERIES: dict[str, dict[str, Any]] = {
     "top": {"name": "top heads of the order", "colour": BLUE},
     "random": {"name": "random heads", "colour": GREY, "dash": "dash"},
@@ -99,7 +100,7 @@ def masking_curves(table: pd.DataFrame, orders: Mapping[str, Sequence[str]] | No
 
 
 def _rank(line: Line) -> int:
-    """Lines stand before single points in the legend, and what is common to all last."""
+    """Order in the legend: lines, then single points, then the accuracy with no head masked."""
     return (line.marker == "diamond") + 2 * (not line.marker)
 
 
@@ -178,11 +179,7 @@ def intervention_curves(table: pd.DataFrame) -> Chart:
         title=f"Accuracy against the strength of an intervention on heads, {first['model']}",
         heading="",
         note=f"K = {first['k']}, {first['model']}, n = {span(table['n'])} per ability",
-        panels=[
-            _strengths(parts[kind, ability]) if (kind, ability) in parts else None
-            for kind in kinds
-            for ability in abilities
-        ],
+        panels=[_strengths(parts[cell]) if cell in parts else None for cell in product(kinds, abilities)],
         size=(max(4.6, 2.3 * len(abilities) + 0.8), 2.3 * len(kinds) + 0.8),
         columns=len(abilities),
         page_columns=3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -39,19 +40,13 @@ def moved_maps(table: pd.DataFrame) -> Chart:
     label = f"Share of attention moved{' (some beyond)' if above else ''}"
     scale = Scale("viridis", 0, top, label, above=above)
     parts = dict(groups(table, "model", "condition"))
-    panels = [
-        _moved(parts[model, condition], scale, model if len(models) > 1 else "")
-        if (model, condition) in parts
-        else None
-        for model in models
-        for condition in conditions
-    ]
+    cells = [parts.get(cell) for cell in product(models, conditions)]
     first = table.iloc[0]
     single = f", {models[0]}" if len(models) == 1 else ""
     return Chart(
         title=f"Share of each head's attention that inserted tokens move{single}",
         note=f"{first['task']}, n = {first['n']} prompts; above each map: its largest",
-        panels=panels,
+        panels=[_moved(part, scale, len(models) > 1) if part is not None else None for part in cells],
         caption="Of the attention on the original tokens, against no insertion.",
         size=(2.5 * len(conditions) + 1.6, 3.0 * len(models) + 0.8),
         columns=len(conditions),
@@ -60,13 +55,13 @@ def moved_maps(table: pd.DataFrame) -> Chart:
     )
 
 
-def _moved(part: pd.DataFrame, scale: Scale, row: str) -> Panel:
+def _moved(part: pd.DataFrame, scale: Scale, several_models: bool) -> Panel:
     best = part.iloc[int(part["moved"].argmax())]
     lo, hi = best["moved_lo"], best["moved_hi"]
     interval = "" if np.isnan(lo) else f" [{lo:.2f}, {hi:.2f}]"
     title = f"{short(best['condition'])}\nL{best['layer']}H{best['head']} {best['moved']:.2f}{interval}"
-    bounds = ("moved_lo", "moved_hi")
-    return head_panel(part, scale, of="moved", bounds=bounds, most=(8, 6), title=title, row=row)
+    about: dict[str, Any] = {"title": title, "row": str(best["model"]) if several_models else ""}
+    return head_panel(part, scale, of="moved", bounds=("moved_lo", "moved_hi"), most=(8, 6), **about)
 
 
 def affine_panels(table: pd.DataFrame) -> Chart:
@@ -206,5 +201,5 @@ def _attention(
 
 def first_shown(profiles: pd.DataFrame) -> int:
     """The first token drawn: of a long beginning before the insertion only the end is shown."""
-    places = profiles.loc[profiles["inserted"], "position"]
-    return max(int(places.min()) - LEAD, 0) if len(places) and places.min() > 4 * LEAD else 0
+    positions = profiles.loc[profiles["inserted"], "position"]
+    return max(int(positions.min()) - LEAD, 0) if len(positions) and positions.min() > 4 * LEAD else 0

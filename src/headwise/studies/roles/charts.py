@@ -20,13 +20,8 @@ _SCALES = {
     for role, palette in zip(COLOURS, ("Greens", "Blues", "Reds"), strict=True)
 }
 _PERCENTS = ("0", "50 %", "100 %")
-_LABELS = {
-    "facilitating": COLOURS["facilitation"],
-    "irrelevant": COLOURS["irrelevance"],
-    "interfering": COLOURS["interference"],
-    "undecided": "#9aa0a6",
-    "anomalous": "#8a5fb0",
-}
+_LABELS = dict(zip(("facilitating", "irrelevant", "interfering"), COLOURS.values(), strict=True))
+_LABELS |= {"undecided": "#9aa0a6", "anomalous": "#8a5fb0"}
 
 
 def charts(tables: Tables) -> list[Chart]:
