@@ -117,23 +117,23 @@ def five(browser, tmp_path_factory):
 @pytest.mark.parametrize(
     ("title", "x", "y", "expected"),
     [
-        ("What ablating the first k heads of each role does", 4, -4.0, "Facilitation, 4: -4 [-4.5, -3.5]"),
+        ("Effect of ablating the top k heads of each role", 4, -4.0, "Facilitation, 4: -4 [-4.5, -3.5]"),
         ("The three roles of big's heads", 2, 0, "L0H20.1 [0, 0.2]n = 5"),
         (
-            "How much of the behaviour the first k heads explain",
+            "Explained effect (faithfulness) of the top k heads",
             2,
             0.7,
             "plain, 2: 0.7 [0.65, 0.75]",
         ),
         ("Masking the heads of tiny", 4, 0.1, "TopK Accuracy, 4: 0.1 [0, 0.2]"),
         (
-            "Mask one ability's heads, measure another, tiny",
+            "Accuracy on each ability when another ability's heads are masked, tiny",
             1,
             0,
             "heads of Recall masked, Logic (0.80) measured: -0.25",
         ),
         ("Answers under each condition, sums", 4, 0.08, "Mful, token 4 “two”: 0.08"),
-        ("How far inserted tokens move each head, tiny", 1, 1, "L1H10.4 [0.05, 0.7]n = 4"),
+        ("Share of each head's attention that inserted tokens move, tiny", 1, 1, "L1H10.4 [0.05, 0.7]n = 4"),
     ],
 )
 def test_hovering_shows_the_number_of_the_table_in_every_study(five, title, x, y, expected):
@@ -153,7 +153,7 @@ def test_a_chosen_head_is_marked_in_the_orders_of_its_own_model_alone(five):
     five.locator("#find").fill("L0H1 thin ioi")
     five.locator("#table .pick").first.click()
     chart = (
-        five.locator("h3", has_text="How much of the behaviour")
+        five.locator("h3", has_text="Explained effect (faithfulness)")
         .first.get_attribute("id")
         .removesuffix("-title")
     )

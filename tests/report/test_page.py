@@ -44,6 +44,7 @@ def test_a_map_has_each_score_at_its_layer_and_head(make_run, tmp_path):
         *table.loc[table["score"].abs().idxmax(), ["layer", "head"]]
     )
     sure = table[table["q"] < 0.05]
+    assert panel["title"] == "Score of each head" + (" (dot: q &lt; .05)" if len(sure) else "")
     dots = [pair for trace in panel["traces"][1:] for pair in zip(trace["y"], trace["x"], strict=True)]
     assert dots == list(zip(sure["layer"], sure["head"], strict=True))
     for row in table.itertuples():

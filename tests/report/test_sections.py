@@ -81,14 +81,15 @@ def by_value(values) -> list[str]:
 def test_roles_are_told_with_the_numbers_of_curves_and_seeds(section):
     first, second, joint = said(section("roles", small.roles(), ("big", "small")))
     assert first == (
-        "On syntax, big: ablating the 4 most helpful heads changes the answer's log probability by −4.0 nats (as many "
-        "irrelevant ones −0.3); ablating the 2 most hindering ones, by +2.0. Of 6 heads over 2 seeds 1 always and 3 "
-        "ever help, 1 always and 2 ever hinder, 1 always and 2 ever do nothing."
+        "On syntax, big: ablating the 4 most facilitating heads changes the answer's log probability by −4.0 nats, "
+        "ablating 4 irrelevant heads by −0.3; ablating the 2 most interfering heads changes it by +2.0, 2 irrelevant "
+        "heads by −0.1. Of 6 heads over 2 seeds, 1 facilitate in every seed, 3 in at least one; 1 interfere in every "
+        "seed, 2 in at least one; 1 are irrelevant in every seed, 2 in at least one."
     )
-    assert "by −0.4 nats (as many irrelevant ones −0.6), bands overlap" in second
-    assert "the 2 most hindering ones, by −0.3, not told from irrelevant heads" in second
-    assert "cost 3.25 nats, more than 97.5% of 40 random sets (mean 0.50)" in joint
-    assert joint.endswith("rank correlation +0.62.")
+    assert "by −0.4 nats, ablating 4 irrelevant heads by −0.6 (not significantly lower)" in second
+    assert "changes it by −0.3, 2 irrelevant heads by −0.1 (not significantly higher)" in second
+    assert "costs 3.25 nats, more than 97.5% of 40 random sets of heads (mean 0.50)" in joint
+    assert joint.endswith("rank correlation of facilitation with exact ablation is +0.62.")
 
 
 @pytest.mark.parametrize("model", ["big", "small"])
@@ -96,16 +97,16 @@ def test_the_counts_of_roles_are_those_of_the_seeds_labels(section, model):
     (sentence,) = [
         s
         for s in said(section("roles", small.roles(), ("big", "small")))
-        if f"syntax, {model}: ablating" in s
+        if f"syntax, {model}: " in s and "in every seed" in s
     ]
-    counted = {
-        word: (int(a), int(e)) for a, e, word in re.findall(r"(\d+) always and (\d+) ever (\w+)", sentence)
-    }
+    pattern = r"(\d+) (facilitate|interfere|are irrelevant) in every seed, (\d+) in at least one"
+    counted = {word: (int(always), int(ever)) for always, word, ever in re.findall(pattern, sentence)}
     seeds = [
         {label: {h for h, own in enumerate(labels) if own == label} for label in set(labels)}
         for labels in small.SEED_LABELS[model]
     ]
-    for label, word in (("facilitating", "help"), ("interfering", "hinder"), ("irrelevant", "do")):
+    words = {"facilitating": "facilitate", "interfering": "interfere", "irrelevant": "are irrelevant"}
+    for label, word in words.items():
         each = [seed.get(label, set()) for seed in seeds]
         assert counted[word] == (len(set.intersection(*each)), len(set.union(*each)))
 
@@ -113,7 +114,7 @@ def test_the_counts_of_roles_are_those_of_the_seeds_labels(section, model):
 def test_the_curves_of_roles_have_every_point_and_one_scale_for_a_task(section):
     whole = section("roles", small.roles(), ("big", "small"))
     for (model, task, role), expected in small.ROLE_POINTS.items():
-        shown = panel(whole, "What ablating", f"{task.capitalize()}, {model}")
+        shown = panel(whole, "Effect of ablating", f"{task.capitalize()}, {model}")
         assert points(lines(shown)[role.capitalize()]) == expected
         edge = band(shown, role.capitalize())
         assert edge["x"] == [0, 2, 4, 4, 2, 0]
@@ -124,7 +125,7 @@ def test_the_curves_of_roles_have_every_point_and_one_scale_for_a_task(section):
 
 
 def test_a_head_is_marked_at_its_place_in_each_role(section):
-    shown = panel(section("roles", small.roles(), ("big", "small")), "What ablating", "Syntax, big")
+    shown = panel(section("roles", small.roles(), ("big", "small")), "Effect of ablating", "Syntax, big")
     for role, values in small.ROLE_SCORES.items():
         assert shown.orders[role] == by_value(values)[:4]  # the curve ends there
 
@@ -149,7 +150,7 @@ def test_the_maps_and_shares_of_roles_are_those_of_the_tables(section):
             ends += share
         assert ends == pytest.approx(1)
     texts = {(mark["x"], mark["y"]): mark["text"] for mark in counts.marks}
-    assert texts[0, 0] == "1 / 3"  # as the sentence has it: 1 always and 3 ever help
+    assert texts[0, 0] == "1 / 3"  # as the sentence has it: 1 in every seed, 3 in at least one
 
 
 def test_heads_that_every_seed_calls_alike_carry_a_dot():
@@ -179,25 +180,31 @@ def first_at(points, threshold=0.9) -> int:
 
 def test_circuits_are_told_with_the_heads_their_curves_need(section):
     sentences = said(section("circuits", small.circuits(), ("plain", "thin")))
-    ratio = next(s for s in sentences if s.startswith("Heads that plain needs"))
+    start = "Circuit size at 90 % faithfulness"
+    (ratio,) = [s for s in sentences if s.startswith(f"{start}, ranked by integrated: ")]
     for model in ("plain", "thin"):
-        size = next(s for s in sentences if s.startswith(f"Kept heads of {model} that explain 90%"))
-        assert "by integrated, of 6:" in size
+        (size,) = [
+            s for s in sentences if s.startswith(f"{start}, {model}, ranked by integrated, of 6 heads: ")
+        ]
         for (own, task), curve in small.EXPLAINED.items():
             k = first_at(curve)
             assert (own != model) or f"{task} {k} [{k - 1}, {k + 1}]" in size
     for task in ("ioi", "docstring"):
         needed = [first_at(small.EXPLAINED[model, task]) for model in ("plain", "thin")]
-        (shown,) = re.findall(rf"{task} ([\d.]+)x", ratio)
+        ((plain, thin, shown),) = re.findall(
+            rf"{task}: plain (\d+) heads?, thin (\d+) heads? \(ratio ([\d.]+),", ratio
+        )
+        assert [int(plain), int(thin)] == needed
         assert float(shown) == pytest.approx(needed[0] / needed[1], abs=0.051)
-    assert "ioi 2.0x [1.5, 2.5]" in ratio
-    assert ratio.endswith("above 1, thin needs fewer.")
+    assert "ioi: plain 4 heads, thin 2 heads (ratio 2.0, 95 % CI 1.5–2.5); docstring: plain 1 head, " in ratio
 
 
 def test_the_curves_of_circuits_have_every_point_and_controls_their_mean(section):
     whole = section("circuits", small.circuits(), ("plain", "thin"))
     for (model, task), curve in small.EXPLAINED.items():
-        shown = [trace for trace in panel(whole, "How much", TITLES[task]).traces if "customdata" in trace]
+        shown = [
+            trace for trace in panel(whole, "Explained effect", TITLES[task]).traces if "customdata" in trace
+        ]
         (line,) = [trace for trace in shown if trace["name"] == model]
         drawn = points(line)
         assert line["x"] == sorted(curve)
@@ -214,7 +221,7 @@ def test_the_curves_of_circuits_have_every_point_and_controls_their_mean(section
 @pytest.mark.parametrize("task", ["ioi", "docstring"])
 def test_the_dashed_segment_runs_from_curve_to_curve(section, task):
     whole = section("circuits", small.circuits(), ("plain", "thin"))
-    shown = panel(whole, "How much", TITLES[task])
+    shown = panel(whole, "Explained effect", TITLES[task])
     (text,) = shown.marks
     (line,) = [trace for trace in shown.traces if trace["line"].get("color") == "ink"]
     ends = {first_at(small.EXPLAINED[model, task]) for model in ("plain", "thin")}
@@ -230,7 +237,7 @@ def test_few_of_many_heads_get_room_on_a_root_axis(section):
     last = tables["curves"]["k"] == 6
     tables["curves"].loc[last, "k"] = 900  # a model of 900 heads that needs four
     whole = section("circuits", tables, ("plain", "thin"))
-    shown = panel(whole, "How much", "IOI")
+    shown = panel(whole, "Explained effect", "IOI")
     assert shown.root
     assert shown.x["title"].endswith("(√ axis)")
     (line,) = [trace for trace in shown.traces if trace.get("name") == "plain"]
@@ -247,7 +254,7 @@ def test_heads_are_marked_in_the_order_in_which_they_were_kept_for_each_model(se
     whole = section("circuits", small.circuits(by), ("plain", "thin"))
     key = {"absolute": abs, "hinders": lambda v: -v}.get(by, lambda v: v)
     expected = by_value([key(value) for value in small.CIRCUIT_SCORES])
-    shown = panel(whole, "How much", "IOI")
+    shown = panel(whole, "Explained effect", "IOI")
     assert set(shown.owners.values()) == {"plain", "thin"}
     for series, order in shown.orders.items():
         assert order == expected
@@ -256,12 +263,14 @@ def test_heads_are_marked_in_the_order_in_which_they_were_kept_for_each_model(se
 
 def test_masked_heads_are_not_called_kept(section):
     whole = section("circuits", small.circuits(action="mask"), ("plain", "thin"))
-    assert panel(whole, "How much", "IOI").x["title"] == "Number of Heads Masked"
-    assert any(s.startswith("Masked heads of plain that take away 90% of the effect") for s in said(whole))
+    assert panel(whole, "Explained effect", "IOI").x["title"] == "Number of Heads Masked"
+    assert any(s.startswith("Heads to mask to remove 90 % of the effect, plain, ") for s in said(whole))
 
 
 def test_the_attention_map_has_each_weight_at_its_query_and_key(section):
-    shown = panel(section("circuits", small.circuits(), ("plain", "thin")), "IOI: the first heads", "1. L0H2")
+    shown = panel(
+        section("circuits", small.circuits(), ("plain", "thin")), "IOI: attention of the top heads", "1. L0H2"
+    )
     (trace,) = shown.traces
     assert trace["z"] == [[1, None, None], [0.5, 0.5, None], [0.33333, 0.33333, 0.33333]]
     assert (
@@ -280,10 +289,13 @@ def test_masking_is_told_at_the_k_where_top_and_random_differ_most(section):
         top, rest = small.MASKED[task, "top"], small.MASKED[task, "random"]
         k = max(top, key=lambda k: rest[k][0] - top[k][0])
         (sentence,) = [s for s in sentences if s.startswith(f"{task}, tiny:")]
-        shown = [int(number) / 100 for number in re.findall(r"(\d+)%", sentence)]
+        one = r"(\d+) % \(95 % CI (\d+)–(\d+) %\)"
+        pattern = (
+            rf"accuracy (\d+) % with all heads, {one} when its top {k} heads .*, {one} when {k} random heads"
+        )
+        shown = [int(number) / 100 for number in re.search(pattern, sentence).groups()]
         assert shown == pytest.approx([small.MASKED[task, "full"][0][0], *top[k], *rest[k]])
-        assert f"with {k} masked" in sentence
-        assert ("the bands overlap" in sentence) == (top[k][2] >= rest[k][1])
+        assert ("the intervals overlap" in sentence) == (top[k][2] >= rest[k][1])
     found = {f.sentence[:6]: f.weight for f in section("masking", small.masking()).findings}
     assert found["Recall"] == pytest.approx(0.65)
 
@@ -313,7 +325,7 @@ def test_heads_are_marked_in_the_order_in_which_they_were_masked(section):
 
 
 def test_the_cross_table_has_whose_heads_in_rows_and_what_was_measured_in_columns(section):
-    (shown,) = chart(section("masking", small.masking()), "Mask one ability").panels
+    (shown,) = chart(section("masking", small.masking()), "Accuracy on each ability").panels
     (trace,) = shown.traces
     assert shown.y["ticktext"] == ["Recall", "Logic"]
     assert shown.x["ticktext"] == ["Recall (0.80)", "Logic (0.80)"]
@@ -387,7 +399,7 @@ def test_profiles_share_the_original_tokens_and_shade_only_what_was_inserted(sec
 def test_the_map_of_what_moved_has_every_head_of_each_condition(section):
     whole = section("prompts", small.prompts())
     for label in ("Mless", "Mful"):
-        (trace,) = panel(whole, "How far inserted tokens move", f"{label}<br>L1H2 0.60 [0.05, 0.70]").traces
+        (trace,) = panel(whole, "Share of each head's attention", f"{label}<br>L1H2 0.60 [0.05, 0.70]").traces
         assert trace["z"] == [[0.1, 0.2, 0.3], [0.2, 0.4, 0.6]]
     assert set(whole.heads["measure"]) == {
         "attention moved by meaningless",
@@ -441,8 +453,8 @@ def test_a_count_of_heads_by_the_elbow_stands_beside_those_told_from_zero():
     overlap = pd.DataFrame(columns=["model", "method", "task", "other", "jaccard", "by_chance"])
     (finding,) = _abilities(elbows, overlap, scores)
     assert finding.sentence == (
-        "By attribution, the elbow of an ability of m comes after 18 (Retrieval) to 30 (Inference) of 40 heads; 0 "
-        "(Inference) to 2 (Retrieval) have q < .05, none in 1 of 3 abilities."
+        "m, attribution: an ability has 18 (Retrieval) to 30 (Inference) of 40 heads before the elbow; 0 (Inference) "
+        "to 2 (Retrieval) have q < .05, none in 1 of 3 abilities."
     )
     (finding,) = _abilities(elbows, overlap, scores.assign(q=float("nan")))
-    assert finding.sentence.endswith("of 40 heads; the method has no test of single heads.")
+    assert finding.sentence.endswith("of 40 heads before the elbow; the method has no test of single heads.")

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Cells, Chart, Line, Panel, Scale
+from headwise.charts.chart import Axis, Chart, Line, Panel, Scale, names_axis
+from headwise.charts.heatmap import matrix_panel
 
 _CORRELATION = Scale("RdBu", -1, 1, "Rank correlation")
 _OVERLAP = Scale("viridis", 0, 1, "Jaccard index")
+_POINTS: dict[str, Any] = {"dash": "none", "size": 6}
 
 
 def agreement_chart(
@@ -33,53 +35,29 @@ def agreement_chart(
         title=title or "How far scores agree",
         heading=title or "",
         panels=[
-            _matrix(signed, "Rank correlation, signed", _CORRELATION),
-            _matrix(absolute, "Rank correlation, absolute", _CORRELATION),
-            _matrix(jaccard, f"Jaccard of the top {k}", _OVERLAP),
+            matrix_panel(signed, _CORRELATION, _two_digits, title="Rank correlation, signed"),
+            matrix_panel(absolute, _CORRELATION, _two_digits, title="Rank correlation, absolute"),
+            matrix_panel(jaccard, _OVERLAP, _two_digits, title=f"Jaccard of the top {k}"),
             _stability(stability, k),
         ],
         size=(3 * side + 2.6 + label, side + 0.7 + label),
         widths=(1, 1, 1, 0.8),
         legend="bottom",
         bar="bottom",
+        least=230,
     )
 
 
-def _matrix(table: pd.DataFrame, title: str, scale: Scale) -> Panel:
-    values = table.to_numpy(dtype=float)
-    words = np.array([[f"{value:.2f}" if np.isfinite(value) else "" for value in row] for row in values])
-    return Panel(
-        title=title,
-        marks=[Cells(values=values, scale=scale, words=words)],
-        x=Axis(
-            limits=(-0.5, len(table) - 0.5),
-            ticks=range(len(table)),
-            names=[*map(str, table.columns)],
-            angle=45,
-        ),
-        y=_names(table),
-    )
+def _two_digits(value: float) -> str:
+    return f"{value:.2f}" if np.isfinite(value) else ""
 
 
 def _stability(table: pd.DataFrame, k: int) -> Panel:
-    where = np.arange(len(table))
-    marks = [
-        Line(
-            x=table["resamples"],
-            y=where,
-            name="other examples",
-            colour="#35608d",
-            dash="none",
-            marker="circle",
-            size=6,
-        )
-    ]
+    rows = np.arange(len(table))
+    look: dict[str, Any] = {"name": "other examples", "colour": "#35608d", "marker": "circle"}
+    marks = [Line(x=table["resamples"], y=rows, **look, **_POINTS)]
     if table["seeds"].notna().any():
-        look: dict[str, Any] = {"dash": "none", "marker": "diamond", "size": 6, "hollow": True}
-        marks.append(Line(x=table["seeds"], y=where, name="other seeds", colour="#d95f02", **look))
+        look = {"name": "other seeds", "colour": "#d95f02", "marker": "diamond", "hollow": True}
+        marks.append(Line(x=table["seeds"], y=rows, **look, **_POINTS))
     x = Axis(label="mean Jaccard", limits=(0, 1.03))
-    return Panel(title=f"Stability of the top {k}", marks=marks, x=x, y=_names(table))
-
-
-def _names(table: pd.DataFrame) -> Axis:
-    return Axis(limits=(len(table) - 0.5, -0.5), ticks=range(len(table)), names=[*map(str, table.index)])
+    return Panel(title=f"Stability of the top {k}", marks=marks, x=x, y=names_axis(table.index, down=True))

@@ -2,22 +2,22 @@
 
 A panel holds marks in the order in which they are drawn:
 
-    Cells   a matrix of colours, with a word in each cell if wanted
+    Cells   a matrix of colours, optionally with a word in each cell
     Line    points, joined by a line or not, with a band or error bars
     Bars    bars with intervals, standing or lying
     Rule    a thin reference line across the panel
     Span    a shaded range of x
-    Text    words at a place
+    Text    words at a point
 
-The colour `ink` is the colour of text: black on paper, light on a dark page. Words are plain text: each renderer
-escapes what its own markup would read.
+The colour `ink` is the colour of text: black on paper, light on a dark page. Words are plain text; each
+renderer escapes the characters that its markup would interpret.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ PALETTES = {
     "Blues": "#f7fbff #deebf7 #c6dbef #9dcae1 #6aaed6 #4292c6 #2171b5 #08519c #08306b",
     "Reds": "#fff5f0 #fee0d2 #fcbba1 #fc9272 #fb694a #ef3c2c #cb181d #a50f15 #67000d",
 }
-"""Colours at even steps, safe for colour-blind readers; of a signed score red hinders and blue helps."""
+"""Colours at even steps, safe for colour-blind readers; for a signed score red is interference, blue facilitation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,24 +42,24 @@ class Axis:
 
     label: str = ""
     limits: tuple[float, float] | None = None
-    """From left to right, from bottom to top; the larger first turns the axis round."""
+    """Ends of the axis from left to right, or bottom to top; the larger number first inverts the axis."""
     ticks: Sequence[float] | None = None
     names: Sequence[str] | None = None
-    """What stands at the ticks, if not their numbers."""
+    """Labels of the ticks; by default their numbers."""
     scale: Literal["linear", "log", "root"] = "linear"
-    """`root` is a square root: it gives the first few of many heads room."""
+    """`root` is a square root, which gives the first few of many heads more room."""
     angle: int = 0
-    """Degrees by which names are turned against the clock."""
+    """Counter-clockwise rotation of the names, in degrees."""
     size: float | None = None
     """Size of the names on paper, in points."""
     grid: bool = False
-    """Whether pale lines lead from the ticks across the panel on paper; the page has them always."""
+    """Whether the panel has grid lines on paper; the page always has them."""
     colour: str = INK
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Which colour a number has. Panels with the same scale share one colour bar."""
+    """How numbers map to colours. Panels with the same scale share one colour bar."""
 
     palette: str
     low: float
@@ -70,6 +70,11 @@ class Scale:
     above: bool = False
     """Whether there are numbers beyond the upper end; the bar then ends in an arrow, unless its names say so."""
 
+    @property
+    def colours(self) -> list[str]:
+        """The palette's colours, from low to high."""
+        return PALETTES[self.palette].split()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
@@ -78,15 +83,15 @@ class Cells:
     values: np.ndarray
     scale: Scale
     words: np.ndarray | None = None
-    """What is written in each cell."""
+    """The text in each cell."""
     bold: np.ndarray | None = None
     """Which of the words are bold."""
     details: np.ndarray | None = None
-    """rows × columns × (lo, hi, n), which pointing at a cell shows."""
+    """rows × columns × (lo, hi, n), shown in the hover text."""
     heads: bool = False
     """Whether rows are layers and columns heads, so that a click chooses a head."""
     hover: str = "{row}, {column}: {value}"
-    """What pointing at a cell says, where the axes have names."""
+    """Hover text of a cell, where the axes have names."""
     empty: str = "#d9d9d9"
     """Colour of an empty cell: grey for a head that does not exist."""
     square: bool = False
@@ -94,17 +99,17 @@ class Cells:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Points in order. An interval is a band along a line, and error bars where nothing joins the points."""
+    """Points in order. The interval is a band along a line; points without a line have error bars."""
 
     x: Numbers
     y: Numbers
     name: str = ""
-    """Its entry in the legend; a line without a name is a mark, at which pointing shows nothing."""
+    """Its entry in the legend; a line without a name has no hover text."""
     colour: str = INK
     lo: Numbers | None = None
     hi: Numbers | None = None
     band: float = 0.2
-    """Opacity of the band; 0 for an interval that is told and not drawn."""
+    """Opacity of the band; 0 for an interval that only the hover text shows."""
     dash: Literal["solid", "dash", "dot", "dashdot", "none"] = "solid"
     width: float = 1.5
     marker: Literal["", "circle", "diamond"] = ""
@@ -114,22 +119,22 @@ class Line:
     edge: str = ""
     """Colour of a marker's edge, if not the line's."""
     filled: bool = False
-    """Whether the space down to 0 is filled."""
+    """Whether the area between the line and 0 is filled."""
     right: bool = False
-    """Whether it belongs to the panel's second scale."""
-    said: Numbers | None = None
-    """What pointing says in place of x, if not x."""
+    """Whether it uses the panel's second y axis."""
+    hover_x: Numbers | None = None
+    """The numbers that the hover text shows instead of x."""
     words: Sequence[str] | None = None
-    """A word for each point, which pointing shows: a token."""
-    about: str = ""
-    """What pointing says before the name, where several lines share one."""
+    """A word for each point in the hover text: a token."""
+    hover_prefix: str = ""
+    """Start of the hover text, where several lines share one name."""
     common: bool = False
-    """Whether the legend of the whole chart has it where panels have legends of their own."""
+    """Whether its entry is in the chart's legend although the panel has a legend of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bars:
-    """Bars around the places `at`."""
+    """Bars centred at `at`."""
 
     at: Numbers
     values: Numbers
@@ -143,9 +148,9 @@ class Bars:
     opacity: float = 1.0
     lying: bool = False
     words: Sequence[str] | None = None
-    """What is written inside each bar; empty where it is too short."""
+    """The text inside each bar; empty where the bar is too short."""
     hover: Sequence[str] | None = None
-    """What pointing at each bar says, after the name."""
+    """Hover text of each bar, after the name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,21 +173,21 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """Words at a place of the panel."""
+    """Words at a point of the panel."""
 
     x: float
     y: float
     text: str
     colour: str = INK
     across: Literal["left", "center", "right"] = "center"
-    """Which side of the words stands at x."""
+    """Horizontal alignment: which side of the words is at x."""
     up: Literal["bottom", "middle", "top"] = "middle"
-    """Which side of the words stands at y."""
+    """Vertical alignment: which side of the words is at y."""
     shift: tuple[float, float] = (0, 0)
-    """Points to the right and up."""
+    """Offset to the right and up, in points."""
     size: float = 8
     box: bool = False
-    """Whether a pale ground keeps it readable over lines."""
+    """Whether it has a pale background, to be readable over lines."""
 
 
 Mark = Cells | Line | Bars | Rule | Span | Text
@@ -195,71 +200,71 @@ class Panel:
     title: str = ""
     row: str = ""
     column: str = ""
-    """Of a panel in a grid: what its row and its column are about. On paper they stand at the grid's edges."""
+    """Titles of its row and its column in a grid of panels; on paper they are at the grid's edges."""
     note: str = ""
-    """A few words beside the title."""
+    """A remark next to the title."""
     marks: Sequence[Mark] = ()
     x: Axis = field(default_factory=Axis)
     y: Axis = field(default_factory=Axis)
     y2: Axis | None = None
-    """A second scale at the right, on paper alone: the page has a panel for each."""
+    """A second y axis at the right, on paper only; the page has one panel per axis."""
     legend: str = ""
-    """The corner of the panel's own legend (`lower right`); without one its lines are in the chart's."""
+    """Corner of the panel's legend (`lower right`); if empty, its lines are in the chart's legend."""
     bare: bool = False
-    """Whether words stand alone, without lines around them."""
+    """Whether it is drawn without axis lines and ticks."""
     model: str = ""
-    """Whose heads the panel is about: a chosen head is marked in the panels of its own model."""
+    """The model whose heads the panel shows; a chosen head is marked only in panels of its model."""
     orders: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """For curves over an order: series -> its heads, so that the chosen one is marked where it enters."""
+    """For curves over an order: series -> its heads in order; the page marks the k at which a chosen head enters."""
     owners: Mapping[str, str] = field(default_factory=dict)
-    """Where a panel shows several models: series -> the model whose heads the order is of."""
+    """For a panel with several models: series -> the model whose heads are ordered."""
     attention: str = ""
     """The head whose attention the panel shows, if it does."""
 
     @property
     def heading(self) -> str:
-        """The title where it stands alone, without a grid around it."""
+        """Title, row and column in one line, for a panel outside a grid."""
         return ", ".join(word for word in (self.title, self.row, self.column) if word)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Panels that belong together, with what they show in words."""
+    """Panels with a common title, legend and caption."""
 
     name: str = ""
-    """The name of its files."""
+    """File name of the figures, without the extension; a chart without one is on the page only."""
     title: str
     panels: Sequence[Panel | None]
-    """Row by row; None leaves a place empty."""
+    """Row by row; None leaves a gap."""
     page: Sequence[Panel] | None = None
-    """The same marks in other panels, where the page lays them out otherwise."""
+    """The panels of the page, where their layout differs from paper; the marks are the same."""
     heading: str | None = None
-    """What stands above the figure on paper, if not the title."""
+    """The line above the figure on paper; by default the title."""
     note: str = ""
     """A line below the figure on paper; on the page part of the caption."""
     caption: str = ""
-    """What a reader of the page needs to know; a paper has its own caption."""
+    """Explanation below the chart on the page."""
     size: tuple[float, float] = (6.4, 4.8)
-    """Inches on paper."""
+    """Width and height on paper, in inches."""
     columns: int = 4
-    """Panels in a row, on the page where there is room."""
+    """Most panels in a row; a narrow page has fewer."""
     page_columns: int | None = None
     places: Sequence[Sequence[int]] | None = None
-    """Which panel stands where on paper, where a panel takes several places."""
+    """Panel numbers by row and column of the figure on paper; a number may repeat to span several cells."""
     widths: Sequence[float] | None = None
-    """How wide columns are on paper, one against the others."""
+    """Relative widths of the columns on paper."""
     once: bool = False
-    """Whether the names of the axes stand once for the whole grid, on paper."""
+    """Whether the figure on paper has one x label and one y label for all panels."""
     legend: Literal["top", "right", "bottom"] = "top"
     legend_columns: int = 6
     bar: Literal["right", "bottom"] = "right"
-    """Where colour bars stand on paper."""
-    least: int = 230
-    """Pixels a panel needs at least on the page; below that there are fewer in a row."""
-    height: int = 260
-    """Pixels of one panel on the page."""
+    """Position of the colour bars on paper."""
+    least: int = 340
+    """Minimum width of a panel on the page, in pixels; a narrower page has fewer panels in a row."""
+    height: int = 300
+    """Height of one panel on the page, in pixels."""
     table: pd.DataFrame | None = None
-    """The same numbers to read, for people who do not see charts."""
+    """The chart's numbers as a table, for readers who cannot see the chart."""
 
     @property
     def page_panels(self) -> list[Panel]:
@@ -267,28 +272,54 @@ class Chart:
         return [panel for panel in (self.panels if self.page is None else self.page) if panel is not None]
 
 
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Each value once, in the order of first appearance."""
+    return list(dict.fromkeys(values))
+
+
+def curve(rows: pd.DataFrame, x: str = "k", y: str = "value", **look: Any) -> Line:
+    """A line through two columns of a table; its interval is in the columns `y`_lo and `y`_hi, or lo and hi."""
+    lo, hi = (rows.get(f"{y}_{end}", rows.get(end)) for end in ("lo", "hi"))
+    return Line(x=rows[x], y=rows[y], lo=lo, hi=hi, **look)
+
+
+def names_axis(names: Iterable[Any], *, down: bool = False, **look: Any) -> Axis:
+    """An axis with one name at each of 0, 1, 2, …; `down` puts the first name at the top."""
+    written = [str(name) for name in names]
+    limits = (-0.5, len(written) - 0.5)
+    return Axis(limits=limits[::-1] if down else limits, ticks=range(len(written)), names=written, **look)
+
+
+def grid_shape(count: int, most: int = 4) -> tuple[int, int]:
+    """Columns and rows of a grid of `count` panels with at most `most` in a row.
+
+    >>> grid_shape(3), grid_shape(9)
+    ((3, 1), (4, 3))
+    """
+    columns = min(most, count)
+    return columns, -(-count // columns)
+
+
 def whole_ticks(count: int, most: int) -> list[int]:
-    """0, and so on in even steps, for `count` things with at most `most` numbers.
+    """At most `most` ticks in even steps from 0, for an axis of `count` items.
 
     >>> whole_ticks(9, 5), whole_ticks(32, 5), whole_ticks(4, 10)
     ([0, 2, 4, 6, 8], [0, 10, 20, 30], [0, 1, 2, 3])
     """
-    step = next(
-        step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if -(-count // step) <= most or step == 1000
-    )
+    step = next((step for step in (1, 2, 5, 10, 20, 50, 100) if -(-count // step) <= most), 1000)
     return list(range(0, count, step))
 
 
 def axis_range(*values: Numbers, room: float = 0.05) -> tuple[float, float] | None:
-    """From the least number to the largest, with room for the lines' width; None where there is no number.
+    """From the smallest number to the largest, with some room for the lines' width; None where there is no number.
 
     >>> axis_range([0.0, 2.0], [float("nan"), 4.0]), axis_range([float("nan")])
     ((-0.2, 4.2), None)
     """
-    numbers = np.concatenate([np.asarray(some, dtype=float).ravel() for some in values])
+    numbers = np.concatenate([np.asarray(part, dtype=float).ravel() for part in values])
     numbers = numbers[np.isfinite(numbers)]
     if not len(numbers):
         return None
     low, high = float(numbers.min()), float(numbers.max())
-    more = room * ((high - low) or 20.0)
-    return low - more, high + more
+    margin = room * ((high - low) or 20.0)
+    return low - margin, high + margin

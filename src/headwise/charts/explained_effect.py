@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import INK, Axis, Chart, Line, Mark, Panel, Text
+from headwise.charts.chart import INK, Axis, Chart, Line, Mark, Panel, Text, curve, grid_shape
 from headwise.charts.words import shortened, task_title
 
-COLUMNS = 4
 EXPLAINED = "explained_effect"
 COLOURS = (
     {"dense": "#1f77b4", "sparse": "#ff7f0e", "control": "#9467bd"},  # blue, orange, purple
     {"dense": "#2ca02c", "sparse": "#e377c2", "control": "#8c564b"},  # green, pink, brown
     {"dense": "#17becf", "sparse": "#d62728", "control": "#bcbd22"},
 )
-"""Of the first pair, the second, the third; then again."""
+"""Of the first pair of models, the second, the third; then from the start."""
 CONTROLS = {"random": ("random heads", "solid"), "random_layer": ("random heads, same layers", "dash")}
-"""Of each kind of control its name and its line. None holds one of the order's own first k heads."""
+"""Name and dash of each kind of control. A control never holds one of the order's own first k heads."""
+_CONTROL_LOOK: dict[str, Any] = {"colour": "#a6a6a6", "width": 0.8, "band": 0.15, "common": True}
 FEW = 0.1
 """Share of the heads: where all curves reach the threshold before it, the axis of heads is a square root."""
 _LONGEST_NAME = 30
-_MASKED = "0 is no head masked, 1 what is lost when all are; a masked head is"
+_ACTIONS = {
+    "keep": ("Kept", "0 is no head kept, 1 the full model; all other heads are ablated."),
+    "mask": ("Masked", "0 is no head masked, 1 the effect of masking all; masked heads are ablated."),
+}
+"""Word on the x axis, and what 0 and 1 mean."""
 
 
 def explained_chart(
@@ -43,40 +48,35 @@ def explained_chart(
     curves: the rows of `curves` of one order, with its controls: thin grey, the mean of their draws and an interval
         over draws and examples; they end where too few heads are left besides the order's own.
     members: which models form a pair, and in which role; by default each model stands alone.
-    ratios: a dashed segment joins the dense and the sparse model's curve at the threshold and says how many
-        times more heads the dense one needs, with its interval.
+    ratios: a dashed segment joins the dense and the sparse model's curve at the threshold and carries the ratio of
+        their circuit sizes, with its interval.
     orders: the heads in order by task and model, so that the page marks a chosen one.
     """
     table = curves[curves["metric"] == EXPLAINED]
-    shown = _members(table) if members is None else members[members["model"].isin(table["model"])]
-    tasks = list(dict.fromkeys(shown["task"]))
+    members = _members(table) if members is None else members[members["model"].isin(table["model"])]
     few, note = few_heads(table, threshold), moved_note(table)
     panels = []
-    for task in tasks:
-        own, together = table[table["task"] == task], shown[shown["task"] == task]
-        found = ratios[ratios["task"] == task] if ratios is not None and len(ratios) else None
-        panels.append(_panel(own, together, found, threshold, few, note, orders or {}))
-    columns = min(COLUMNS, len(tasks))
-    rows = math.ceil(len(tasks) / columns)
-    kept = table["action"].iloc[0] == "keep"
-    series = next((str(name) for name in table["series"] if name not in CONTROLS), "order")
+    for task, together in members.groupby("task", sort=False):
+        panel = _panel(table[table["task"] == task], together, orders or {}, few, note)
+        if ratios is not None and len(ratios):
+            segments = _segments(ratios[ratios["task"] == task], threshold, panel.x)
+            panel = replace(panel, marks=[*panel.marks, *segments])
+        panels.append(panel)
+    columns, rows = grid_shape(len(panels))
+    series = next((str(series) for series in table["series"] if series not in CONTROLS), "order")
     return Chart(
         name=name,
-        title=f"How much of the behaviour the first k heads explain, by {series}",
+        title=f"Explained effect (faithfulness) of the top k heads, ranked by {series}",
         heading="",
         panels=panels,
-        caption=("0 is no head kept, 1 the whole model; every other head is" if kept else _MASKED)
-        + " replaced by its reference. Bands are 95 % over examples. "
+        caption=f"{_ACTIONS[table['action'].iloc[0]][1]} Bands are 95 % CIs over examples. "
         + _about_controls(table, note)
-        + "The dashed segment joins two models where they first reach the threshold and carries the ratio of their "
-        "heads.",
-        size=(4.6, 3.2) if len(tasks) == 1 else (2.75 * columns + 0.4, 2.55 * rows + 0.2),
-        columns=columns,
+        + "The dashed segment joins two models where they first reach the threshold; beside it is the ratio of their "
+        "circuit sizes.",
+        size=(4.6, 3.2) if len(panels) == 1 else (2.75 * columns + 0.4, 2.55 * rows + 0.2),
         page_columns=2,
         legend="bottom",
         legend_columns=2,
-        least=400,
-        height=300,
         table=_mean_of_draws(table)[["model", "task", "series", "k", "value", "lo", "hi", "n"]],
     )
 
@@ -89,65 +89,52 @@ def _members(table: pd.DataFrame) -> pd.DataFrame:
 def _panel(
     table: pd.DataFrame,
     members: pd.DataFrame,
-    ratios: pd.DataFrame | None,
-    threshold: float,
+    orders: Mapping[tuple[str, str], Sequence[str]],
     few: bool,
     note: str,
-    orders: Mapping[tuple[str, str], Sequence[str]],
 ) -> Panel:
-    task = str(table["task"].iloc[0])
-    most = max(int(table["k"].max()), 1)
+    task, total = str(table["task"].iloc[0]), max(int(table["k"].max()), 1)
     curves = table[~table["series"].isin(CONTROLS)]
-    marks: list[Mark] = [*_controls(table, note)]
-    own_orders, owners = {}, {}
-    for row in members.to_dict("records"):
-        line = _curve(curves[curves["model"] == row["model"]].sort_values("k"), row)
-        marks.append(line)
-        if order := orders.get((task, str(row["model"]))):
-            own_orders[line.name], owners[line.name] = order, str(row["model"])
-    if ratios is not None:
-        marks += _segments(ratios, threshold, most, few)
-    what = "Number of Heads Kept" if table["action"].iloc[0] == "keep" else "Number of Heads Masked"
-    root: dict[str, Any] = {"scale": "root", "ticks": root_ticks(most)} if few else {}
+    models = [str(model) for model in members["model"]]
+    lines = [
+        _curve(curves[curves["model"] == row["model"]].sort_values("k"), row)
+        for row in members.to_dict("records")
+    ]
+    ordered = {line.name: model for line, model in zip(lines, models, strict=True) if (task, model) in orders}
+    label = f"Number of Heads {_ACTIONS[table['action'].iloc[0]][0]}"
+    x = Axis(label=label, limits=(0, total))
+    if few:
+        x = Axis(label=f"{label} (√ axis)", limits=(0, total), scale="root", ticks=root_ticks(total))
     return Panel(
         title=task_title(task),
-        marks=marks,
-        x=Axis(label=f"{what} (√ axis)" if few else what, limits=(0, most), **root),
+        marks=[*_controls(table, note), *lines],
+        x=x,
         y=Axis(label="Explained Effect", limits=effect_range(table), ticks=(0, 0.5, 1)),
         legend="lower right",
-        model=str(members["model"].iloc[0]) if len(members) == 1 else "",
-        orders=own_orders,
-        owners=owners,
+        model=models[0] if len(models) == 1 else "",
+        orders={name: orders[task, model] for name, model in ordered.items()},
+        owners=ordered,
     )
 
 
-def _curve(own: pd.DataFrame, member: Mapping[Any, Any]) -> Line:
+def _curve(rows: pd.DataFrame, member: Mapping[Any, Any]) -> Line:
     colour = COLOURS[member["pair"] % len(COLOURS)][member["role"]]
     name = shortened(Path(member["model"]).name, _LONGEST_NAME)
-    if own["value"].isna().all():
+    if rows["value"].isna().all():
         return Line(x=[], y=[], name=f"{name}: no effect to explain", colour=colour)
     dash = "dashdot" if member["role"] == "control" else "solid"
-    about: dict[str, Any] = {"lo": own["lo"], "hi": own["hi"], "dash": dash, "width": 1.6}
-    return Line(x=own["k"], y=own["value"], name=name, colour=colour, **about)
+    return curve(rows, name=name, colour=colour, dash=dash, width=1.6)
 
 
 def _controls(table: pd.DataFrame, note: str) -> list[Line]:
-    """Thin and grey. One entry of the legend for all models: which is which does not matter, they are chance."""
+    """Thin and grey, with one legend entry for all models: which model a control is of does not matter."""
     lines = []
     for kind, (label, dash) in CONTROLS.items():
         name = f"{label} ({note})" if note and kind == "random_layer" else label
-        own = _mean_of_draws(table[(table["series"] == kind) & table["value"].notna()])
-        for model, rows in own.groupby("model", sort=False):
-            mean = rows.groupby("k", as_index=False)[["value", "lo", "hi"]].mean()
-            look: dict[str, Any] = {
-                "colour": "#a6a6a6",
-                "dash": dash,
-                "width": 0.8,
-                "band": 0.15,
-                "common": True,
-            }
-            about: dict[str, Any] = {"lo": mean["lo"], "hi": mean["hi"], "name": name, "about": str(model)}
-            lines.append(Line(x=mean["k"], y=mean["value"], **about, **look))
+        rows = _mean_of_draws(table[(table["series"] == kind) & table["value"].notna()])
+        for model, part in rows.groupby("model", sort=False):
+            mean = part.groupby("k", as_index=False)[["value", "lo", "hi"]].mean()
+            lines.append(curve(mean, name=name, dash=dash, hover_prefix=str(model), **_CONTROL_LOOK))
     return lines
 
 
@@ -164,65 +151,63 @@ def moved_note(table: pd.DataFrame) -> str:
     """How many heads of the layer-matched draws came from other layers, at most; empty where none did."""
     if "moved" not in table:
         return ""
-    own = table[(table["series"] == "random_layer") & (table["moved"].fillna(0) > 0)]
-    if own.empty:
+    rows = table[(table["series"] == "random_layer") & (table["moved"].fillna(0) > 0)]
+    if rows.empty:
         return ""
-    most = own.iloc[int(own["moved"].astype(int).argmax())]
-    return f"up to {int(most['moved'])} of {int(most['k'])} from the nearest layers"
+    largest = rows.iloc[int(rows["moved"].astype(int).argmax())]
+    return f"up to {int(largest['moved'])} of {int(largest['k'])} from the nearest layers"
 
 
 def _about_controls(table: pd.DataFrame, note: str) -> str:
-    numbers = table.loc[table["series"].isin(CONTROLS), "draw"] if "draw" in table else pd.Series(dtype=float)
-    if not numbers.nunique():
-        return ""
+    draws = table.loc[table["series"].isin(CONTROLS), "draw"].nunique() if "draw" in table else 0
     moved = f" (in the same layers: {note}, where a layer has too few others)" if note else ""
-    return (
-        f"Grey: the mean of {numbers.nunique()} draws of as many other heads, never one of the curve's own first "
-        f"k{moved}, with 95 % bands over draws and examples; it ends where too few other heads are left. "
+    controls = (
+        f"Grey: the mean of {draws} random draws of k other heads, never one of the curve's own first k{moved}, with "
+        "95 % CIs over draws and examples; it ends where too few other heads are left. "
     )
+    return controls if draws else ""
 
 
 def few_heads(table: pd.DataFrame, threshold: float) -> bool:
-    """Whether every curve is over the threshold so early that a plain axis would hide how it got there."""
-    own = table[~table["series"].isin(CONTROLS)]
-    reached = own[own["value"] >= threshold].groupby(["model", "task"])["k"].min()
-    return len(reached) > 0 and bool(reached.max() < FEW * own["k"].max())
+    """Whether every curve reaches the threshold so early that a linear axis would hide its rise."""
+    curves = table[~table["series"].isin(CONTROLS)]
+    reached = curves[curves["value"] >= threshold].groupby(["model", "task"])["k"].min()
+    return len(reached) > 0 and bool(reached.max() < FEW * curves["k"].max())
 
 
 def effect_range(table: pd.DataFrame) -> tuple[float, float]:
     """The explained effect from 0 to 1, and as much beyond as the curves need."""
-    own = table[~table["series"].isin(CONTROLS)][["value", "lo", "hi"]].to_numpy(dtype=float)
-    chance = table["value"].to_numpy(dtype=float)
-    own, chance = own[np.isfinite(own)], chance[np.isfinite(chance)]
-    low = min(0.0, max(own.min(initial=0.0), -0.5), max(chance.min(initial=0.0), -0.25))
-    return float(low) - 0.06, float(min(max(1.0, own.max(initial=1.0)), 2.5)) + 0.08
+    curves = table[~table["series"].isin(CONTROLS)][["value", "lo", "hi"]].to_numpy(dtype=float)
+    values = table["value"].to_numpy(dtype=float)
+    curves, values = curves[np.isfinite(curves)], values[np.isfinite(values)]
+    low = min(0.0, max(curves.min(initial=0.0), -0.5), max(values.min(initial=0.0), -0.25))
+    return float(low) - 0.06, float(min(max(1.0, curves.max(initial=1.0)), 2.5)) + 0.08
 
 
-def root_ticks(most: int) -> list[int]:
-    """Numbers on a square-root axis: as far apart as a number is wide, none so near the last that they touch."""
-    ticks = [tick for tick in (0, 1, 5, 20, 50, 100, 200, 500, 1000, 2000) if tick < 0.75 * most]
-    return [*ticks, most]
+def root_ticks(total: int) -> list[int]:
+    """Ticks of a square-root axis, far enough apart for their numbers; none so near the last that they touch."""
+    ticks = [tick for tick in (0, 1, 5, 20, 50, 100, 200, 500, 1000, 2000) if tick < 0.75 * total]
+    return [*ticks, total]
 
 
-def _segments(ratios: pd.DataFrame, threshold: float, most: int, few: bool) -> list[Mark]:
-    """A segment from curve to curve; its ratio where the curves leave room: right below, or left above it."""
-    found = ratios[(ratios["compared"] == "dense/sparse") & ratios["ratio"].notna()]
+def _segments(ratios: pd.DataFrame, threshold: float, x: Axis) -> list[Mark]:
+    """A segment from curve to curve; its ratio where the curves leave room: to the right below, or left above."""
+    known = ratios[(ratios["compared"] == "dense/sparse") & ratios["ratio"].notna()]
+    _, total = x.limits or (0, 1)
     marks: list[Mark] = []
-    for number, row in enumerate(found.to_dict("records")):
+    for number, row in enumerate(known.to_dict("records")):
         ends = [row["k"], row["other_k"]]
         if not np.isfinite(ends).all():
             continue
         marks.append(Line(x=ends, y=[threshold] * 2, dash="dash", width=1.2, marker="circle", size=3.2))
-        text = f"{row['ratio']:.1f}x"
-        if np.isfinite(row["lo"]):
-            text += f"\n[{row['lo']:.1f}, {row['hi']:.1f}]"
-        share = max(ends) / most
-        below = (math.sqrt(share) if few else share) < 0.7
-        colour = COLOURS[row["pair"] % len(COLOURS)]["dense"] if len(found) > 1 else INK
-        shift = (4, -5 - 24 * number) if below else (-4, 3)
-        side: dict[str, Any] = (
-            {"across": "left", "up": "top"} if below else {"across": "right", "up": "bottom"}
+        interval = f"\n[{row['lo']:.1f}, {row['hi']:.1f}]" if np.isfinite(row["lo"]) else ""
+        share = max(ends) / total
+        below = (math.sqrt(share) if x.scale == "root" else share) < 0.7
+        side: dict[str, Any] = {"x": min(ends), "across": "right", "up": "bottom", "shift": (-4, 3)}
+        if below:
+            side = {"x": max(ends), "across": "left", "up": "top", "shift": (4, -5 - 24 * number)}
+        colour = COLOURS[row["pair"] % len(COLOURS)]["dense"] if len(known) > 1 else INK
+        marks.append(
+            Text(y=threshold, text=f"{row['ratio']:.1f}x{interval}", colour=colour, box=True, **side)
         )
-        place = max(ends) if below else min(ends)
-        marks.append(Text(x=place, y=threshold, text=text, colour=colour, shift=shift, box=True, **side))
     return marks

@@ -1,14 +1,16 @@
-"""Layer × head maps: the cells of one score, and the chart of a score with the heads that stand out."""
+"""Layer × head maps, matrices with named rows and columns, and the chart of a score with its largest heads."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Cells, Chart, Line, Mark, Panel, Rule, Scale, whole_ticks
+from headwise.charts.chart import Axis, Bars, Cells, Chart, Line, Panel, Rule, Scale, names_axis, whole_ticks
+from headwise.charts.section import head_names
 from headwise.charts.words import minus, span
 
 SATURATION = 99.0
@@ -16,11 +18,17 @@ SATURATION = 99.0
 LEVEL = 0.05
 """Heads whose q-value is below it carry a dot."""
 HELPS, HINDERS, UNSIGNED = "#2166ac", "#b2182b", "#35608d"
+_DOT: dict[str, Any] = {"dash": "none", "marker": "circle", "size": 2.2, "colour": "#000", "edge": "#fff"}
 
 
-def grid(table: pd.DataFrame, column: str = "score") -> np.ndarray:
-    """A score table's column as an array `[layers, heads]`; NaN where there is no such head."""
-    values = np.full((int(table["layer"].max()) + 1, int(table["head"].max()) + 1), np.nan)
+def map_shape(table: pd.DataFrame) -> tuple[int, int]:
+    """The number of layers and of heads per layer in a table of heads."""
+    return int(table["layer"].max()) + 1, int(table["head"].max()) + 1
+
+
+def grid(table: pd.DataFrame, column: str = "score", shape: tuple[int, int] | None = None) -> np.ndarray:
+    """A column of a table of heads as an array `[layers, heads]`; NaN where there is no such head."""
+    values = np.full(shape or map_shape(table), np.nan)
     values[table["layer"], table["head"]] = table[column]
     return values
 
@@ -36,29 +44,19 @@ def head_panel(
     most: tuple[int, int] = (7, 5),
     **about: Any,
 ) -> Panel:
-    """The map of the column `of` of a table; `dots` holds the heads that carry a dot.
+    """The map of the column `of` of a table; the heads in the table `dots` are marked with a dot.
 
-    shape: layers and heads, where other panels have more. most: numbers along the layers and along the heads.
-    `about` is what else the panel says: its title, or its row and column.
+    shape: layers and heads, where other panels have more. most: the largest number of ticks along layers and heads.
+    about: the panel's other fields, such as its title, or its row and column.
     """
-    values = grid(table, of)
-    layers, heads = shape or values.shape
-    padded = np.full((layers, heads), np.nan)
-    padded[: values.shape[0], : values.shape[1]] = np.where(np.isfinite(values), values, np.nan)
-    details = np.full((layers, heads, 3), np.nan)
-    for place, name in enumerate((*bounds, "n")):
-        if name in table:
-            details[table["layer"], table["head"], place] = table[name].to_numpy(dtype=float)
-    marks: list[Cells | Line] = [Cells(values=padded, scale=scale, details=details, heads=True)]
+    layers, heads = shape = shape or map_shape(table)
+    values, absent = grid(table, of, shape), np.full(shape, np.nan)
+    values[~np.isfinite(values)] = np.nan
+    details = [grid(table, name, shape) if name in table else absent for name in (*bounds, "n")]
+    cells = Cells(values=values, scale=scale, details=np.stack(details, axis=-1), heads=True)
+    marks: list[Cells | Line] = [cells]
     if dots is not None and len(dots):
-        dot: dict[str, Any] = {
-            "dash": "none",
-            "marker": "circle",
-            "size": 2.2,
-            "colour": "#000000",
-            "edge": "#ffffff",
-        }
-        marks.append(Line(x=dots["head"], y=dots["layer"], **dot))
+        marks.append(Line(x=dots["head"], y=dots["layer"], **_DOT))
     return Panel(
         marks=marks,
         x=Axis(label="Head", limits=(-0.5, heads - 0.5), ticks=whole_ticks(heads, most[1])),
@@ -68,31 +66,58 @@ def head_panel(
     )
 
 
+def matrix_panel(
+    table: pd.DataFrame,
+    scale: Scale,
+    word: Callable[[float], str],
+    *,
+    title: str = "",
+    labels: tuple[str, str] = ("", ""),
+    **cells: Any,
+) -> Panel:
+    """A table as a matrix with named rows and columns; `word` writes a cell's number, `labels` name x and y."""
+    values = table.to_numpy(dtype=float)
+    words = np.array([[word(value) for value in row] for row in values])
+    return Panel(
+        title=title,
+        marks=[Cells(values=values, scale=scale, words=words, **cells)],
+        x=names_axis(table.columns, angle=45, label=labels[0]),
+        y=names_axis(table.index, down=True, label=labels[1]),
+    )
+
+
 def significant(table: pd.DataFrame) -> pd.DataFrame:
-    """The heads that are told from 0."""
+    """The heads whose score differs significantly from 0 (q < .05)."""
     return table[table["q"] < LEVEL] if "q" in table else table[:0]
 
 
-def importance(scores: pd.Series, signed: bool, unit: str) -> Scale:
+def score_unit(table: pd.DataFrame) -> str:
+    """The metric of a table of scores, in brackets."""
+    return f" ({table['metric'].iloc[0]})" if "metric" in table else ""
+
+
+def importance(scores: pd.Series, signed: bool, label: str) -> Scale:
     """The scale of a score, ending at a round number near the 99th percentile; its end says if it saturates."""
     known = scores.to_numpy(dtype=float)
     known = known[np.isfinite(known)]
     top, step = saturation(known)
+    above = bool(known.max(initial=0) > top)
     ticks = np.arange(round(top / step) + 1) * step
     if signed:
         ticks = np.unique(np.round(np.concatenate([-ticks[::2], ticks[::2], [-top, top]]), 12) + 0.0)
         # Next to the end a tick of the coarser step would run into it.
         ticks = np.array([t for t in ticks if abs(t) in (0, top) or top - abs(t) > 1.5 * step])
-    digits = max(0, -math.floor(math.log10(step) + 1e-9) + (0 if _one_digit(step) else 1))
+    two_digits = f"{step:.1e}"[2] != "0"  # 0.0025, not 0.002
+    digits = max(0, two_digits - math.floor(math.log10(step) + 1e-9))
     names = [minus(f"{tick:.{digits}f}") for tick in ticks]
-    if known.max(initial=0) > top:
+    if above:
         names[-1] = f"≥ {names[-1]}" if signed else f"{names[-1]}+"
     if signed and known.min(initial=0) < -top:
         names[0] = f"≤ {names[0]}"
-    label = unit + ("; blue helps, red hinders" if signed else "")
-    low, palette = (-top, "RdBu") if signed else (0.0, "viridis")
-    above = bool(known.max(initial=0) > top)
-    return Scale(palette, low, top, label, tuple(float(tick) for tick in ticks), tuple(names), above)
+    ends = (tuple(float(tick) for tick in ticks), tuple(names), above)
+    if signed:
+        return Scale("RdBu", -top, top, f"{label}; blue helps, red hinders", *ends)
+    return Scale("viridis", 0.0, top, label, *ends)
 
 
 def score_chart(
@@ -109,52 +134,48 @@ def score_chart(
     A signed score gets a diverging scale centred at 0 (red hinders, blue helps). Heads whose q-value is below
     .05 carry a dot.
     """
-    first = table.iloc[0]
-    unit = f" ({first['metric']})" if "metric" in table else ""
-    scale = scale or importance(table["score"], signed, f"Score{unit}")
-    dots = significant(table)
+    first, dots = table.iloc[0], significant(table)
+    method = str(first["method"]).capitalize()
+    scale = scale or importance(table["score"], signed, f"Score{score_unit(table)}")
     note = "dot: q < .05" if len(dots) else ""
-    label = (
-        f"{str(first['method']).capitalize()} on {first['task']}, {first['model']}, n = {span(table['n'])}"
-    )
     return Chart(
         name=name,
-        title=title or label,
+        title=title or f"{method} on {first['task']}, {first['model']}, n = {span(table['n'])}",
         panels=[
-            head_panel(table, scale, dots=dots, most=(12, 10), note=note),
-            _largest(table, signed, bars, unit),
+            head_panel(table, scale, dots=dots, most=(12, 10), title="Score of each head", note=note),
+            _largest(table, signed, bars),
         ],
         size=(9.2, 5.4),
         columns=2,
         widths=(1.25, 1),
-        least=360,
         height=360,
     )
 
 
-def _largest(table: pd.DataFrame, signed: bool, bars: int, unit: str) -> Panel:
-    largest = table.reindex(table["score"].abs().sort_values(ascending=False, kind="stable").index)[:bars]
-    names = [f"L{layer}H{head}" for layer, head in zip(largest["layer"], largest["head"], strict=True)]
-    colours = [HELPS if score > 0 else HINDERS for score in largest["score"]] if signed else UNSIGNED
+def by_size(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows by the size of their score, the largest first."""
+    return table.reindex(table["score"].abs().sort_values(ascending=False, kind="stable").index)
+
+
+def _largest(table: pd.DataFrame, signed: bool, bars: int) -> Panel:
+    largest = by_size(table)[:bars]
+    names = head_names(largest)
     known = bool(np.isfinite(largest[["lo", "hi"]].to_numpy(dtype=float)).all())
-    told = [f"{row.score:.4g} [{row.lo:.4g}, {row.hi:.4g}]" for row in largest.itertuples()]
-    marks: list[Mark] = [
-        Bars(
-            at=np.arange(len(largest)),
-            values=largest["score"],
-            lo=largest["lo"] if known else None,
-            hi=largest["hi"] if known else None,
-            colours=colours,
-            lying=True,
-            hover=[f"{name}: {number}" for name, number in zip(names, told, strict=True)],
-        ),
-        Rule(at=0, of="x", colour="#666666"),
-    ]
+    rows = zip(names, largest["score"], largest["lo"], largest["hi"], strict=True)
+    heads = Bars(
+        at=np.arange(len(largest)),
+        values=largest["score"],
+        lo=largest["lo"] if known else None,
+        hi=largest["hi"] if known else None,
+        colours=[HELPS if score > 0 else HINDERS for score in largest["score"]] if signed else UNSIGNED,
+        lying=True,
+        hover=[f"{name}: {score:.4g} [{lo:.4g}, {hi:.4g}]" for name, score, lo, hi in rows],
+    )
     return Panel(
         title=f"The {len(largest)} largest",
-        marks=marks,
-        x=Axis(label=f"Score{unit}, 95 % interval"),
-        y=Axis(limits=(len(largest) - 0.5, -0.5), ticks=list(range(len(largest))), names=names),
+        marks=[heads, Rule(at=0, of="x", colour="#666666")],
+        x=Axis(label=f"Score{score_unit(table)}, 95 % interval"),
+        y=names_axis(names, down=True),
     )
 
 
@@ -170,8 +191,3 @@ def saturation(scores: np.ndarray) -> tuple[float, float]:
     power = 10.0 ** math.floor(math.log10(high / 5))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if high <= 8 * m * power)
     return float(f"{math.ceil(high / step - 1e-9) * step:.6g}"), float(f"{step:.6g}")
-
-
-def _one_digit(step: float) -> bool:
-    """Whether the step is one digit (0.002) and not two (0.0025)."""
-    return len(f"{step:e}".split("e")[0].rstrip("0").rstrip(".").replace(".", "")) == 1

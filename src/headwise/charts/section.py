@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -11,15 +12,17 @@ from headwise.charts.chart import Chart
 from headwise.registry import Registry
 
 Tables = Mapping[str, pd.DataFrame]
+HEAD_COLUMNS = ["model", "task", "measure", "layer", "head", "score", "lo", "hi", "n", "q"]
+"""Columns of the report's table of heads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was found, in a sentence with its numbers."""
+    """One result, in a sentence with its numbers."""
 
     sentence: str
     weight: float = 0.0
-    """How much it would interest a reader who sees three: a size of effect between 0 and 1."""
+    """Rank among findings, where only the first few are shown: an effect size between 0 and 1."""
 
 
 def table_of(tables: Tables, name: str) -> pd.DataFrame:
@@ -27,13 +30,14 @@ def table_of(tables: Tables, name: str) -> pd.DataFrame:
     return tables[name] if name in tables else pd.DataFrame()
 
 
-def by_model(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Each model with its rows; nothing of a table that the run does not have."""
-    return [(str(model), part) for model, part in table.groupby("model", sort=False)] if len(table) else []
+def groups(table: pd.DataFrame, *columns: str) -> list[tuple[Any, pd.DataFrame]]:
+    """The rows by the values of the columns, in order of appearance; nothing for a table that the run does not have."""
+    keys = columns[0] if len(columns) == 1 else list(columns)
+    return list(table.groupby(keys, sort=False)) if len(table) else []
 
 
 def head_names(table: pd.DataFrame) -> list[str]:
-    """The heads of a table's rows, in its order, as people write them: L12H3."""
+    """The heads of a table's rows, in its order, as `L12H3`."""
     return [f"L{layer}H{head}" for layer, head in zip(table["layer"], table["head"], strict=True)]
 
 
@@ -41,8 +45,7 @@ def head_rows(tables: Tables) -> pd.DataFrame | None:
     """The rows of `scores` as the table of heads has them."""
     if "scores" not in tables:
         return None
-    columns = ["model", "task", "measure", "layer", "head", "score", "lo", "hi", "n", "q"]
-    return tables["scores"].rename(columns={"method": "measure"}).reindex(columns=columns)
+    return tables["scores"].rename(columns={"method": "measure"}).reindex(columns=HEAD_COLUMNS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,7 @@ class Section:
     charts: Callable[[Tables], list[Chart]]
     findings: Callable[[Tables], list[Finding]]
     heads: Callable[[Tables], pd.DataFrame | None] = head_rows
-    """Rows for the table of heads: model, task, measure, layer, head, score, lo, hi, n, q."""
+    """Rows for the table of heads, with the columns `HEAD_COLUMNS`."""
     texts: Callable[[Tables], pd.DataFrame | None] = lambda tables: None
     """Sample texts to read, a row each."""
 

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
 import numpy as np
 
-from headwise.charts.chart import (
-    INK,
-    PALETTES,
-    Axis,
-    Bars,
-    Cells,
-    Chart,
-    Line,
-    Panel,
-    Rule,
-    Scale,
-    Span,
-    Text,
-)
+from headwise.charts.chart import INK, Axis, Bars, Cells, Chart, Line, Panel, Rule, Scale, Span, Text
 from headwise.charts.style import house_style
 
 _DASHES = {"solid": "-", "dash": (0, (4, 2)), "dot": ":", "dashdot": "-.", "none": "none"}
 _MARKERS = {"": "", "circle": "o", "diamond": "D"}
-_LEGEND = {"frameon": False, "fontsize": 8}
+_CENTRED = {"ha": "center", "va": "center", "fontsize": 7}
 _OUTSIDE = {"top": "outside upper center", "right": "outside right center", "bottom": "outside lower center"}
 
 
@@ -35,16 +21,14 @@ def figure(chart: Chart) -> Any:
     """The chart as a matplotlib figure."""
     from matplotlib.figure import Figure
 
-    places = chart.places or _grid(chart)
+    grid = _grid(chart)
     with house_style():
         drawn = Figure(figsize=chart.size, layout="constrained")
-        axes = drawn.subplot_mosaic(
-            [list(row) for row in places], empty_sentinel=-1, width_ratios=chart.widths
-        )
+        axes = drawn.subplot_mosaic(grid.tolist(), empty_sentinel=-1, width_ratios=chart.widths)
         twins: dict[int, Any] = {}
         for number, panel in enumerate(chart.panels):
             if panel is not None:
-                twins[number] = _draw(axes[number], panel, _edges(np.array(places), number, chart))
+                twins[number] = _draw(axes[number], panel, _edges(grid, number, chart))
         _colour_bars(drawn, chart, axes)
         heading = chart.title if chart.heading is None else chart.heading
         taken = {"top": heading, "bottom": chart.note}  # matplotlib would write a legend over them
@@ -58,18 +42,19 @@ def figure(chart: Chart) -> Any:
     return drawn
 
 
-def _grid(chart: Chart) -> list[list[int]]:
-    """The number of each panel at its place, -1 where there is none."""
+def _grid(chart: Chart) -> np.ndarray:
+    """The panels' numbers by row and column of the figure; -1 where there is no panel."""
+    if chart.places is not None:
+        return np.array(chart.places)
     columns = min(chart.columns, len(chart.panels))
-    rows = math.ceil(len(chart.panels) / columns)
     numbers = [number if panel is not None else -1 for number, panel in enumerate(chart.panels)]
-    numbers += [-1] * (rows * columns - len(numbers))
-    return [numbers[row * columns : (row + 1) * columns] for row in range(rows)]
+    numbers += [-1] * (-len(numbers) % columns)
+    return np.array(numbers).reshape(-1, columns)
 
 
 @dataclass(frozen=True)
 class _Edges:
-    """What a panel need not say because a panel at the edge of the grid says it."""
+    """Where a panel is in the grid, and the axes at the grid's edge, whose labels it need not repeat."""
 
     top: bool
     right: bool
@@ -80,24 +65,23 @@ class _Edges:
 
 
 def _edges(grid: np.ndarray, number: int, chart: Chart) -> _Edges:
-    rows, columns = np.nonzero(grid == number)
-    below = [place for place in grid[:, columns.min()] if place >= 0][-1]
-    first, *_, last = [place for place in grid[rows.min()] if place >= 0] * 2
-    lowest, leftmost = chart.panels[below], chart.panels[first]
+    row, column = np.argwhere(grid == number)[0]
+    in_column, in_row = (numbers[numbers >= 0] for numbers in (grid[:, column], grid[row]))
+    lowest, leftmost = chart.panels[in_column[-1]], chart.panels[in_row[0]]
     return _Edges(
-        top=bool(rows.min() == 0),
-        right=bool(last == number),
-        x=lowest.x if lowest is not None and below != number else None,
-        y=leftmost.y if leftmost is not None and first != number else None,
+        top=bool(row == 0),
+        right=bool(in_row[-1] == number),
+        x=lowest.x if lowest and in_column[-1] != number else None,
+        y=leftmost.y if leftmost and in_row[0] != number else None,
     )
 
 
 def _draw(axes: Any, panel: Panel, edges: _Edges) -> Any:
     """Draw one panel; returns its second pair of axes, if it has one."""
     twin = axes.twinx() if panel.y2 else None
-    for place, mark in enumerate(panel.marks):
-        own = twin if isinstance(mark, Line) and mark.right else axes
-        _DRAW[type(mark)](own, mark, 2 + 0.01 * place)
+    for number, mark in enumerate(panel.marks):
+        target = twin if isinstance(mark, Line) and mark.right else axes
+        _DRAW[type(mark)](target, mark, 2 + 0.01 * number)
     if any(isinstance(mark, Cells) for mark in panel.marks) or panel.bare:
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
@@ -117,22 +101,22 @@ def _draw(axes: Any, panel: Panel, edges: _Edges) -> Any:
 
 
 def _set_axis(axes: Any, which: str, axis: Axis, edge: Axis | None) -> None:
-    """Set up one axis; what the axis at the edge of the grid says is not said again."""
-    own = axes.xaxis if which == "x" else axes.yaxis
+    """Set up one axis; labels that the axis at the grid's edge has too are left out."""
+    ticks = axes.xaxis if which == "x" else axes.yaxis
     if axis.scale == "log":
         getattr(axes, f"set_{which}scale")("log", base=10 if axis.ticks is None else 2)
-        own.set_major_formatter(lambda tick, _: f"{tick:g}")
-        own.set_minor_formatter(lambda tick, _: f"{tick:g}" if f"{tick:e}"[0] in "25" else "")
+        ticks.set_major_formatter(lambda tick, _: f"{tick:g}")
+        ticks.set_minor_formatter(lambda tick, _: f"{tick:g}" if f"{tick:e}"[0] in "25" else "")
         if axis.ticks is not None:
-            own.set_minor_locator(_no_ticks())
+            ticks.minorticks_off()
     elif axis.scale == "root":
         functions = (lambda k: np.sqrt(np.maximum(k, 0)), np.square)
         getattr(axes, f"set_{which}scale")("function", functions=functions)
     if axis.ticks is not None:
         names = [_plain(name) for name in axis.names] if axis.names is not None else None
-        own.set_ticks(list(axis.ticks), names)
+        ticks.set_ticks(list(axis.ticks), names)
         turned = {"ha": "right", "rotation_mode": "anchor"} if 0 < axis.angle < 90 else {}
-        for label in own.get_ticklabels():
+        for label in ticks.get_ticklabels():
             label.set(rotation=axis.angle, **turned)
         if axis.size:
             axes.tick_params(axis=which, labelsize=axis.size, pad=1)
@@ -142,13 +126,13 @@ def _set_axis(axes: Any, which: str, axis: Axis, edge: Axis | None) -> None:
         axes.grid(axis=which, color="0.93", linewidth=0.8)
         axes.set_axisbelow(True)
     if edge is None or edge.label != axis.label:
-        own.set_label_text(_plain(axis.label), color=_ink(axis.colour))
+        ticks.set_label_text(_plain(axis.label), color=_ink(axis.colour))
     if edge == axis and axis.limits is not None:
         axes.tick_params(axis=which, labelbottom=False, labelleft=False)
 
 
 def _name_axes(drawn: Any, axes: list[Any]) -> None:
-    """Say once what the axes of all panels are."""
+    """Replace the panels' axis labels by one x label and one y label for the figure."""
     for which, write in (("x", drawn.supxlabel), ("y", drawn.supylabel)):
         names = [getattr(one, f"get_{which}label")() for one in axes]
         write(next((name for name in names if name), ""), fontsize=9, ha="center")
@@ -156,26 +140,18 @@ def _name_axes(drawn: Any, axes: list[Any]) -> None:
             one.set(**{f"{which}label": ""})
 
 
-def _no_ticks() -> Any:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()
-
-
 # ---- marks -----------------------------------------------------------------------------------------------
 
 
 def _cells(axes: Any, mark: Cells, order: float) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
     axes.set_facecolor(mark.empty)
-    image = axes.imshow(
-        np.ma.masked_invalid(np.asarray(mark.values, dtype=float)),
-        aspect="equal" if mark.square else "auto",
-        interpolation="nearest",
-        cmap=_colour_map(mark.scale.palette),
-        vmin=mark.scale.low,
-        vmax=mark.scale.high,
-        zorder=1,
-    )
+    scale = mark.scale
+    colours = LinearSegmentedColormap.from_list(scale.palette, scale.colours)
+    look = {"interpolation": "nearest", "aspect": "equal" if mark.square else "auto", "zorder": 1}
+    values = np.ma.masked_invalid(np.asarray(mark.values, dtype=float))
+    image = axes.imshow(values, cmap=colours, vmin=scale.low, vmax=scale.high, **look)
     if mark.words is None:
         return
     for (row, column), word in np.ndenumerate(mark.words):
@@ -183,8 +159,8 @@ def _cells(axes: Any, mark: Cells, order: float) -> None:
             red, green, blue, _ = image.cmap(image.norm(mark.values[row, column]))
             dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
             weight = "bold" if mark.bold is not None and mark.bold[row, column] else "normal"
-            look = {"color": "white" if dark else "black", "fontweight": weight, "fontsize": 7}
-            axes.text(column, row, _plain(word), ha="center", va="center", zorder=order, **look)
+            colour = "white" if dark else "black"
+            axes.text(column, row, _plain(word), color=colour, fontweight=weight, zorder=order, **_CENTRED)
 
 
 def _line(axes: Any, mark: Line, order: float) -> None:
@@ -198,7 +174,7 @@ def _line(axes: Any, mark: Line, order: float) -> None:
         look |= {"markeredgecolor": mark.edge, "markeredgewidth": 0.4}
     elif not mark.hollow:
         look |= {"markeredgewidth": 0}
-    # A point at the panel's edge is drawn whole.
+    # Points without a line are not clipped at the panel's edge.
     axes.plot(x, y, linestyle=_DASHES[mark.dash], linewidth=mark.width, clip_on=mark.dash != "none", **look)
     if mark.filled:
         axes.fill_between(x, 0, y, color=colour, alpha=mark.band, linewidth=0)
@@ -216,20 +192,16 @@ def _bars(axes: Any, mark: Bars, order: float) -> None:
     at, values = (np.asarray(numbers, dtype=float) for numbers in (mark.at, mark.values))
     base = np.zeros(len(at)) if mark.base is None else np.asarray(mark.base, dtype=float)
     look = {"color": mark.colours, "alpha": mark.opacity, "label": mark.name or "_mark", "zorder": order}
-    error = None
     if mark.lo is not None and mark.hi is not None:
         error = np.abs(np.stack([values - np.asarray(mark.lo), np.asarray(mark.hi) - values]).astype(float))
-    if error is not None and np.isfinite(error).any():
-        look |= {"xerr" if mark.lying else "yerr": error}
+        look |= {"xerr" if mark.lying else "yerr": error} if np.isfinite(error).any() else {}
         look |= {"error_kw": {"elinewidth": 1, "capsize": 2, "ecolor": "0.25", "zorder": order}}
-    if mark.lying:
-        axes.barh(at, values, mark.thickness, left=base, **look)
-    else:
-        axes.bar(at, values, mark.thickness, bottom=base, **look)
-    for place, start, value, word in zip(at, base, values, mark.words or (), strict=False):
+    draw, start = (axes.barh, "left") if mark.lying else (axes.bar, "bottom")
+    draw(at, values, mark.thickness, **{start: base}, **look)
+    for across, along, word in zip(at, base + values / 2, mark.words or (), strict=False):
         if word:
-            spot = (start + value / 2, place) if mark.lying else (place, start + value / 2)
-            axes.text(*spot, _plain(word), ha="center", va="center", fontsize=7, color="white", zorder=order)
+            spot = (along, across) if mark.lying else (across, along)
+            axes.text(*spot, _plain(word), color="white", zorder=order, **_CENTRED)
 
 
 def _rule(axes: Any, mark: Rule, order: float) -> None:
@@ -245,18 +217,9 @@ def _text(axes: Any, mark: Text, order: float) -> None:
     look: dict[str, Any] = {"ha": mark.across, "va": "center" if mark.up == "middle" else mark.up}
     if mark.box:
         look["bbox"] = {"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 0.5}
-    axes.annotate(
-        _plain(mark.text),
-        (mark.x, mark.y),
-        xytext=mark.shift,
-        textcoords="offset points",
-        color=_ink(mark.colour),
-        fontsize=mark.size,
-        linespacing=1.1,
-        zorder=5,
-        annotation_clip=False,
-        **look,
-    )
+    look |= {"color": _ink(mark.colour), "fontsize": mark.size, "linespacing": 1.1, "zorder": 5}
+    look |= {"xytext": mark.shift, "textcoords": "offset points", "annotation_clip": False}
+    axes.annotate(_plain(mark.text), (mark.x, mark.y), **look)
 
 
 _DRAW: dict[type, Any] = {Cells: _cells, Line: _line, Bars: _bars, Rule: _rule, Span: _span, Text: _text}
@@ -274,21 +237,12 @@ def _colour_bars(drawn: Any, chart: Chart, axes: Any) -> None:
                 shared.setdefault(mark.scale, []).append(number)
     for scale, numbers in shared.items():
         image = axes[numbers[0]].images[0]
-        size = (
-            {"fraction": 0.03, "pad": 0.015, "aspect": 35}
-            if chart.bar == "right" and len(numbers) > 2
-            else {}
-        )
-        size = size or (
-            {"shrink": 0.8, "aspect": 25} if chart.bar == "bottom" else {"shrink": 0.9, "aspect": 28}
-        )
-        bar = drawn.colorbar(
-            image,
-            ax=[axes[number] for number in numbers],
-            location=chart.bar,
-            extend="max" if scale.above and not scale.names else "neither",
-            **size,
-        )
+        size = {"shrink": 0.8, "aspect": 25} if chart.bar == "bottom" else {"shrink": 0.9, "aspect": 28}
+        if chart.bar == "right" and len(numbers) > 2:
+            size = {"fraction": 0.03, "pad": 0.015, "aspect": 35}
+        extend = "max" if scale.above and not scale.names else "neither"
+        beside = [axes[number] for number in numbers]
+        bar = drawn.colorbar(image, ax=beside, location=chart.bar, extend=extend, **size)
         if scale.ticks:
             bar.set_ticks(list(scale.ticks), labels=list(scale.names) or None)
         bar.outline.set_visible(False)
@@ -297,7 +251,7 @@ def _colour_bars(drawn: Any, chart: Chart, axes: Any) -> None:
 
 
 def _legends(drawn: Any, chart: Chart, axes: Any, twins: dict[int, Any], side: str) -> None:
-    """In the panels that have legends of their own, and one for all others."""
+    """Legends of the panels that have one, and one legend for all other panels."""
     common: dict[str, Any] = {}
     for number, panel in enumerate(chart.panels):
         if panel is None:
@@ -315,24 +269,18 @@ def _legends(drawn: Any, chart: Chart, axes: Any, twins: dict[int, Any], side: s
             axes[number].legend(inside.values(), map(_plain, inside), ncols=columns, **look)
     if common:
         columns = 1 if side == "right" else min(chart.legend_columns, len(common))
-        look = {"ncols": columns, "columnspacing": 1.2, "handlelength": 2.4, **_LEGEND}
+        look = {"ncols": columns, "columnspacing": 1.2, "handlelength": 2.4, "frameon": False, "fontsize": 8}
         drawn.legend(common.values(), map(_plain, common), loc=_OUTSIDE[side], **look)
 
 
 def _entries(axes: Any, twin: Any, panel: Panel) -> list[tuple[str, Any]]:
-    """Each name of the panel with what stands for it, in the order of its marks."""
+    """The legend entries of a panel, in the order of its marks: name and artist."""
     handles: dict[str, Any] = {}
-    for own in (axes, twin) if twin is not None else (axes,):
-        found, names = own.get_legend_handles_labels()
-        handles |= {name: handle for name, handle in zip(names, found, strict=True) if name not in handles}
+    for drawn in (axes, twin) if twin is not None else (axes,):
+        artists, names = drawn.get_legend_handles_labels()
+        handles |= {name: handle for name, handle in zip(names, artists, strict=True) if name not in handles}
     named = [mark.name for mark in panel.marks if isinstance(mark, Line | Bars) and mark.name]
     return [(name, handles[name]) for name in dict.fromkeys(named)]
-
-
-def _colour_map(palette: str) -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list(palette, PALETTES[palette].split())
 
 
 def _ink(colour: str) -> str:
@@ -340,5 +288,5 @@ def _ink(colour: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """matplotlib reads what stands between two dollars as mathematics."""
+    """Text with its dollar signs escaped: matplotlib reads text between two of them as mathematics."""
     return str(text).replace("$", r"\$")

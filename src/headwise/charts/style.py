@@ -14,7 +14,8 @@ from typing import Any
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, inside, replacing
 
-FORMATS = ("png", "svg", "pdf")
+_NO_DATES: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+FORMATS = tuple(_NO_DATES)
 
 _SETTINGS: dict[str, Any] = {
     "font.size": 9,
@@ -34,7 +35,7 @@ _SETTINGS: dict[str, Any] = {
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """While this holds, matplotlib draws in the house style, without a display."""
+    """Inside this context matplotlib draws in the house style, without a display."""
     import matplotlib as mpl
 
     with mpl.rc_context(_SETTINGS):
@@ -48,24 +49,28 @@ _LONGEST = 60
 def file_name(name: object) -> str:
     """A name as part of a file's name. A model or a task may be a path, or any text; a figure's name is one word.
 
-    What is cut off or cannot stand in a file's name is replaced by a short hash, so that two names stay two.
+    A name that is shortened or has characters a file name cannot have gets a short hash, so that names stay distinct.
 
     >>> file_name("tiny"), file_name("models/tiny"), file_name("Logical Reasoning"), file_name("../..")
     ('tiny', 'tiny-83188a', 'Logical-Reasoning', 'x-ce178f')
     """
     last = PurePath(str(name)).name.replace(" ", "-")
-    kept = re.sub(r"[^\w.+=@-]", "-", last).lstrip(".")
-    kept = kept.encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
-    if kept and kept == str(name).replace(" ", "-"):
-        return kept
-    return f"{kept.rstrip('-.') or 'x'}-{hashlib.sha256(repr(str(name)).encode()).hexdigest()[:6]}"
+    allowed = re.sub(r"[^\w.+=@-]", "-", last).lstrip(".")
+    allowed = allowed.encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
+    if allowed and allowed == str(name).replace(" ", "-"):
+        return allowed
+    return f"{allowed.rstrip('-.') or 'x'}-{hashlib.sha256(repr(str(name)).encode()).hexdigest()[:6]}"
 
 
 def png(figure: Any) -> bytes:
     """A figure as the bytes of a PNG, for notebooks."""
+    return _rendered(figure, "png", dpi=110)
+
+
+def _rendered(figure: Any, kind: str, **options: Any) -> bytes:
     buffer = BytesIO()
     with house_style():
-        figure.savefig(buffer, format="png", dpi=110)
+        figure.savefig(buffer, format=kind, **options)
     return buffer.getvalue()
 
 
@@ -74,7 +79,7 @@ _left_out: ContextVar[bool] = ContextVar("left_out", default=False)
 
 @contextmanager
 def without_figures() -> Iterator[None]:
-    """While this holds, `save` writes nothing: for those who carry out a study for its numbers alone."""
+    """Inside this context `save` writes nothing: for callers that need only a study's numbers."""
     token = _left_out.set(True)
     try:
         yield
@@ -92,23 +97,10 @@ def save(figure: Any, folder: Path, name: str) -> list[Path]:
             raise HeadwiseError(f"a figure {str(path)!r} would lie outside {folder}; give it a plain name")
     with explain_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        _write(figure, paths)
+        for path in paths:
+            # Into memory first: where a disk is full, Matplotlib's PDF writer raises errors of its own and keeps the
+            # file open, which also keeps its space taken.
+            content = _rendered(figure, path.suffix[1:], metadata=_NO_DATES[path.suffix[1:]])
+            with replacing(path) as partial:
+                partial.write_bytes(content)
     return paths
-
-
-def _write(figure: Any, paths: list[Path]) -> None:
-    for path in paths:
-        metadata = (
-            {"Date": None}
-            if path.suffix == ".svg"
-            else {"CreationDate": None}
-            if path.suffix == ".pdf"
-            else {}
-        )
-        # Into memory first: where a disk is full, Matplotlib's PDF writer raises errors of its own and keeps the file
-        # open, which also keeps its space taken.
-        drawn = BytesIO()
-        with house_style():
-            figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
-        with replacing(path) as partial:
-            partial.write_bytes(drawn.getbuffer())

@@ -62,6 +62,16 @@ def plus(number: float, digits: int = 1) -> str:
     return minus(f"{number:+.{digits}f}")
 
 
+def percent(share: float, lo: float | None = None, hi: float | None = None) -> str:
+    """A share in percent, with its interval where it has one.
+
+    >>> percent(0.9), percent(0.9, 0.8, 0.95)
+    ('90 %', '90 % (95 % CI 80–95 %)')
+    """
+    interval = "" if lo is None or hi is None else f" (95 % CI {100 * lo:.0f}–{100 * hi:.0f} %)"
+    return f"{100 * share:.0f} %{interval}"
+
+
 def joined(words: Sequence[str]) -> str:
     """Words as a sentence lists them: a, b and c."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

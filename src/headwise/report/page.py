@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from headwise.runs.gather import Run
 log = logging.getLogger("headwise")
 
 _ROWS = 500
-"""Most rows of a chart's own table; the run's tables have them all."""
+"""Most rows of a chart's table; the run's tables have all rows."""
 _TEXTS = 60
 """Most sample texts on the page."""
 
@@ -44,27 +43,23 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
             f"{path} is {'a folder' if path.is_dir() else 'no regular file'}, and the report is one file; give --out a "
             "name such as report.html"
         )
-    shown_runs = [Run(Path(run)) for run in runs]
-    page = _page(shown_runs)
-    for run in shown_runs:
+    opened = [Run(Path(run)) for run in runs]
+    page = _page(opened)
+    for run in opened:
         for warning in run.warnings:
             log.warning("%s: %s", run.path, warning)
     with explain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with explain_disk_errors(path), replacing(path) as partial:
-        partial.write_text(page, encoding="utf-8", errors="replace")
+        with replacing(path) as partial:
+            partial.write_text(page, encoding="utf-8", errors="replace")
     return path
 
 
 def findings(runs: Sequence[str | Path]) -> list[Finding]:
-    """What the runs found, the most telling first; at most one of each study comes before the rest."""
-    firsts: list[Finding] = []
-    rest: list[Finding] = []
-    for run in runs:
-        found = sorted(_section(Run(Path(run))).findings, key=lambda f: -f.weight)
-        firsts += found[:1]
-        rest += found[1:]
-    return [*sorted(firsts, key=lambda f: -f.weight), *sorted(rest, key=lambda f: -f.weight)]
+    """What the runs found, by weight; the first finding of each run comes before all others."""
+    by_run = [sorted(_section(Run(Path(run))).findings, key=lambda finding: -finding.weight) for run in runs]
+    ranked = [(rank > 0, -finding.weight, finding) for found in by_run for rank, finding in enumerate(found)]
+    return [finding for _, _, finding in sorted(ranked, key=lambda entry: entry[:2])]
 
 
 @dataclass(frozen=True)
@@ -78,75 +73,69 @@ class _Section:
 
 
 def _section(run: Run) -> _Section:
-    """What the report says of a run. Its tables may come from anybody, and a chart relies on their columns."""
+    """What the report says of a run. The tables may come from anybody, and charts rely on their columns."""
     known = SECTIONS.all()
-    own = known.get(run.study, known["score"])
+    study = known.get(run.study, known["score"])
     try:
         tables = run.tables
-        return _Section(own.findings(tables), own.charts(tables), own.heads(tables), own.texts(tables))
+        return _Section(
+            study.findings(tables), study.charts(tables), study.heads(tables), study.texts(tables)
+        )
     except HeadwiseError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise HeadwiseError(
             f"the tables of {run.path} are not those that the study {run.study!r} writes ({type(error).__name__}: "
-            f"{quoted(said, 200)}); carry it out again to rewrite them"
+            f"{quoted(message, 200)}); carry it out again to rewrite them"
         ) from error
 
 
 def _page(runs: Sequence[Run]) -> str:
     from jinja2 import Environment, StrictUndefined
+    from plotly.offline import get_plotlyjs
 
     charts: dict[str, Any] = {}
-    quoted = []
-    heads = []
+    sections, heads = [], []
     for number, run in enumerate(runs):
         section = _section(run)
-        ids = []
+        shown = []
         for chart in section.charts:
             name = f"chart-{len(charts)}"
             charts[name] = page_chart(chart)
-            ids.append(
-                {"id": name, "title": chart.title, "caption": _caption(chart), "table": _table(chart.table)}
-            )
+            words = {"title": chart.title, "caption": _caption(chart)}
+            shown.append({"id": name, "table": _table(chart.table), **words})
         if section.heads is not None and len(section.heads):
             heads.append(section.heads.assign(study=run.study, run=number))
-        quoted.append(
+        sections.append(
             {
                 "id": f"study-{number}",
                 "run": run,
                 "info": run.info,
                 "question": run.question,
                 "findings": section.findings,
-                "charts": ids,
+                "charts": shown,
                 "texts": _table(section.texts, _TEXTS),
                 "made_with": run.made_with,
                 "settings": json.dumps(run.made_with["settings"], indent=1, ensure_ascii=False),
                 "took": _took(run.info.get("timings", {}).get("seconds")),
             }
         )
-    data = {"charts": charts, "heads": _heads(heads)}
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_asset("page.html"))
     models = list(dict.fromkeys(model for run in runs for model in run.models))
-    return template.render(
-        version=__version__,
-        models=models,
-        sections=quoted,
-        style=_asset("page.css"),
-        script=_asset("page.js"),
-        plotly=_plotly(),
-        data=_in_script(data),
-    )
+    data = _in_script({"charts": charts, "heads": _heads(heads)})
+    parts = {"style": _asset("page.css"), "script": _asset("page.js"), "plotly": get_plotlyjs(), "data": data}
+    return template.render(version=__version__, models=models, sections=sections, **parts)
 
 
 def _caption(chart: Chart) -> str:
-    """What stands above and below the figure on paper, then what the page adds."""
+    """The heading and the note of the figure on paper, then the page's caption."""
     words = [" ".join((chart.heading or "").split("\n")), chart.note]
     return " ".join([*(f"{word}." for word in words if word), chart.caption]).strip()
 
 
 def _heads(parts: list[pd.DataFrame]) -> dict[str, Any]:
-    """The table of heads by columns; words are kept once and pointed to, which makes it a tenth as long."""
+    """The table of heads by columns; each word is stored once and referred to by number, to save nine tenths."""
     if not parts:
         return {"rows": 0}
     table = pd.concat(parts, ignore_index=True)
@@ -185,7 +174,7 @@ def _took(seconds: float | None) -> str:
 
 
 def _in_script(data: Any) -> str:
-    """JSON that may stand inside a script element: nothing in it can close the element or open a comment."""
+    """JSON that is safe inside a script element: nothing in it can close the element or open a comment."""
     text = json.dumps(_finite(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
@@ -201,13 +190,3 @@ def _finite(value: Any) -> Any:
 
 def _asset(name: str) -> str:
     return (resources.files("headwise.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-@cache
-def _plotly() -> str:
-    """Plotly's own script, inlined once."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise HeadwiseError("the report needs plotly: pip install plotly") from None
-    return get_plotlyjs()

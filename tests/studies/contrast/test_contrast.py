@@ -39,7 +39,7 @@ def test_held_out_pairs_are_measured_and_drawn_and_no_gate_has_seen_them(tiny, p
     assert set(table["pair"]) == {"pair 1"}
     assert set(table["seed"]) == {-1, 0, 1}
     assert (folder.path / "figures/contrast-tiny.png").stat().st_size > 5_000
-    assert "held-out pairs what is kept goes from" in folder.notices[-1]
+    assert "held-out pairs the log probability per token goes from" in folder.notices[-1]
     gates = read_table(folder.path, "gates")
     last = gates[gates["step"] == 5].groupby(["layer", "head"])["gate"].mean().to_numpy()
     np.testing.assert_allclose(read_table(folder.path, "scores")["score"], last)

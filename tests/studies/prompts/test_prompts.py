@@ -107,7 +107,7 @@ def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finishe
     for name in (f"prompts-questions-tiny-L{largest[0]}H{largest[1]}", "moved-questions", "affine-questions"):
         for kind in ("png", "svg", "pdf"):
             assert (finished.path / f"figures/{name}.{kind}").stat().st_size > 5_000
-    assert sum("the smallest difference" in notice for notice in finished.notices) == 2
+    assert sum("minimum detectable effect" in notice for notice in finished.notices) == 2
 
 
 def test_answers_are_those_of_plain_prompts_with_the_filler_written_in(model, data, finished):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
-from headwise.charts.section import Finding, Tables, table_of
-from headwise.charts.words import joined
+from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.words import joined, percent
 
 
 def findings(tables: Tables) -> list[Finding]:
@@ -13,38 +15,35 @@ def findings(tables: Tables) -> list[Finding]:
 
 
 def _ratios(ratios: pd.DataFrame) -> list[Finding]:
-    if ratios.empty:
-        return []
-    found = []
-    for (model, other, series), rows in ratios.groupby(["model", "other", "series"], sort=False):
+    """The circuit sizes of two models on each task, with their ratio."""
+    made = []
+    for (model, other, series), rows in groups(ratios, "model", "other", "series"):
         known = rows[rows["ratio"].notna()]
-        if known.empty:
-            continue
-        each = joined([f"{r.task} {r.ratio:.1f}x [{r.lo:.1f}, {r.hi:.1f}]" for r in known.itertuples()])
-        found.append(
-            Finding(
-                sentence=f"Heads that {model} needs over heads that {other} needs, by {series}, to reach "
-                f"{known['threshold'].iloc[0]:.0%} of the effect: {each}; above 1, {other} needs fewer.",
-                weight=0.55,
-            )
-        )
-    return found
+        each = [
+            f"{r.task}: {model} {_heads(r.k)}, {other} {_heads(r.other_k)} (ratio {r.ratio:.1f}, 95 % CI "
+            f"{r.lo:.1f}–{r.hi:.1f})"
+            for r in known.itertuples()
+        ]
+        start = f"Circuit size at {percent(rows['threshold'].iloc[0])} faithfulness, ranked by {series}"
+        made += [Finding(sentence=f"{start}: {'; '.join(each)}.", weight=0.55)] if each else []
+    return made
+
+
+def _heads(k: Any) -> str:
+    return "1 head" if round(k) == 1 else f"{k:.0f} heads"
 
 
 def _sizes(circuits: pd.DataFrame) -> list[Finding]:
-    found: list[Finding] = []
-    for (model, series), rows in circuits.groupby(["model", "series"], sort=False):
-        own = rows[rows["k"].notna()]
-        if own.empty or str(series).startswith("random"):
-            continue
-        kept = own["action"].iloc[0] == "keep"
-        what = "Kept heads of {} that explain" if kept else "Masked heads of {} that take away"
-        each = joined([f"{r.task} {r.k:.0f} [{r.k_lo:.0f}, {r.k_hi:.0f}]" for r in own.itertuples()])
-        found.append(
-            Finding(
-                sentence=f"{what.format(model)} {own['threshold'].iloc[0]:.0%} of the effect, by {series}, of "
-                f"{own['of'].iloc[0]}: {each}.",
-                weight=0.5 if len(found) == 0 else 0.2,
-            )
-        )
-    return found
+    """The circuit size of each model on each task."""
+    made: list[Finding] = []
+    reached = circuits[circuits["k"].notna() & ~circuits["series"].str.startswith("random")]
+    for (model, series), rows in groups(reached, "model", "series"):
+        first = rows.iloc[0]
+        level = percent(first["threshold"])
+        what = f"Circuit size at {level} faithfulness"
+        if first["action"] == "mask":
+            what = f"Heads to mask to remove {level} of the effect"
+        each = joined([f"{r.task} {r.k:.0f} [{r.k_lo:.0f}, {r.k_hi:.0f}]" for r in rows.itertuples()])
+        sentence = f"{what}, {model}, ranked by {series}, of {first['of']} heads: {each}."
+        made.append(Finding(sentence=sentence, weight=0.2 if made else 0.5))
+    return made

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Rule
-from headwise.charts.section import SECTIONS, Section, Tables, by_model, table_of
+from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Rule, distinct, names_axis
+from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
 from headwise.charts.style import file_name
 from headwise.charts.words import shortened
 from headwise.studies.contrast.findings import findings
@@ -20,7 +20,7 @@ _SIDES = {"keep": ("kept", "#2a9d4e"), "lose": ("lost", "#d1352b")}
 
 def charts(tables: Tables) -> list[Chart]:
     """What was kept and lost, then the gates as scores, which have no files of their own."""
-    made = [contrast_bars(part) for _, part in by_model(table_of(tables, "contrast"))]
+    made = [contrast_bars(part) for _, part in groups(table_of(tables, "contrast"), "model")]
     return made + [replace(chart, name="") for chart in score_charts(tables)]
 
 
@@ -29,9 +29,8 @@ def contrast_bars(table: pd.DataFrame) -> Chart:
 
     `table` holds the rows of `contrast` of one model; seed −1 is the ungated model. A dot is a seed.
     """
-    pairs = list(dict.fromkeys(table["pair"]))
-    names = [shortened(pair, 22) for pair in pairs]
-    x = Axis(limits=(-0.5, len(pairs) - 0.5), ticks=range(len(pairs)), names=names)
+    pairs = distinct(table["pair"])
+    x = names_axis([shortened(pair, 22) for pair in pairs])
     likely = Axis(label="Log Probability\nper Target Token (nats)")
     right = Axis(label="Accuracy", limits=(0, 1.02))
     model = str(table["model"].iloc[0])
@@ -46,8 +45,6 @@ def contrast_bars(table: pd.DataFrame) -> Chart:
         columns=1,
         page_columns=2,
         legend="right",
-        least=400,
-        height=300,
         table=table,
     )
 
@@ -57,22 +54,16 @@ def _marks(table: pd.DataFrame, pairs: list[str], measured: str) -> list[Mark]:
     marks: list[Mark] = []
     dots: list[tuple[float, float]] = []
     for number, (side, (word, colour)) in enumerate(_SIDES.items()):
-        own = table[table["side"] == side]
-        before, after = own[own["seed"] < 0], own[own["seed"] >= 0]
-        for shift, name, opacity, part in ((0.0, "all heads", 0.35, before), (0.2, "gated", 1.0, after)):
-            at = np.arange(len(pairs)) + 0.42 * number - 0.31 + shift
+        rows = table[table["side"] == side]
+        before, after = rows[rows["seed"] < 0], rows[rows["seed"] >= 0]
+        for shift, state, opacity, part in ((0.0, "all heads", 0.35, before), (0.2, "gated", 1.0, after)):
             mean = part.groupby("pair")[measured].mean().reindex(pairs)
+            at = np.arange(len(pairs)) + 0.42 * number - 0.31 + shift
+            look: dict[str, Any] = {"name": f"{word}, {state}", "colours": colour, "opacity": opacity}
             hover = [f"{pair}: {value:.3g}" for pair, value in mean.items()]
-            about: dict[str, Any] = {
-                "name": f"{word}, {name}",
-                "colours": colour,
-                "opacity": opacity,
-                "hover": hover,
-            }
-            marks.append(Bars(at=at, values=mean, thickness=0.18, **about))
-        for place, pair in enumerate(pairs):
-            seeds = after.loc[after["pair"] == pair, measured]
-            dots += [(place + 0.42 * number - 0.11, float(value)) for value in seeds]
+            marks.append(Bars(at=at, values=mean, thickness=0.18, hover=hover, **look))
+        dots_at = after["pair"].map(pairs.index) + 0.42 * number - 0.11
+        dots += sorted(zip(dots_at, after[measured].astype(float), strict=True), key=lambda dot: dot[0])
     x, y = zip(*dots, strict=True) if dots else ((), ())
     seed = Line(x=x, y=y, name="one seed", dash="none", marker="circle", size=2.5)
     return [*marks, Rule(at=0, colour="#666666", width=0.6), seed]

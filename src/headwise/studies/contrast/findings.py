@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import pandas as pd
 
-from headwise.charts.section import Finding, Tables, by_model, table_of
+from headwise.charts.section import Finding, Tables, groups, table_of
 from headwise.studies.score.findings import findings as score_findings
 
 
 def findings(tables: Tables) -> list[Finding]:
-    kept = by_model(table_of(tables, "contrast"))
-    own = [Finding(sentence=f"{model}: {kept_and_lost(part)}.", weight=0.5) for model, part in kept]
-    return [*own, *score_findings(tables)]
+    models = groups(table_of(tables, "contrast"), "model")
+    kept = [Finding(sentence=f"{model}: {kept_and_lost(part)}.", weight=0.5) for model, part in models]
+    return [*kept, *score_findings(tables)]
 
 
 def kept_and_lost(table: pd.DataFrame) -> str:
-    """What the gates do on the held-out pairs."""
-    gated = table["seed"] >= 0
-    means = {
-        (side, state): part["mean_logprob"].mean()
-        for (side, state), part in table.groupby(["side", gated], sort=False)
-    }
+    """What the gates do on the held-out pairs; seed −1 is the ungated model."""
+    means = table.groupby(["side", table["seed"] >= 0])["mean_logprob"].mean()
+    changes = {side: f"from {means[side, False]:.2f} to {means[side, True]:.2f}" for side in ("keep", "lose")}
     return (
-        f"on {table['pair'].nunique()} held-out pairs what is kept goes from {means['keep', False]:.2f} to "
-        f"{means['keep', True]:.2f} nats per token, what is lost from {means['lose', False]:.2f} to "
-        f"{means['lose', True]:.2f}"
+        f"on {table['pair'].nunique()} held-out pairs the log probability per token goes {changes['keep']} nats for "
+        f"the behaviour to keep, {changes['lose']} for the behaviour to lose"
     )

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Cells, Chart, Panel, Scale
-from headwise.charts.heatmap import head_panel, importance, significant
-from headwise.charts.section import SECTIONS, Section, Tables, by_model, table_of
+from headwise.charts.chart import Chart, Scale, distinct, grid_shape
+from headwise.charts.heatmap import head_panel, importance, map_shape, matrix_panel, score_unit, significant
+from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
 from headwise.charts.style import file_name
 from headwise.charts.words import span
 from headwise.studies.functions.findings import READABLE, findings
 
-COLUMNS = 4
-
 
 def charts(tables: Tables) -> list[Chart]:
     """A chart of maps for each model and method, a matrix of shared heads for each model."""
-    scores = table_of(tables, "scores")
-    made = [ability_maps(part) for _, part in scores.groupby(["model", "method"], sort=False)]
-    return made + [overlap_matrix(part) for _, part in by_model(table_of(tables, "overlap"))]
+    made = [ability_maps(part) for _, part in groups(table_of(tables, "scores"), "model", "method")]
+    return made + [overlap_matrix(part) for _, part in groups(table_of(tables, "overlap"), "model")]
 
 
 def ability_maps(table: pd.DataFrame) -> Chart:
@@ -31,16 +26,13 @@ def ability_maps(table: pd.DataFrame) -> Chart:
     (column `signed`) gets a diverging scale centred at 0, any other viridis from 0. The scale ends at the 99th
     percentile, and its end says so.
     """
-    first = table.iloc[0]
-    abilities = list(dict.fromkeys(table["task"]))
-    unit = f" ({first['metric']})" if "metric" in table else ""
-    scale = importance(table["score"], bool(first["signed"]), f"Heads Importance{unit}")
-    shape = (int(table["layer"].max()) + 1, int(table["head"].max()) + 1)
-    panels = []
-    for ability in abilities:
-        part = table[table["task"] == ability]
-        panels.append(head_panel(part, scale, title=str(ability), shape=shape, dots=significant(part)))
-    columns = min(COLUMNS, len(abilities))
+    first, shape = table.iloc[0], map_shape(table)
+    scale = importance(table["score"], bool(first["signed"]), f"Heads Importance{score_unit(table)}")
+    panels = [
+        head_panel(part, scale, title=str(ability), shape=shape, dots=significant(part))
+        for ability, part in groups(table, "task")
+    ]
+    columns, rows = grid_shape(len(panels))
     notes = ["dot: q < .05"] if len(significant(table)) else []
     notes += [READABLE] if first["method"] == "probe" else []
     return Chart(
@@ -48,9 +40,8 @@ def ability_maps(table: pd.DataFrame) -> Chart:
         title=f"{str(first['method']).capitalize()}, {first['model']}, n = {span(table['n'])} per ability",
         note="; ".join(notes),
         panels=panels,
-        size=(2.3 * columns + 1.3, 2.5 * math.ceil(len(abilities) / columns) + 0.6),
-        columns=columns,
-        height=300,
+        size=(2.3 * columns + 1.3, 2.5 * rows + 0.6),
+        least=230,
     )
 
 
@@ -58,40 +49,30 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
     """How far the heads of each two abilities are the same, one matrix per method.
 
     `table` holds the rows of `overlap` of one model. A number is the Jaccard index of the two sets of heads
-    before the elbow. Beside the ability's name stand how many these are and, for a score with a sign, how many heads
-    have q < .05: a head before the elbow need not be told from 0.
+    before the elbow. In brackets after the ability's name: how many these are and, for a signed score, how many heads
+    have q < .05: a head before the elbow need not differ significantly from 0.
     """
-    methods = list(dict.fromkeys(table["method"]))
-    abilities = list(dict.fromkeys(table["task"]))
-    count = len(abilities)
-    scale = Scale("viridis", 0, 1, "Jaccard index of the heads before the elbow")
+    abilities, scale = (
+        distinct(table["task"]),
+        Scale("viridis", 0, 1, "Jaccard index of the heads before the elbow"),
+    )
     panels = []
-    for method in methods:
-        part = table[table["method"] == method]
-        values = (
-            part.pivot(index="task", columns="other", values="jaccard").loc[abilities, abilities].to_numpy()
-        )
+    for method, part in groups(table, "method"):
+        matrix = part.pivot(index="task", columns="other", values="jaccard").loc[abilities, abilities]
         counts = _counts(part)
-        words = np.array([[_short(value) for value in row] for row in values])
-        names = [f"{ability} ({counts[ability]})" for ability in abilities]
-        panels.append(
-            Panel(
-                title=str(method),
-                marks=[Cells(values=values, scale=scale, words=words, hover="{row} and {column}: {value}")],
-                x=Axis(limits=(-0.5, count - 0.5), ticks=range(count), names=abilities, angle=45),
-                y=Axis(limits=(count - 0.5, -0.5), ticks=range(count), names=names),
-            )
-        )
+        matrix.index = [f"{ability} ({counts[ability]})" for ability in abilities]
+        hover = "{row} and {column}: {value}"
+        panels.append(matrix_panel(matrix, scale, _short, title=str(method), hover=hover))
     columns = ["method", "task", "other", "jaccard", "by_chance", "heads", "other_heads", "significant"]
-    model = table["model"].iloc[0]
+    model, side = table["model"].iloc[0], 0.42 * len(abilities)
     return Chart(
         name=f"overlap-{file_name(model)}",
-        title=f"Heads that abilities share, {model} (in brackets: heads before the elbow; with q < .05)",
+        title=f"Overlap of the abilities' heads, {model} (in brackets: heads before the elbow; heads with q < .05)",
         panels=panels,
-        caption="Of the heads before the elbow: shared ones over all in either list. A head before the elbow need not "
-        "be told from 0; `significant` counts those with q < .05.",
-        size=(1.9 + (0.42 * count + 1.6) * len(methods) + 0.8, 0.42 * count + 2.0),
-        columns=len(methods),
+        caption="Jaccard index of the heads before the elbow: shared heads over heads in either list. A head before "
+        "the elbow need not differ significantly from 0; `significant` counts those with q < .05.",
+        size=(1.9 + (side + 1.6) * len(panels) + 0.8, side + 2.0),
+        columns=len(panels),
         page_columns=2,
         least=440,
         height=460,
@@ -99,12 +80,12 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
     )
 
 
-def _counts(part: pd.DataFrame) -> dict[str, str]:
+def _counts(part: pd.DataFrame) -> pd.Series:
     """Of each ability the heads before the elbow and, where there is a test, those with q < .05."""
-    counts = {}
-    for row in part.drop_duplicates("task").to_dict("records"):
-        tested = row.get("significant")
-        counts[row["task"]] = f"{row['heads']}" + ("" if tested is None or pd.isna(tested) else f"; {tested}")
+    rows = part.drop_duplicates("task").set_index("task")
+    counts = rows["heads"].astype(str)
+    if "significant" in rows:
+        counts += ("; " + rows["significant"].astype(str)).where(rows["significant"].notna(), "")
     return counts
 
 

@@ -1,38 +1,40 @@
-"""Does the model fail when the important heads go, and not when random ones go?"""
+"""Does the model fail when its important heads are ablated, and not when random heads are?"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
-from headwise.charts.section import Finding, Tables, table_of
+from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.words import percent
 
 
 def findings(tables: Tables) -> list[Finding]:
-    """Top-k against random heads at the K where they differ most, for each ability."""
-    found = []
-    curves = tables["curves"]
-    if "draw" in curves:
-        curves = curves[curves["draw"].isna()]
-    own = curves[curves["metric"] == "accuracy"]
-    for (model, task), part in own.groupby(["model", "task"], sort=False):
-        by = {series: rows.set_index("k") for series, rows in part.groupby("series")}
-        if not {"top", "random"} <= set(by):
+    """Top-k against random heads at the k where they differ most, for each ability."""
+    made = []
+    curves = mean_curves(tables["curves"])
+    for (model, task), part in groups(curves[curves["metric"] == "accuracy"], "model", "task"):
+        by_series = {series: rows.set_index("k") for series, rows in groups(part, "series")}
+        if not {"full", "top", "random"} <= set(by_series):
             continue
-        shared = by["top"].index.intersection(by["random"].index)
-        gaps = by["random"].loc[shared, "value"] - by["top"].loc[shared, "value"]
-        k = gaps.idxmax()
-        top, rest = by["top"].loc[k], by["random"].loc[k]
-        start = by["full"].iloc[0]["value"] if "full" in by else float("nan")
-        apart = "" if top["hi"] < rest["lo"] else "; the bands overlap"
-        found.append(
-            Finding(
-                sentence=f"{task}, {model}: {start:.0%} right with every head; with {k} masked, {top['value']:.0%} "
-                f"[{top['lo']:.0%}, {top['hi']:.0%}] if they are the ability's first, {rest['value']:.0%} "
-                f"[{rest['lo']:.0%}, {rest['hi']:.0%}] if they are random{apart}.",
-                weight=max(0.0, float(gaps.max())),
-            )
+        top, random = by_series["top"], by_series["random"]
+        gaps = (random["value"] - top["value"]).dropna()
+        k: Any = gaps.idxmax()
+        full, ablated, control = by_series["full"].iloc[0], top.loc[k], random.loc[k]
+        overlap = "" if ablated["hi"] < control["lo"] else "; the intervals overlap"
+        with_top, with_random = (percent(row["value"], row["lo"], row["hi"]) for row in (ablated, control))
+        sentence = (
+            f"{task}, {model}: accuracy {percent(full['value'])} with all heads, {with_top} when its top {k} "
+            f"heads are ablated, {with_random} when {k} random heads are ablated{overlap}."
         )
-    return found
+        made.append(Finding(sentence=sentence, weight=max(0.0, float(gaps.max()))))
+    return made
+
+
+def mean_curves(curves: pd.DataFrame) -> pd.DataFrame:
+    """The curves without those of single random draws."""
+    return curves[curves["draw"].isna()] if "draw" in curves else curves
 
 
 def samples(tables: Tables) -> pd.DataFrame | None:

@@ -1,166 +1,205 @@
-"""What conditions do inside a model: how far each head moves, outputs and activations by layer. From tables alone."""
+"""What conditions do inside a model: how far each head moves, outputs and activations by layer, attention profiles."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Chart, Line, Panel, Rule, Scale, axis_range, whole_ticks
+from headwise.charts.chart import (
+    Axis,
+    Chart,
+    Panel,
+    Rule,
+    Scale,
+    Span,
+    axis_range,
+    curve,
+    distinct,
+    whole_ticks,
+)
 from headwise.charts.heatmap import head_panel, saturation
-from headwise.studies.prompts.condition_style import LINES, colours, short
+from headwise.charts.section import groups
+from headwise.studies.prompts.condition_style import FULL, LINES, colours, short
+
+LEAD = 24
+"""Tokens drawn before the insertion where a long beginning (solved examples) would fill the panel."""
 
 
 def moved_maps(table: pd.DataFrame) -> Chart:
     """Layer × head: the share of its attention that a token spends elsewhere. Rows models, columns conditions.
 
-    One scale for all, ending at the 99th percentile. Above each map stands its largest head with its interval.
+    One scale for all, ending at the 99th percentile. Above each map is its largest head with its interval.
     """
-    models, names = (list(dict.fromkeys(table[column])) for column in ("model", "condition"))
+    models, conditions = distinct(table["model"]), distinct(table["condition"])
     top, _ = saturation(table["moved"].to_numpy(dtype=float))
     above = bool(table["moved"].max() > top)
-    scale = Scale(
-        "viridis", 0, top, f"Share of attention moved{' (some beyond)' if above else ''}", above=above
-    )
-    panels: list[Panel | None] = []
-    for model in models:
-        for name in names:
-            part = table[(table["model"] == model) & (table["condition"] == name)]
-            if not len(part):
-                panels.append(None)
-                continue
-            best = part.loc[part["moved"].idxmax()]
-            largest = f"L{best['layer']}H{best['head']} {best['moved']:.2f}{_interval(best)}"
-            about: dict[str, Any] = {
-                "title": f"{short(name)}\n{largest}",
-                "row": str(model) if len(models) > 1 else "",
-            }
-            bounds = ("moved_lo", "moved_hi")
-            panels.append(head_panel(part, scale, of="moved", bounds=bounds, most=(8, 6), **about))
-    single = f", {models[0]}" if len(models) == 1 else ""
+    label = f"Share of attention moved{' (some beyond)' if above else ''}"
+    scale = Scale("viridis", 0, top, label, above=above)
+    parts = dict(groups(table, "model", "condition"))
+    cells = [parts.get(cell) for cell in product(models, conditions)]
     first = table.iloc[0]
+    single = f", {models[0]}" if len(models) == 1 else ""
     return Chart(
-        title=f"How far inserted tokens move each head{single}",
+        title=f"Share of each head's attention that inserted tokens move{single}",
         note=f"{first['task']}, n = {first['n']} prompts; above each map: its largest",
-        panels=panels,
+        panels=[_moved(part, scale, len(models) > 1) if part is not None else None for part in cells],
         caption="Of the attention on the original tokens, against no insertion.",
-        size=(2.5 * len(names) + 1.6, 3.0 * len(models) + 0.8),
-        columns=len(names),
+        size=(2.5 * len(conditions) + 1.6, 3.0 * len(models) + 0.8),
+        columns=len(conditions),
         page_columns=3,
-        height=300,
+        least=230,
     )
 
 
-def _interval(row: pd.Series) -> str:
-    lo, hi = row["moved_lo"], row["moved_hi"]
-    return "" if np.isnan(lo) else f" [{lo:.2f}, {hi:.2f}]"
+def _moved(part: pd.DataFrame, scale: Scale, several_models: bool) -> Panel:
+    best = part.iloc[int(part["moved"].argmax())]
+    lo, hi = best["moved_lo"], best["moved_hi"]
+    interval = "" if np.isnan(lo) else f" [{lo:.2f}, {hi:.2f}]"
+    title = f"{short(best['condition'])}\nL{best['layer']}H{best['head']} {best['moved']:.2f}{interval}"
+    about: dict[str, Any] = {"title": title, "row": str(best["model"]) if several_models else ""}
+    return head_panel(part, scale, of="moved", bounds=("moved_lo", "moved_hi"), most=(8, 6), **about)
 
 
 def affine_panels(table: pd.DataFrame) -> Chart:
     """By layer: λ of new output ≈ λ · old + shift, and how much of the new output's spread that explains."""
-    columns = [("slope", "λ", 1.0, ""), ("r2", "R²", 1.0, "r2_unchanged")]
-    return _by_layer(table, columns, "Attention output as λ · old + shift", "dashed: R² with λ = 1")
+    columns = {"slope": "λ", "r2": "R²"}
+    chart = _by_layer(table, columns, 1.0, "Attention output as λ · old + shift")
+    return replace(chart, note=f"{chart.note}; dashed: R² with λ = 1")
 
 
 def activation_panels(table: pd.DataFrame) -> Chart:
     """By layer: how a condition changes the share of MLP activations near zero, and the weight of their tails."""
-    against = _baseline(table)
-    columns = [
-        ("near_zero_change", "Change of the share near zero", 0.0, ""),
-        ("kurtosis_change", "Change of the excess kurtosis", 0.0, ""),
-    ]
-    title = f"MLP activations after the inserted tokens, against {short(against)}"
-    return _by_layer(table[table["condition"] != against], columns, title)
+    # The baseline differs from itself by nothing, in every layer.
+    changed = table["near_zero_change"].ne(0).groupby(table["condition"], sort=False).any()
+    baseline = next(iter(changed.index[~changed]), "none")
+    columns = {
+        "near_zero_change": "Change of the share near zero",
+        "kurtosis_change": "Change of the excess kurtosis",
+    }
+    title = f"MLP activations after the inserted tokens, against {short(baseline)}"
+    return _by_layer(table[table["condition"] != baseline], columns, 0.0, title)
 
 
-def _baseline(table: pd.DataFrame) -> str:
-    """The condition that the others are compared with: it differs from itself by nothing, everywhere."""
-    still = table.groupby("condition", sort=False)["near_zero_change"].apply(
-        lambda change: (change == 0).all()
-    )
-    return str(still.index[still.to_numpy()][0]) if still.any() else "none"
-
-
-def _by_layer(
-    table: pd.DataFrame, columns: list[tuple[str, str, float, str]], title: str, note: str = ""
-) -> Chart:
-    """A row of panels per model, a line with its band per condition; columns are (name, label, rule, dashed)."""
-    models = list(dict.fromkeys(table["model"]))
-    panels = [
-        _layers(table[table["model"] == model], column, label, rule, dashed)
-        for model in models
-        for column, label, rule, dashed in columns
-    ]
+def _by_layer(table: pd.DataFrame, columns: dict[str, str], rule: float, title: str) -> Chart:
+    """A row of panels per model, a panel per column with its label, a line with its band per condition."""
+    models = groups(table, "model")
     first = table.iloc[0]
-    about = f"{first['task']}, n = {first['n']} prompts, 95 % bands"
     return Chart(
         title=title,
-        note=f"{about}; {note}" if note else about,
-        panels=panels,
+        note=f"{first['task']}, n = {first['n']} prompts, 95 % bands",
+        panels=[_layers(rows, column, columns[column], rule) for _, rows in models for column in columns],
         size=(8.4, 2.7 * len(models) + 0.8),
         columns=len(columns),
-        least=340,
-        height=280,
     )
 
 
-def _layers(own: pd.DataFrame, column: str, label: str, rule: float, dashed: str) -> Panel:
-    names = list(dict.fromkeys(own["condition"]))
-    palette = colours(names, LINES)
-    lines: list[Line] = []
-    for name in names:
-        part = own[own["condition"] == name].sort_values("layer")
-        look: dict[str, Any] = {"name": short(name), "colour": palette[name], "band": 0.15}
-        bounds = {"lo": part[f"{column}_lo"], "hi": part[f"{column}_hi"]}
-        lines.append(Line(x=part["layer"], y=part[column], width=1.2, **look, **bounds))
-        if dashed:
-            look |= {"name": f"{short(name)}, λ = 1", "dash": "dash", "common": True}
-            lines.append(Line(x=part["layer"], y=part[dashed], width=0.8, **look))
+def _layers(rows: pd.DataFrame, column: str, label: str, rule: float) -> Panel:
+    palette = colours(distinct(rows["condition"]), LINES)
+    unchanged = column == "r2"  # beside it the R² with λ = 1
+    lines = []
+    for condition, part in groups(rows.sort_values("layer", kind="stable"), "condition"):
+        look: dict[str, Any] = {"name": short(condition), "colour": palette[condition], "band": 0.15}
+        lines.append(curve(part, "layer", column, width=1.2, **look))
+        if unchanged:
+            look |= {"name": f"{short(condition)}, λ = 1", "dash": "dash", "common": True, "width": 0.8}
+            lines.append(curve(part, "layer", "r2_unchanged", **look))
     drawn = [values for line in lines for values in (line.y, line.lo, line.hi) if values is not None]
     limits = axis_range(*drawn, [rule])
-    if dashed and limits:  # "no change" may explain less than nothing, far below what is of interest
+    if unchanged and limits:  # R² with λ = 1 may be negative, far below the range of interest
         limits = (max(-0.5, limits[0]), 1.05)
     return Panel(
-        title=str(own["model"].iloc[0]),
+        title=str(rows["model"].iloc[0]),
         marks=[Rule(at=rule, colour="#bfbfbf"), *lines],
-        x=Axis(label="Layer", ticks=whole_ticks(int(own["layer"].max()) + 1, 8)),
+        x=Axis(label="Layer", ticks=whole_ticks(int(rows["layer"].max()) + 1, 8)),
         y=Axis(label=label, limits=limits),
     )
 
 
 def length_curves(table: pd.DataFrame) -> Chart:
     """Share of right answers against the number of copies of the filler, one panel per model."""
-    models = list(dict.fromkeys(table["model"]))
-    names = [name for name in dict.fromkeys(table["series"]) if name not in ("none", "arm")]
+    names = [name for name in distinct(table["series"]) if name not in ("none", "arm")]
     palette = colours(names, LINES)
+    percents = table.assign(**{name: 100 * table[name] for name in ("value", "lo", "hi")})
+    highest = axis_range(percents[["value", "hi"]].to_numpy(), [0.0], room=0)
+    limits = (0.0, 1.05 * highest[1]) if highest and highest[1] else None
     panels = []
-    for model in models:
-        own = table[table["model"] == model]
+    for model, rows in groups(percents, "model"):
         lines = []
         for name in names:
-            part = pd.concat([own[own["series"] == "none"], own[own["series"] == name]]).sort_values("k")
-            share = {
-                axis: 100 * part[column] for axis, column in (("y", "value"), ("lo", "lo"), ("hi", "hi"))
-            }
-            look: dict[str, Any] = {
-                "name": short(name),
-                "colour": palette[name],
-                "marker": "circle",
-                "size": 3.5,
-            }
-            lines.append(Line(x=part["k"], **share, **look, band=0.12))
-        highest = axis_range(table[["value", "hi"]].to_numpy(), [0.0], room=0)
-        limits = (0.0, 105 * highest[1]) if highest and highest[1] else None
+            part = rows[rows["series"].isin(["none", name])].sort_values("k")
+            look: dict[str, Any] = {"name": short(name), "colour": palette[name], "marker": "circle"}
+            lines.append(curve(part, size=3.5, band=0.12, **look))
         y = Axis(label="Right answers, % (95 % bands)", limits=limits)
         panels.append(Panel(title=str(model), marks=lines, x=Axis(label="Copies inserted"), y=y))
     return Chart(
         title=f"Right answers against copies inserted, {table['task'].iloc[0]}, n = {table['n'].iloc[0]}",
         panels=panels,
-        size=(2.2 + 3.2 * len(models), 3.4),
-        columns=len(models),
+        size=(2.2 + 3.2 * len(panels), 3.4),
+        columns=len(panels),
         legend="right",
-        least=340,
-        height=280,
         table=table,
     )
+
+
+def aligned_profile(profiles: pd.DataFrame) -> Panel:
+    """Original tokens only, so that all conditions share the axis."""
+    first = profiles.iloc[0]
+    head = f"L{first['layer']}H{first['head']}"
+    prompts = "one prompt" if first["n"] == 1 else f"mean of {first['n']} prompts"
+    title = f"Average attention on {head},{chr(10) if len(first['model']) > 24 else ' '}{first['model']}, {prompts}"
+    palette = colours(distinct(profiles["condition"]), LINES)
+    return replace(_attention(profiles, "aligned", palette, "Original tokens", filled=True), title=title)
+
+
+def full_profile(profiles: pd.DataFrame) -> Panel:
+    """The full sequence of the conditions that insert something, with the inserted tokens shaded."""
+    inserted = profiles[profiles["inserted"]]
+    palette = colours(distinct(inserted["condition"]) or distinct(profiles["condition"]), FULL)
+    shaded: set[tuple[int, int]] = set()
+    for _, part in groups(inserted, "condition"):
+        positions = np.sort(part["position"].to_numpy())
+        runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
+        shaded |= {(int(run[0]), int(run[-1])) for run in runs}
+    panel = _attention(profiles, "position", palette, "Full sequence")
+    note = "shaded: inserted" if shaded else "nothing is inserted"
+    spans = [Span(low=first - 0.5, high=last + 0.5) for first, last in sorted(shaded)]
+    return replace(panel, marks=[*spans, *panel.marks], x=replace(panel.x, label=f"{panel.x.label} ({note})"))
+
+
+def _attention(
+    profiles: pd.DataFrame, x: str, palette: dict[str, str], label: str, filled: bool = False
+) -> Panel:
+    """The attention to each token under the conditions of the palette, along the positions in the column `x`."""
+    begin, first = first_shown(profiles), profiles.iloc[0]
+    rows = profiles[profiles["condition"].isin(palette) & profiles[x].notna()]
+    rows = rows[rows[x] >= begin].sort_values(x)
+    lines = []
+    for condition, colour in palette.items():
+        part = rows[rows["condition"] == condition]
+        look: dict[str, Any] = {"name": short(condition), "colour": colour, "filled": filled, "band": 0.12}
+        lines.append(curve(part, x, "attention", width=0.9, words=[*map(str, part["token"])], **look))
+    heights = axis_range(rows["attention"], room=0)
+    _, last = axis_range(rows[x], room=0) or (0.0, 1.0)
+    room = 0.01 * max(1.0, last - begin)
+    return Panel(
+        marks=lines,
+        x=Axis(
+            label=f"{label}{f' from {begin} on' if begin else ''}",
+            limits=(begin - room, last + room),
+            ticks=[begin + tick for tick in whole_ticks(int(last - begin) + 1, 10)],
+        ),
+        y=Axis(label="Attention", limits=(0, 1.24 * heights[1]) if heights else None),  # room for the legend
+        legend="upper left",
+        model=str(first["model"]),
+        attention=f"L{first['layer']}H{first['head']}",
+    )
+
+
+def first_shown(profiles: pd.DataFrame) -> int:
+    """The first token drawn: of a long beginning before the insertion only the end is shown."""
+    positions = profiles.loc[profiles["inserted"], "position"]
+    return max(int(positions.min()) - LEAD, 0) if len(positions) and positions.min() > 4 * LEAD else 0

@@ -7,32 +7,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Rule, Scale, Text, axis_range
-from headwise.charts.heatmap import head_panel
-from headwise.charts.section import SECTIONS, Section, Tables, by_model, head_names, table_of
+from headwise.charts.chart import Axis, Bars, Chart, Panel, Rule, Scale, Text, axis_range, curve, names_axis
+from headwise.charts.heatmap import head_panel, map_shape
+from headwise.charts.section import SECTIONS, Section, Tables, groups, head_names, table_of
 from headwise.charts.style import file_name
 from headwise.charts.words import shortened, span, task_title
 from headwise.studies.roles.findings import findings, heads
 
 COLOURS = {"facilitation": "#2a9d4e", "irrelevance": "#2f6fc4", "interference": "#d1352b"}
-ROLES = tuple(COLOURS)
 _SCALES = {
     role: Scale(palette, 0, 1, role.capitalize(), (0, 0.5, 1), ("0", ".5", "1"))
-    for role, palette in zip(ROLES, ("Greens", "Blues", "Reds"), strict=True)
+    for role, palette in zip(COLOURS, ("Greens", "Blues", "Reds"), strict=True)
 }
-_LABELS = {
-    "facilitating": COLOURS["facilitation"],
-    "irrelevant": COLOURS["irrelevance"],
-    "interfering": COLOURS["interference"],
-    "undecided": "#9aa0a6",
-    "anomalous": "#8a5fb0",
-}
+_PERCENTS = ("0", "50 %", "100 %")
+_LABELS = dict(zip(("facilitating", "irrelevant", "interfering"), COLOURS.values(), strict=True))
+_LABELS |= {"undecided": "#9aa0a6", "anomalous": "#8a5fb0"}
 
 
 def charts(tables: Tables) -> list[Chart]:
     """The curves of all tasks and models, the maps of each model, the shares of all."""
     scores, shares = table_of(tables, "scores"), table_of(tables, "shares")
-    made = [role_curves(tables["curves"], scores), *(role_maps(part) for _, part in by_model(scores))]
+    made = [role_curves(tables["curves"], scores), *(role_maps(part) for _, part in groups(scores, "model"))]
     return made + ([role_shares(shares)] if len(shares) else [])
 
 
@@ -41,18 +36,21 @@ def role_curves(table: pd.DataFrame, scores: pd.DataFrame | None = None) -> Char
 
     `table` is `curves`. The band is `lo` to `hi`; one y scale per row. `scores` gives the order of the heads.
     """
-    models, tasks = (list(dict.fromkeys(table[name])) for name in ("model", "task"))
+    models, tasks = (table[name].unique() for name in ("model", "task"))
     longest = max(1, int(table["k"].max()))
     label = f"Δ Log Probability{' ' if len(tasks) > 1 else chr(10)}of Target Response"  # as long as the figure is tall
     panels: list[Panel | None] = []
-    for task in tasks:
+    for task, of_task in groups(table, "task"):
         # One scale for all models of a task, so that they can be compared.
-        limits = axis_range(table.loc[table["task"] == task, ["value", "lo", "hi"]].to_numpy())
+        limits = axis_range(of_task[["value", "lo", "hi"]].to_numpy())
         for model in models:
-            own = table[(table["model"] == model) & (table["task"] == task)]
-            lines = [_role(own[own["series"] == role].sort_values("k"), role) for role in ROLES]
+            rows = of_task[of_task["model"] == model].sort_values("k")
+            lines = [
+                curve(rows[rows["series"] == role], name=role.capitalize(), colour=colour)
+                for role, colour in COLOURS.items()
+            ]
             panel = Panel(
-                row=shortened(task_title(task), 22),
+                row=_task_name(task),
                 column=shortened(model),
                 marks=[Rule(at=0, width=0.6), *lines],
                 x=Axis(label="Number of Ablated Heads", limits=(0, longest)),
@@ -60,41 +58,33 @@ def role_curves(table: pd.DataFrame, scores: pd.DataFrame | None = None) -> Char
                 model=str(model),
                 orders=_orders(scores, task, model, longest),
             )
-            panels.append(panel if len(own) else None)
+            panels.append(panel if len(rows) else None)
     return Chart(
         name="roles",
-        title="What ablating the first k heads of each role does",
+        title="Effect of ablating the top k heads of each role",
         heading="",
         panels=panels,
-        caption="Nats, held-out examples; the band is 95 % over seeds. A chosen head is marked at its place in each "
-        "order by the mean over seeds; a single seed may place it elsewhere.",
+        caption="Nats, held-out examples; the band is the 95 % CI over seeds. A chosen head is marked at its rank in "
+        "each order by the mean over seeds; its rank in a single seed may differ.",
         size=(2.1 + 2.35 * len(models), 0.9 + 1.75 * len(tasks)),
         columns=len(models),
         once=True,
         page_columns=max(2, min(3, len(models))),
         legend="right",
-        least=300,
         table=table[["model", "task", "series", "k", "value", "lo", "hi", "n"]],
     )
 
 
-def _role(part: pd.DataFrame, role: str) -> Line:
-    about: dict[str, Any] = {
-        "name": role.capitalize(),
-        "colour": COLOURS[role],
-        "lo": part["lo"],
-        "hi": part["hi"],
-    }
-    return Line(x=part["k"], y=part["value"], **about)
+def _task_name(task: str, most: int = 22) -> str:
+    return shortened(task_title(task), most)
 
 
 def _orders(scores: pd.DataFrame | None, task: str, model: str, most: int) -> dict[str, list[str]]:
     if scores is None or scores.empty:
         return {}
-    own = scores[(scores["task"] == task) & (scores["model"] == model)]
-    return {
-        role: head_names(own.sort_values(role, ascending=False, kind="stable").head(most)) for role in ROLES
-    }
+    rows = scores[(scores["task"] == task) & (scores["model"] == model)]
+    ranked = {role: rows.sort_values(role, ascending=False, kind="stable")[:most] for role in COLOURS}
+    return {role: head_names(first) for role, first in ranked.items()}
 
 
 def role_maps(table: pd.DataFrame) -> Chart:
@@ -103,78 +93,66 @@ def role_maps(table: pd.DataFrame) -> Chart:
     `table` is `scores` with the columns of the three roles; a dot marks heads whose every seed gave the role's
     label.
     """
-    tasks = list(dict.fromkeys(table["task"]))
-    shape = (int(table["layer"].max()) + 1, int(table["head"].max()) + 1)
+    shape = map_shape(table)
     width = float(np.clip(0.5 + 0.16 * shape[1], 1.6, 4.5))
     height = float(np.clip(0.4 + 0.075 * shape[0], 1.4, 5.0))
     panels = []
-    for task in tasks:
-        part = table[table["task"] == task]
-        for role, label in zip(ROLES, _LABELS, strict=False):
+    for task, part in groups(table, "task"):
+        for (role, scale), label in zip(_SCALES.items(), _LABELS, strict=False):
             sure = None
             if "label" in part:
                 sure = part[(part["label"] == label) & (part["agreement"] == 1) & (part["n"] > 1)]
             bounds = ("lo", "hi") if role == "facilitation" else ("", "")  # the others have no interval
-            about: dict[str, Any] = {"row": shortened(task_title(task), 22), "column": role.capitalize()}
-            panels.append(
-                head_panel(part, _SCALES[role], of=role, bounds=bounds, dots=sure, shape=shape, **about)
-            )
+            look: dict[str, Any] = {"shape": shape, "row": _task_name(task), "column": scale.label}
+            panels.append(head_panel(part, scale, of=role, bounds=bounds, dots=sure, **look))
     model, seeds = str(table["model"].iloc[0]), table["n"].max()
-    note = "dot: every seed" if seeds > 1 else "one seed"
+    note = "dot: label given by every seed" if seeds > 1 else "one seed"
     return Chart(
         name=f"role-map-{file_name(model)}",
         title=f"The three roles of {shortened(model)}'s heads, mean of {seeds} seeds ({note})",
         panels=panels,
-        size=(3 * width + 1.4, height * len(tasks) + 1.2),
+        size=(3 * width + 1.4, height * table["task"].nunique() + 1.2),
         columns=3,
         bar="bottom",
+        least=230,
         height=280,
     )
 
 
 def role_shares(table: pd.DataFrame) -> Chart:
-    """Share of heads with each label per model and task, and how many have it always and ever over the seeds.
+    """Share of heads with each label per model and task, and the heads that have it in every and in any seed.
 
     `table` is `shares`: bars at the left, the counts at the right.
     """
     pairs = list(dict.fromkeys(zip(table["model"], table["task"], strict=True)))
     several = table["model"].nunique() > 1
     names = [
-        f"{shortened(task_title(t), 20)}\n{shortened(m, 20)}" if several else shortened(task_title(t))
-        for m, t in pairs
+        f"{_task_name(task, 20)}\n{shortened(model, 20)}" if several else _task_name(task, 28)
+        for model, task in pairs
     ]
     counts = table.set_index(["model", "task", "label"])
-    y = Axis(limits=(len(pairs) - 0.5, -0.5), ticks=range(len(pairs)), names=names)
-    x = Axis(
-        label="Share of heads, mean over seeds",
-        limits=(0, 1),
-        ticks=(0, 0.5, 1),
-        names=("0", "50 %", "100 %"),
-    )
+    y = names_axis(names, down=True)
+    x = Axis(label="Share of heads, mean over seeds", limits=(0, 1), ticks=(0, 0.5, 1), names=_PERCENTS)
     label_width = 0.075 * max(len(line) for name in names for line in name.split("\n"))
     return Chart(
         name="role-shares",
         title="How many heads have each role",
         heading="",
-        panels=[
-            Panel(marks=_shares(counts, pairs), x=x, y=y),
-            _always_and_ever(counts, pairs, y),
-        ],
+        panels=[Panel(marks=_shares(counts, pairs), x=x, y=y), _counts(counts, pairs, y)],
         size=(8.2 + label_width, 1.6 + (0.55 if several else 0.42) * len(pairs)),
         columns=2,
         widths=(1, 1.25),
-        least=380,
         height=100 + 40 * len(pairs),
         table=table[["model", "task", "label", "always", "ever", "mean", "heads", "seeds"]],
     )
 
 
 def _shares(counts: pd.DataFrame, pairs: list[tuple[str, str]]) -> list[Bars]:
-    """A bar for each label, one standing where the last ended."""
+    """A bar for each label, each beginning where the one before ends."""
     bars, base = [], np.zeros(len(pairs))
     for label, colour in _LABELS.items():
-        own = [counts.loc[(*pair, label), :] for pair in pairs]
-        share = np.array([one["share"] for one in own], dtype=float)
+        rows = counts.loc[[(*pair, label) for pair in pairs]]
+        share = rows["share"].to_numpy(dtype=float)
         bars.append(
             Bars(
                 at=np.arange(len(pairs)),
@@ -185,8 +163,8 @@ def _shares(counts: pd.DataFrame, pairs: list[tuple[str, str]]) -> list[Bars]:
                 lying=True,
                 words=[f"{value:.0%}" if value > 0.07 else "" for value in share],
                 hover=[
-                    f"{one['share']:.0%}; {one['always']:.0f} heads in every seed, {one['ever']:.0f} in some"
-                    for one in own
+                    f"{row.share:.0%}; {row.always:.0f} heads in every seed, {row.ever:.0f} in at least one"
+                    for row in rows.itertuples()
                 ],
             )
         )
@@ -194,21 +172,16 @@ def _shares(counts: pd.DataFrame, pairs: list[tuple[str, str]]) -> list[Bars]:
     return bars
 
 
-def _always_and_ever(counts: pd.DataFrame, pairs: list[tuple[str, str]], y: Axis) -> Panel:
-    """Rows in line with the bars; always / ever for each label."""
-    marks: list[Mark] = []
+def _counts(counts: pd.DataFrame, pairs: list[tuple[str, str]], y: Axis) -> Panel:
+    """Rows in line with the bars: heads with each label in every seed / in at least one."""
+    marks = []
     for column, label in enumerate(_LABELS):
         for row, pair in enumerate(pairs):
-            one = counts.loc[(*pair, label), :]
-            marks.append(Text(x=column, y=row, text=f"{one['always']:.0f} / {one['ever']:.0f}"))
-    first = counts.iloc[0]
-    return Panel(
-        title=f"always / ever: heads in all / in any of {first['seeds']:.0f} seeds, of {span(counts['heads'])}",
-        marks=marks,
-        x=Axis(limits=(-0.5, len(_LABELS) - 0.5), ticks=range(len(_LABELS)), names=list(_LABELS)),
-        y=y,
-        bare=True,
-    )
+            always, ever = counts.loc[(*pair, label), ["always", "ever"]]
+            marks.append(Text(x=column, y=row, text=f"{always:.0f} / {ever:.0f}"))
+    seeds, total = counts["seeds"].iloc[0], span(counts["heads"])
+    title = f"heads in every seed / in at least one of {seeds:.0f} seeds, of {total} heads"
+    return Panel(title=title, marks=marks, x=names_axis(_LABELS), y=y, bare=True)
 
 
 section = Section(charts=charts, findings=findings, heads=heads)

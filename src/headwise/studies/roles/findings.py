@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pandas as pd
 
-from headwise.charts.section import Finding, Tables, head_rows, table_of
+from headwise.charts.section import Finding, Tables, groups, head_rows, table_of
 from headwise.charts.words import plus
+
+_VERBS = {"facilitating": "facilitate", "interfering": "interfere", "irrelevant": "are irrelevant"}
 
 
 def findings(tables: Tables) -> list[Finding]:
-    return [
-        *_order(table_of(tables, "order"), table_of(tables, "shares")),
-        *_joint(table_of(tables, "joint")),
-    ]
+    order, shares, joint = (table_of(tables, name) for name in ("order", "shares", "joint"))
+    return [*_order(order, shares), *_joint(joint)]
 
 
 def heads(tables: Tables) -> pd.DataFrame | None:
@@ -20,48 +20,42 @@ def heads(tables: Tables) -> pd.DataFrame | None:
     first = head_rows(tables)
     if first is None:
         return None
-    rest = [
+    others = [
         first.assign(measure=role, score=tables["scores"][role], lo=None, hi=None)
         for role in ("irrelevance", "interference")
     ]
-    return pd.concat([first.assign(measure="facilitation"), *rest], ignore_index=True)
+    return pd.concat([first.assign(measure="facilitation"), *others], ignore_index=True)
 
 
 def _order(order: pd.DataFrame, shares: pd.DataFrame) -> list[Finding]:
-    found = []
+    made = []
+    by_task = dict(groups(shares, "model", "task"))
     for row in order.to_dict("records"):
-        own = shares[(shares["model"] == row["model"]) & (shares["task"] == row["task"])].set_index("label")
-        counted = ", ".join(
-            f"{own.loc[label, 'always']:.0f} always and {own.loc[label, 'ever']:.0f} ever {word}"
-            for label, word in (
-                ("facilitating", "help"),
-                ("interfering", "hinder"),
-                ("irrelevant", "do nothing"),
-            )
+        counts = by_task[row["model"], row["task"]].set_index("label")
+        counted = "; ".join(
+            f"{counts.loc[label, 'always']:.0f} {verb} in every seed, {counts.loc[label, 'ever']:.0f} in at least one"
+            for label, verb in _VERBS.items()
         )
-        falls = (
-            f"ablating the {row['k']} most helpful heads changes the answer's log probability by "
-            f"{plus(row['facilitation'])} nats (as many irrelevant ones {plus(row['irrelevance'])})"
-        )
-        if not row["below"]:
-            falls += ", bands overlap"
-        rises = f"ablating the {row['peak']} most hindering ones, by {plus(row['interference_at_peak'])}"
-        if not row["above"]:
-            rises += ", not told from irrelevant heads"
+        below = "" if row["below"] else " (not significantly lower)"
+        above = "" if row["above"] else " (not significantly higher)"
         sentence = (
-            f"On {row['task']}, {row['model']}: {falls}; {rises}. Of {own['heads'].iloc[0]:.0f} heads over "
-            f"{own['seeds'].iloc[0]:.0f} seeds {counted}."
+            f"On {row['task']}, {row['model']}: ablating the {row['k']} most facilitating heads changes the answer's "
+            f"log probability by {plus(row['facilitation'])} nats, ablating {row['k']} irrelevant heads by "
+            f"{plus(row['irrelevance'])}{below}; ablating the {row['peak']} most interfering heads changes it by "
+            f"{plus(row['interference_at_peak'])}, {row['peak']} irrelevant heads by "
+            f"{plus(row['irrelevance_at_peak'])}{above}. Of {counts['heads'].iloc[0]:.0f} heads over "
+            f"{counts['seeds'].iloc[0]:.0f} seeds, {counted}."
         )
-        found.append(Finding(sentence=sentence, weight=0.6 if row["below"] and row["above"] else 0.4))
-    return found
+        made.append(Finding(sentence=sentence, weight=0.6 if row["below"] and row["above"] else 0.4))
+    return made
 
 
 def _joint(joint: pd.DataFrame) -> list[Finding]:
     return [
         Finding(
-            sentence=f"On {row['task']}, {row['model']}: the most facilitating heads removed together cost "
-            f"{row['effect']:.2f} nats, more than {row['larger_than']:.1%} of {row['sets']} random sets (mean "
-            f"{row['random_mean']:.2f}); facilitation and exact ablation have rank correlation "
+            sentence=f"On {row['task']}, {row['model']}: ablating the most facilitating heads together costs "
+            f"{row['effect']:.2f} nats, more than {row['larger_than']:.1%} of {row['sets']} random sets of heads (mean "
+            f"{row['random_mean']:.2f}); the rank correlation of facilitation with exact ablation is "
             f"{row['facilitation_correlation']:+.2f}.",
             weight=0.35,
         )

@@ -1,10 +1,10 @@
-"""The map of every score, beside the heads that stand out."""
+"""The map of every score, beside the heads with the largest scores."""
 
 from __future__ import annotations
 
 from headwise.charts.chart import Chart
-from headwise.charts.heatmap import importance, score_chart
-from headwise.charts.section import SECTIONS, Section, Tables, table_of
+from headwise.charts.heatmap import importance, score_chart, score_unit
+from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
 from headwise.charts.style import file_name
 from headwise.studies.score.findings import findings
 
@@ -12,16 +12,12 @@ from headwise.studies.score.findings import findings
 def charts(tables: Tables) -> list[Chart]:
     """One chart for each model, task and method; the tasks of a model and method share one scale."""
     made: list[Chart] = []
-    scores = table_of(tables, "scores")
-    if scores.empty:
-        return made
-    for (_, _), part in scores.groupby(["model", "method"], sort=False):
+    for _, part in groups(table_of(tables, "scores"), "model", "method"):
         signed = bool(part["signed"].iloc[0]) if "signed" in part else True
-        unit = f" ({part['metric'].iloc[0]})" if "metric" in part else ""
-        scale = importance(part["score"], signed, f"Score{unit}")
-        for (model, task, method), own in part.groupby(["model", "task", "method"], sort=False):
-            name = "-".join(map(file_name, (model, task, method)))
-            made.append(score_chart(own.reset_index(drop=True), signed=signed, scale=scale, name=name))
+        scale = importance(part["score"], signed, f"Score{score_unit(part)}")
+        for names, rows in groups(part, "model", "task", "method"):
+            name = "-".join(map(file_name, names))
+            made.append(score_chart(rows.reset_index(drop=True), signed=signed, scale=scale, name=name))
     return made
 
 
