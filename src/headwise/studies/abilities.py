@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,29 +51,29 @@ def abilities_of(settings: Any, bench: Workbench, model: Model) -> dict[str, Tas
     return {label: found[label] for label in in_order if label in (settings.abilities or found)}
 
 
-def together(tasks: dict[str, Task], name: str = "abilities") -> Task:
-    """All abilities as one task, one ability after the other."""
-    examples = tuple(example for task in tasks.values() for example in task)
-    return Task(name, examples, next(iter(tasks.values())).metric)
+def together(tasks: Iterable[Task], name: str = "abilities") -> Task:
+    """All tasks as one, one after the other."""
+    tasks = list(tasks)
+    return Task(name, tuple(example for task in tasks for example in task), tasks[0].metric)
 
 
 def check_labels_of(methods: Sequence[str], tasks: dict[str, Task], named: str) -> None:
     """Refuse too few abilities, or too few examples of one, where one of the methods tells them apart."""
     if any(method(by).per_label for by in methods):
         labels = [label for label, task in tasks.items() for _ in task]
-        check_labels(labels, named, together(tasks).groups())
+        check_labels(labels, named, together(tasks.values()).groups())
 
 
 def examples_behind(by: str, tasks: dict[str, Task], label: str) -> Task:
     """What a method's map of one ability depends on: the examples of all where it tells them apart."""
-    return together(tasks) if method(by).per_label else tasks[label]
+    return together(tasks.values()) if method(by).per_label else tasks[label]
 
 
 def label_maps(
     context: Context[Any], model: Model, tasks: dict[str, Task], by: str, **options: Any
 ) -> dict[str, Scores]:
     """The map of each ability by a method that tells them apart, from one run over the examples of all."""
-    every, maps = together(tasks), method(by).per_label
+    every, maps = together(tasks.values()), method(by).per_label
     assert maps is not None, f"{by} maps one task at a time"
     with context.progress(f"{by} of all abilities", len(every)) as advance:
         found = maps(model, every, seed=context.settings.seed, advance=advance, **options)
@@ -81,9 +81,9 @@ def label_maps(
     return {label: found[label] for label in tasks}
 
 
-def sources(settings: Any) -> tuple[str, ...]:
-    """The names of the tasks and of the file that examples are taken from; the built-in abilities by default."""
-    return (*settings.tasks, *((settings.data,) if settings.data is not None else ())) or ("abilities",)
+def sources(settings: Any, default: str = "abilities") -> tuple[str, ...]:
+    """The names of the tasks and of the file that examples are taken from; a built-in task by default."""
+    return (*settings.tasks, *((settings.data,) if settings.data is not None else ())) or (default,)
 
 
 def check_limit(settings: Any) -> None:

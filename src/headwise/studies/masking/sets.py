@@ -84,10 +84,9 @@ def mask_sets(
 ) -> list[MaskSet]:
     """Every point of one ability's curves; `order` holds every head of the model once."""
     sets = [MaskSet("top", k, (Draw(list(order[:k]), 0),)) for k in ks]
-    for k in ks:
-        drawn = tuple(random_heads(order, order[:k], f"{seed}/{k}/{draw}") for draw in range(draws))
-        sets.append(MaskSet("random", k, drawn))
-    for k in layer_matched:
-        drawn = tuple(layer_matched_heads(order, order[:k], f"{seed}/{k}/{draw}") for draw in range(draws))
-        sets.append(MaskSet("random_layer", k, drawn))
+    controls = (("random", ks, random_heads), ("random_layer", layer_matched, layer_matched_heads))
+    for series, points, drawing in controls:
+        for k in points:
+            drawn = tuple(drawing(order, order[:k], f"{seed}/{k}/{draw}") for draw in range(draws))
+            sets.append(MaskSet(series, k, drawn))
     return sets
