@@ -1,4 +1,4 @@
-"""Whether a run's numbers come out again: its tables, made anew from its cells, and some cells, computed anew.
+"""Whether a run can be reproduced: its tables are made again from its cells, and some cells are computed again.
 
 The run itself is only read, so it may lie on a read-only disk. Its cells are copied into a temporary folder. There the
 study is carried out twice: first with every cell, which computes nothing and gives the tables; then without the chosen
@@ -81,8 +81,8 @@ def verify(
         )
     chosen = study(str(info["study"]))
     settings: Any = build(chosen.settings, info["settings"] | {"trust_remote_code": trust_remote_code})
-    with TemporaryDirectory() as place:
-        copy = Path(place) / "run"
+    with TemporaryDirectory() as temporary:
+        copy = Path(temporary) / "run"
         _copy_cells(path, copy)
         try:
             with CellStore(copy / "cells.sqlite") as store:
@@ -102,7 +102,7 @@ def verify(
             _carry_out(chosen, settings, bench, copy, info, _ComputesNothing())
         except _MissingCell as missing:
             return _broken_store(f"lacks a cell that the run's settings ask for: {missing}")
-        names = {file.stem for place in (path, copy) for file in (place / "tables").glob("*.parquet")}
+        names = {file.stem for folder in (path, copy) for file in (folder / "tables").glob("*.parquet")}
         tables = [_compared_table(name, path, copy) for name in sorted(names)]
         with CellStore(copy / "cells.sqlite") as store:
             store.forget(drawn)
@@ -142,7 +142,7 @@ def _carry_out(
 
 def _compared_table(name: str, run: Path, copy: Path) -> Verified:
     """A table of the run beside the one made from its cells."""
-    there, made = ((place / "tables" / f"{name}.parquet").is_file() for place in (run, copy))
+    there, made = ((folder / "tables" / f"{name}.parquet").is_file() for folder in (run, copy))
     if not there:
         said = "is missing from the run"
     elif not made:
@@ -212,8 +212,7 @@ def _gap(old: pd.Series, new: pd.Series) -> float:
 
 def summary(results: Sequence[Verified]) -> str:
     """All of it in one sentence."""
-    cells = [one.same for one in results if one.kind == "cell"]
-    tables = [one.same for one in results if one.kind == "table"]
+    cells, tables = ([one.same for one in results if one.kind == kind] for kind in ("cell", "table"))
     if not cells:
         return "the run could not be verified"
     return (

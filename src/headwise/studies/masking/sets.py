@@ -64,7 +64,7 @@ def checked_ks(given: Sequence[int], heads: int, model: str) -> tuple[int, ...]:
     """The numbers of heads to mask, smallest first; each leaves as many for a random draw."""
     ks = tuple(sorted(set(given))) or default_ks(heads)
     for k in ks:
-        if k < 1 or 2 * k > heads:
+        if 2 * k > heads:
             raise HeadwiseError(
                 f"k is {k}, but {model} has {heads} heads: a random control needs as many heads again, so mask "
                 f"1 to {heads // 2}"
