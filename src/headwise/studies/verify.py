@@ -142,10 +142,10 @@ def _carry_out(
 
 def _compared_table(name: str, run: Path, copy: Path) -> Verified:
     """A table of the run beside the one made from its cells."""
-    there, made = ((folder / "tables" / f"{name}.parquet").is_file() for folder in (run, copy))
-    if not there:
+    in_run, from_cells = ((folder / "tables" / f"{name}.parquet").is_file() for folder in (run, copy))
+    if not in_run:
         said = "is missing from the run"
-    elif not made:
+    elif not from_cells:
         said = "does not come from the run's cells"
     else:
         try:

@@ -85,17 +85,17 @@ def _curve(examples: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return k, values - values[0], values[-1] - values[0]
 
 
-def attention_rows(found: Attention, about: dict[str, Any]) -> pd.DataFrame:
+def attention_rows(attention: Attention, about: dict[str, Any]) -> pd.DataFrame:
     """The maps of chosen heads as rows, each query with itself and the tokens before it."""
-    assert found.maps is not None, "whole maps are what this table holds"
-    query, key = np.tril_indices(len(found.tokens))
-    tokens = [found.tokens[place] for place in key]
+    assert attention.maps is not None, "whole maps are what this table holds"
+    query, key = np.tril_indices(len(attention.tokens))
+    tokens = [attention.tokens[position] for position in key]
     columns = {"query": query.astype(np.int32), "key": key.astype(np.int32), "token": tokens}
     frames = [
         pd.DataFrame(
             {**about, "rank": rank, "layer": head.layer, "head": head.head, **columns}
-            | {"attention": found.maps[rank, query, key].astype(np.float64)}
+            | {"attention": attention.maps[rank, query, key].astype(np.float64)}
         )
-        for rank, head in enumerate(found.heads)
+        for rank, head in enumerate(attention.heads)
     ]
     return pd.concat(frames, ignore_index=True)

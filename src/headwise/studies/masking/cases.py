@@ -67,15 +67,15 @@ def cases(context: Context[MaskingSettings], name: str) -> dict[str, Case]:
     middle = ks[-1] if few else middle_k(ks)
     others = (s.cross_k, s.intervene_k, *(s.layer_matched or ()))
     checked_ks([*ks, *(k for k in others if k is not None)], len(model.heads()), display_name)
-    found = {}
+    by_label = {}
     for label, task in _chosen(s, context.bench, model).items():
         find, test = task.halves()
         judge = Judge(accuracy_metric(s.accuracy, test), s.similarity, s.answer)
         about = {"new_tokens": s.new_tokens, "positions": s.positions, "chat": s.chat}
         about |= {"dtype": context.dtype(name), "seed": s.seed, **vars(judge)}
-        found[label] = Case(model, name, display_name, label, find, test, judge, ks, middle, about)
-    check_labels_of((s.method,), {label: case.find for label, case in found.items()}, "abilities")
-    return found
+        by_label[label] = Case(model, name, display_name, label, find, test, judge, ks, middle, about)
+    check_labels_of((s.method,), {label: case.find for label, case in by_label.items()}, "abilities")
+    return by_label
 
 
 def _chosen(settings: MaskingSettings, bench: Workbench, model: Model) -> dict[str, Task]:

@@ -84,8 +84,8 @@ def variants(
     if kind == "amplify":
         gates = [scaled_gates(heads, model.shape, strength) for strength in strengths for heads in sets]
         return {"gates": np.stack(gates)}
-    found = contrast(model, find, judge, write)
-    shifts = [found.shifts(heads, strength) for strength in strengths for heads in sets]
+    right_from_wrong = contrast(model, find, judge, write)
+    shifts = [right_from_wrong.shifts(heads, strength) for strength in strengths for heads in sets]
     # As in the source: the prompt is read undisturbed, what is written is pushed.
     return {"shifts": np.stack(shifts), "positions": "last"}
 

@@ -60,9 +60,9 @@ def default_ks(heads: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(k for k in powers if 2 * k <= heads))
 
 
-def checked_ks(given: Sequence[int], heads: int, model: str) -> tuple[int, ...]:
+def checked_ks(chosen: Sequence[int], heads: int, model: str) -> tuple[int, ...]:
     """The numbers of heads to mask, smallest first; each leaves as many for a random draw."""
-    ks = tuple(sorted(set(given))) or default_ks(heads)
+    ks = tuple(sorted(set(chosen))) or default_ks(heads)
     for k in ks:
         if 2 * k > heads:
             raise HeadwiseError(

@@ -30,10 +30,10 @@ def golds(task: Task) -> list[list[str]]:
     return [[answer.strip() for answer in (example.target, *example.also)] for example in task]
 
 
-def accuracy_metric(given: str, task: Task) -> str:
+def accuracy_metric(name: str, task: Task) -> str:
     """`contains`, or `math` where every right answer is a number; anything else as given."""
-    if given != AUTO:
-        return given
+    if name != AUTO:
+        return name
     numbers = all(_NUMBER.fullmatch(answer) for answers in golds(task) for answer in answers)
     return "math" if numbers else "contains"
 

@@ -118,9 +118,9 @@ def most_changed(moved: pd.DataFrame, inserted: Sequence[str]) -> Head:
 def _after(located: Sequence[Located], shared: np.ndarray) -> np.ndarray:
     """`[A]`: which shared tokens stand after the first inserted one; all but the first where none is inserted."""
     after = np.arange(shared.shape[1]) > 0
-    for one, places in zip(located, shared, strict=True):
-        if one.inserted.any():
-            after &= places > int(np.argmax(one.inserted))
+    for prompt, positions in zip(located, shared, strict=True):
+        if prompt.inserted.any():
+            after &= positions > int(np.argmax(prompt.inserted))
     return after
 
 
@@ -146,7 +146,7 @@ def _look(
 
     with applied(condition, model, settings):
         queries = [int(query) for query in picked] or [-1]
-        (found,) = attention(
+        (looks,) = attention(
             model, [prompt.ids], queries=queries, keys=(0,), batch_tokens=settings.batch_tokens
         )
         forward = Pass(
@@ -157,8 +157,8 @@ def _look(
         )
         with torch.inference_mode():
             model.run_whole(forward)  # `run` leaves out most of the last MLP
-    rows = found.rows if len(picked) else found.rows[:, :0]
-    return _Seen(found.profile, rows, [outputs[layer] for layer in sorted(outputs)], activations)
+    rows = looks.rows if len(picked) else looks.rows[:, :0]
+    return _Seen(looks.profile, rows, [outputs[layer] for layer in sorted(outputs)], activations)
 
 
 def _numbers(

@@ -66,11 +66,9 @@ class RolesSettings(StudySettings):
 
     def options_of(self, source: str) -> Mapping[str, Any]:
         """Of the task options those for this task: its own, or all where they are not given by task."""
-        given = self.task_options
-        if given and all(key in self.tasks and isinstance(value, Mapping) for key, value in given.items()):
-            own: Mapping[str, Any] = given.get(source, {})
-            return own
-        return given
+        options: Mapping[str, Any] = self.task_options
+        by_task = options and all(key in self.tasks and isinstance(options[key], Mapping) for key in options)
+        return options.get(source, {}) if by_task else options
 
     def sources(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from ((source, self.options_of(source)) for source in self.tasks)

@@ -99,7 +99,7 @@ def _case(context: Context[RolesSettings], name: str, task: Task, display_name: 
     return Case(model, about, chosen, prints, fit, fitted_on, tested_on, numbers, how)
 
 
-def case(context: Context[RolesSettings], cell: Cell) -> Case:
+def case_of(context: Context[RolesSettings], cell: Cell) -> Case:
     return context.once(cases, cell.model)[cell.task]
 
 
@@ -145,9 +145,9 @@ def _cell(
     **further: Any,
 ) -> Cell:
     """A cell that also depends on `arrays` (through their hash) and on `further` settings."""
-    here = context.once(cases, model)[task]
+    case = context.once(cases, model)[task]
     prints = {name: fingerprint(str(array.shape), array) for name, array in (arrays or {}).items()}
-    return context.cell(kind, model, task, part, here.chosen | further, here.prints | prints)
+    return context.cell(kind, model, task, part, case.chosen | further, case.prints | prints)
 
 
 def _seeds(settings: RolesSettings) -> list[int]:
@@ -168,48 +168,48 @@ def _gates(context: Context[RolesSettings], cell: Cell) -> tuple[np.ndarray, np.
 
 def fit_gates(context: Context[RolesSettings], cell: Cell) -> CellResult:
     """One fit, of all seeds."""
-    s, here, name = context.settings, case(context, cell), cell.part.removesuffix(" fit")
-    seeds, sign, likelihood = _seeds(s), FITS[name], here.likelihood(s, here.fitted_on)
+    s, case, name = context.settings, case_of(context, cell), cell.part.removesuffix(" fit")
+    seeds, sign, likelihood = _seeds(s), FITS[name], case.likelihood(s, case.fitted_on)
     start = context.once(logits, cell.model, cell.task, "free") if name != "free" else None
-    with context.progress(f"{name} fit on {here.about['task']}", here.fit.most(sign)) as advance:
-        fit = one_fit(likelihood, name, seeds, here.fit, start, advance)
-    ungated = np.ones((1, *here.model.shape))
-    test = here.likelihood(s, here.tested_on)
+    with context.progress(f"{name} fit on {case.about['task']}", case.fit.most(sign)) as advance:
+        fit = one_fit(likelihood, name, seeds, case.fit, start, advance)
+    ungated = np.ones((1, *case.model.shape))
+    test = case.likelihood(s, case.tested_on)
     held_out = test.values(np.concatenate([ungated, fit.gates])).mean(axis=1)
-    pull, _ = regulariser(fit.logits, here.model.exists, sign, here.fit)
-    about = {**here.about, "fit": name}
-    ends = rows.fit_rows(fit, seeds, here.fit.window, about).assign(
-        held_out_objective=-held_out[1:] - sign * here.fit.strength * pull,
+    pull, _ = regulariser(fit.logits, case.model.exists, sign, case.fit)
+    about = {**case.about, "fit": name}
+    ends = rows.fit_rows(fit, seeds, case.fit.window, about).assign(
+        held_out_objective=-held_out[1:] - sign * case.fit.strength * pull,
         held_out_likelihood=held_out[1:],
         ungated_likelihood=float(held_out[0]),
     )
-    tables = {"gates": rows.gate_rows(fit, seeds, here.model.heads(), about)}
+    tables = {"gates": rows.gate_rows(fit, seeds, case.model.heads(), about)}
     tables |= {"objective": rows.objective_rows(fit, seeds, about), "fits": ends}
     return CellResult(tables, {"updates": fit.updates.tolist()})
 
 
 def label_heads(context: Context[RolesSettings], cell: Cell) -> CellResult:
     """Each head's role."""
-    s, here = context.settings, case(context, cell)
-    model, heads = here.model, here.model.heads()
+    s, case = context.settings, case_of(context, cell)
+    model, heads = case.model, case.model.heads()
     plus, minus = _gates(context, cell)
     labels = role_labels(plus, minus)
     label, share = majority(labels)
     gates = np.where(model.exists, minus, np.nan)
-    scores = Scores.from_examples(gates, **here.about, method="gating", signed=False, metric=UNIT)
+    scores = Scores.from_examples(gates, **case.about, method="gating", signed=False, metric=UNIT)
     table = scores.table(s.seed)
     for name, values in role_scores(plus, minus).items():
         table[name] = [float(values[:, layer, head].mean()) for layer, head in heads]
     table["label"] = [str(label[head]) for head in heads]
     table["agreement"] = [float(share[head]) for head in heads]
-    tables = {"scores": table, "roles": rows.role_rows(plus, minus, _seeds(s), heads, here.about)}
-    return CellResult(tables | {"shares": rows.share_rows(labels, model.exists, here.about)})
+    tables = {"scores": table, "roles": rows.role_rows(plus, minus, _seeds(s), heads, case.about)}
+    return CellResult(tables | {"shares": rows.share_rows(labels, model.exists, case.about)})
 
 
 def measure_curves(context: Context[RolesSettings], cell: Cell) -> CellResult:
     """All points of all curves of all seeds as one batch of gates."""
-    s, here = context.settings, case(context, cell)
-    model, heads, tested_on = here.model, here.model.heads(), here.tested_on
+    s, case = context.settings, case_of(context, cell)
+    model, heads, tested_on = case.model, case.model.heads(), case.tested_on
     ks = sorted({k for k in s.ks or range(51) if 0 <= k <= len(heads)} | {0})
     gates = np.stack(
         [
@@ -218,47 +218,47 @@ def measure_curves(context: Context[RolesSettings], cell: Cell) -> CellResult:
         ]
     )  # S, roles, K, 2, L, H
     flat = gates.reshape(-1, *model.shape)
-    with context.progress(f"curves on {here.about['task']}", len(flat) * len(tested_on)) as advance:
-        engine = Engine(model, tested_on, metric("logprob"), advance=advance, **here.how)
+    with context.progress(f"curves on {case.about['task']}", len(flat) * len(tested_on)) as advance:
+        engine = Engine(model, tested_on, metric("logprob"), advance=advance, **case.how)
         measured = engine.measure(flat).values
     both = measured.reshape(*gates.shape[:4], len(tested_on))  # S, roles, K, 2, E
     y = both[:, :, :, 0] - both[:, :, :, 1]
     # With nothing ablated both sides are the same gates, so the difference is 0 by definition.
     y = np.concatenate([np.zeros_like(y[:, :, :1]), y], axis=2)
     groups = tested_on.shared_groups()
-    curves = rows.curve_rows(y, ks, s.seed, here.about, groups)
-    examples = rows.curve_examples(y, ks, _seeds(s), here.numbers, here.about, groups)
-    order = pd.DataFrame([here.about | rows.expected_order(curves)])
+    curves = rows.curve_rows(y, ks, s.seed, case.about, groups)
+    examples = rows.curve_examples(y, ks, _seeds(s), case.numbers, case.about, groups)
+    order = pd.DataFrame([case.about | rows.expected_order(curves)])
     return CellResult({"curves": curves, "examples": examples, "order": order})
 
 
 def remove_together(context: Context[RolesSettings], cell: Cell) -> CellResult:
     """The ten most facilitating heads removed together, beside random sets of ten others; ablation one by one."""
-    s, here = context.settings, case(context, cell)
+    s, case = context.settings, case_of(context, cell)
     plus, minus = _gates(context, cell)
-    model, heads, tested_on = here.model, here.model.heads(), here.tested_on
-    order = most_facilitating(heads, minus, _gradients(s, here, minus), here.fit.bound)
+    model, heads, tested_on = case.model, case.model.heads(), case.tested_on
+    order = most_facilitating(heads, minus, _gradients(s, case, minus), case.fit.bound)
     top = order[: min(TOP, len(heads) // 2)]
     sets = [random_heads(heads, top, f"{s.seed}/{i}").heads for i in range(s.random_sets)]
     gates = np.stack([mask_gates(chosen, model.shape) for chosen in [top, *sets]])
     steps = (len(gates) + len(heads)) * len(tested_on)
-    with context.progress(f"ablation on {here.about['task']}", steps) as advance:
-        engine = Engine(model, tested_on, metric("logprob"), advance=advance, **here.how)
+    with context.progress(f"ablation on {case.about['task']}", steps) as advance:
+        engine = Engine(model, tested_on, metric("logprob"), advance=advance, **case.how)
         effects = engine.measure(gates).effects  # sets, E
-        alone = score(model, tested_on, "ablation", metric="logprob", advance=advance, **here.how).values
+        alone = score(model, tested_on, "ablation", metric="logprob", advance=advance, **case.how).values
     scores, exists = role_scores(plus.mean(axis=0), minus.mean(axis=0)), model.exists
     correlation = {
         f"{role}_correlation": stats.rank_correlation(scores[role][exists], alone[exists]) for role in ROLES
     }
-    about = {**here.about, "heads": " ".join(map(str, top))}
+    about = {**case.about, "heads": " ".join(map(str, top))}
     return CellResult({"joint": rows.joint_rows(effects[0], effects[1:], correlation, about)})
 
 
-def _gradients(settings: RolesSettings, here: Case, gates: np.ndarray) -> np.ndarray:
+def _gradients(settings: RolesSettings, case: Case, gates: np.ndarray) -> np.ndarray:
     """Gradients of the likelihood at each seed's own gates `[S, L, H]`, over the examples of a few updates."""
-    likelihood = here.likelihood(settings, here.fitted_on)
-    some = np.arange(min(GRADIENT_UPDATES * here.fit.batch, len(here.fitted_on)))
-    parts = np.split(some, range(here.fit.batch, len(some), here.fit.batch))
+    likelihood = case.likelihood(settings, case.fitted_on)
+    some = np.arange(min(GRADIENT_UPDATES * case.fit.batch, len(case.fitted_on)))
+    parts = np.split(some, range(case.fit.batch, len(some), case.fit.batch))
     gradients = [likelihood.slopes(gates, np.tile(part, (len(gates), 1)))[1] for part in parts]
     return np.average(gradients, axis=0, weights=[len(part) for part in parts])
 

@@ -39,8 +39,8 @@ def final_logits(table: pd.DataFrame, seeds: Sequence[int], shape: tuple[int, in
     """Where one fit ended `[S, L, H]`, from the rows of `gates` of one model, task and fit; 0 where no head is."""
     last = table[table["step"] == table["step"].max()]
     logits = np.zeros((len(seeds), *shape))
-    place = last["seed"].map({seed: i for i, seed in enumerate(seeds)}).to_numpy(dtype=int)
-    logits[place, last["layer"].to_numpy(), last["head"].to_numpy()] = last["logit"].to_numpy()
+    index = last["seed"].map({seed: i for i, seed in enumerate(seeds)}).to_numpy(dtype=int)
+    logits[index, last["layer"].to_numpy(), last["head"].to_numpy()] = last["logit"].to_numpy()
     return logits
 
 
