@@ -71,7 +71,7 @@ explore; runs imports the first group alone; what the report reads of a study im
 def room(path: str) -> str:
     """The room of a file, given below src/headwise.
 
-    >>> room("model/engine.py"), room("studies/masking/charts.py"), room("studies/masking/cells.py")
+    >>> room("model/engine.py"), room("studies/masking/charts.py"), room("studies/masking/study.py")
     ('model', 'study pages', 'studies')
     """
     parts = path.split("/")

@@ -3,8 +3,8 @@
     PYTHONPATH=benchmarks python -m same_numbers --old COMMIT [--only 'score/llama-*'] [--verbose]
 
 The old commit is checked out into a worktree of its own, or is a folder that holds it already (`--old FOLDER`); its
-results are kept in `build/same_numbers`, by commit and by the source of the jobs. The workers have one thread each. Ends
-with 1 where a number differs that `accepted.yaml` does not explain.
+results are kept in `build/same_numbers`, by commit and by the source of the jobs. The workers have one thread each.
+Ends with 1 where a number differs that `accepted.yaml` does not explain.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from headwise.studies.masking.intervene import intervention_rows
 from headwise.studies.masking.texts import Judge, point_tables
 from headwise.studies.prompts.answers import answers_fingerprint, summary_tables
 from headwise.studies.roles.tables import curve_rows
-from headwise.studies.score.tables import example_table
+from headwise.studies.tables import example_table
 from headwise.sweeps.sweep import sweep
 from helpers import word_task
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,14 +15,14 @@ from headwise.scores.probe.probe import check_labels
 from headwise.scores.registry import method
 from headwise.studies.context import Context
 from headwise.studies.workbench import Workbench
-from headwise.tasks import Task, families, task
+from headwise.tasks import Example, Task, families, task
 from headwise.tasks.files.mappings.cogqa import ABILITIES
 from headwise.tasks.opening import check_options
-from headwise.tasks.registry import TaskFamily, available
+from headwise.tasks.registry import available
 
 PER_ABILITY = 40
 """Examples of each ability of a built-in task, unless said otherwise."""
-_LOOK = 64
+_LABEL_EXAMPLES = 64
 """Examples drawn to see which labels a built-in task has."""
 
 
@@ -31,102 +31,98 @@ def abilities_of(settings: Any, bench: Workbench, model: Model) -> dict[str, Tas
 
     Reads `tasks`, `data`, `task_options`, `limit`, `abilities`, `n` and `seed` of the settings.
     """
-    if settings.n is not None and settings.n < 1:
-        raise HeadwiseError(f"n is {settings.n}; an ability needs at least one example")
-    found: dict[str, Task] = {}
-    for source in _sources(settings, bench, model):
-        by_label: dict[str, list[Any]] = {}
+    tasks: dict[str, Task] = {}
+    for source in _source_tasks(settings, bench, model):
+        by_label: dict[str, list[Example]] = {}
         for example in source:
             label = example.label if example.label is not None else source.name
             by_label.setdefault(label, []).append(replace(example, label=label))
         for label, examples in by_label.items():
-            if label in found:
+            if label in tasks:
                 raise HeadwiseError(f"the ability {label!r} is in two of the given tasks; give one of them")
             chosen = _some(examples, settings.n, f"{label}/{settings.seed}")
-            found[label] = Task(label, tuple(chosen), source.metric, source.settings)
+            tasks[label] = Task(label, tuple(chosen), source.metric, source.settings)
     for label in settings.abilities:
-        if label not in found:
-            raise unknown("ability", label, found)
-    in_order = [*(known for known in ABILITIES if known in found), *(a for a in found if a not in ABILITIES)]
-    return {label: found[label] for label in in_order if label in (settings.abilities or found)}
+        if label not in tasks:
+            raise unknown("ability", label, tasks)
+    in_order = [*(known for known in ABILITIES if known in tasks), *(a for a in tasks if a not in ABILITIES)]
+    return {label: tasks[label] for label in in_order if label in (settings.abilities or tasks)}
 
 
-def together(tasks: dict[str, Task], name: str = "abilities") -> Task:
-    """All abilities as one task, one ability after the other."""
-    examples = tuple(example for task in tasks.values() for example in task)
-    return Task(name, examples, next(iter(tasks.values())).metric)
+def together(tasks: Iterable[Task], name: str = "abilities") -> Task:
+    """All tasks as one, one after the other."""
+    tasks = list(tasks)
+    return Task(name, tuple(example for task in tasks for example in task), tasks[0].metric)
 
 
 def check_labels_of(methods: Sequence[str], tasks: dict[str, Task], named: str) -> None:
     """Refuse too few abilities, or too few examples of one, where one of the methods tells them apart."""
     if any(method(by).per_label for by in methods):
         labels = [label for label, task in tasks.items() for _ in task]
-        check_labels(labels, named, together(tasks).groups())
+        check_labels(labels, named, together(tasks.values()).groups())
 
 
 def examples_behind(by: str, tasks: dict[str, Task], label: str) -> Task:
     """What a method's map of one ability depends on: the examples of all where it tells them apart."""
-    return together(tasks) if method(by).per_label else tasks[label]
+    return together(tasks.values()) if method(by).per_label else tasks[label]
 
 
 def label_maps(
     context: Context[Any], model: Model, tasks: dict[str, Task], by: str, **options: Any
 ) -> dict[str, Scores]:
     """The map of each ability by a method that tells them apart, from one run over the examples of all."""
-    every, maps = together(tasks), method(by).per_label
-    assert maps is not None, f"{by} maps one task at a time"
+    every, per_label = together(tasks.values()), method(by).per_label
+    assert per_label is not None, f"{by} maps one task at a time"
     with context.progress(f"{by} of all abilities", len(every)) as advance:
-        found = maps(model, every, seed=context.settings.seed, advance=advance, **options)
-    # In the order of the abilities, whatever the method's own.
-    return {label: found[label] for label in tasks}
+        maps = per_label(model, every, seed=context.settings.seed, advance=advance, **options)
+    return {label: maps[label] for label in tasks}
 
 
-def sources(settings: Any) -> tuple[str, ...]:
-    """The names of the tasks and of the file that examples are taken from; the built-in abilities by default."""
-    return (*settings.tasks, *((settings.data,) if settings.data is not None else ())) or ("abilities",)
+def sources(settings: Any, default: str = "abilities") -> tuple[str, ...]:
+    """The names of the tasks and of the file that examples are taken from; a built-in task by default."""
+    return (*settings.tasks, *((settings.data,) if settings.data is not None else ())) or (default,)
 
 
 def check_limit(settings: Any) -> None:
     """Refuse a limit on a file where none is given."""
-    built_in = families()
-    if settings.limit is not None and all(name in built_in for name in sources(settings)):
+    if settings.limit is not None and set(sources(settings)) <= set(families()):
         raise HeadwiseError(
             "limit cuts a file, and none is given; for built-in tasks give n, examples per ability"
         )
 
 
-def _sources(settings: Any, bench: Workbench, model: Model) -> list[Task]:
+def _source_tasks(settings: Any, bench: Workbench, model: Model) -> list[Task]:
     names, built_in = sources(settings), families()
     check_options(settings.task_options)
     return [
-        _built_in(settings, bench, model, built_in[name])
+        _built_in(settings, bench, model, name)
         if name in built_in
         else _file(settings, model, name, alone=len(names) == 1)
         for name in names
     ]
 
 
-def _built_in(settings: Any, bench: Workbench, model: Model, family: TaskFamily) -> Task:
+def _built_in(settings: Any, bench: Workbench, model: Model, name: str) -> Task:
     """As many examples of each label; a built-in list deals its labels out evenly, so a few show them all."""
     options = settings.task_options
-    fitting = available(family.name, tokens=model.tokens, **options)
+    fitting = available(name, tokens=model.tokens, **options)
     most = sys.maxsize if fitting is None else max(1, fitting - options.get("shots", 0))
-    look = bench.task(family.name, model, min(_LOOK, most), settings.seed, options)
-    wanted = (settings.n or PER_ABILITY) * len({example.label for example in look})
-    return bench.task(family.name, model, min(wanted, most), settings.seed, options)
+    first = bench.task(name, model, min(_LABEL_EXAMPLES, most), settings.seed, options)
+    n = (settings.n or PER_ABILITY) * len({example.label for example in first})
+    return bench.task(name, model, min(n, most), settings.seed, options)
 
 
 def _file(settings: Any, model: Model, source: str, alone: bool) -> Task:
-    found = task(source, settings.limit, model=model, seed=settings.seed, **settings.task_options)
-    if all(example.label is None for example in found) and alone:
+    examples = task(source, settings.limit, model=model, seed=settings.seed, **settings.task_options)
+    if alone and all(example.label is None for example in examples):
         raise HeadwiseError(
             f"no example in {source} has a label, and the label is the ability; name the column that holds it, such "
             "as task_options: {columns: {label: skill}}"
         )
-    return found
+    return examples
 
 
-def _some(examples: list[Any], n: int | None, seed: str) -> list[Any]:
+def _some(examples: list[Example], n: int | None, seed: str) -> list[Example]:
     """At most n of them, drawn with the seed, in their order."""
     if n is None or n >= len(examples):
         return examples

@@ -6,20 +6,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from headwise.charts.chart import Chart
 from headwise.charts.section import SECTIONS, Section, Tables
+from headwise.charts.static import figure
+from headwise.charts.style import save
 from headwise.errors import HeadwiseError, unknown
 from headwise.files import DiskError
 from headwise.registry import Registry
 from headwise.report import write_report
-from headwise.runs import Cell, CellResult, RunFolder, compute_cells, write_tables
+from headwise.runs import Cell, CellResult, LocalExecutor, RunFolder, compute_cells, write_tables
 from headwise.runs.gather import RunTables
 from headwise.studies.context import Context
-from headwise.studies.engines import chosen_executor
-from headwise.studies.figures import save_figures
 from headwise.studies.settings.resolve import resolve
 from headwise.studies.workbench import Workbench
+
+if TYPE_CHECKING:
+    from headwise.runs.executors.ray_executor import RayExecutor
+
+Compute = Mapping[str, Callable[[Context[Any], Cell], CellResult]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +37,22 @@ class Study:
     settings: type
     """Derived from `StudySettings`; its fields are the keys of the study file."""
     stages: Callable[[Context[Any]], Iterable[Sequence[Cell]]]
-    """The cells of one stage after the other. When the next is asked for, those before are finished, and
-    `context.table` has what they found; the order of the cells is that of the tables' rows."""
-    compute: Mapping[str, Callable[[Context[Any], Cell], CellResult]]
+    """The cells of one stage after the other. When the next stage is asked for, the cells before are finished, and
+    `context.table` reads their tables; the order of the cells is that of the tables' rows."""
+    compute: Compute
     """What computes a cell, by the cell's kind. It must depend on nothing but the cell, the settings, and tables that
     the cell's stage has read."""
     section: Section | None = None
     """Charts, which are the figures of the run, and findings, both from the finished tables."""
     notices: Callable[[Context[Any], Tables], Iterable[str]] = lambda context, tables: ()
-    """What the user is told when the tables are written, in sentences."""
+    """Sentences for the user, shown when the tables are written."""
 
 
 STUDIES: Registry[Study] = Registry("study", "headwise.studies.*.study")
 PUBLISHED = "published"
+ENGINES = ("local", "ray")
+ENGINE_OPTIONS = ("address", "workers", "cores_per_worker", "devices_per_worker")
+"""Of the engine `ray`."""
 
 
 def register(study: Study) -> Study:
@@ -66,10 +75,10 @@ def study(name: str) -> Study:
 
 def published(name: str) -> Path:
     """The study file that ships with headwise and names a published set-up."""
-    there = {file.parent.name: file for file in Path(__file__).parent.glob("*/published.yaml")}
-    if name not in there:
-        raise unknown("published study", name, there)
-    return there[name]
+    files = {file.parent.name: file for file in Path(__file__).parent.glob("*/published.yaml")}
+    if name not in files:
+        raise unknown("published study", name, files)
+    return files[name]
 
 
 def carry_out(chosen: Study, settings: Any, bench: Workbench, folder: RunFolder) -> None:
@@ -90,10 +99,34 @@ def carry_out(chosen: Study, settings: Any, bench: Workbench, folder: RunFolder)
         folder.notice(sentence)
 
 
-def _compute(
-    kinds: Mapping[str, Callable[[Context[Any], Cell], CellResult]], context: Context[Any], cell: Cell
-) -> CellResult:
+def _compute(kinds: Compute, context: Context[Any], cell: Cell) -> CellResult:
     return kinds[cell.kind](context, cell)
+
+
+def save_figures(folder: RunFolder, charts: Iterable[Chart]) -> None:
+    """Draw every chart that has a file name into the run, as PNG, SVG and PDF."""
+    for chart in charts:
+        if chart.name:
+            save(figure(chart), folder.path / "figures", chart.name)
+
+
+def chosen_executor(
+    engine: str, options: Mapping[str, Any], bench: Workbench, device: str | None
+) -> LocalExecutor | RayExecutor:
+    """Where the cells are computed: the executor of that name; `options`: `ENGINE_OPTIONS`, None where not given."""
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if engine == "local":
+        for name, value in options.items():
+            if value is not None:
+                raise HeadwiseError(
+                    f"{name} is {value!r}, but only the engine 'ray' has one; give engine 'ray' too"
+                )
+        return LocalExecutor()
+    from headwise.runs.executors.ray_executor import RayExecutor
+
+    bench.spare_devices()
+    return RayExecutor(**options, device=device, replica_bytes=bench.replica_bytes, progress=bench.progress)
 
 
 def run(
@@ -106,40 +139,36 @@ def run(
     progress: bool = True,
     workbench: Workbench | None = None,
     engine: str = "local",
-    address: str | None = None,
-    workers: int | None = None,
-    cores_per_worker: int | None = None,
-    devices_per_worker: int | None = None,
     **settings: Any,
 ) -> RunFolder:
     """Carry out a study into the run folder `out`; the same call again resumes.
 
     file: a study file, or `published` for the one that names the published set-up; settings: what the file may
     hold, given directly (they win). fresh: set an earlier run in the same folder aside. workbench: models that are
-    loaded already. engine: `local` (this process) or `ray`, with the address of a cluster (by default RAY_ADDRESS, else
-    one is started on this machine), and how many workers share it; where a run is computed changes nothing in it.
+    loaded already. engine: `local` (this process) or `ray`, which also takes the `address` of a cluster (by default
+    RAY_ADDRESS, else one is started on this machine), how many `workers` share it, `cores_per_worker` and
+    `devices_per_worker`; where a run is computed changes nothing in it.
     """
     chosen = study(name)
+    engine_options = {option: settings.pop(option, None) for option in ENGINE_OPTIONS}
     if file is not None and str(file) == PUBLISHED:
         file = published(name)
     resolved: Any = resolve(chosen.settings, file, settings)
     resolved.before_run()
     bench = workbench or Workbench(progress=progress)
     bench.configure(resolved)
-    where = {"address": address, "workers": workers}
-    where |= {"cores_per_worker": cores_per_worker, "devices_per_worker": devices_per_worker}
-    executor = chosen_executor(engine, where, bench, getattr(resolved, "device", None))
+    executor = chosen_executor(engine, engine_options, bench, resolved.device)
     fingerprints = bench.fingerprints(resolved)
-    given: Mapping[str, Any] = resolved.model_dump()
+    values: Mapping[str, Any] = resolved.model_dump()
     with (
         executor,
         RunFolder(
             out,
             study=name,
             question=chosen.question,
-            settings=given,
+            settings=values,
             fingerprints=fingerprints,
-            seeds={key: given[key] for key in ("seed", "seeds") if key in given},
+            seeds={key: values[key] for key in ("seed", "seeds") if key in values},
             fresh=fresh,
             command=command,
         ) as folder,
@@ -152,6 +181,6 @@ def run(
         if isinstance(error, DiskError) or not (folder.path / "run.json").is_file():
             folder.mark_failed(f"the report was not written: {error}")
             raise
-        # The tables and figures are there: a page about them that cannot be made is no reason to fail.
+        # The tables and figures are there: a report that cannot be written is no reason to fail.
         folder.notice(f"no report was written: {error}")
     return folder

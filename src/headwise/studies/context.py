@@ -9,11 +9,14 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import pandas as pd
 
 from headwise.errors import HeadwiseError
+from headwise.heads import Scores
 from headwise.model.model import Model
 from headwise.progress import Advance, progress
 from headwise.runs import Cell, RunFolder, read_cells
+from headwise.scores.registry import method, score
 from headwise.studies.settings.shared import StudySettings
 from headwise.studies.workbench import Workbench
+from headwise.tasks import Task
 
 S = TypeVar("S", bound=StudySettings)
 T = TypeVar("T")
@@ -21,9 +24,9 @@ P = ParamSpec("P")
 
 
 class Context(Generic[S]):
-    """Settings, models, tasks, and what finished cells have found.
+    """Settings, models, tasks, and the tables of finished cells.
 
-    Where cells are computed in other processes each has a copy, which has no store: it has what `once` has made before
+    Where cells are computed in other processes each has a copy without the store: it holds what `once` has built before
     the cells were given out.
     """
 
@@ -32,7 +35,7 @@ class Context(Generic[S]):
         self.cells: list[Cell] = []
         """Of the stages that are finished."""
         self._folder = folder
-        self._made: dict[Any, Any] = {}
+        self._built: dict[Any, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_folder": None, "cells": []}
@@ -43,6 +46,10 @@ class Context(Generic[S]):
     def display_name(self, model: str) -> str:
         """What a model is called in the tables."""
         return self.bench.display_names(self.settings.models)[model]
+
+    def dtype(self, model: str) -> str:
+        """The dtype of a model, as the cells say it: `float32`."""
+        return str(self.model(model).dtype).removeprefix("torch.")
 
     def cell(
         self,
@@ -56,32 +63,37 @@ class Context(Generic[S]):
         """A cell of this study."""
         return Cell(self.study, model, task, part, settings, fingerprints, kind)
 
-    def once(self, build: Callable[Concatenate[Context[S], P], T], *given: P.args, **options: P.kwargs) -> T:
-        """`build(context, *given)`, made once in a run and kept for its cells."""
-        key = (build.__module__, build.__qualname__, *given, *options.items())
-        if key not in self._made:
-            self._made[key] = build(self, *given, **options)
-        made: T = self._made[key]
-        return made
+    def once(self, build: Callable[Concatenate[Context[S], P], T], *args: P.args, **options: P.kwargs) -> T:
+        """`build(context, *args)`, computed once in a run and kept for its cells."""
+        key = (build.__module__, build.__qualname__, *args, *options.items())
+        if key not in self._built:
+            self._built[key] = build(self, *args, **options)
+        built: T = self._built[key]
+        return built
 
-    def table(self, name: str, **of: str) -> pd.DataFrame:
+    def table(self, name: str, **which: str) -> pd.DataFrame:
         """A table of the cells of finished stages, read from the run's store.
 
-        of: which cells, such as `model="smollm2", kind="order"`; all by default.
+        which: fields of the cells, such as `model="smollm2", kind="order"`; all cells by default.
         """
         if self._folder is None:
             raise HeadwiseError(
                 f"a cell of the study {self.study!r} needs the table {name!r}, and workers have no store; read it in "
                 "the stage before the cell is given out, through context.once"
             )
-        wanted = [cell for cell in self.cells if all(getattr(cell, key) == of[key] for key in of)]
-        return read_cells(self._folder, wanted, name)
+        cells = [cell for cell in self.cells if all(getattr(cell, key) == which[key] for key in which)]
+        return read_cells(self._folder, cells, name)
 
     def notes(self, cell: Cell) -> dict[str, Any]:
-        """What a finished cell has noted."""
+        """The notes of a finished cell."""
         assert self._folder is not None, "workers have no store"
         return self._folder.store.notes(cell.key)
 
     def progress(self, label: str, steps: int) -> AbstractContextManager[Advance]:
-        """A bar, where the run shows any."""
+        """A progress bar, where the run shows any."""
         return progress(label, steps, show=self.bench.progress)
+
+    def scores(self, label: str, model: Model, task: Task, by: str, **options: Any) -> Scores:
+        """Scores by a method with the study's seed, under a progress bar."""
+        with self.progress(label, method(by).steps(model, task)) as advance:
+            return score(model, task, by, seed=self.settings.seed, advance=advance, **options)

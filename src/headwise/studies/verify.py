@@ -1,4 +1,4 @@
-"""Whether a run's numbers come out again: its tables, made anew from its cells, and some cells, computed anew.
+"""Whether a run can be reproduced: its tables are made again from its cells, and some cells are computed again.
 
 The run itself is only read, so it may lie on a read-only disk. Its cells are copied into a temporary folder. There the
 study is carried out twice: first with every cell, which computes nothing and gives the tables; then without the chosen
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,8 +81,8 @@ def verify(
         )
     chosen = study(str(info["study"]))
     settings: Any = build(chosen.settings, info["settings"] | {"trust_remote_code": trust_remote_code})
-    with TemporaryDirectory() as place:
-        copy = Path(place) / "run"
+    with TemporaryDirectory() as temporary:
+        copy = Path(temporary) / "run"
         _copy_cells(path, copy)
         try:
             with CellStore(copy / "cells.sqlite") as store:
@@ -92,31 +92,30 @@ def verify(
                 drawn = random.Random(f"verify/{seed}").sample(keys, min(cells, len(keys)))
                 before = {key: (store.cell(key).label, store.get(key)) for key in drawn}
         except DamagedError as error:
-            return [Verified("cells.sqlite", False, str(error).partition(";")[0], "store")]
+            return _broken_store(str(error).partition(";")[0])
         if not keys:
-            return [
-                Verified("cells.sqlite", False, "holds no finished cell; nothing can be verified", "store")
-            ]
+            return _broken_store("holds no finished cell; nothing can be verified")
         bench = workbench or Workbench()
         bench.configure(settings)
         _check_models(info["fingerprints"], bench.fingerprints(settings))
         try:
             _carry_out(chosen, settings, bench, copy, info, _ComputesNothing())
         except _MissingCell as missing:
-            said = f"lacks a cell that the run's settings ask for: {missing}"
-            return [Verified("cells.sqlite", False, said, "store")]
-        tables = _compared_tables(path, copy)
+            return _broken_store(f"lacks a cell that the run's settings ask for: {missing}")
+        names = {file.stem for folder in (path, copy) for file in (folder / "tables").glob("*.parquet")}
+        tables = [_compared_table(name, path, copy) for name in sorted(names)]
         with CellStore(copy / "cells.sqlite") as store:
             store.forget(drawn)
         _carry_out(chosen, settings, bench, copy, info)
         with CellStore(copy / "cells.sqlite") as store:
-            return [
-                *tables,
-                *(
-                    _compared(label, old, store.get(key) if key in store else None, tolerance)
-                    for key, (label, old) in before.items()
-                ),
+            return tables + [
+                _compared(label, old, store.get(key) if key in store else None, tolerance)
+                for key, (label, old) in before.items()
             ]
+
+
+def _broken_store(said: str) -> list[Verified]:
+    return [Verified("cells.sqlite", False, said, "store")]
 
 
 def _copy_cells(run: Path, copy: Path) -> None:
@@ -141,28 +140,21 @@ def _carry_out(
         carry_out(chosen, settings, bench, folder)
 
 
-def _compared_tables(run: Path, copy: Path) -> list[Verified]:
-    """Each table of the run with the one made from its cells."""
-    made, there = ({file.stem for file in (place / "tables").glob("*.parquet")} for place in (copy, run))
-    return [
-        Verified(f"table {name}", not said, said or "identical", "table")
-        for name in sorted(made | there)
-        for said in [_table_difference(name, run, copy, name in made, name in there)]
-    ]
-
-
-def _table_difference(name: str, run: Path, copy: Path, made: bool, there: bool) -> str:
-    """What is wrong with a table of the run, in words; nothing where it is what its cells give."""
-    if not there:
-        return "is missing from the run"
-    if not made:
-        return "does not come from the run's cells"
-    try:
-        kept = read_table(run, name)
-    except HeadwiseError as error:
-        return str(error)
-    # Not the bytes: another version of the Parquet library writes the same rows otherwise.
-    return "; ".join(_differences(name, read_table(copy, name), kept, tolerance=0.0))
+def _compared_table(name: str, run: Path, copy: Path) -> Verified:
+    """A table of the run beside the one made from its cells."""
+    in_run, from_cells = ((folder / "tables" / f"{name}.parquet").is_file() for folder in (run, copy))
+    if not in_run:
+        said = "is missing from the run"
+    elif not from_cells:
+        said = "does not come from the run's cells"
+    else:
+        try:
+            # Not the bytes: another version of the Parquet library writes the same rows otherwise.
+            differences, _ = _differences(name, read_table(copy, name), read_table(run, name), tolerance=0.0)
+            said = "; ".join(differences)
+        except HeadwiseError as error:
+            said = str(error)
+    return Verified(f"table {name}", not said, said or "identical", "table")
 
 
 def _check_models(before: dict[str, str], now: dict[str, str]) -> None:
@@ -182,52 +174,45 @@ def _compared(label: str, old: CellResult, new: CellResult | None, tolerance: fl
         )
     if set(old.tables) != set(new.tables):
         return Verified(label, False, f"gave the tables {sorted(new.tables)} instead of {sorted(old.tables)}")
-    said = [
-        what
-        for name in old.tables
-        for what in _differences(name, old.tables[name], new.tables[name], tolerance)
-    ]
-    if said:
-        return Verified(label, False, "; ".join(said))
-    largest = max((_largest(old.tables[name], new.tables[name]) for name in old.tables), default=0.0)
-    return Verified(
-        label, True, "identical" if largest == 0 else f"the same to {largest:.1e} of the largest value"
-    )
+    compared = [_differences(name, old.tables[name], new.tables[name], tolerance) for name in old.tables]
+    if said := "; ".join(sentence for sentences, _ in compared for sentence in sentences):
+        return Verified(label, False, said)
+    largest = max((gap for _, gap in compared), default=0.0)
+    said = "identical" if largest == 0 else f"the same to {largest:.1e} of the largest value"
+    return Verified(label, True, said)
 
 
-def _differences(name: str, old: pd.DataFrame, new: pd.DataFrame, tolerance: float) -> Iterator[str]:
+def _differences(
+    name: str, old: pd.DataFrame, new: pd.DataFrame, tolerance: float
+) -> tuple[list[str], float]:
+    """What differs by more than the tolerance, in words, and the largest difference of a column."""
     if list(old.columns) != list(new.columns) or len(old) != len(new):
-        yield f"{name} has {len(new)} rows of {list(new.columns)}, not {len(old)} of {list(old.columns)}"
-        return
-    for column, gap in _gaps(old, new):
-        if gap > tolerance:
-            yield f"{name}.{column} differs by {gap:.1e} of its largest value"
+        shapes = f"{len(new)} rows of {list(new.columns)}, not {len(old)} of {list(old.columns)}"
+        return [f"{name} has {shapes}"], 1.0
+    gaps = {column: _gap(old[column], new[column]) for column in old.columns}
+    sentences = [
+        f"{name}.{column} differs by {gap:.1e} of its largest value"
+        for column, gap in gaps.items()
+        if gap > tolerance
+    ]
+    return sentences, max(gaps.values(), default=0.0)
 
 
-def _largest(old: pd.DataFrame, new: pd.DataFrame) -> float:
-    return max((gap for _, gap in _gaps(old, new)), default=0.0)
-
-
-def _gaps(old: pd.DataFrame, new: pd.DataFrame) -> Iterator[tuple[str, float]]:
-    """How far apart each column is: of numbers the largest difference over the largest value, of words 0 or 1."""
-    for column in old.columns:
-        a, b = old[column], new[column]
-        if pd.api.types.is_numeric_dtype(a) and pd.api.types.is_numeric_dtype(b):
-            x, y = a.to_numpy(dtype=float, na_value=np.nan), b.to_numpy(dtype=float, na_value=np.nan)
-            if (np.isnan(x) != np.isnan(y)).any():
-                yield str(column), 1.0
-                continue
-            known = ~np.isnan(x) & (x != y)
-            size = np.abs(x[np.isfinite(x)]).max(initial=0.0) or 1.0
-            yield str(column), float(np.abs(x[known] - y[known]).max(initial=0.0) / size)
-        else:
-            yield str(column), float(not a.astype(object).equals(b.astype(object)))
+def _gap(old: pd.Series, new: pd.Series) -> float:
+    """How far apart two columns are: of numbers the largest difference over the largest value, of words 0 or 1."""
+    if not (pd.api.types.is_numeric_dtype(old) and pd.api.types.is_numeric_dtype(new)):
+        return float(not old.astype(object).equals(new.astype(object)))
+    x, y = (column.to_numpy(dtype=float, na_value=np.nan) for column in (old, new))
+    if (np.isnan(x) != np.isnan(y)).any():
+        return 1.0
+    differ = ~np.isnan(x) & (x != y)
+    size = np.abs(x[np.isfinite(x)]).max(initial=0.0) or 1.0
+    return float(np.abs(x[differ] - y[differ]).max(initial=0.0) / size)
 
 
 def summary(results: Sequence[Verified]) -> str:
     """All of it in one sentence."""
-    cells = [one.same for one in results if one.kind == "cell"]
-    tables = [one.same for one in results if one.kind == "table"]
+    cells, tables = ([one.same for one in results if one.kind == kind] for kind in ("cell", "table"))
     if not cells:
         return "the run could not be verified"
     return (

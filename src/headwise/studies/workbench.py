@@ -25,7 +25,7 @@ class Workbench:
         self._elsewhere = False
 
     def configure(self, settings: Any) -> None:
-        """Take over how models are to be loaded: device, dtype, batch_tokens, compile, truncate."""
+        """Use these settings to load models; those loaded with other settings are dropped."""
         names = ("device", "dtype", "batch_tokens", "compile", "truncate", "revision", "trust_remote_code")
         options = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
         if options != self._load_options:
@@ -35,14 +35,14 @@ class Workbench:
         self._elsewhere = False
 
     def spare_devices(self) -> None:
-        """Other processes use the models: here they are only asked about, so they stay in main memory.
+        """Load models into main memory only, because other processes compute with them.
 
-        Their dtype is what it would be on the device, because the cells say it.
+        Their dtype is the one they would have on the device, because it is part of the cells.
         """
         self._elsewhere = True
 
     def add(self, model: Model) -> None:
-        """A model that is loaded already, under its own name."""
+        """Use a model that is loaded already, under its own name."""
         self._models[model.name] = model
         self._added.add(model.name)
 
@@ -51,7 +51,7 @@ class Workbench:
         return self.__dict__ | {"progress": False}
 
     def replica_bytes(self) -> int:
-        """What all models together weigh."""
+        """The size of all models together."""
         return sum(p.nbytes for model in self._models.values() for p in model.hf.parameters())
 
     def model(self, name: str) -> Model:
@@ -60,11 +60,11 @@ class Workbench:
             self._models[name] = load_spared(name, **options) if self._elsewhere else load(name, **options)
         return self._models[name]
 
-    def display_names(self, given: Sequence[str]) -> dict[str, str]:
-        """What each model is called in the tables: its own name, or what was given where two have the same."""
-        names = {one: self.model(one).name for one in given}
-        several = Counter(names.values())
-        return {one: name if several[name] == 1 else one for one, name in names.items()}
+    def display_names(self, sources: Sequence[str]) -> dict[str, str]:
+        """What each model is called in the tables: its own name, or its source where two have the same name."""
+        names = {source: self.model(source).name for source in sources}
+        counts = Counter(names.values())
+        return {source: name if counts[name] == 1 else source for source, name in names.items()}
 
     def task(
         self, source: str, model: Model, n: int, seed: int, options: Mapping[str, Any] | None = None

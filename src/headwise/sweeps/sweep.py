@@ -153,14 +153,19 @@ def default_reference(task: Task) -> str:
 def ranking(method: str, signed: bool, by: str) -> tuple[str, str]:
     """How an order is ranked and what it is called: signed and absolute orders are different things.
 
+    An order by the method `random` is not called like the control `random`, whose rows stand in the same tables.
+
     >>> ranking("integrated", True, "signed"), ranking("integrated", True, "absolute")
     (('signed', 'integrated'), ('absolute', 'integrated absolute'))
     >>> ranking("sensitivity", False, "signed")
     ('unsigned', 'sensitivity')
+    >>> ranking("random", True, "signed")
+    ('signed', 'random order')
     """
+    name = f"{method} order" if method in CONTROLS else method
     if not signed and by != "hinders":
-        return "unsigned", method
-    return by, method if by == "signed" else f"{method} {by}"
+        return "unsigned", name
+    return by, name if by == "signed" else f"{name} {by}"
 
 
 def most_rows(points: int, kinds: int, draws: int, control_points: int = CONTROL_POINTS) -> int:

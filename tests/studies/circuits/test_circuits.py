@@ -13,7 +13,8 @@ import headwise as hw
 from headwise.charts.style import file_name
 from headwise.errors import HeadwiseError
 from headwise.runs import CellStore, read_table
-from headwise.studies.circuits import cells as circuit_cells
+from headwise.studies import context as study_context
+from headwise.studies.circuits import study as circuits_study
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.settings.resolve import resolve
 from headwise.studies.workbench import Workbench
@@ -202,7 +203,7 @@ def test_a_dense_control_is_a_third_curve_between_the_two(models, data, tmp_path
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
     models, data, finished, tmp_path, undrawn, monkeypatch
 ):
-    real, calls = circuit_cells.sweep, []
+    real, calls = circuits_study.sweep, []
 
     def breaks(*args, **options):
         calls.append(args[0].name)
@@ -210,7 +211,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    monkeypatch.setattr(circuit_cells, "sweep", breaks)
+    monkeypatch.setattr(circuits_study, "sweep", breaks)
     settings = {"models": ["dense", "sparse"], "tasks": [data]}
     with pytest.raises(KeyboardInterrupt):
         carried_out(models, tmp_path / "cut", **settings)
@@ -285,15 +286,26 @@ def test_an_effect_that_may_be_nothing_is_said_to_be_undefined(models, task, tmp
     assert raw["value"].notna().all()
 
 
+def test_a_random_order_is_not_mistaken_for_the_random_control(models, data, tmp_path, undrawn):
+    chosen = {"models": ["dense", "sparse"], "tasks": [data], "points": 4, "draws": 2, "by": ["signed"]}
+    folder = carried_out(models, tmp_path / "run", orders=["random"], **chosen)
+    curves = read_table(folder.path, "curves")
+    assert set(curves["series"]) == {"random order", "random", "random_layer"}
+    order = curves[curves["series"] == "random order"]
+    assert order["draw"].isna().all()
+    assert not order.duplicated(["model", "metric", "k"]).any()
+    assert set(read_table(folder.path, "ratios")["series"]) == {"random order"}
+
+
 def test_a_method_that_leaves_heads_without_a_score_gives_no_order(models, data, tmp_path, monkeypatch):
-    real = circuit_cells.score
+    real = study_context.score
 
     def holey(*args, **options):
         scores = real(*args, **options)
         scores.values[1, 2] = np.nan
         return scores
 
-    monkeypatch.setattr(circuit_cells, "score", holey)
+    monkeypatch.setattr(study_context, "score", holey)
     with pytest.raises(HeadwiseError, match="no finite score for 1 heads of dense"):
         carried_out(models, tmp_path / "run", models=["dense"], tasks=[data])
 

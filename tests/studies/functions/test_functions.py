@@ -15,7 +15,7 @@ from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
 from headwise.stats.elbow import elbow_count
-from headwise.studies.functions import cells as function_cells
+from headwise.studies import context as study_context
 from headwise.studies.functions.tables import agreement_rows, overlap_rows
 from helpers import bench_of, labelled_file, run_on
 
@@ -109,7 +109,7 @@ def test_held_out_examples_are_numbered_as_the_causal_methods_number_them(finish
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, finished, tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    real, calls = function_cells.score, []
+    real, calls = study_context.score, []
 
     def breaks(*args, **options):
         calls.append(args[1].name)
@@ -117,7 +117,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, finis
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    monkeypatch.setattr(function_cells, "score", breaks)
+    monkeypatch.setattr(study_context, "score", breaks)
     with pytest.raises(KeyboardInterrupt):
         carried_out(tiny, tmp_path / "cut", data)
     cells = CellStore(tmp_path / "cut/cells.sqlite")

@@ -13,7 +13,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
-from headwise.studies.masking import cells as masking_cells
+from headwise.studies.masking import cases as masking_cases
 from headwise.studies.masking.sets import default_ks, mask_sets
 from headwise.studies.masking.texts import Judge, accuracy_metric, answer_part
 from headwise.tasks import Example, Task
@@ -207,7 +207,7 @@ def test_the_cross_table_masks_one_ability_and_measures_the_other(model, data, f
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, finished, tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    real, calls = masking_cells.generate, []
+    real, calls = masking_cases.generate, []
 
     def breaks(*args, **options):
         calls.append(len(options.get("gates", [0])))
@@ -215,7 +215,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, fini
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    monkeypatch.setattr(masking_cells, "generate", breaks)
+    monkeypatch.setattr(masking_cases, "generate", breaks)
     with pytest.raises(KeyboardInterrupt):
         carried_out(model, tmp_path / "cut", data, **SETTINGS)
     cells = CellStore(tmp_path / "cut/cells.sqlite")
@@ -233,13 +233,13 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, fini
 
 def test_all_draws_of_a_point_are_written_in_one_call(model, data, tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    real, calls = masking_cells.generate, []
+    real, calls = masking_cases.generate, []
 
     def counted(*args, **options):
         calls.append(len(options.get("gates", [0])))
         return real(*args, **options)
 
-    monkeypatch.setattr(masking_cells, "generate", counted)
+    monkeypatch.setattr(masking_cases, "generate", counted)
     settings = {"n": 3, "k": [2], "draws": 6, "new_tokens": 2, "abilities": ["colours"], "layer_matched": []}
     carried_out(model, tmp_path / "run", data, **settings)
     assert calls == [1, 1, 6]
@@ -334,7 +334,7 @@ def test_cogqa_works_end_to_end_with_its_four_abilities(model, tmp_path):
     settings = {"n": 3, "k": [2], "draws": 2, "new_tokens": 3, "limit": 200, "layer_matched": []}
     folder = carried_out(model, tmp_path / "run", str(COGQA), accuracy="rouge1", **settings)
     curves = read_table(folder.path, "curves")
-    assert list(dict.fromkeys(curves["task"])) == list(masking_cells.ABILITIES)
+    assert list(dict.fromkeys(curves["task"])) == list(masking_cases.ABILITIES)
     assert set(curves["series"]) == {"full", "top", "random"}
     asked = set(read_table(folder.path, "samples")["prompt"])
     assert asked < {example.prompt for example in load_task(str(COGQA))}

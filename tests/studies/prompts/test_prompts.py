@@ -16,7 +16,7 @@ from headwise.model.generation.generate import Generated
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
 from headwise.studies.prompts import answers as prompt_answers
-from headwise.studies.prompts import cells as prompt_cells
+from headwise.studies.prompts import study as prompts_study
 from headwise.studies.prompts.answers import judged
 from headwise.studies.prompts.measures import affine_fit, kurtosis, near_zero
 from headwise.studies.prompts.problems import problem_set
@@ -186,7 +186,7 @@ def test_profiles_and_movement_equal_those_of_the_eager_maps(model, data, finish
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
     model, data, finished, tmp_path, monkeypatch, undrawn
 ):
-    real, calls = prompt_cells.answer_rows, []
+    real, calls = prompts_study.answer_rows, []
 
     def breaks(*args, **options):
         calls.append(args[2].name)
@@ -194,7 +194,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    monkeypatch.setattr(prompt_cells, "answer_rows", breaks)
+    monkeypatch.setattr(prompts_study, "answer_rows", breaks)
     with pytest.raises(KeyboardInterrupt):
         carried_out(model, tmp_path / "cut", data)
     store = CellStore(tmp_path / "cut/cells.sqlite")
@@ -245,9 +245,9 @@ def test_a_planted_difference_is_found(model, data, tmp_path, monkeypatch, sampl
         golds = [answers[0] for answers in args[1].gold]
         return real(*args, **options)
 
-    real = prompt_cells.answer_rows
+    real = prompts_study.answer_rows
     monkeypatch.setattr(prompt_answers, "generate", planted)
-    monkeypatch.setattr(prompt_cells, "answer_rows", with_gold)
+    monkeypatch.setattr(prompts_study, "answer_rows", with_gold)
     sampled = {"temperature": 1.0, "samples": samples} if samples > 1 else {}
     folder = carried_out(model, tmp_path / "run", data, n=14, attention_prompts=0, **sampled)
     found = read_table(folder.path, "comparisons").set_index("condition")

@@ -16,7 +16,7 @@ from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
 from headwise.scores.gates.fit import FitSettings
 from headwise.scores.gates.roles import ROLES, role_labels
-from headwise.studies.roles import cells as role_cells
+from headwise.studies.roles import study as roles_study
 from headwise.studies.roles.settings import (
     QUICK_FEWEST,
     QUICK_FIT,
@@ -174,7 +174,7 @@ def test_a_run_cut_short_between_fits_resumes_and_ends_with_the_same_tables(
     model, data, finished, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    real, calls = role_cells.one_fit, []
+    real, calls = roles_study.one_fit, []
 
     def breaks(likelihood, name, *rest):
         calls.append(name)
@@ -182,7 +182,7 @@ def test_a_run_cut_short_between_fits_resumes_and_ends_with_the_same_tables(
             raise KeyboardInterrupt
         return real(likelihood, name, *rest)
 
-    monkeypatch.setattr(role_cells, "one_fit", breaks)
+    monkeypatch.setattr(roles_study, "one_fit", breaks)
     with pytest.raises(KeyboardInterrupt):
         carried_out(model, tmp_path / "cut", data)
     cells = CellStore(tmp_path / "cut/cells.sqlite")
@@ -202,7 +202,7 @@ def test_other_points_are_measured_without_fitting_again(model, data, finished, 
 
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     shutil.copytree(finished.path, tmp_path / "run")
-    monkeypatch.setattr(role_cells, "one_fit", None)
+    monkeypatch.setattr(roles_study, "one_fit", None)
     folder = carried_out(model, tmp_path / "run", data, ks=[2])
     assert set(read_table(folder.path, "curves")["k"]) == {0, 2}
 
@@ -288,6 +288,23 @@ def test_the_joint_effect_is_ranked_among_the_random_sets():
     assert (row["effect"], row["larger_than"], row["sets"], row["n"]) == (3.0, 0.75, 4, 2)
 
 
+def test_the_random_sets_hold_none_of_the_heads_they_are_compared_with(model, data, tmp_path, monkeypatch):
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
+    real, masked = roles_study.mask_gates, []
+
+    def noted(heads, shape):
+        masked.append(set(heads))
+        return real(heads, shape)
+
+    monkeypatch.setattr(roles_study, "mask_gates", noted)
+    monkeypatch.setattr(roles_study, "TOP", 4)
+    carried_out(model, tmp_path / "run", data[:1])
+    top, *sets = masked
+    assert len(sets) == 5
+    assert len({frozenset(drawn) for drawn in sets}) > 1
+    assert all(len(drawn) == len(top) == 4 and not drawn & top for drawn in sets)
+
+
 # ---- settings --------------------------------------------------------------------------------------
 
 
@@ -312,16 +329,18 @@ def test_a_task_with_fewer_examples_than_asked_for_gives_all_it_has(smollm2):
     bench = Workbench(progress=False)
     there_are = available("abilities", tokens=smollm2.tokens)
     assert 500 < there_are < 800
-    assert len(role_cells._task(settings, bench, smollm2, "abilities")) == there_are
-    assert len(role_cells._task(RolesSettings(n=30), bench, smollm2, "abilities")) == 30
+    assert len(roles_study._task(settings, bench, smollm2, "abilities")) == there_are
+    assert len(roles_study._task(RolesSettings(n=30), bench, smollm2, "abilities")) == 30
 
 
 def test_a_quick_run_takes_small_batches_and_few_held_out_examples(model, data, tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     seen = []
-    real = role_cells.one_fit
+    real = roles_study.one_fit
     monkeypatch.setattr(
-        role_cells, "one_fit", lambda likelihood, *rest: seen.append(rest[2].batch) or real(likelihood, *rest)
+        roles_study,
+        "one_fit",
+        lambda likelihood, *rest: seen.append(rest[2].batch) or real(likelihood, *rest),
     )
     monkeypatch.setattr("headwise.studies.roles.settings.QUICK_FEWEST", 1)
     monkeypatch.setattr("headwise.studies.roles.settings.QUICK_TOKENS", 20)

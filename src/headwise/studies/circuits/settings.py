@@ -11,26 +11,14 @@ from typing_extensions import Self
 from headwise.errors import HeadwiseError
 from headwise.scores.registry import check_methods
 from headwise.settings import Count, Settings, Several, Text, not_empty, one_of, passes
-from headwise.studies.settings.shared import (
-    RANKINGS,
-    MethodName,
-    MetricName,
-    Options,
-    ReferenceName,
-    StudySettings,
-    TaskName,
-    TaskNames,
-)
+from headwise.studies.settings import shared
 from headwise.sweeps.curve import check_threshold
-from headwise.sweeps.sweep import ACTIONS, CONTROLS, DRAWS
+from headwise.sweeps.sweep import ACTIONS, CONTROL_POINTS, CONTROLS, DRAWS, most_rows
 
 ROLES = ("dense", "sparse", "control")
-# Counted in forward rows per example of a half: ranking about 22 (5 slopes, each with its reference), a curve
-# points + 8, controls 7 per draw (4 with `quick`). Two models on the four tasks (116 tokens over one example of each)
-# are then about 560,000 tokens, and 85,000 with `quick`; two cores do some 500 a second.
-QUICK = {"n": 12, "points": 11, "draws": DRAWS}
-"""The most of each with `quick`, which also leaves out the layer-matched control."""
-Ranking = Annotated[Text, one_of("ranking", lambda: RANKINGS)]
+QUICK_CONTROL_POINTS = 5
+"""Numbers of heads at which controls are measured with `quick`."""
+Ranking = Annotated[Text, one_of("ranking", lambda: shared.RANKINGS)]
 
 
 class Pair(Settings):
@@ -41,7 +29,7 @@ class Pair(Settings):
     """Without it the dense model is shown alone."""
     control: Text | None = None
     """A dense model trained as the sparse one was: what the training alone does."""
-    tasks: Several[TaskName] = ()
+    tasks: Several[shared.TaskName] = ()
     """By default the study's."""
 
     @property
@@ -50,19 +38,23 @@ class Pair(Settings):
         return {role: name for role in ROLES if (name := getattr(self, role)) is not None}
 
 
-class CircuitsSettings(StudySettings):
+class CircuitsSettings(shared.StudySettings):
     """Settings of the study `circuits`."""
 
     REPLACES: ClassVar[dict[str, str]] = {"models": "pairs"}
     """Models given by flag take the place of a file's pairs."""
+    # Counted in forward rows per example of a half: ranking about 22 (5 gradients, each with its reference), a curve
+    # points + 8, controls 7 per draw (4 with `quick`). Two models on the four tasks (116 tokens over one example of
+    # each) are then about 560,000 tokens, and 85,000 with `quick`; two cores do some 500 a second.
+    QUICK: ClassVar = {"n": 12, "points": 11, "draws": DRAWS}
 
     models: Several[Text] = ()
     """One model; or a pair, the dense one first; or a pair and its dense control. By default smollm2."""
     pairs: Several[Pair] = ()
     """Several pairs, each with `dense`, `sparse`, `control`, `tasks`; instead of `models`."""
-    tasks: TaskNames = ("greater_than", "ioi", "docstring", "ioi_long")
+    tasks: shared.TaskNames = ("greater_than", "ioi", "docstring", "ioi_long")
     """Built-in names, files, or hub:owner/name."""
-    orders: Annotated[Several[MethodName], not_empty("order")] = ("integrated",)
+    orders: Annotated[Several[shared.MethodName], not_empty("order")] = ("integrated",)
     """Score methods that rank the heads."""
     by: Annotated[Several[Ranking], not_empty("ranking")] = ("signed",)
     """How a signed score ranks: `signed` (helps most first), `absolute`, `hinders`."""
@@ -72,9 +64,9 @@ class CircuitsSettings(StudySettings):
     """The explained effect at which heads are counted."""
     n: Annotated[int, Field(ge=4)] = 40  # two halves, each with an interval
     """Examples per task: one half ranks the heads, the other tests them."""
-    metric: MetricName | None = None
+    metric: shared.MetricName | None = None
     """By default each task's own."""
-    reference: ReferenceName | None = None
+    reference: shared.ReferenceName | None = None
     """What a head that is not kept is replaced by; by default `patch` where there are counterfactuals, else `mean`."""
     k: Several[NonNegativeInt] = ()
     """Numbers of heads to measure; by default at most `points`, chosen near the threshold."""
@@ -87,9 +79,9 @@ class CircuitsSettings(StudySettings):
     """Of each control."""
     maps: NonNegativeInt = 4
     """Heads of each order whose attention is drawn."""
-    task_options: Options = Field(default_factory=dict)
+    task_options: shared.Options = Field(default_factory=dict)
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
-    method_options: Options = Field(default_factory=dict)
+    method_options: shared.Options = Field(default_factory=dict)
     """Options of the score methods."""
 
     @model_validator(mode="after")
@@ -135,9 +127,17 @@ class CircuitsSettings(StudySettings):
 
     def curves(self) -> list[tuple[str, str]]:
         """(model, task), each once."""
-        return list(
-            dict.fromkeys((m, task) for _, pair, task in self.panels() for m in pair.members.values())
-        )
+        panels = [(pair.members.values(), task) for _, pair, task in self.panels()]
+        return list(dict.fromkeys((model, task) for models, task in panels for model in models))
+
+    @property
+    def control_points(self) -> int:
+        return QUICK_CONTROL_POINTS if self.quick else CONTROL_POINTS
+
+    @property
+    def rows_per_example(self) -> int:
+        """Forward rows of one curve for each example, at most."""
+        return most_rows(len(self.k) or self.points, len(self.controls), self.draws, self.control_points)
 
     def quickened(self) -> Self:
-        return self.at_most(**QUICK).replaced(controls=self.controls[:1])
+        return super().quickened().replaced(controls=self.controls[:1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +10,16 @@ import pandas as pd
 
 from headwise import stats
 from headwise.charts.heatmap import grid
-from headwise.heads import Order, Scores
+from headwise.heads import Scores
 from headwise.model.attention.attention import Attention
+from headwise.studies.tables import fingerprint
 from headwise.sweeps.explained import heads_needed, resampled_needs
+
+_RATIO_COLUMNS = {
+    False: ("k", "other_k", "ratio", "lo", "hi"),
+    True: ("stays", "other_stays", "stays_ratio", "stays_lo", "stays_hi"),
+}
+"""By whether the curve must stay above the threshold."""
 
 
 def scores_of(rows: pd.DataFrame) -> Scores:
@@ -21,10 +27,6 @@ def scores_of(rows: pd.DataFrame) -> Scores:
     values, first = grid(rows), rows.iloc[0]
     about: dict[str, Any] = {name: str(first[name]) for name in ("model", "task", "method", "metric")}
     return Scores(values, grid(rows, "stderr"), values[None], signed=bool(first["signed"]), **about)
-
-
-def order_fingerprint(order: Order) -> str:
-    return hashlib.sha256(" ".join(map(str, order)).encode()).hexdigest()[:16]
 
 
 def curve_values(examples: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -35,8 +37,7 @@ def curve_values(examples: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 def curve_fingerprint(examples: pd.DataFrame) -> str:
     """A hash of every value behind a curve."""
-    k, values = curve_values(examples)
-    return hashlib.sha256(k.tobytes() + np.ascontiguousarray(values).tobytes()).hexdigest()[:16]
+    return fingerprint(*curve_values(examples))
 
 
 def ratio_row(
@@ -61,25 +62,20 @@ def ratio_row(
         "n": int(examples["example"].nunique()),
         "other_n": int(other_examples["example"].nunique()),
     }
-    both = [_curve(own) for own in (examples, other_examples)]
-    for stays in (False, True):
+    curves = [_curve(rows) for rows in (examples, other_examples)]
+    for stays, columns in _RATIO_COLUMNS.items():
         needed = [
-            heads_needed(k, gains.mean(1) / whole.mean(), threshold, stays=stays) for k, gains, whole in both
+            float(heads_needed(k, gains.mean(1) / effect.mean(), threshold, stays=stays))
+            for k, gains, effect in curves
         ]
         resampled = [
-            resampled_needs(
-                *curve, threshold, stays=stays, groups=together, seed=seed if paired else seed + place
-            )
-            for place, (curve, together) in enumerate(zip(both, (groups, other_groups), strict=True))
+            resampled_needs(*curve, threshold, stays=stays, groups=shared, seed=seed if paired else seed + i)
+            for i, (curve, shared) in enumerate(zip(curves, (groups, other_groups), strict=True))
         ]
-        (first, second), (lo, hi) = map(float, needed), stats.interval(resampled[0] / resampled[1])
-        if not defined:
-            first = second = lo = hi = np.nan
-        if stays:
-            row |= {"stays": first, "other_stays": second, "stays_ratio": first / second}
-            row |= {"stays_lo": lo, "stays_hi": hi}
-        else:
-            row |= {"k": first, "other_k": second, "ratio": first / second, "lo": lo, "hi": hi}
+        values = [np.nan] * len(columns)
+        if defined:
+            values = [*needed, needed[0] / needed[1], *stats.interval(resampled[0] / resampled[1])]
+        row |= dict(zip(columns, values, strict=True))
     return row
 
 
@@ -89,24 +85,17 @@ def _curve(examples: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return k, values - values[0], values[-1] - values[0]
 
 
-def attention_rows(found: Attention, about: dict[str, Any]) -> pd.DataFrame:
+def attention_rows(attention: Attention, about: dict[str, Any]) -> pd.DataFrame:
     """The maps of chosen heads as rows, each query with itself and the tokens before it."""
-    assert found.maps is not None, "whole maps are what this table holds"
-    length = len(found.tokens)
-    query, key = np.tril_indices(length)
+    assert attention.maps is not None, "whole maps are what this table holds"
+    query, key = np.tril_indices(len(attention.tokens))
+    tokens = [attention.tokens[position] for position in key]
+    columns = {"query": query.astype(np.int32), "key": key.astype(np.int32), "token": tokens}
     frames = [
         pd.DataFrame(
-            {
-                **about,
-                "rank": rank,
-                "layer": head.layer,
-                "head": head.head,
-                "query": query.astype(np.int32),
-                "key": key.astype(np.int32),
-                "token": [found.tokens[place] for place in key],
-                "attention": found.maps[rank, query, key].astype(np.float64),
-            }
+            {**about, "rank": rank, "layer": head.layer, "head": head.head, **columns}
+            | {"attention": attention.maps[rank, query, key].astype(np.float64)}
         )
-        for rank, head in enumerate(found.heads)
+        for rank, head in enumerate(attention.heads)
     ]
     return pd.concat(frames, ignore_index=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from typing_extensions import Self
@@ -32,6 +32,8 @@ class PairSettings(Settings):
 
 class ContrastSettings(StudySettings):
     """Settings of the study `contrast`."""
+
+    QUICK: ClassVar = {"n": 8, "seeds": 2}
 
     pairs: Named[PairSettings] = Field(default_factory=dict)
     """Pairs of tasks by name; best in a study file."""
@@ -72,5 +74,4 @@ class ContrastSettings(StudySettings):
             raise HeadwiseError("every pair is held out; leave at least one to fit gates on")
 
     def quickened(self) -> Self:
-        fit = self.fit if self.fit != FitSettings() else QUICK_FIT
-        return self.at_most(n=8, seeds=2).replaced(fit=fit)
+        return super().quickened().replaced(fit=self.fit if self.fit != FitSettings() else QUICK_FIT)

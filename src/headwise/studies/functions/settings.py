@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
-from typing_extensions import Self
 
 from headwise.settings import Count, Several, Text
 from headwise.studies.abilities import check_limit
-from headwise.studies.settings.shared import (
-    MethodNames,
-    MetricName,
-    Options,
-    ReferenceName,
-    StudySettings,
-    TaskName,
-)
-
-QUICK = 12
-"""Most examples per ability with `quick`."""
+from headwise.studies.settings import shared
 
 
-class FunctionsSettings(StudySettings):
+class FunctionsSettings(shared.StudySettings):
     """Settings of the study `functions`."""
 
-    tasks: Several[TaskName] = ()
+    QUICK: ClassVar = {"n": 12}
+
+    tasks: Several[shared.TaskName] = ()
     """Built-in names, files (CogQA, or your own with labels), or hub:owner/name; `abilities` by default. An
     example without a label counts as of the ability named like its task."""
-    data: TaskName | None = None
+    data: shared.TaskName | None = None
     """A task file, beside `tasks` or instead."""
-    task_options: Options = Field(default_factory=dict)
+    task_options: shared.Options = Field(default_factory=dict)
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
     limit: Count | None = None
     """Most examples taken from a file, over all abilities."""
     abilities: Several[Text] = ()
     """Only these labels; all by default."""
-    methods: MethodNames = ("attribution", "probe")
+    methods: shared.MethodNames = ("attribution", "probe")
     """Score methods (headwise list methods); each gives every ability a map."""
     n: Count | None = None
     """Most examples per ability; by default 40 of a built-in task, and all of a file."""
-    metric: MetricName | None = None
+    metric: shared.MetricName | None = None
     """Of the causal methods; by default each task's own."""
-    reference: ReferenceName = "zero"
+    reference: shared.ReferenceName = "zero"
     """Ablation type of the causal methods: what replaces an ablated head (zero, mean, resample, patch, …)."""
     answer_tokens: Count | None = None
     """The probe averages over that many tokens of the answer, the least probable ones; all by default."""
@@ -48,6 +41,3 @@ class FunctionsSettings(StudySettings):
     def before_run(self) -> None:
         super().before_run()
         check_limit(self)
-
-    def quickened(self) -> Self:
-        return self.at_most(n=QUICK)

@@ -8,22 +8,99 @@ and how stable they are), `overlap` (how far abilities share them), `agreement` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from headwise.charts.section import Tables, table_of
+from headwise.runs import Cell, CellResult
+from headwise.scores.registry import method, versions
+from headwise.studies.abilities import abilities_of, check_labels_of, label_maps, sources, together
 from headwise.studies.base import Study, register
 from headwise.studies.context import Context
-from headwise.studies.functions.cells import map_ability, map_labels, stages, summarise
+from headwise.studies.functions import tables as rows
 from headwise.studies.functions.charts import section
 from headwise.studies.functions.findings import READABLE
 from headwise.studies.functions.settings import FunctionsSettings
-from headwise.studies.functions.tables import EVERY
+from headwise.tasks import Task
+
+
+def stages(context: Context[FunctionsSettings]) -> Iterator[Sequence[Cell]]:
+    s = context.settings
+    for model in s.models:
+        check_labels_of(s.methods, context.once(_abilities, model), ", ".join(sources(s)))
+    yield [cell for model in s.models for by in s.methods for cell in _map_cells(context, model, by)]
+    yield [_summary_cell(context, model) for model in s.models]
+
+
+def _abilities(context: Context[FunctionsSettings], model: str) -> dict[str, Task]:
+    return abilities_of(context.settings, context.bench, context.model(model))
+
+
+def _scores(context: Context[FunctionsSettings], model: str) -> pd.DataFrame:
+    """All maps of one model."""
+    return context.table("scores", model=model)
+
+
+def _map_cells(context: Context[FunctionsSettings], model: str, by: str) -> Iterator[Cell]:
+    """One cell for each ability; one for all of them where the method tells them apart."""
+    s, tasks, per_label = context.settings, context.once(_abilities, model), method(by).per_label
+    for label, task in {rows.EVERY: together(tasks.values())}.items() if per_label else tasks.items():
+        about: dict[str, Any] = {"seed": s.seed, "dtype": s.dtype or "default"}
+        if per_label:
+            about |= _label_options(s, by)
+        else:
+            about |= {"metric": s.metric or task.metric, "reference": s.reference}
+        prints = {"model": context.model(model).fingerprint, "task": task.fingerprint} | versions(by, task)
+        yield context.cell("labels" if per_label else "map", model, label, by, about, prints)
+
+
+def _summary_cell(context: Context[FunctionsSettings], model: str) -> Cell:
+    prints = {"scores": rows.scores_fingerprint(context.once(_scores, model))}
+    return context.cell("summary", model, rows.EVERY, "summary", {}, prints)
+
+
+def _label_options(settings: FunctionsSettings, by: str) -> dict[str, Any]:
+    return {"answer_tokens": settings.answer_tokens} if "answer_tokens" in method(by).options else {}
+
+
+def map_labels(context: Context[FunctionsSettings], cell: Cell) -> CellResult:
+    """The maps of all abilities by a method that tells them apart."""
+    s, tasks = context.settings, context.once(_abilities, cell.model)
+    maps = label_maps(context, context.model(cell.model), tasks, cell.part, **_label_options(s, cell.part))
+    display_name = context.display_name(cell.model)
+    maps = {label: replace(scores, model=display_name) for label, scores in maps.items()}
+    parts = [
+        rows.map_tables(maps[label], s.seed, rows.held_out(maps[label], tasks, label)) for label in tasks
+    ]
+    tables = {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in parts[0]}
+    if all("accuracy" in scores.details for scores in maps.values()):
+        tables["probe"] = rows.probe_rows(maps, display_name)
+    return CellResult(tables)
+
+
+def map_ability(context: Context[FunctionsSettings], cell: Cell) -> CellResult:
+    """The map of one ability."""
+    s, task, label = context.settings, context.once(_abilities, cell.model)[cell.task], cell.task
+    how = {"metric": s.metric, "reference": s.reference}
+    scores = context.scores(f"{cell.part} on {label}", context.model(cell.model), task, cell.part, **how)
+    scores = replace(scores, model=context.display_name(cell.model), task=label)
+    return CellResult(rows.map_tables(scores, s.seed, np.arange(scores.n)), dict(scores.details))
+
+
+def summarise(context: Context[FunctionsSettings], cell: Cell) -> CellResult:
+    scores = context.once(_scores, cell.model)
+    tables = {"overlap": rows.overlap_rows(scores), "agreement": rows.agreement_rows(scores)}
+    return CellResult({name: table for name, table in tables.items() if len(table)})
 
 
 def notices(context: Context[FunctionsSettings], tables: Tables) -> Iterator[str]:
-    """The probe's worth, in one sentence per model."""
+    """How good the probe is, in one sentence per model."""
     for row in table_of(tables, "probe").to_dict("records"):
-        if row["task"] == EVERY:
+        if row["task"] == rows.EVERY:
             yield (
                 f"probe of {row['model']}: {row['accuracy']:.0%} of {row['n']} held-out examples right, chance "
                 f"{row['chance']:.0%}, shuffled labels {row['shuffled']:.0%}, bag of words "

@@ -10,7 +10,7 @@ S strengths, R sets of heads, E examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,16 +19,11 @@ import pandas as pd
 from headwise import stats
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Head, head_list
-from headwise.heads.controls import random_heads
 from headwise.model.generation.generate import generate
 from headwise.model.outputs.directions import Directions, directions
-from headwise.runs import Cell, CellResult
-from headwise.studies.context import Context
-from headwise.studies.masking.cells import Place, all_places, full_texts, order_of, place
-from headwise.studies.masking.cells import write as written_on
 from headwise.studies.masking.sets import scaled_gates
-from headwise.studies.masking.settings import KINDS, MaskingSettings
-from headwise.studies.masking.texts import ACCURACY, AUTO, Judge, accuracy_metric, prompts
+from headwise.studies.masking.settings import KINDS
+from headwise.studies.masking.texts import AUTO, Judge, accuracy_metric, prompts
 from headwise.tasks import Task
 
 if TYPE_CHECKING:
@@ -46,14 +41,14 @@ def intervene(
     kind: str = "amplify",
     strengths: Sequence[float] = (),
     *,
-    accuracy: str = AUTO,
-    answer: str = "sentence",
     max_new_tokens: int = 16,
     seed: int = 0,
+    **judging: str,
 ) -> pd.DataFrame:
     """Accuracy before and after the given heads are made stronger, a row for each strength.
 
-    kind: `amplify` (strengths are gates) or `shift` (strengths are α). The first half of the task's examples
+    kind: `amplify` (strengths are gates) or `shift` (strengths are α). judging: `accuracy` (a text metric, `auto` by
+    default) and `answer` (`sentence` or `text`), as in the study's settings. The first half of the task's examples
     (`task.halves()`) gives the directions, the second is written on from. `change` is after minus before with
     its bootstrap interval over examples; above 0 the intervention helps.
     """
@@ -62,7 +57,8 @@ def intervene(
     strengths = tuple(strengths) or STRENGTHS[kind]
     heads = head_list(heads)
     find, test = task.halves()
-    judge = Judge(accuracy_metric(accuracy, test), "chrf", answer)
+    accuracy = accuracy_metric(judging.pop("accuracy", AUTO), test)
+    judge = Judge(accuracy, "chrf", **judging)
 
     def write(texts: list[str]) -> list[str]:
         return generate(model, texts, max_new_tokens=max_new_tokens).texts[0]
@@ -88,8 +84,8 @@ def variants(
     if kind == "amplify":
         gates = [scaled_gates(heads, model.shape, strength) for strength in strengths for heads in sets]
         return {"gates": np.stack(gates)}
-    found = contrast(model, find, judge, write)
-    shifts = [found.shifts(heads, strength) for strength in strengths for heads in sets]
+    right_from_wrong = contrast(model, find, judge, write)
+    shifts = [right_from_wrong.shifts(heads, strength) for strength in strengths for heads in sets]
     # As in the source: the prompt is read undisturbed, what is written is pushed.
     return {"shifts": np.stack(shifts), "positions": "last"}
 
@@ -131,69 +127,9 @@ def intervention_rows(
     for strength, values in zip(strengths, after, strict=True):
         lo, hi = stats.bootstrap_crossed(values, groups=groups, seed=seed)
         less, more = stats.bootstrap_crossed(values - before, groups=groups, seed=seed)
-        rows.append(
-            {
-                "kind": kind,
-                "strength": float(strength),
-                "before": before.mean(),
-                "before_lo": low[0],
-                "before_hi": high[0],
-                "after": values.mean(),
-                "lo": lo,
-                "hi": hi,
-                "change": values.mean() - before.mean(),
-                "change_lo": less,
-                "change_hi": more,
-                "n": len(before),
-                "draws": len(values),
-            }
-        )
+        row = {"kind": kind, "strength": float(strength)}
+        row |= {"before": before.mean(), "before_lo": low[0], "before_hi": high[0]}
+        row |= {"after": values.mean(), "lo": lo, "hi": hi, "change": values.mean() - before.mean()}
+        row |= {"change_lo": less, "change_hi": more, "n": len(before), "draws": len(values)}
+        rows.append(row)
     return pd.DataFrame(rows)
-
-
-# ---- as part of the study ---------------------------------------------------------------------------------
-
-
-def intervention_cells(context: Context[MaskingSettings]) -> Iterator[Cell]:
-    """A cell for each ability and kind: the order's first heads, and random draws as a control, in one batch."""
-    for here in all_places(context):
-        for kind in context.settings.intervene:
-            heads = [[str(head) for head in one] for one in _sets(context, here)]
-            about = here.writing | here.judging
-            about |= {"heads": heads, "strengths": list(_strengths(context.settings, kind))}
-            prints = here.prints | {"find": here.find.fingerprint}
-            yield context.cell("intervene", here.given, here.label, kind, about, prints)
-
-
-def _strengths(settings: MaskingSettings, kind: str) -> tuple[float, ...]:
-    return tuple(settings.strengths.get(kind, STRENGTHS[kind]))
-
-
-def _sets(context: Context[MaskingSettings], here: Place) -> list[list[Head]]:
-    s, order = context.settings, context.once(order_of, here.given, here.label)
-    first = order[: s.intervene_k or here.ks[0]]
-    seeds = [f"intervene/{s.seed}/{here.label}/{draw}" for draw in range(s.draws)]
-    return [list(first), *(random_heads(order, first, seed).heads for seed in seeds)]
-
-
-def strengthen(context: Context[MaskingSettings], cell: Cell) -> CellResult:
-    """Accuracy before and after, of the order's first heads and of random ones."""
-    s, here, kind = context.settings, place(context, cell), cell.part
-    sets, strengths = _sets(context, here), _strengths(s, kind)
-
-    def write(texts: list[str]) -> list[str]:
-        return generate(here.model, texts, max_new_tokens=s.new_tokens, chat=s.chat).texts[0]
-
-    options = variants(here.model, here.find, sets, kind, strengths, here.judge, write)
-    after = written_on(context, here, kind, **options)
-    full = context.once(full_texts, cell.model, cell.task)
-    values = np.stack([here.judge.right(texts, here.test, full) for texts in after])
-    values = values.reshape(len(strengths), len(sets), len(here.test))  # S, R, E
-    before = here.judge.right(full, here.test, full)
-    tables = []
-    for series, own in (("top", values[:, :1]), ("random", values[:, 1:])):
-        groups = here.test.shared_groups()
-        rows = intervention_rows(kind, strengths, before, own, s.seed, groups)
-        about = {"model": here.display_name, "task": cell.task, "series": series, "k": len(sets[0])}
-        tables.append(pd.DataFrame(about, index=rows.index).join(rows).assign(metric=ACCURACY))
-    return CellResult({"interventions": pd.concat(tables, ignore_index=True)})

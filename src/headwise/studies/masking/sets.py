@@ -60,11 +60,11 @@ def default_ks(heads: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(k for k in powers if 2 * k <= heads))
 
 
-def checked_ks(given: Sequence[int], heads: int, model: str) -> tuple[int, ...]:
+def checked_ks(chosen: Sequence[int], heads: int, model: str) -> tuple[int, ...]:
     """The numbers of heads to mask, smallest first; each leaves as many for a random draw."""
-    ks = tuple(sorted(set(given))) or default_ks(heads)
+    ks = tuple(sorted(set(chosen))) or default_ks(heads)
     for k in ks:
-        if k < 1 or 2 * k > heads:
+        if 2 * k > heads:
             raise HeadwiseError(
                 f"k is {k}, but {model} has {heads} heads: a random control needs as many heads again, so mask "
                 f"1 to {heads // 2}"
@@ -84,10 +84,9 @@ def mask_sets(
 ) -> list[MaskSet]:
     """Every point of one ability's curves; `order` holds every head of the model once."""
     sets = [MaskSet("top", k, (Draw(list(order[:k]), 0),)) for k in ks]
-    for k in ks:
-        drawn = tuple(random_heads(order, order[:k], f"{seed}/{k}/{draw}") for draw in range(draws))
-        sets.append(MaskSet("random", k, drawn))
-    for k in layer_matched:
-        drawn = tuple(layer_matched_heads(order, order[:k], f"{seed}/{k}/{draw}") for draw in range(draws))
-        sets.append(MaskSet("random_layer", k, drawn))
+    controls = (("random", ks, random_heads), ("random_layer", layer_matched, layer_matched_heads))
+    for series, points, drawing in controls:
+        for k in points:
+            drawn = tuple(drawing(order, order[:k], f"{seed}/{k}/{draw}") for draw in range(draws))
+            sets.append(MaskSet(series, k, drawn))
     return sets

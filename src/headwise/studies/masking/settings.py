@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, model_validator
 from typing_extensions import Self
@@ -13,21 +13,10 @@ from headwise.scores.registry import check_metric, method
 from headwise.settings import Count, Named, Several, Text, one_of
 from headwise.studies.abilities import check_limit
 from headwise.studies.masking.texts import ANSWERS, AUTO
-from headwise.studies.settings.shared import (
-    RANKINGS,
-    MethodName,
-    MetricName,
-    Options,
-    Positions,
-    StudySettings,
-    TaskName,
-    TextMetricName,
-)
+from headwise.studies.settings import shared
 
 KINDS = ("amplify", "shift")
 """Of interventions."""
-QUICK = {"n": 10, "new_tokens": 8}
-"""Most of each with `quick`, which also takes fewer K."""
 Intervention = Annotated[Text, one_of("intervention", lambda: KINDS)]
 
 
@@ -38,14 +27,16 @@ def _known(strengths: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ..
     return strengths
 
 
-class MaskingSettings(StudySettings):
+class MaskingSettings(shared.StudySettings):
     """Settings of the study `masking`."""
 
-    tasks: Several[TaskName] = ()
+    QUICK: ClassVar = {"n": 10, "new_tokens": 8}
+
+    tasks: Several[shared.TaskName] = ()
     """Built-in names, files (CogQA, or your own with labels), or hub:owner/name; `abilities` by default."""
-    data: TaskName | None = None
+    data: shared.TaskName | None = None
     """A task file, beside `tasks` or instead."""
-    task_options: Options = Field(default_factory=dict)
+    task_options: shared.Options = Field(default_factory=dict)
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
     limit: Count | None = None
     """Most examples taken from a file, over all abilities."""
@@ -57,13 +48,13 @@ class MaskingSettings(StudySettings):
     than twice as many, half of them."""
     k: Several[Count] = ()
     """How many heads to mask; by default 16, 32, 64, 128, and the same shares of a model with fewer than 512."""
-    method: MethodName = "attribution"
+    method: shared.MethodName = "attribution"
     """The score that orders the heads."""
-    method_options: Options = Field(default_factory=dict)
+    method_options: shared.Options = Field(default_factory=dict)
     """Options of the method."""
-    metric: MetricName = "logprob"
+    metric: shared.MetricName = "logprob"
     """What the score measures: by default how probable the right answer is, because that is what a text needs."""
-    order_by: Annotated[Text, one_of("order_by", lambda: RANKINGS)] | None = None
+    order_by: Annotated[Text, one_of("order_by", lambda: shared.RANKINGS)] | None = None
     """`signed` (helps most first), `absolute` or `hinders`; by default signed where the method is, else absolute."""
     draws: Count = 5
     """Random draws of heads for each control."""
@@ -71,7 +62,7 @@ class MaskingSettings(StudySettings):
     """The K at which layer-matched draws are made too; by default the third, with [] none."""
     scale: NonNegativeFloat = 0.0
     """The gate of a masked head: 0 removes it; the paper has .001, its code .0001."""
-    positions: Positions = "all"
+    positions: shared.Positions = "all"
     """Where gates act: `all`, or from the `last` prompt token on."""
     new_tokens: Count = 16
     """Most tokens written after each prompt."""
@@ -81,7 +72,7 @@ class MaskingSettings(StudySettings):
     """The text metric that decides what is right; `auto` is `contains`, or `math` where all answers are numbers."""
     answer: Annotated[Text, one_of("answer", lambda: ANSWERS)] = "sentence"
     """What of a text is judged for accuracy: its first `sentence`, or the whole `text`."""
-    similarity: TextMetricName = "chrf"
+    similarity: shared.TextMetricName = "chrf"
     """The text metric that compares with what the full model wrote: chrf, bleu, rouge1, cosine, comet."""
     cross: bool = False
     """Also mask each ability's heads and measure every other ability, at one K."""
@@ -110,6 +101,3 @@ class MaskingSettings(StudySettings):
         check_limit(self)
         for name in {self.accuracy, self.similarity} - {AUTO}:
             text_metric(name).ready()
-
-    def quickened(self) -> Self:
-        return self.at_most(**QUICK)

@@ -30,10 +30,10 @@ def golds(task: Task) -> list[list[str]]:
     return [[answer.strip() for answer in (example.target, *example.also)] for example in task]
 
 
-def accuracy_metric(given: str, task: Task) -> str:
+def accuracy_metric(name: str, task: Task) -> str:
     """`contains`, or `math` where every right answer is a number; anything else as given."""
-    if given != AUTO:
-        return given
+    if name != AUTO:
+        return name
     numbers = all(_NUMBER.fullmatch(answer) for answers in golds(task) for answer in answers)
     return "math" if numbers else "contains"
 
@@ -62,22 +62,12 @@ class Judge:
     similarity: str
     answer: str = "sentence"
 
-    def ready(self) -> None:
-        """Raise before anything is written if a metric lacks its package or weights."""
-        for name in (self.accuracy, self.similarity):
-            text_metric(name).ready()
-        answer_part("", self.answer)
-
     def values(self, texts: Sequence[str], full: Sequence[str], task: Task) -> dict[str, np.ndarray]:
         """Each `[E]`: `accuracy`, and the similarity under its own name."""
-        alike = text_metric(self.similarity)
-        same = alike.values(
-            list(texts),
-            gold=[answers[0] for answers in golds(task)],
-            full=full,
-            against="full" if "full" in alike.against else None,
-        )
-        return {ACCURACY: self.right(texts, task, full), self.similarity: same}
+        metric, gold = text_metric(self.similarity), [answers[0] for answers in golds(task)]
+        against = "full" if "full" in metric.against else None
+        similar = metric.values(list(texts), gold=gold, full=full, against=against)
+        return {ACCURACY: self.right(texts, task, full), self.similarity: similar}
 
     def right(self, texts: Sequence[str], task: Task, full: Sequence[str] | None = None) -> np.ndarray:
         """`[E]`: which texts answer rightly; the full model's texts matter to `agreement` alone."""
@@ -110,26 +100,17 @@ def point_tables(
         values = np.stack([one[metric] for one in judged])  # R, E
         lo, hi = stats.bootstrap_crossed(values, groups=groups, seed=seed)
         shared = {**about, "metric": metric, "n": values.shape[1]}
-        curves.append(
-            {**shared, "value": values.mean(), "lo": lo, "hi": hi, "draw": None, "draws": len(values)}
-        )
+        mean = {"value": values.mean(), "lo": lo, "hi": hi, "draw": None, "draws": len(values)}
+        curves.append(shared | mean)
         lows, highs = stats.bootstrap_mean(values.T, groups=groups, seed=seed)
-        for draw, own in enumerate(values):
+        for draw, drawn in enumerate(values):
             if len(values) > 1:
-                curves.append(
-                    {
-                        **shared,
-                        "value": own.mean(),
-                        "lo": lows[draw],
-                        "hi": highs[draw],
-                        "draw": draw,
-                        "draws": 1,
-                    }
-                )
+                point = {"value": drawn.mean(), "lo": lows[draw], "hi": highs[draw], "draw": draw, "draws": 1}
+                curves.append(shared | point)
             examples += [
                 {**about, "draw": draw, "metric": metric, "example": e, "value": value}
                 | ({} if groups is None else {"group": groups[e]})
-                for e, value in enumerate(own)
+                for e, value in enumerate(drawn)
             ]
     written = [
         {**about, "draw": draw, "example": e, "text": text}
@@ -145,6 +126,6 @@ def prompts(task: Task) -> list[str]:
     return [example.prompt for example in task]
 
 
-def shown_gold(example: Example) -> str:
+def gold_text(example: Example) -> str:
     """The gold answer as people read it."""
     return " / ".join(answer.strip() for answer in (example.target, *example.also))

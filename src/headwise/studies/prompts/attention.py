@@ -8,8 +8,7 @@ C conditions, E prompts, A shared tokens, L layers, H heads, T tokens, U units.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch import nn
 
 from headwise import stats
 from headwise.heads import Head
-from headwise.model.arm.arm import arm, mlp_gates, seen_gates
+from headwise.model.arm.arm import mlp_gates, seen_gates
 from headwise.model.attention.attention import attention
 from headwise.model.forward.run import Pass
 from headwise.model.model import Model
@@ -33,8 +32,14 @@ from headwise.studies.prompts.measures import (
     near_zero,
     profile_change,
 )
-from headwise.tasks.conditions import ARM, Condition
+from headwise.studies.prompts.problems import ProblemSet, applied, baseline_of
+from headwise.studies.prompts.settings import PromptsSettings
+from headwise.tasks.conditions import Condition
 
+_MOVED = ("moved", "on_inserted", "profile_change")
+_AFFINE = ("slope", "r2", "r2_unchanged")
+_ACTIVATIONS = ("near_zero", "near_zero_change", "kurtosis", "kurtosis_change")
+"""The columns of each table that are means over prompts, with their intervals."""
 _QUERIES = 32
 """Tokens whose attention is compared one by one, spread over those after the insertion."""
 
@@ -51,53 +56,44 @@ class _Seen:
 
 def inner_tables(
     model: Model,
-    conditions: Sequence[Condition],
-    prompts: dict[str, list[Located]],
-    *,
-    baseline: str,
-    heads: Sequence[str] = (),
-    profile_prompts: int = 1,
-    arm_options: dict[str, Any] | None = None,
-    groups: Sequence[str | None] | None = None,
-    seed: int = 0,
-    batch_tokens: int | None = None,
+    problems: ProblemSet,
+    conditions: Mapping[str, Condition],
+    settings: PromptsSettings,
     advance: Callable[[int], None] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Tables `moved`, `affine`, `activations` and `profiles` of one model; `prompts[condition][E]`.
-
-    groups `[E]`: of the problems, where some share one.
-    """
-    names = [condition.name for condition in conditions]
-    chosen = chosen_heads(model, heads)
+    """Tables `moved`, `affine`, `activations` and `profiles` of one model on all of the problems."""
+    names, base = list(conditions), list(conditions).index(baseline_of(conditions))
     gates = mlp_gates(model)
+    prompts = list(zip(*(problems.prompts(model, c) for c in conditions.values()), strict=True))  # E, C
     of_prompt: list[dict[str, np.ndarray]] = []  # per prompt: numbers by name, each [C, …]
-    shown: list[tuple[np.ndarray, list[np.ndarray]]] = []
-    for number in range(len(prompts[baseline])):
-        located = [prompts[name][number] for name in names]
+    profiled: list[tuple[np.ndarray, list[np.ndarray]]] = []
+    for located in prompts:
         shared = aligned(located)  # C, A
         after = _after(located, shared)
         seen = [
-            _look(model, condition, one, places[after], gates, arm_options, batch_tokens)
-            for condition, one, places in zip(conditions, located, shared, strict=True)
+            _look(model, condition, prompt, at[after], gates, settings)
+            for condition, prompt, at in zip(conditions.values(), located, shared, strict=True)
         ]
-        of_prompt.append(_numbers(seen, names.index(baseline), located, shared))
-        if number < profile_prompts:
-            shown.append((shared, [one.profile for one in seen]))
+        of_prompt.append(_numbers(seen, base, located, shared))
+        if len(profiled) < settings.profile_prompts:
+            profiled.append((shared, [one.profile for one in seen]))
         if advance:
             advance(1)
     numbers = {key: np.stack([one[key] for one in of_prompt]) for key in of_prompt[0]}  # E, C, …
-    how = {"groups": groups, "seed": seed}
+    how = {"groups": problems.groups, "seed": settings.seed}
+    every = {name: i for i, name in enumerate(names)}
+    others = {name: i for name, i in every.items() if i != base}
+    heads, layers = np.array(model.heads()), sorted(site.layer for site in model.hooks.sites)
+    blocks = np.array(sorted(gates), dtype=np.int32)
     tables = {
-        "moved": _moved(model, names, baseline, numbers, how),
-        "affine": _affine(model, names, baseline, numbers, how),
-        "activations": _activations(names, baseline, numbers, how),
+        "moved": _means(others, {"layer": heads[:, 0], "head": heads[:, 1]}, numbers, _MOVED, how),
+        "affine": _means(others, {"layer": layers}, numbers, _AFFINE, how),
+        "activations": _means(every if gates else {}, {"layer": blocks}, numbers, _ACTIVATIONS, how),
     }
-    if not chosen and not len(tables["moved"]):
-        chosen = model.heads()[:1]
-    if not chosen:
-        chosen = [most_changed(tables["moved"], [c.name for c in conditions if c.text])]
-    first = [prompts[name][0] for name in names]
-    tables["profiles"] = _profiles(model, names, chosen, first, shown)
+    chosen = chosen_heads(model, settings.heads)
+    if not chosen and len(tables["moved"]):
+        chosen = [most_changed(tables["moved"], [c.name for c in conditions.values() if c.text])]
+    tables["profiles"] = _profiles(model, names, chosen or model.heads()[:1], prompts[0], profiled)
     return {name: table for name, table in tables.items() if len(table)}
 
 
@@ -122,9 +118,9 @@ def most_changed(moved: pd.DataFrame, inserted: Sequence[str]) -> Head:
 def _after(located: Sequence[Located], shared: np.ndarray) -> np.ndarray:
     """`[A]`: which shared tokens stand after the first inserted one; all but the first where none is inserted."""
     after = np.arange(shared.shape[1]) > 0
-    for one, places in zip(located, shared, strict=True):
-        if one.inserted.any():
-            after &= places > int(np.argmax(one.inserted))
+    for prompt, positions in zip(located, shared, strict=True):
+        if prompt.inserted.any():
+            after &= positions > int(np.argmax(prompt.inserted))
     return after
 
 
@@ -134,9 +130,9 @@ def _look(
     prompt: Located,
     after: np.ndarray,
     gates: dict[int, nn.Module],
-    arm_options: dict[str, Any] | None,
-    batch_tokens: int | None,
+    settings: PromptsSettings,
 ) -> _Seen:
+    """Run one prompt under one condition; `after`: the positions of the shared tokens after the insertion."""
     picked = after[np.unique(np.linspace(0, len(after) - 1, _QUERIES).astype(int))] if len(after) else after
     activations: dict[int, np.ndarray] = {}
     outputs: dict[int, np.ndarray] = {}
@@ -148,24 +144,21 @@ def _look(
         outputs[layer] = z[0, after].flatten(1).float().cpu().numpy()
         return z
 
-    with arm(model, **(arm_options or {})) if condition.kind == ARM else nullcontext():
-        (found,) = attention(
-            model,
-            [prompt.ids],
-            queries=[int(q) for q in picked] or [-1],
-            keys=(0,),
-            batch_tokens=batch_tokens,
+    with applied(condition, model, settings):
+        queries = [int(query) for query in picked] or [-1]
+        (looks,) = attention(
+            model, [prompt.ids], queries=queries, keys=(0,), batch_tokens=settings.batch_tokens
         )
-        asked = Pass(
+        forward = Pass(
             ids=torch.tensor([prompt.ids], device=model.device),
             scored=torch.zeros(1, 1, dtype=torch.long),
             heads=note,
             modules=seen_gates(gates, see),
         )
         with torch.inference_mode():
-            model.run_whole(asked)  # `run` leaves out most of the last MLP
-    rows = found.rows if len(picked) else found.rows[:, :0]
-    return _Seen(found.profile, rows, [outputs[layer] for layer in sorted(outputs)], activations)
+            model.run_whole(forward)  # `run` leaves out most of the last MLP
+    rows = looks.rows if len(picked) else looks.rows[:, :0]
+    return _Seen(looks.profile, rows, [outputs[layer] for layer in sorted(outputs)], activations)
 
 
 def _numbers(
@@ -173,78 +166,47 @@ def _numbers(
 ) -> dict[str, np.ndarray]:
     """Everything that becomes a mean over prompts, each `[C, …]`."""
     ground, at = seen[base], shared[base]
-    fits = np.array(
-        [[affine_fit(old, new) for old, new in zip(ground.outputs, one.outputs, strict=True)] for one in seen]
-    )  # C, L, 3
-    blocks = sorted(ground.gates)
-    near = [[near_zero(one.gates[b], ground.gates[b]) for b in blocks] for one in seen]
-    tails = [[kurtosis(one.gates[b]) for b in blocks] for one in seen]
-    places = list(zip(seen, located, shared, strict=True))
-    return {
-        "moved": np.array([attention_moved(ground.rows, at, one.rows, to) for one, _, to in places]),
-        "on_inserted": np.array([mean_of(one.rows[:, :, p.inserted].sum(2)) for one, p, _ in places]),
-        "profile_change": np.array(
-            [profile_change(ground.profile, at, one.profile, to) for one, _, to in places]
-        ),
-        "fits": fits,
-        "near_zero": np.array(near),
-        "kurtosis": np.array(tails),
-        "blocks": np.array(blocks),
+    blocks, placed = sorted(ground.gates), list(zip(seen, located, shared, strict=True))
+    fits = [[affine_fit(*pair) for pair in zip(ground.outputs, one.outputs, strict=True)] for one in seen]
+    lists: dict[str, list[Any]] = {
+        "moved": [attention_moved(ground.rows, at, one.rows, to) for one, _, to in placed],
+        "on_inserted": [mean_of(one.rows[:, :, prompt.inserted].sum(2)) for one, prompt, _ in placed],
+        "profile_change": [profile_change(ground.profile, at, one.profile, to) for one, _, to in placed],
+        "near_zero": [[near_zero(one.gates[b], ground.gates[b]) for b in blocks] for one in seen],
+        "kurtosis": [[kurtosis(one.gates[b]) for b in blocks] for one in seen],
+    }
+    numbers = {name: np.array(values) for name, values in lists.items()}
+    numbers |= zip(_AFFINE, np.moveaxis(np.array(fits), 2, 0), strict=True)  # from C, L, 3
+    return numbers | {
+        f"{name}_change": numbers[name] - numbers[name][base] for name in ("near_zero", "kurtosis")
     }
 
 
 # ---- tables -----------------------------------------------------------------------------------------------
 
 
-def _mean(values: np.ndarray, name: str, how: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Columns: the mean over prompts `[E, …]` and its interval, flattened; `how`: seed and groups of the bootstrap."""
-    lo, hi = stats.bootstrap_mean(values, **how)
-    return {name: values.mean(0).ravel(), f"{name}_lo": lo.ravel(), f"{name}_hi": hi.ravel()}
-
-
-def _moved(
-    model: Model, names: Sequence[str], baseline: str, numbers: dict[str, np.ndarray], how: dict[str, Any]
+def _means(
+    conditions: Mapping[str, int],
+    about: Mapping[str, Any],
+    numbers: Mapping[str, np.ndarray],
+    columns: Sequence[str],
+    how: dict[str, Any],
 ) -> pd.DataFrame:
-    heads = model.heads()
+    """The mean over prompts of each of these numbers `[E, C, …]` with its interval.
+
+    conditions: their indices in the second axis; how: seed and groups of the bootstrap.
+    """
     parts = []
-    for place, name in enumerate(names):
-        if name != baseline:
-            columns = _mean(numbers["moved"][:, place], "moved", how)
-            columns |= _mean(numbers["on_inserted"][:, place], "on_inserted", how)
-            columns |= _mean(numbers["profile_change"][:, place], "profile_change", how)
-            about = {"condition": name, "layer": [h.layer for h in heads], "head": [h.head for h in heads]}
-            parts.append(pd.DataFrame(about | columns | {"n": len(numbers["moved"])}))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-
-
-def _affine(
-    model: Model, names: Sequence[str], baseline: str, numbers: dict[str, np.ndarray], how: dict[str, Any]
-) -> pd.DataFrame:
-    layers = sorted(site.layer for site in model.hooks.sites)
-    parts = []
-    for place, name in enumerate(names):
-        if name != baseline:
-            fits = numbers["fits"][:, place]  # E, L, 3
-            columns = _mean(fits[..., 0], "slope", how) | _mean(fits[..., 1], "r2", how)
-            columns |= {"r2_unchanged": fits[..., 2].mean(0)}
-            parts.append(pd.DataFrame({"condition": name, "layer": layers} | columns | {"n": len(fits)}))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-
-
-def _activations(
-    names: Sequence[str], baseline: str, numbers: dict[str, np.ndarray], how: dict[str, Any]
-) -> pd.DataFrame:
-    parts = []
-    blocks, base = numbers["blocks"][0], names.index(baseline)
-    for place, name in enumerate(names):
-        if len(blocks):
-            columns: dict[str, Any] = {"condition": name, "layer": blocks.astype(np.int32)}
-            for kind in ("near_zero", "kurtosis"):
-                values = numbers[kind]
-                columns |= _mean(values[:, place], kind, how)
-                columns |= _mean(values[:, place] - values[:, base], f"{kind}_change", how)
-            parts.append(pd.DataFrame(columns | {"n": len(numbers["near_zero"])}))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    for name, i in conditions.items():
+        part: dict[str, Any] = {"condition": name, **about}
+        for column in columns:
+            values = numbers[column][:, i]
+            lo, hi = stats.bootstrap_mean(values, **how)
+            part |= {column: values.mean(0), f"{column}_lo": lo, f"{column}_hi": hi}
+        parts.append(pd.DataFrame(part | {"n": len(values)}))
+    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    # Of no change there is no interval: it is what the fit is compared with.
+    return table.drop(columns=["r2_unchanged_lo", "r2_unchanged_hi"], errors="ignore")
 
 
 def _profiles(
@@ -252,31 +214,24 @@ def _profiles(
     names: Sequence[str],
     heads: Sequence[Head],
     first: Sequence[Located],
-    shown: Sequence[tuple[np.ndarray, list[np.ndarray]]],
+    profiled: Sequence[tuple[np.ndarray, list[np.ndarray]]],
 ) -> pd.DataFrame:
     """Profiles of the chosen heads on the first prompt, or the mean over several, as far as the shortest goes."""
     rows = model.heads()
     parts = []
-    for place, (name, prompt) in enumerate(zip(names, first, strict=True)):
-        length = min(profiles[place].shape[1] for _, profiles in shown)
-        shared = shown[0][0][place]
+    for i, (name, prompt) in enumerate(zip(names, first, strict=True)):
+        length = min(profiles[i].shape[1] for _, profiles in profiled)
+        shared = profiled[0][0][i]
         number = pd.array([pd.NA] * len(prompt.ids), dtype="Int32")
         number[shared] = np.arange(len(shared))
+        about = {
+            "position": np.arange(length, dtype=np.int32),
+            "token": [model.text.decode([token]) for token in prompt.ids[:length]],
+            "inserted": prompt.inserted[:length],
+            "aligned": number[:length],
+        }
         for head in heads:
-            mean = np.mean([profiles[place][rows.index(head), :length] for _, profiles in shown], axis=0)
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "condition": name,
-                        "layer": np.int32(head.layer),
-                        "head": np.int32(head.head),
-                        "position": np.arange(length, dtype=np.int32),
-                        "token": [model.text.decode([token]) for token in prompt.ids[:length]],
-                        "inserted": prompt.inserted[:length],
-                        "aligned": number[:length],
-                        "attention": mean,
-                        "n": np.int32(len(shown)),
-                    }
-                )
-            )
+            mean = np.mean([profiles[i][rows.index(head), :length] for _, profiles in profiled], axis=0)
+            which = {"condition": name, "layer": np.int32(head.layer), "head": np.int32(head.head)}
+            parts.append(pd.DataFrame(which | about | {"attention": mean, "n": np.int32(len(profiled))}))
     return pd.concat(parts, ignore_index=True)

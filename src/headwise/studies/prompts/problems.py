@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.model.arm.arm import arm
 from headwise.model.model import Model
 from headwise.model.tokens.spans import Located, locate
 from headwise.studies.prompts.settings import PromptsSettings
+from headwise.studies.tables import fingerprint
 from headwise.tasks import Example, Task, families, load_task, task
-from headwise.tasks.conditions import Asked, Condition, filled_marks, marked_messages, plain_pieces
+from headwise.tasks.conditions import ARM, Asked, Condition, filled_marks, marked_messages, plain_pieces
 from headwise.tasks.opening import check_options
 from headwise.tasks.shots import chosen_shots
 
@@ -51,8 +55,12 @@ class ProblemSet:
         fields = asdict(self)
         if self.groups is None:
             del fields["groups"]
-        text = json.dumps(fields, ensure_ascii=True, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return fingerprint(json.dumps(fields, ensure_ascii=True, sort_keys=True))
+
+    def first(self, most: int) -> ProblemSet:
+        """The same set with at most so many problems."""
+        groups = self.groups if self.groups is None else self.groups[:most]
+        return replace(self, questions=self.questions[:most], gold=self.gold[:most], groups=groups)
 
     def prompts(self, model: Model, condition: Condition, most: int | None = None) -> list[Located]:
         """Each problem under a condition, in the model's tokens, with the inserted ones marked."""
@@ -73,6 +81,17 @@ class ProblemSet:
             joint=self.joint,
         )
         return locate(model.text, pieces, begin=True)
+
+
+def baseline_of(conditions: Iterable[str]) -> str:
+    """The condition that the others are compared with: `none`, or else the first."""
+    names = list(conditions)
+    return "none" if "none" in names else names[0]
+
+
+def applied(condition: Condition, model: Model, settings: PromptsSettings) -> AbstractContextManager[Any]:
+    """What a condition changes in the model: `arm` its activations, every other nothing."""
+    return arm(model, **vars(settings.arm)) if condition.kind == ARM else nullcontext()
 
 
 def problem_set(settings: PromptsSettings, source: str, model: Model) -> ProblemSet:
@@ -103,10 +122,9 @@ def problem_set(settings: PromptsSettings, source: str, model: Model) -> Problem
 
 
 def _takes_system(model: Model) -> bool:
+    messages = [{"role": "system", "content": "\ue0a1"}, {"role": "user", "content": "a"}]
     try:
-        return "\ue0a1" in model.text.chat(
-            [{"role": "system", "content": "\ue0a1"}, {"role": "user", "content": "a"}]
-        )
+        return "\ue0a1" in model.text.chat(messages)
     except HeadwiseError:  # Gemma's template raises
         return False
 

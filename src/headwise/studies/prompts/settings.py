@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 from typing_extensions import Self
@@ -14,9 +14,6 @@ from headwise.model.arm.arm import MODES
 from headwise.settings import Count, Named, Seed, Settings, Several, Text, not_empty, one_of, passes
 from headwise.studies.settings.shared import Options, StudySettings, TaskName, TextMetricName
 from headwise.tasks.conditions import PLACES, conditions
-
-QUICK = {"n": 20, "attention_prompts": 2, "samples": 1}
-"""Most of each with `quick`."""
 
 
 class ArmSettings(Settings):
@@ -34,6 +31,8 @@ class ArmSettings(Settings):
 
 class PromptsSettings(StudySettings):
     """Settings of the study `prompts`."""
+
+    QUICK: ClassVar = {"n": 20, "attention_prompts": 2, "samples": 1}
 
     tasks: Several[TaskName] = ()
     """Built-in names or files (GSM8K, MATH-500, your own); `word_problems` by default."""
@@ -105,6 +104,3 @@ class PromptsSettings(StudySettings):
     def before_run(self) -> None:
         super().before_run()
         text_metric(self.metric).ready()
-
-    def quickened(self) -> Self:
-        return self.at_most(**QUICK)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, model_validator
@@ -31,6 +31,8 @@ QUICK_PIECE = 448
 
 class RolesSettings(StudySettings):
     """Settings of the study `roles`."""
+
+    QUICK: ClassVar = {"n": QUICK_EXAMPLES, "held_out": 2 * QUICK_FIT.batch, "seeds": 2}
 
     tasks: TaskNames = ("syntax", "commonsense", "math")
     """Built-in names, files, or hub:owner/name."""
@@ -64,27 +66,20 @@ class RolesSettings(StudySettings):
 
     def options_of(self, source: str) -> Mapping[str, Any]:
         """Of the task options those for this task: its own, or all where they are not given by task."""
-        given = self.task_options
-        if given and all(key in self.tasks and isinstance(value, Mapping) for key, value in given.items()):
-            own: Mapping[str, Any] = given.get(source, {})
-            return own
-        return given
+        options: Mapping[str, Any] = self.task_options
+        by_task = options and all(key in self.tasks and isinstance(options[key], Mapping) for key in options)
+        return options.get(source, {}) if by_task else options
 
     def sources(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from ((source, self.options_of(source)) for source in self.tasks)
 
     def quickened(self) -> Self:
         """Two seeds, few examples and updates, short targets."""
-        options = dict(self.task_options)
-        if "math" in self.tasks and not options:
-            options = {"math": {"length": "short"}}
-        few = self.at_most(n=QUICK_EXAMPLES, held_out=2 * QUICK_FIT.batch, seeds=2)
-        return few.replaced(
-            fit=self.fit if self.fit != FitSettings() else QUICK_FIT,
-            ks=self.ks or QUICK_KS,
-            random_sets=0,
-            task_options=options,
-        )
+        fit = self.fit if self.fit != FitSettings() else QUICK_FIT
+        short = {"math": {"length": "short"}} if "math" in self.tasks else {}
+        options = self.task_options or short
+        few = super().quickened()
+        return few.replaced(fit=fit, ks=self.ks or QUICK_KS, random_sets=0, task_options=options)
 
 
 def few_tokens(task: Task, model: Model) -> int:

@@ -6,17 +6,18 @@ S seeds, L layers, H heads, K points of a curve, E examples.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.heads import Order
-from headwise.scores.gates.fit import Fit, FitSettings, sigmoid
+from headwise.heads import Order, ranked
+from headwise.scores.gates.fit import Fit, sigmoid
 from headwise.scores.gates.roles import ROLES, always_and_ever, role_labels, role_scores
+from headwise.studies.tables import long_table
 
 CHECKED_AT = 20
 """Where on the curve facilitation should lie below irrelevance."""
@@ -27,89 +28,56 @@ CHECKED_AT = 20
 
 def gate_rows(fit: Fit, seeds: Sequence[int], heads: Order, about: dict[str, Any]) -> pd.DataFrame:
     """The kept part of the trajectory: one row per seed, update and head."""
-    layers, numbers = (np.array(part) for part in zip(*heads, strict=True))
+    layers, numbers = np.array(heads).T
     steps = sorted(fit.kept)
     logits = np.stack([fit.kept[step][:, layers, numbers] for step in steps], axis=1)  # S, steps, heads
-    shape = logits.shape
-
-    def along(axis: int, values: Sequence[int] | np.ndarray) -> np.ndarray:
-        spread = np.asarray(values, dtype=np.int32).reshape([-1 if i == axis else 1 for i in range(3)])
-        return np.broadcast_to(spread, shape).ravel()
-
-    columns = {"seed": along(0, seeds), "step": along(1, steps), "layer": along(2, layers)}
-    columns |= {"head": along(2, numbers), "logit": logits.ravel(), "gate": sigmoid(logits).ravel()}
-    return pd.DataFrame(about | columns)
+    axes: list[dict[str, Any]] = [{"seed": seeds}, {"step": steps}, {"layer": layers, "head": numbers}]
+    return long_table(about, axes, {"logit": logits, "gate": sigmoid(logits)})
 
 
 def final_logits(table: pd.DataFrame, seeds: Sequence[int], shape: tuple[int, int]) -> np.ndarray:
     """Where one fit ended `[S, L, H]`, from the rows of `gates` of one model, task and fit; 0 where no head is."""
     last = table[table["step"] == table["step"].max()]
     logits = np.zeros((len(seeds), *shape))
-    place = last["seed"].map({seed: i for i, seed in enumerate(seeds)}).to_numpy(dtype=int)
-    logits[place, last["layer"].to_numpy(), last["head"].to_numpy()] = last["logit"].to_numpy()
+    index = last["seed"].map({seed: i for i, seed in enumerate(seeds)}).to_numpy(dtype=int)
+    logits[index, last["layer"].to_numpy(), last["head"].to_numpy()] = last["logit"].to_numpy()
     return logits
 
 
 def objective_rows(fit: Fit, seeds: Sequence[int], about: dict[str, Any]) -> pd.DataFrame:
     """Every update of every seed: rate, likelihood of its own examples, objective."""
-    parts = []
-    for place, seed in enumerate(seeds):
-        count = int(fit.updates[place])
-        parts.append(
-            pd.DataFrame(
-                about
-                | {
-                    "seed": np.full(count, seed, dtype=np.int32),
-                    "update": np.arange(count, dtype=np.int32),
-                    "rate": fit.rates[:count, place],
-                    "likelihood": fit.likelihood[:count, place],
-                    "objective": fit.objective[:count, place],
-                }
-            )
-        )
-    return pd.concat(parts, ignore_index=True)
+    values = {"rate": fit.rates.T, "likelihood": fit.likelihood.T, "objective": fit.objective.T}  # S, updates
+    table = long_table(about, [{"seed": seeds}, {"update": range(len(fit.objective))}], values)
+    done = table["update"] < np.repeat(fit.updates, len(fit.objective))
+    return table[done].reset_index(drop=True)
 
 
-def fit_rows(
-    fit: Fit,
-    seeds: Sequence[int],
-    held_out: np.ndarray,
-    held_out_objective: np.ndarray,
-    ungated: float,
-    settings: FitSettings,
-    about: dict[str, Any],
-) -> pd.DataFrame:
-    """One row per seed: how many updates, and where it ended on its own and on the held-out examples."""
-    window = settings.window
-    ends = [slice(max(0, count - window), count) for count in fit.updates]
-    return pd.DataFrame(
-        about
-        | {
-            "seed": np.asarray(seeds, dtype=np.int32),
-            "updates": fit.updates.astype(np.int32),
-            "stopped_early": fit.updates < len(fit.objective),
-            "objective": [float(fit.objective[end, place].mean()) for place, end in enumerate(ends)],
-            "likelihood": [float(fit.likelihood[end, place].mean()) for place, end in enumerate(ends)],
-            "held_out_objective": held_out_objective,
-            "held_out_likelihood": held_out,
-            "ungated_likelihood": ungated,
-        }
-    )
+def fit_rows(fit: Fit, seeds: Sequence[int], window: int, about: dict[str, Any]) -> pd.DataFrame:
+    """One row per seed: how many updates, and the means over the last `window` of them."""
+    last = [(slice(max(0, count - window), count), i) for i, count in enumerate(fit.updates)]
+    columns = {
+        "seed": np.asarray(seeds, dtype=np.int32),
+        "updates": fit.updates.astype(np.int32),
+        "stopped_early": fit.updates < len(fit.objective),
+        "objective": [float(fit.objective[end].mean()) for end in last],
+        "likelihood": [float(fit.likelihood[end].mean()) for end in last],
+    }
+    return pd.DataFrame(about | columns)
 
 
 def overfitted(fits: pd.DataFrame) -> list[str]:
     """A sentence for each model and task whose gates, pulled open, help their own examples and harm held-out ones."""
-    said = []
-    for (model, task), own in fits[fits["fit"] == "plus"].groupby(["model", "task"], sort=False):
-        end = own.mean(numeric_only=True)
+    sentences = []
+    for (model, task), part in fits[fits["fit"] == "plus"].groupby(["model", "task"], sort=False):
+        end = part.mean(numeric_only=True)
         if end["held_out_likelihood"] < end["ungated_likelihood"] < end["likelihood"]:
-            said.append(
+            sentences.append(
                 f"{task}, {model}: OVERFITTED, the gates suit the examples that they were fitted to "
                 f"({end['likelihood']:.2f} nats per token) but not held-out ones ({end['held_out_likelihood']:.2f}; "
                 f"{end['ungated_likelihood']:.2f} without gates); more examples help: a larger n, or a file of your "
                 "own"
             )
-    return said
+    return sentences
 
 
 # ---- roles -----------------------------------------------------------------------------------------
@@ -119,15 +87,10 @@ def role_rows(
     plus: np.ndarray, minus: np.ndarray, seeds: Sequence[int], heads: Order, about: dict[str, Any]
 ) -> pd.DataFrame:
     """One row per seed and head: both gates, three scores, the label."""
-    layers, numbers = (np.array(part) for part in zip(*heads, strict=True))
+    layers, numbers = np.array(heads).T
     every = {"plus": plus, "minus": minus, **role_scores(plus, minus), "label": role_labels(plus, minus)}
-    columns: dict[str, Any] = {
-        "seed": np.repeat(np.asarray(seeds, dtype=np.int32), len(heads)),
-        "layer": np.tile(layers.astype(np.int32), len(seeds)),
-        "head": np.tile(numbers.astype(np.int32), len(seeds)),
-    }
-    columns |= {name: values[:, layers, numbers].ravel() for name, values in every.items()}
-    return pd.DataFrame(about | columns)
+    values = {name: array[:, layers, numbers] for name, array in every.items()}
+    return long_table(about, [{"seed": seeds}, {"layer": layers, "head": numbers}], values)
 
 
 def share_rows(labels: np.ndarray, exists: np.ndarray, about: dict[str, Any]) -> pd.DataFrame:
@@ -141,11 +104,10 @@ def share_rows(labels: np.ndarray, exists: np.ndarray, about: dict[str, Any]) ->
 
 def role_orders(plus: np.ndarray, minus: np.ndarray, heads: Order) -> dict[str, Order]:
     """Heads of one seed by each role's score, the highest first; ties keep the order of layer and head."""
-    orders = {}
-    for role, score in role_scores(plus, minus).items():
-        first = np.argsort([-score[head] for head in heads], kind="stable")
-        orders[role] = [heads[i] for i in first]
-    return orders
+    return {
+        role: ranked(heads, [score[head] for head in heads], "signed")
+        for role, score in role_scores(plus, minus).items()
+    }
 
 
 def curve_gates(plus: np.ndarray, orders: dict[str, Order], ks: Sequence[int]) -> np.ndarray:
@@ -174,26 +136,14 @@ def curve_rows(
     lo, hi = stats.bootstrap_mean(values.mean(axis=3), seed=seed)  # roles, K
     single = len(values) == 1  # one seed has no spread of its own; its band is over examples
     rows = []
-    for r, role in enumerate(ROLES):
-        for i, k in enumerate(ks):
-            point = values[:, r, i]
-            both = stats.bootstrap_crossed(point, groups=groups, seed=seed) if k else (0.0, 0.0)
-            rows.append(
-                about
-                | {
-                    "series": role,
-                    "action": "mask",
-                    "k": k,
-                    "metric": "logprob",
-                    "value": float(point.mean()),
-                    "lo": both[0] if single else lo[r, i],
-                    "hi": both[1] if single else hi[r, i],
-                    "n": values.shape[3],
-                    "seeds": len(values),
-                    "both_lo": both[0],
-                    "both_hi": both[1],
-                }
-            )
+    for (r, role), (i, k) in product(enumerate(ROLES), enumerate(ks)):
+        point = values[:, r, i]
+        both = stats.bootstrap_crossed(point, groups=groups, seed=seed) if k else (0.0, 0.0)
+        band = both if single else (lo[r, i], hi[r, i])
+        row = about | {"series": role, "action": "mask", "k": k, "metric": "logprob"}
+        row |= {"value": float(point.mean()), "lo": band[0], "hi": band[1]}
+        row |= {"n": values.shape[3], "seeds": len(values), "both_lo": both[0], "both_hi": both[1]}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -206,19 +156,11 @@ def curve_examples(
     groups: Sequence[str | None] | None = None,
 ) -> pd.DataFrame:
     """The value of every example behind every point; `draw` is the seed."""
-    parts = np.indices(values.shape).reshape(4, -1)
-    columns = {
-        "series": np.array(ROLES)[parts[1]],
-        "action": "mask",
-        "k": np.asarray(ks, dtype=np.int32)[parts[2]],
-        "draw": np.asarray(seeds, dtype=np.int32)[parts[0]],
-        "metric": "logprob",
-        "example": np.asarray(numbers, dtype=np.int32)[parts[3]],
-        "value": values.ravel(),
-    }
-    if groups is not None:
-        columns["group"] = np.array(groups, dtype=object)[parts[3]]
-    return pd.DataFrame(about | columns)
+    of_example = {"example": numbers} | ({} if groups is None else {"group": np.array(groups, dtype=object)})
+    axes: list[dict[str, Any]] = [{"draw": seeds}, {"series": ROLES}, {"k": ks}, of_example]
+    table = long_table(about | {"action": "mask", "metric": "logprob"}, axes, {"value": values})
+    columns = [*about, "series", "action", "k", "draw", "metric", "example", "value"]
+    return table[[*columns, *(["group"] if groups is not None else [])]]
 
 
 def expected_order(curves: pd.DataFrame) -> dict[str, Any]:
@@ -257,21 +199,12 @@ def order_sentence(row: Mapping[Any, Any]) -> str:
         f"interference is above irrelevance where it peaks, k = {row['peak']} "
         f"({row['interference_at_peak']:+.2f} against {row['irrelevance_at_peak']:+.2f})"
     )
-    holds = [text for text, true in ((below, row["below"]), (above, row["above"])) if true]
-    fails = [text for text, true in ((below, row["below"]), (above, row["above"])) if not true]
-    said = "; ".join(holds)
+    claims = {below: row["below"], above: row["above"]}
+    holds = "; ".join(text for text, shown in claims.items() if shown)
+    fails = "; ".join(text for text, shown in claims.items() if not shown)
     if fails:
-        said += ("; " if said else "") + "NOT shown, the bands over seeds overlap or lie the other way: "
-        said += "; ".join(fails)
-    return said
-
-
-def arrays_fingerprint(*arrays: np.ndarray) -> str:
-    """A hash of arrays, as part of what a cell depends on."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(str(array.shape).encode() + np.ascontiguousarray(array, dtype=np.float64).tobytes())
-    return digest.hexdigest()[:16]
+        fails = f"NOT shown, the bands over seeds overlap or lie the other way: {fails}"
+    return "; ".join(filter(None, (holds, fails)))
 
 
 def joint_rows(

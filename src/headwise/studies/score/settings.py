@@ -2,49 +2,39 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from headwise.scores.registry import check_methods
 from headwise.settings import Count
-from headwise.studies.settings.shared import (
-    MethodNames,
-    MetricName,
-    Options,
-    Positions,
-    ReferenceName,
-    StudySettings,
-    TaskNames,
-)
-
-QUICK = 16
-"""Most examples with `quick`."""
+from headwise.studies.settings import shared
 
 
-class ScoreSettings(StudySettings):
+class ScoreSettings(shared.StudySettings):
     """Settings of the study `score`."""
 
-    tasks: TaskNames = ("ioi",)
+    QUICK: ClassVar = {"n": 16}
+
+    tasks: shared.TaskNames = ("ioi",)
     """Built-in names, files, or hub:owner/name."""
-    methods: MethodNames = ("ablation",)
+    methods: shared.MethodNames = ("ablation",)
     """Score methods (headwise list methods)."""
     n: Count = 64
     """Examples per task."""
-    metric: MetricName | None = None
+    metric: shared.MetricName | None = None
     """By default each task's own."""
-    reference: ReferenceName = "zero"
+    reference: shared.ReferenceName = "zero"
     """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
-    positions: Positions = "all"
+    positions: shared.Positions = "all"
     """Where gates act."""
-    task_options: Options = Field(default_factory=dict)
+    task_options: shared.Options = Field(default_factory=dict)
     """Options of the task (pattern: ABB), of its prompts (shots, template, separator) or of its file (columns)."""
-    method_options: Options = Field(default_factory=dict)
+    method_options: shared.Options = Field(default_factory=dict)
     """Options of the method."""
 
     @model_validator(mode="after")
     def _methods_fit(self) -> Self:
         check_methods(self.methods, self.method_options, self.metric)
         return self
-
-    def quickened(self) -> Self:
-        return self.at_most(n=QUICK)

@@ -1,15 +1,68 @@
-"""The plain study: score every head of each model on each task by each method."""
+"""The plain study: score every head of each model on each task by each method, a cell for each of the three."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headwise.charts.section import Tables
+from headwise.errors import HeadwiseError
+from headwise.runs import Cell, CellResult
+from headwise.scores.registry import own_options, versions
 from headwise.studies.base import Study, register
 from headwise.studies.context import Context
-from headwise.studies.score.cells import score_heads, stages
 from headwise.studies.score.charts import section
 from headwise.studies.score.settings import ScoreSettings
+from headwise.studies.tables import score_result
+from headwise.tasks import Task
+
+
+def stages(context: Context[ScoreSettings]) -> Iterator[Sequence[Cell]]:
+    pairs = list(_pairs(context))
+    yield [_cell(context, *pair, method) for pair in pairs for method in context.settings.methods]
+
+
+def _pairs(context: Context[ScoreSettings]) -> Iterator[tuple[str, str]]:
+    """Every model with every task."""
+    display_names: dict[tuple[str, str], tuple[str, str]] = {}
+    for model in context.settings.models:
+        for task in context.settings.tasks:
+            names = context.model(model).name, _task(context, model, task).name
+            other = display_names.setdefault(names, (model, task))
+            if other != (model, task):  # their rows could not be told apart in the tables
+                raise HeadwiseError(
+                    f"{other} and {(model, task)} would both be called {names[1]!r} with {names[0]!r} "
+                    "in the tables; rename the file or the folder of one of them"
+                )
+            yield model, task
+
+
+def _task(context: Context[ScoreSettings], model: str, task: str) -> Task:
+    s = context.settings
+    return context.bench.task(task, context.model(model), s.n, s.seed, s.task_options)
+
+
+def _cell(context: Context[ScoreSettings], model: str, task: str, method: str) -> Cell:
+    s, examples = context.settings, _task(context, model, task)
+    about = {"n": s.n, "seed": s.seed, "metric": s.metric or examples.metric, "reference": s.reference}
+    about |= {"positions": s.positions, "dtype": context.dtype(model)}
+    about |= {"options": own_options(method, s.method_options)}
+    prints = {"model": context.model(model).fingerprint, "task": examples.fingerprint}
+    return context.cell("score", model, task, method, about, prints | versions(method, examples))
+
+
+def score_heads(context: Context[ScoreSettings], cell: Cell) -> CellResult:
+    s, examples = context.settings, _task(context, cell.model, cell.task)
+    scores = context.scores(
+        f"{cell.part} on {cell.task}",
+        context.model(cell.model),
+        examples,
+        cell.part,
+        metric=s.metric,
+        reference=s.reference,
+        positions=s.positions,
+        **own_options(cell.part, s.method_options),
+    )
+    return score_result(scores, s.seed)
 
 
 def notices(context: Context[ScoreSettings], tables: Tables) -> Iterator[str]:

@@ -10,6 +10,7 @@ else is text. `010` is refused, because nobody can tell what was meant.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -40,23 +41,18 @@ def parse(text: str, where: str) -> Any:
 
     try:
         loader = _loader()(text)
-        try:
-            node = loader.get_single_node()
-            if node is None:
-                return None
-            _check(node, where)
-            value = loader.construct_document(node)
-        finally:
-            loader.dispose()
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _check(root, where)
+        return loader.construct_document(root)
     except yaml.YAMLError as error:
-        raise HeadwiseError(f"{_place(error, where)} is not YAML: {_problem(error)}") from None
+        raise _not_yaml(error, where) from None
     except RecursionError:
         raise HeadwiseError(f"{where} is nested too deeply; expected at most {DEEPEST} levels") from None
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError, IndexError) as error:
         # A date such as 2020-99-99, a number of thousands of digits, a tag on the wrong kind of value.
         raise HeadwiseError(f"{where} holds a value that cannot be read: {_short(error)}") from None
-    _check_numbers(value, where)
-    return value
 
 
 @cache
@@ -64,108 +60,83 @@ def _loader() -> Any:
     """PyYAML's safe loader with these words in place of those of YAML 1.1."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        def construct_yaml_float(self, node: Any) -> float:
-            text = self.construct_scalar(node).lower()
-            return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+    def construct_float(loader: Any, node: Any) -> float:
+        return float(loader.construct_scalar(node).lower().replace(".inf", "inf").replace(".nan", "nan"))
 
-    Loader.yaml_implicit_resolvers = {}
+    loader: Any = type("Loader", (yaml.SafeLoader,), {"yaml_implicit_resolvers": {}})
     for tag, words in _WORDS.items():
-        Loader.add_implicit_resolver(tag, re.compile(f"^(?:{words.pattern})$"), None)
-    Loader.add_constructor(f"{_TAG}float", Loader.construct_yaml_float)
-    return Loader
-
-
-def _check_word(node: Any, where: str) -> None:
-    """A number with leading zeros is refused; so is a tag on a word that it does not fit (`!!int 0x10`)."""
-    if node.style is None and node.tag == f"{_TAG}str" and _LEADING_ZERO.fullmatch(node.value):
-        plain = re.sub(r"^([-+]?)0+(?=[0-9])", r"\1", node.value)
-        raise _at(
-            node,
-            where,
-            f"has {_short(node.value)}, a number with a leading zero; write {_short(plain)}, or put it in quotes if "
-            "it is text",
-        )
-    words = _WORDS.get(node.tag)
-    if words is not None and not words.fullmatch(node.value):
-        raise _at(
-            node, where, f"has {_short(node.value)} tagged as {node.tag.removeprefix(_TAG)}, which it is not"
-        )
+        loader.add_implicit_resolver(tag, re.compile(f"^(?:{words.pattern})$"), None)
+    loader.add_constructor(f"{_TAG}float", construct_float)
+    return loader
 
 
 def _check(root: Any, where: str) -> None:
-    """Size with every alias written out, depth, circles and keys that are there twice."""
+    """Refuse texts that are too large with every alias written out, too deep, circular, or have a wrong word or key."""
     import yaml
 
     sizes: dict[int, int] = {}
-    under_way: set[int] = set()
+    """By node; 0 while its parts are being counted."""
 
     def size(node: Any, depth: int) -> int:
         if depth > DEEPEST:
             raise _at(node, where, f"is nested too deeply; expected at most {DEEPEST} levels")
-        if id(node) in under_way:
+        if sizes.get(id(node)) == 0:
             raise _at(node, where, "has an alias inside what it stands for")
-        if id(node) in sizes:
-            return sizes[id(node)]
-        under_way.add(id(node))
-        total = 1
-        if isinstance(node, yaml.MappingNode):
-            _check_keys(node, where)
-            total += sum(size(part, depth + 1) for pair in node.value for part in pair)
-        elif isinstance(node, yaml.SequenceNode):
-            total += sum(size(part, depth + 1) for part in node.value)
-        else:
-            _check_word(node, where)
-        under_way.discard(id(node))
-        if total > MOST_VALUES:
+        if id(node) not in sizes:
+            sizes[id(node)] = 0
+            parts = node.value
+            if isinstance(node, yaml.ScalarNode):
+                _check_word(node, where)
+                parts = []
+            elif isinstance(node, yaml.MappingNode):
+                _check_keys([key for key, _ in node.value], where)
+                parts = [part for pair in node.value for part in pair]
+            sizes[id(node)] = 1 + sum(size(part, depth + 1) for part in parts)
+        if sizes[id(node)] > MOST_VALUES:
             raise _at(
                 node, where, f"stands for more than {MOST_VALUES:,} values; a study file is a page of text"
             )
-        sizes[id(node)] = total
-        return total
+        return sizes[id(node)]
 
     size(root, 0)
 
 
-def _check_keys(mapping: Any, where: str) -> None:
-    import yaml
+def _check_word(node: Any, where: str) -> None:
+    """Refuse a number with leading zeros, a tag that does not fit its word (`!!int 0x10`), and too large a number."""
+    word, tag = _short(node.value), node.tag.removeprefix(_TAG)
+    if node.style is None and tag == "str" and _LEADING_ZERO.fullmatch(node.value):
+        plain = re.sub(r"^([-+]?)0+(?=[0-9])", r"\1", word)
+        fault = f"has {word}, a number with a leading zero; write {plain}, or put it in quotes if it is text"
+        raise _at(node, where, fault)
+    if node.tag in _WORDS and not _WORDS[node.tag].fullmatch(node.value):
+        raise _at(node, where, f"has {word} tagged as {tag}, which it is not")
+    if tag == "int" and not -LARGEST_NUMBER <= int(node.value) < LARGEST_NUMBER:
+        bits = int(node.value).bit_length()
+        raise _at(node, where, f"has a whole number of {bits} bits; expected at most 64")
 
+
+def _check_keys(keys: Sequence[Any], where: str) -> None:
     seen: set[str] = set()
-    for key, _ in mapping.value:
-        if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+    for key in keys:
+        if isinstance(key.value, str) and key.tag != f"{_TAG}merge":
             if key.value in seen:
                 raise _at(key, where, f"has the key {_short(key.value)} twice; keep one")
             seen.add(key.value)
 
 
-def _check_numbers(value: Any, where: str) -> None:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _check_numbers(key, where)
-            _check_numbers(item, where)
-    elif isinstance(value, list | tuple | set):
-        for item in value:
-            _check_numbers(item, where)
-    elif isinstance(value, int) and not -LARGEST_NUMBER <= value < LARGEST_NUMBER:
-        raise HeadwiseError(f"{where} holds a whole number of {value.bit_length()} bits; expected at most 64")
+def _at(node: Any, where: str, fault: str) -> HeadwiseError:
+    return HeadwiseError(f"{where}, line {node.start_mark.line + 1} {fault}")
 
 
-def _at(node: Any, where: str, what: str) -> HeadwiseError:
-    return HeadwiseError(f"{where}, line {node.start_mark.line + 1} {what}")
-
-
-def _place(error: Any, where: str) -> str:
+def _not_yaml(error: Any, where: str) -> HeadwiseError:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    return f"{where}, line {mark.line + 1}" if mark else where
-
-
-def _problem(error: Any) -> str:
-    said = getattr(error, "problem", None) or getattr(error, "context", None)
-    if said is None and hasattr(error, "reason"):  # a character that no YAML may hold
-        said = f"{error.reason} (character {error.position + 1})"
-    return _short(said or error)
+    problem = getattr(error, "problem", None) or getattr(error, "context", None) or error
+    if hasattr(error, "reason"):  # a character that no YAML may hold
+        problem = f"{error.reason} (character {error.position + 1})"
+    line = f", line {mark.line + 1}" if mark else ""
+    return HeadwiseError(f"{where}{line} is not YAML: {_short(problem)}")
 
 
 def _short(value: Any) -> str:
-    text = " ".join((value if isinstance(value, str) else str(value)).split())
+    text = " ".join(str(value).split())
     return text if len(text) <= 120 else text[:119] + "…"

@@ -27,9 +27,9 @@ def resolve(kind: Any, file: str | Path | None, *overrides: Mapping[str, Any]) -
             "and say --set trust_remote_code=true"
         )
     for layer in overrides:
-        for given, gone in getattr(kind, "REPLACES", {}).items():
-            if given in layer:
-                values.pop(gone, None)
+        for name, replaced in getattr(kind, "REPLACES", {}).items():
+            if name in layer:
+                values.pop(replaced, None)
         merge(values, layer)
     return build(kind, values)
 
@@ -73,14 +73,14 @@ def assignments(pairs: Iterable[str]) -> dict[str, Any]:
                 raise
             value = text  # a template with braces, a path with a colon: plain text
         *parents, last = path.strip().split(".")
-        place = nested
+        values = nested
         for parent in parents:
-            place = place.setdefault(parent, {})
-            if not isinstance(place, dict):
+            values = values.setdefault(parent, {})
+            if not isinstance(values, dict):
                 raise HeadwiseError(
                     f"--set {quoted(path)} goes through {quoted(parent)}, which was set to a value before"
                 )
-        place[last] = value
+        values[last] = value
     return nested
 
 

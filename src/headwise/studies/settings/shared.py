@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from typing_extensions import Self
 
@@ -40,10 +40,13 @@ Options = Named[Any]
 class StudySettings(Settings):
     """What every study can be told; a study adds fields of its own, and may give these other defaults."""
 
+    QUICK: ClassVar[Mapping[str, int]] = {}
+    """The largest value of some numbers with `quick`."""
+
     models: ModelNames = ("smollm2",)
     """Bundled aliases, hub ids, folders or GGUF files; several are shown side by side."""
     seed: Seed = 0
-    """Of everything random."""
+    """Random seed."""
     quick: bool = False
     """Smaller numbers everywhere: at most three minutes on two cores with the bundled model."""
     device: Annotated[Text, passes(_check_device)] | None = None
@@ -62,25 +65,26 @@ class StudySettings(Settings):
     """Run code from the models' repositories."""
 
     def at_most(self, **most: int) -> Self:
-        """The same with none of these numbers larger than said; one that was not given becomes it. For `quick`."""
-        given = {name: getattr(self, name) for name in most}
+        """The same settings with each of these numbers at most this large; one that was None becomes it."""
+        values = {name: getattr(self, name) for name in most}
         return self.replaced(
-            **{name: most[name] if one is None else min(one, most[name]) for name, one in given.items()}
+            **{n: most[n] if value is None else min(value, most[n]) for n, value in values.items()}
         )
 
     def quickened(self) -> Self:
-        """What `quick` makes of these settings; a study says which of its numbers become smaller."""
-        return self
+        """The settings that `quick` makes of these."""
+        return self.at_most(**self.QUICK)
 
     def sources(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Every task that the study will open, with its options."""
-        named = (*getattr(self, "tasks", ()), getattr(self, "data", None))
-        yield from ((one, getattr(self, "task_options", {})) for one in named if one is not None)
+        for source in (*getattr(self, "tasks", ()), getattr(self, "data", None)):
+            if source is not None:
+                yield source, getattr(self, "task_options", {})
 
     def before_run(self) -> None:
-        """Refuse what can be known to end a run before a model is loaded for it, or a folder made.
+        """Refuse mistakes that need no model to be seen, before a model is loaded or a folder made.
 
-        Beside what each setting must be: whether files are there, and packages, and whether enough was given.
+        Beside the checks of each setting: whether files and packages are there, and whether enough was given.
         """
         for source, options in self.sources():
             check_task(source, options)
