@@ -9,7 +9,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,12 +44,10 @@ class Head(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Head:
-        found = _HEAD.fullmatch(text.strip()) if isinstance(text, str) else None
-        if not found:
-            raise HeadwiseError(
-                f"{quoted(text)} is not a head; heads are written like 'L12H3' (layer 12, head 3)"
-            )
-        return cls(int(found[1]), int(found[2]))
+        match = _HEAD.fullmatch(text.strip()) if isinstance(text, str) else None
+        if not match:
+            raise _not_a_head(text)
+        return cls(int(match[1]), int(match[2]))
 
 
 Order = list[Head]
@@ -69,6 +67,14 @@ def head_list(given: Any) -> Order:
     return [Head.parse(one) if isinstance(one, str) else _pair(one) for one in given]
 
 
+RANKED_BY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "signed": np.positive,
+    "absolute": np.abs,
+    "hinders": np.negative,
+}
+"""The kinds of order, each with what is largest for the most important head."""
+
+
 def ranked(heads: Sequence[Head], scores: Sequence[float] | np.ndarray, by: str = "signed") -> Order:
     """`heads` by their scores, most important first; equal ones keep their order, and NaN comes last.
 
@@ -77,11 +83,9 @@ def ranked(heads: Sequence[Head], scores: Sequence[float] | np.ndarray, by: str 
     >>> [str(head) for head in ranked([Head(0, 0), Head(0, 1), Head(1, 0)], [1.0, -3.0, 2.0], "absolute")]
     ['L0H1', 'L1H0', 'L0H0']
     """
-    values = np.asarray(scores, dtype=float)
-    keys = {"signed": -values, "absolute": -np.abs(values), "hinders": values}
-    if by not in keys:
+    if by not in RANKED_BY:
         raise HeadwiseError(f"an order is by 'signed', 'absolute' or 'hinders', not by {by!r}")
-    return [heads[i] for i in np.argsort(keys[by], kind="stable")]
+    return [heads[i] for i in np.argsort(-RANKED_BY[by](np.asarray(scores, dtype=float)), kind="stable")]
 
 
 def heads_of(table: pd.DataFrame) -> list[Head]:
@@ -96,7 +100,11 @@ def _pair(given: Any) -> Head:
             return Head(int(layer), int(head))
     except (TypeError, ValueError, OverflowError):
         pass
-    raise HeadwiseError(f"{quoted(given)} is not a head; heads are written like 'L12H3' (layer 12, head 3)")
+    raise _not_a_head(given)
+
+
+def _not_a_head(given: Any) -> HeadwiseError:
+    return HeadwiseError(f"{quoted(given)} is not a head; heads are written like 'L12H3' (layer 12, head 3)")
 
 
 def gate_numbers(given: Any, what: str) -> np.ndarray:

@@ -273,7 +273,7 @@ def remove_together(context: Context[RolesSettings], cell: Cell) -> CellResult:
     plus, minus = _gates(context, cell)
     model, heads = here.model, here.model.heads()
     tested_on = here.tested_on
-    order = most_facilitating(heads, minus, _slopes(settings, here, minus), here.fit.bound)
+    order = most_facilitating(heads, minus, _gradients(settings, here, minus), here.fit.bound)
     top = order[: min(TOP, len(heads) // 2)]
     sets = [random_order(heads, f"{settings.seed}/{i}")[: len(top)] for i in range(settings.random_sets)]
     gates = np.stack([mask_gates(chosen, model.shape) for chosen in [top, *sets]])
@@ -298,10 +298,10 @@ def remove_together(context: Context[RolesSettings], cell: Cell) -> CellResult:
     return CellResult({"joint": tables.joint_rows(effects[0], effects[1:], correlation, about)})
 
 
-def _slopes(settings: RolesSettings, here: Place, gates: np.ndarray) -> np.ndarray:
-    """Slopes of the likelihood at each seed's own gates `[S, L, H]`, over as many examples as a few updates see."""
+def _gradients(settings: RolesSettings, here: Place, gates: np.ndarray) -> np.ndarray:
+    """Gradients of the likelihood at each seed's own gates `[S, L, H]`, over as many examples as a few updates see."""
     likelihood = _likelihood(settings, here, here.fitted_on)
     some = np.arange(min(SLOPE_UPDATES * here.fit.batch, len(here.fitted_on)))
     parts = np.split(some, range(here.fit.batch, len(some), here.fit.batch))
-    found = [likelihood.slopes(gates, np.tile(part, (len(gates), 1)))[1] for part in parts]
+    found = [likelihood.gradients(gates, np.tile(part, (len(gates), 1)))[1] for part in parts]
     return np.average(found, axis=0, weights=[len(part) for part in parts])
