@@ -133,10 +133,11 @@ def fit_gates(
 ) -> Fit:
     """Gates that maximise the value of `gradients` plus `sign`·λ times the regulariser (−1, 0 or +1), from `start`."""
     updates, strength = settings.most(sign), sign * settings.strength
-    schedule = np.linspace(*(settings.rate if sign else settings.first_rate), updates)
-    seeds = [_Seed(logits, schedule) for logits in start]
-    history = (np.full((updates, len(seeds)), np.nan) for _ in range(3))
-    fit = Fit(start.copy(), *history, np.zeros(len(seeds), dtype=int), {0: start.copy()})
+    first, last = settings.rate if sign else settings.first_rate
+    seeds = [_Seed(logits, np.linspace(first, last, updates)) for logits in start]
+    likelihoods, objectives, rates = np.full((3, updates, len(seeds)), np.nan)
+    taken = np.zeros(len(seeds), dtype=int)
+    fit = Fit(start.copy(), likelihoods, objectives, rates, taken, {0: start.copy()})
     for update in range(updates):
         active = np.array([number for number, seed in enumerate(seeds) if not seed.done])
         if not len(active):
@@ -161,10 +162,9 @@ def fit_gates(
             fit.kept[update + 1] = fit.logits.copy()
         if advance:
             advance(1)
-    last = int(fit.updates.max())
-    fit.kept[last] = fit.logits.copy()
+    fit.kept[int(taken.max())] = fit.logits.copy()
     if advance:
-        advance(updates - last)
+        advance(updates - int(taken.max()))
     return fit
 
 
