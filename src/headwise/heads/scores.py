@@ -281,24 +281,12 @@ class Scores:
             if self.signed:
                 p = stats.sign_flip(columns, groups=self.groups, seed=seed)
         q = stats.benjamini_hochberg(p) if self.signed else p
-        return pd.DataFrame(
-            {
-                "model": self.model,
-                "task": self.task,
-                "method": self.method,
-                "layer": [h.layer for h in heads],
-                "head": [h.head for h in heads],
-                "score": [self.values[h] for h in heads],
-                "stderr": [self.stderr[h] for h in heads],
-                "lo": lo,
-                "hi": hi,
-                "n": n,
-                "p": p,
-                "q": q,
-                "metric": self.metric,
-                "signed": self.signed,
-            }
-        )
+        about = {"model": self.model, "task": self.task, "method": self.method}
+        of_head = {"layer": [h.layer for h in heads], "head": [h.head for h in heads]}
+        score = {"score": [self.values[h] for h in heads], "stderr": [self.stderr[h] for h in heads]}
+        tests = {"lo": lo, "hi": hi, "n": n, "p": p, "q": q}
+        meaning = {"metric": self.metric, "signed": self.signed}
+        return pd.DataFrame({**about, **of_head, **score, **tests, **meaning})
 
     def save(self, path: str | Path) -> None:
         """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
@@ -306,18 +294,12 @@ class Scores:
         about["details"] = dict(self.details)
         if self.groups is not None:
             about["groups"] = list(self.groups)
-        arrays: dict[str, Any] = {f"own_{name}": column for name, column in self.own.items()}
-        if self.exists is not None:
-            arrays["exists"] = self.exists
+        arrays = {"values": self.values, "stderr": self.stderr, "examples": self.examples}
+        arrays |= {"about": np.array(json.dumps(about))}
+        arrays |= {f"own_{name}": column for name, column in self.own.items()}
+        arrays |= {} if self.exists is None else {"exists": self.exists}
         with Path(path).open("wb") as file:
-            np.savez_compressed(
-                file,
-                values=self.values,
-                stderr=self.stderr,
-                examples=self.examples,
-                about=np.array(json.dumps(about)),
-                **arrays,
-            )
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | Path) -> Scores:

@@ -9,7 +9,7 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.stats.resampling import (
-    aligned,
+    Groups,
     as_matrix,
     blocks,
     floats,
@@ -20,9 +20,6 @@ from headwise.stats.resampling import (
     resampled_means,
     units,
 )
-
-Groups = Sequence[Any] | np.ndarray | None
-"""A name for each example's group, or None where every example stands alone."""
 
 
 class Ratio(NamedTuple):
@@ -56,20 +53,12 @@ def bootstrap_mean(
     return bounds[0].reshape(shape), bounds[1].reshape(shape)
 
 
-def bootstrap_difference(
-    a: np.ndarray,
-    b: np.ndarray,
-    *,
-    groups: Groups = None,
-    draws: int = 10_000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The interval of mean(a) − mean(b), where row i of both is the same example."""
+def bootstrap_difference(a: np.ndarray, b: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The interval of mean(a) − mean(b), where row i of both is the same example; options of `bootstrap_mean`."""
     a, b = floats(a), floats(b)
     if a.shape != b.shape:
         raise HeadwiseError(f"a paired difference needs equal shapes, not {a.shape} and {b.shape}")
-    return bootstrap_mean(a - b, groups=groups, draws=draws, level=level, seed=seed)
+    return bootstrap_mean(a - b, **options)
 
 
 def bootstrap_ratio(
@@ -95,17 +84,15 @@ def bootstrap_ratio(
             f"a ratio needs a denominator for each of {E} examples, in 1 column or {K}; got {bottom.shape}"
         )
     codes = group_codes(groups, E)
-    found = np.full((3, K), np.nan)
+    ratio = np.full((3, K), np.nan)
     lo, hi = bootstrap_mean(bottom, groups=codes, draws=draws, level=level, seed=seed)
     defined = np.broadcast_to((lo > 0) | (hi < 0), K) & np.isfinite(top).all(axis=0)  # NaN compares as False
     for block in blocks(np.flatnonzero(defined), draws):
         below = bottom if bottom.shape[1] == 1 else bottom[:, block]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = resampled_means(top[:, block], draws, seed, codes)
-            ratios = ratios / resampled_means(below, draws, seed, codes)
-        found[0, block] = top[:, block].mean(axis=0) / below.mean(axis=0)
-        found[1:, block] = percentiles(ratios, level)
-    return Ratio(*(row.reshape(shape) for row in found))
+        resampled = resampled_ratio(top[:, block], below, groups=codes, draws=draws, seed=seed)
+        ratio[0, block] = top[:, block].mean(axis=0) / below.mean(axis=0)
+        ratio[1:, block] = percentiles(resampled, level)
+    return Ratio(*(row.reshape(shape) for row in ratio))
 
 
 def resampled_ratio(
@@ -137,20 +124,15 @@ def interval(resampled: np.ndarray, level: float = 0.95) -> tuple[float, float]:
 
 
 def bootstrap_clustered(
-    values: np.ndarray,
-    cluster: Sequence[Any] | np.ndarray,
-    *,
-    draws: int = 10_000,
-    level: float = 0.95,
-    seed: int = 0,
+    values: np.ndarray, cluster: Sequence[Any] | np.ndarray, **options: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The interval of the mean of `values[N, ...]` when whole clusters are resampled, not single values.
+    """The interval of the mean of `values[N, ...]` when whole clusters are resampled; options of `bootstrap_mean`.
 
     `cluster[N]` names the group of each value (the problem that was sampled several times). Values of one
     cluster are no independent evidence; counted as if they were, the interval is too narrow. The mean is over
     values, so a larger cluster weighs more. One cluster gives NaN.
     """
-    return bootstrap_mean(values, groups=cluster, draws=draws, level=level, seed=seed)
+    return bootstrap_mean(values, groups=cluster, **options)
 
 
 def bootstrap_crossed(
@@ -179,13 +161,11 @@ def bootstrap_crossed(
         return float("nan"), float("nan")
     if codes is not None:
         table, below = group_sums(table.T, codes).T, group_sums(below, codes)
-    rows, columns = resample_counts(R, draws, seed), resample_counts(table.shape[1], draws, seed + 1)
-    means = np.empty(draws)
-    done = 0
-    for by_row, by_column in aligned(rows, columns):
+    row_counts = np.concatenate(list(resample_counts(R, draws, seed)))
+    means: list[np.ndarray] = []
+    for by_column in resample_counts(table.shape[1], draws, seed + 1):
+        by_row, row_counts = np.split(row_counts, [len(by_column)])
         with np.errstate(divide="ignore", invalid="ignore"):
-            total = ((by_row @ table) * by_column).sum(axis=1)
-            means[done : done + len(by_row)] = total / (R * (by_column @ below))
-        done += len(by_row)
-    lo, hi = percentiles(means[:, None], level)[:, 0]
+            means.append(((by_row @ table) * by_column).sum(axis=1) / (R * (by_column @ below)))
+    lo, hi = percentiles(np.concatenate(means)[:, None], level)[:, 0]
     return float(lo), float(hi)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.stats.resampling import as_matrix, floats, group_codes, group_sums, resample_counts, units
+from headwise.stats.resampling import (
+    Groups,
+    as_matrix,
+    floats,
+    group_codes,
+    group_sums,
+    resample_counts,
+    units,
+)
 
 
 def jaccard(a: Collection[Any], b: Collection[Any]) -> float:
@@ -19,8 +28,7 @@ def jaccard(a: Collection[Any], b: Collection[Any]) -> float:
 
 def agreement_of_orders(tops: Sequence[Collection[Any]]) -> float:
     """Mean Jaccard over all pairs of top sets (one per seed, method or model); NaN for fewer than two."""
-    sets = [set(top) for top in tops]
-    pairs = [jaccard(a, b) for i, a in enumerate(sets) for b in sets[i + 1 :]]
+    pairs = [jaccard(a, b) for a, b in combinations(tops, 2)]
     return float(np.mean(pairs)) if pairs else float("nan")
 
 
@@ -28,7 +36,7 @@ def stability(
     examples: np.ndarray,
     k: int,
     *,
-    groups: Sequence[Any] | np.ndarray | None = None,
+    groups: Groups = None,
     resamples: int = 1_000,
     seed: int = 0,
     absolute: bool = False,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.stats.resampling import (
+    Groups,
     as_matrix,
     blocks,
     checked,
@@ -24,11 +24,7 @@ _LEAST_FLIPS = 10_000
 
 
 def sign_flip(
-    columns: np.ndarray,
-    *,
-    groups: Sequence[Any] | np.ndarray | None = None,
-    flips: int | None = None,
-    seed: int = 0,
+    columns: np.ndarray, *, groups: Groups = None, flips: int | None = None, seed: int = 0
 ) -> np.ndarray:
     """Two-sided p of the mean of each column of `columns[E, ...]` being 0, by flipping the signs of examples.
 
@@ -54,10 +50,8 @@ def sign_flip(
         x = x / np.maximum(np.abs(x).max(axis=0), np.finfo(float).tiny)  # p does not depend on the scale
         # Patterns that tie in exact arithmetic must tie here: allow for the rounding of a sum of E terms.
         bar = np.abs(x.sum(axis=0)) - 4 * E * np.finfo(float).eps * np.abs(x).sum(axis=0)
-        signs = _all_signs(E) if exact else _random_signs(E, B, seed)
-        extreme = np.zeros(len(block))
-        for chunk in signs:
-            extreme += (np.abs(chunk @ x) >= bar).sum(axis=0)
+        signs = [_all_signs(E)] if exact else _random_signs(E, B, seed)
+        extreme = sum((np.abs(chunk @ x) >= bar).sum(axis=0) for chunk in signs)
         p[block] = extreme / B if exact else (extreme + 1) / (B + 1)
     return p.reshape(shape)
 
@@ -127,10 +121,11 @@ def detectable_difference(
     return float(brentq(lambda d: power_at(d) - power, 0.0, discordant_share, xtol=1e-9))
 
 
-def _all_signs(E: int) -> Iterator[np.ndarray]:
+def _all_signs(E: int) -> np.ndarray:
     """Half of all sign vectors `[2^(E-1), E]`: a vector and its negative give the same absolute sum."""
     numbers = np.arange(2 ** (E - 1))[:, None]
-    yield 1.0 - 2.0 * ((numbers >> np.arange(E)) & 1)
+    signs: np.ndarray = 1.0 - 2.0 * ((numbers >> np.arange(E)) & 1)
+    return signs
 
 
 def _random_signs(E: int, B: int, seed: int) -> Iterator[np.ndarray]:
@@ -142,8 +137,8 @@ def _random_signs(E: int, B: int, seed: int) -> Iterator[np.ndarray]:
 
 def _stepwise(p: np.ndarray, adjust: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
     """Adjust the p-values that are numbers, in ascending order, and put them back in their places."""
-    given = floats(p)
-    flat = given.ravel()
+    values = floats(p)
+    flat = values.ravel()
     tests = np.flatnonzero(~np.isnan(flat))
     if ((flat[tests] < 0) | (flat[tests] > 1)).any():
         raise HeadwiseError("p-values lie between 0 and 1")
@@ -151,4 +146,4 @@ def _stepwise(p: np.ndarray, adjust: Callable[[np.ndarray, int], np.ndarray]) ->
     if tests.size:
         ranked = tests[np.argsort(flat[tests], kind="stable")]
         adjusted[ranked] = np.minimum(adjust(flat[ranked], len(ranked)), 1.0)
-    return adjusted.reshape(given.shape)
+    return adjusted.reshape(values.shape)
