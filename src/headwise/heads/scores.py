@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError, first_line, quoted
 
 _UNREADABLE: tuple[type[Exception], ...] = (
     OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RecursionError,
@@ -121,10 +121,11 @@ def gate_numbers(given: Any, what: str) -> np.ndarray:
             raise ValueError(f"an array of {array.dtype}")
         array = array.astype(np.float64)
     except (ValueError, TypeError, OverflowError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise HeadwiseError(f"{what} must be an array of numbers; {quoted(given)} is none ({said})") from None
+        raise HeadwiseError(
+            f"{what} must be an array of numbers; {quoted(given)} is none ({first_line(error)})"
+        ) from None
     if np.ma.isMaskedArray(given) and np.ma.is_masked(given):
-        raise HeadwiseError(f"{what} must be an array of numbers; this one has places that are masked out")
+        raise HeadwiseError(f"{what} must be an array of numbers; this one has masked entries")
     with np.errstate(over="ignore"):
         if not np.isfinite(array.astype(np.float32)).all():
             raise HeadwiseError(
@@ -142,8 +143,8 @@ def ones(shape: tuple[int, int]) -> np.ndarray:
 def mask_gates(heads: Iterable[Head], shape: tuple[int, int]) -> np.ndarray:
     """Gates `[L, H]` with the given heads at 0 and all others at 1."""
     gates = ones(shape)
-    for layer, head in _inside(heads, shape):
-        gates[layer, head] = 0
+    for head in _inside(heads, shape):
+        gates[head] = 0
     return gates
 
 
@@ -161,16 +162,16 @@ def single_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
     """Gates `[V, L, H]`, one variant per head, each with that head alone at 0."""
     chosen = _inside(heads, shape)
     gates = np.ones((len(chosen), *shape), dtype=np.float32)
-    for variant, (layer, head) in enumerate(chosen):
-        gates[variant, layer, head] = 0
+    for variant, head in zip(gates, chosen, strict=True):
+        variant[head] = 0
     return gates
 
 
 def _inside(heads: Iterable[Head], shape: tuple[int, int]) -> list[Head]:
     checked = head_list(heads)
-    for h in checked:
-        if not (0 <= h.layer < shape[0] and 0 <= h.head < shape[1]):
-            raise HeadwiseError(f"{h} is outside a model of {shape[0]} layers × {shape[1]} heads")
+    for head in checked:
+        if not (0 <= head.layer < shape[0] and 0 <= head.head < shape[1]):
+            raise HeadwiseError(f"{head} is outside a model of {shape[0]} layers × {shape[1]} heads")
     return checked
 
 
@@ -218,10 +219,9 @@ class Scores:
         for name, array in {**arrays, "examples": self.examples}.items():
             if array.dtype.kind not in "fiu":
                 raise ValueError(f"{name} holds no numbers but {array.dtype}")
-        if self.values.ndim != 2 or any(array.shape != self.values.shape for array in arrays.values()):
-            raise ValueError(
-                f"arrays of shapes {sorted({a.shape for a in arrays.values()})}, expected one [L, H]"
-            )
+        shapes = {array.shape for array in arrays.values()}
+        if self.values.ndim != 2 or len(shapes) > 1:
+            raise ValueError(f"arrays of shapes {sorted(shapes)}, expected one [L, H]")
         if self.examples.ndim != 3 or self.examples.shape[1:] != self.values.shape:
             raise ValueError(f"examples of shape {self.examples.shape} for values of {self.values.shape}")
         for name in ("model", "task", "method", "metric"):
@@ -247,10 +247,10 @@ class Scores:
 
     def heads(self) -> list[Head]:
         """Every head there is, layer by layer; one whose score went wrong (NaN) is among them."""
-        there = self.exists
-        if there is None:
-            there = ~np.isnan(self.values) | ~np.isnan(self.examples).all(axis=0)
-        return [Head(int(layer), int(head)) for layer, head in np.argwhere(there)]
+        exists = self.exists
+        if exists is None:
+            exists = ~np.isnan(self.values) | ~np.isnan(self.examples).all(axis=0)
+        return [Head(int(layer), int(head)) for layer, head in np.argwhere(exists)]
 
     def order(self, by: str = "signed") -> Order:
         """All heads, most important first. `by`: `signed` (helps most first), `absolute`, `hinders`.
@@ -360,16 +360,14 @@ def load_order(path: str | Path) -> Order:
         raise HeadwiseError(
             f'{path} holds a {type(listed).__name__}; a heads file is a list such as ["L12H3"]'
         )
-    order: Order = []
-    places: dict[Head, int] = {}
+    entries: dict[Head, int] = {}
     for number, item in enumerate(listed, 1):
         try:
             head = Head.parse(item)
         except HeadwiseError as error:
             raise HeadwiseError(f"{path}, entry {number}: {error}") from None
         # Twice in a list, a head would count as two wherever the first k are taken.
-        if head in places:
-            raise HeadwiseError(f"{path}, entry {number}: {head} is there already, as entry {places[head]}")
-        places[head] = number
-        order.append(head)
-    return order
+        if head in entries:
+            raise HeadwiseError(f"{path}, entry {number}: {head} is there already, as entry {entries[head]}")
+        entries[head] = number
+    return list(entries)

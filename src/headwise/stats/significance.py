@@ -7,16 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.stats.resampling import (
-    Groups,
-    as_matrix,
-    blocks,
-    checked,
-    floats,
-    group_codes,
-    group_sums,
-    rows_at_once,
-)
+from headwise.stats import resampling
+from headwise.stats.resampling import Groups, floats
 
 _EXACT_EXAMPLES = 14
 """Up to here all 2^E sign vectors are tried: at most 16,384, fewer than a random draw would use."""
@@ -34,10 +26,10 @@ def sign_flip(
     so that the smallest p still survives a correction over all columns. A column of zeros gives 1.
     `groups[E]` names what examples have in common: the sign of a whole group is flipped, so a group counts once.
     """
-    flat, shape = as_matrix(columns)
-    codes = group_codes(groups, len(flat))
+    flat, shape = resampling.as_matrix(columns)
+    codes = resampling.group_codes(groups, len(flat))
     if codes is not None:
-        flat = group_sums(flat, codes)
+        flat = resampling.group_sums(flat, codes)
     E, K = flat.shape
     p = np.full(K, np.nan)
     usable = np.flatnonzero(np.isfinite(flat).all(axis=0)) if E else np.empty(0, int)
@@ -45,7 +37,7 @@ def sign_flip(
     B = 2 ** max(E - 1, 0) if exact else max(20 * K, _LEAST_FLIPS) if flips is None else flips
     if B < 1:
         raise HeadwiseError(f"a sign-flip test needs at least one flip, not {flips}")
-    for block in blocks(usable, min(B, rows_at_once(E))):
+    for block in resampling.blocks(usable, min(B, resampling.rows_at_once(E))):
         x = flat[:, block]
         x = x / np.maximum(np.abs(x).max(axis=0), np.finfo(float).tiny)  # p does not depend on the scale
         # Patterns that tie in exact arithmetic must tie here: allow for the rounding of a sum of E terms.
@@ -100,7 +92,7 @@ def detectable_difference(
         raise HeadwiseError(f"needs n ≥ 1 pairs and a share between 0 and 1, not {n} and {discordant_share}")
     if not 0 < power < 1:
         raise HeadwiseError(f"power lies between 0 and 1, not at {power}")
-    alpha = 1 - checked(level)
+    alpha = 1 - resampling.checked(level)
     few, many = binom.ppf([1e-10, 1 - 1e-10], n, discordant_share).astype(int)
     m = np.arange(max(few, 1), many + 1)  # counts of discordant pairs that are not too unlikely to matter
     if not m.size:
@@ -130,7 +122,7 @@ def _all_signs(E: int) -> np.ndarray:
 
 def _random_signs(E: int, B: int, seed: int) -> Iterator[np.ndarray]:
     random = np.random.default_rng(seed)
-    most = rows_at_once(E)
+    most = resampling.rows_at_once(E)
     for start in range(0, B, most):
         yield random.integers(0, 2, size=(min(most, B - start), E), dtype=np.int8) * 2.0 - 1.0
 
