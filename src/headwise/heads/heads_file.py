@@ -58,8 +58,8 @@ def _from_run(path: Path, task: str | None, method: str | None, model: str | Non
     missing = {"model", "task", "method", "layer", "head", "score"} - set(table.columns)
     if missing:
         raise HeadwiseError(f"{path} has no column {', '.join(sorted(missing))}; give a run's scores.parquet")
-    for name, wanted in (("task", task), ("method", method)):
-        table = table if wanted is None else table[table[name] == wanted]
+    for name, choice in (("task", task), ("method", method)):
+        table = table if choice is None else table[table[name] == choice]
     if model in set(table["model"]):
         table = table[table["model"] == model]
     maps = table[["model", "task", "method"]].drop_duplicates()
@@ -69,8 +69,7 @@ def _from_run(path: Path, task: str | None, method: str | None, model: str | Non
             + "; ".join(f"{row.task} by {row.method} ({row.model})" for row in maps.itertuples())
         )
     values = grid(_checked(path, table))
-    of, by_task, by_method = (str(maps[name].iloc[0]) for name in ("model", "task", "method"))
-    return Scores(values, values, values[None], of, by_task, by_method)
+    return Scores(values, values, values[None], *maps.iloc[0].astype(str))
 
 
 def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:

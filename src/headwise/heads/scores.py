@@ -54,17 +54,17 @@ Order = list[Head]
 """Heads ranked by a score, most important first."""
 
 
-def head_list(given: Any) -> Order:
-    """Heads as a caller gives them, "L12H3" or (12, 3), in their order; one head needs no list.
+def head_list(heads: Any) -> Order:
+    """Heads from "L12H3" or (12, 3), in their order; one head needs no list.
 
     >>> head_list(["L1H2", (0, 3)]), head_list("L1H2")
     ([Head(layer=1, head=2), Head(layer=0, head=3)], [Head(layer=1, head=2)])
     """
-    if isinstance(given, str | Head):
-        given = [given]
-    if not isinstance(given, Iterable):
-        raise HeadwiseError(f"heads are given as a list such as ['L12H3'], not as {quoted(given)}")
-    return [Head.parse(one) if isinstance(one, str) else _pair(one) for one in given]
+    if isinstance(heads, str | Head):
+        heads = [heads]
+    if not isinstance(heads, Iterable):
+        raise HeadwiseError(f"heads are given as a list such as ['L12H3'], not as {quoted(heads)}")
+    return [Head.parse(head) if isinstance(head, str) else _pair(head) for head in heads]
 
 
 RANKED_BY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -93,38 +93,38 @@ def heads_of(table: pd.DataFrame) -> list[Head]:
     return [Head(int(layer), int(head)) for layer, head in zip(table["layer"], table["head"], strict=True)]
 
 
-def _pair(given: Any) -> Head:
+def _pair(value: Any) -> Head:
     try:
-        layer, head = given
+        layer, head = value
         if int(layer) == layer and int(head) == head:
             return Head(int(layer), int(head))
     except (TypeError, ValueError, OverflowError):
         pass
-    raise _not_a_head(given)
+    raise _not_a_head(value)
 
 
-def _not_a_head(given: Any) -> HeadwiseError:
-    return HeadwiseError(f"{quoted(given)} is not a head; heads are written like 'L12H3' (layer 12, head 3)")
+def _not_a_head(value: Any) -> HeadwiseError:
+    return HeadwiseError(f"{quoted(value)} is not a head; heads are written like 'L12H3' (layer 12, head 3)")
 
 
-def gate_numbers(given: Any, what: str) -> np.ndarray:
-    """Gates, or other numbers that a caller gives, as an array of float64; nothing is bent to fit.
+def gate_numbers(values: Any, what: str) -> np.ndarray:
+    """Gates, or other numbers of a caller, as an array of float64; nothing is converted silently.
 
     Text, complex numbers, lists of unequal length and numbers that float32 cannot hold are refused.
     """
     try:
-        if hasattr(given, "detach"):  # a tensor; numpy has no bfloat16
-            given = given.detach().cpu()
-            given = given.double() if given.is_floating_point() else given
-        array = np.asarray(given)
+        if hasattr(values, "detach"):  # a tensor; numpy has no bfloat16
+            values = values.detach().cpu()
+            values = values.double() if values.is_floating_point() else values
+        array = np.asarray(values)
         if array.dtype.kind not in "biuf":
             raise ValueError(f"an array of {array.dtype}")
         array = array.astype(np.float64)
     except (ValueError, TypeError, OverflowError) as error:
         raise HeadwiseError(
-            f"{what} must be an array of numbers; {quoted(given)} is none ({first_line(error)})"
+            f"{what} must be an array of numbers; {quoted(values)} is none ({first_line(error)})"
         ) from None
-    if np.ma.isMaskedArray(given) and np.ma.is_masked(given):
+    if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
         raise HeadwiseError(f"{what} must be an array of numbers; this one has masked entries")
     with np.errstate(over="ignore"):
         if not np.isfinite(array.astype(np.float32)).all():
@@ -198,8 +198,8 @@ class Scores:
     own: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Columns of the table that the method computes itself, each `[L, H]`: `lo`, `hi`, `n`, `p`."""
     exists: np.ndarray | None = None
-    """`[L, H]`: which heads there are. By default those with a value or an example that is a number; told, a head
-    whose every number went wrong keeps its place in the tables."""
+    """`[L, H]`: which heads the model has. By default those with a value or an example that is a number; with it, a
+    head with only NaN values stays in the tables."""
     groups: Sequence[str | None] | None = None
     """The group of every example, where some share one: intervals and tests then count groups, not examples."""
 
@@ -242,11 +242,10 @@ class Scores:
         return len(self.examples)
 
     def __getitem__(self, head: Head | str) -> float:
-        layer, number = Head.parse(head) if isinstance(head, str) else head
-        return float(self.values[layer, number])
+        return float(self.values[Head.parse(head) if isinstance(head, str) else tuple(head)])
 
     def heads(self) -> list[Head]:
-        """Every head there is, layer by layer; one whose score went wrong (NaN) is among them."""
+        """Every head there is, layer by layer; heads whose score is NaN included."""
         exists = self.exists
         if exists is None:
             exists = ~np.isnan(self.values) | ~np.isnan(self.examples).all(axis=0)

@@ -34,7 +34,7 @@ class AblationOptions(Settings):
     order: Annotated[str, one_of("order", lambda: RANKED_BY)] = "signed"
     """`signed`, `absolute` or `hinders`."""
     population: bool = False
-    """Standard errors and precision of the mean over all examples like these, not of the given ones."""
+    """Standard errors and precision of the mean over all examples like these, not of the task's examples."""
 
     @model_validator(mode="after")
     def _one_question(self) -> Self:
@@ -101,22 +101,24 @@ def _adaptive(
         call_cost=CALL_COST["cpu" if setup.model.device.type == "cpu" else "accelerator"],
     )
     if asked.top is not None:
-        found = top_k(sample, asked.top, asked.confidence, asked.order)
+        estimates = top_k(sample, asked.top, asked.confidence, asked.order)
         rule = f"the first {asked.top} by {asked.order} score, all right"
     else:
         assert asked.precision is not None
-        found = to_precision(sample, asked.precision, asked.confidence)
+        estimates = to_precision(sample, asked.precision, asked.confidence)
         rule = f"every head to ± {asked.precision:g}"
     rule += f" with {asked.confidence:.0%} confidence"
     if not asked.population:
         rule += f" (intervals of the mean over these {N} examples; p and q are of examples like them)"
     attributed = 0 if attribution is None else N
     if setup.advance:  # the pairs that need not be run are done too
-        setup.advance(max(0, K * N - found.pairs - attributed))
-    setup.estimates["value"] = setup.per_head(found.values)
-    setup.estimates |= {name: setup.per_head(getattr(found, name)) for name in ("stderr", "lo", "hi", "p")}
-    setup.estimates["n"] = np.nan_to_num(setup.per_head(found.n)).astype(int)
-    spent = found.pairs + BACKWARD_ROWS * attributed
+        setup.advance(max(0, K * N - estimates.pairs - attributed))
+    setup.estimates["value"] = setup.per_head(estimates.values)
+    setup.estimates |= {
+        name: setup.per_head(getattr(estimates, name)) for name in ("stderr", "lo", "hi", "p")
+    }
+    setup.estimates["n"] = np.nan_to_num(setup.per_head(estimates.n)).astype(int)
+    spent = estimates.pairs + BACKWARD_ROWS * attributed
     setup.details |= {
         "rule": rule,
         "rows": spent,
@@ -124,9 +126,11 @@ def _adaptive(
         "ratio": K * N / spent,
         "rows_run": engine.rows_spent + (BACKWARD_ROWS - 1) * attributed,
         "batch_tokens": engine.batch_tokens,
-        "slopes": {str(head): round(float(c), 4) for head, c in zip(heads, found.coefficients, strict=True)},
+        "slopes": {
+            str(head): round(float(c), 4) for head, c in zip(heads, estimates.coefficients, strict=True)
+        },
         "said": f"{rule}: {spent:,} forward rows instead of {K * N:,} ({K * N / spent:.1f}× fewer)",
     }
-    if found.top is not None:
-        setup.details["top_heads"] = [str(heads[number]) for number in found.top]
-    return setup.per_head(found.examples.T)
+    if estimates.top is not None:
+        setup.details["top_heads"] = [str(heads[number]) for number in estimates.top]
+    return setup.per_head(estimates.examples.T)

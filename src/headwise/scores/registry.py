@@ -44,7 +44,7 @@ class Setup:
     batch_tokens: int | None = None
     advance: Callable[[int], None] | None = None
     details: dict[str, Any] = field(default_factory=dict)
-    """What the method wants to have kept with its scores."""
+    """What the method stores with its scores."""
     estimates: dict[str, np.ndarray] = field(default_factory=dict)
     """`value`, `stderr`, `lo`, `hi`, `n` and `p`, each `[L, H]`, of a method that does not run every example."""
     signed: bool | None = None
@@ -187,18 +187,16 @@ def versions(name: str, task: Task) -> dict[str, str]:
 def check_methods(chosen: Sequence[str], options: Mapping[str, Any], metric: str | None) -> None:
     """Refuse an option that none of the chosen methods takes, naming those that do; a wrong value; a metric (by default
     each task's own) that does not suit a method."""
-    known = {name: method(name).options for name in chosen}
-    for option in options:
-        if any(option in takes for takes in known.values()):
-            continue
+    known = {option for name in chosen for option in method(name).options}
+    for option in (option for option in options if option not in known):
         others = [name for name, other in methods().items() if option in other.options]
         if others:
             raise HeadwiseError(
                 f"{option} is an option of {', '.join(others)}, not of {', '.join(chosen)}; choose such a method, or "
                 f"leave {option} out"
             )
-        raise unknown("option of the methods", option, {name for takes in known.values() for name in takes})
-    for name in known:
+        raise unknown("option of the methods", option, known)
+    for name in chosen:
         accepted = own_options(name, options)
         method(name).settings(**accepted)
         if metric is not None:
@@ -236,7 +234,7 @@ def score(
     """One number per head, with its per-example values and standard error.
 
     by: the method ("ablation", "attribution", "random", …; `headwise list methods`).
-    metric: by default the task's own. reference, positions: see `headwise.model.measure.engine.Engine`.
+    metric: by default that of the task. reference, positions: see `headwise.model.measure.engine.Engine`.
     options: the method's own.
     """
     chosen = method(by)
@@ -258,7 +256,7 @@ def score(
         "metric": setup.unit or measured.name,
         "details": details | {"options": options},
         "exists": np.array(model.exists),
-        "groups": _groups(task, setup.details),
+        "groups": row_groups(task, setup.details),
     }
     columns = dict(setup.estimates)
     if columns:
@@ -266,7 +264,7 @@ def score(
     return Scores.from_examples(examples, **about)
 
 
-def _groups(task: Task, details: dict[str, Any]) -> tuple[str | None, ...] | None:
+def row_groups(task: Task, details: dict[str, Any]) -> tuple[str | None, ...] | None:
     """The groups behind a score's rows: those of the examples that a probe held out; none where rows are seeds."""
     groups = task.shared_groups()
     if groups is None or details.get("replicates") == "seeds":

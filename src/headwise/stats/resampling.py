@@ -42,7 +42,7 @@ def percentiles(resampled: np.ndarray, level: float) -> np.ndarray:
 
 
 def blocks(columns: np.ndarray, rows: int) -> Iterator[np.ndarray]:
-    """The given column numbers, so few at once that `rows` of them fit into one work array."""
+    """Column numbers in blocks, each so small that `rows` of them fit into one work array."""
     width = max(1, _BLOCK // max(rows, 1))
     for start in range(0, len(columns), width):
         yield columns[start : start + width]

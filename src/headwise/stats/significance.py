@@ -1,4 +1,4 @@
-"""Tests, and their correction for having made many."""
+"""Significance tests, and corrections for multiple tests."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Sweep:
     groups: Sequence[str | None] | None = None
     """The group of every example, where some share one: intervals then resample groups."""
     by: str = "given"
-    """How the order was made of its scores: signed, absolute, hinders; or given as a list of heads."""
+    """How the scores were ranked: signed, absolute, hinders; `given` for a list of heads."""
     draw: int | None = None
     """Which of several draws of a control."""
     seed: int = 0
@@ -238,6 +238,6 @@ def check_threshold(threshold: float) -> None:
         )
 
 
-def renamed(found: Sweep, **about: Any) -> Sweep:
+def renamed(curve: Sweep, **about: Any) -> Sweep:
     """The same curve and its controls under other names (model, task)."""
-    return replace(found, **about, controls=tuple(renamed(control, **about) for control in found.controls))
+    return replace(curve, **about, controls=tuple(renamed(control, **about) for control in curve.controls))

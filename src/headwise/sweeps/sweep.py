@@ -74,7 +74,7 @@ def sweep(
     controls = several(controls)
     _check(action, controls, draws, points, control_points)
     check_threshold(threshold)
-    heads = _heads(model, order, by)
+    heads, ranked_by, name = _ranked(model, order, by)
     grid = None if k is None else _checked(k, len(heads))
     engine = Engine(
         model,
@@ -95,22 +95,19 @@ def sweep(
         for kind in controls
         for draw in range(draws)
     }
-    asked = [[heads[:k] for k in first], *([one.heads for one in sets] for sets in drawn.values())]
+    asked = [[heads[:k] for k in first], *([drawing.heads for drawing in sets] for sets in drawn.values())]
     values, *control_values = measured.values(asked)
-    found = measured.sweep(first, values, heads, seed)
+    curve = measured.sweep(first, values, heads, seed)
     if grid is None:
-        found = _refined(measured, found, threshold, points)
-    ranked_by, name = "given", "order"
-    if isinstance(order, Scores):
-        ranked_by, name = ranking(order.method, order.signed, by)
+        curve = _refined(measured, curve, threshold, points)
     others = []
     for ((kind, draw), sets), values in zip(drawn.items(), control_values, strict=True):
         control = measured.sweep(control_k, values, sets[-1].heads, seed)
-        moved = tuple(one.moved for one in sets) if kind == "random_layer" else None
-        control = replace(control, series=kind, draw=draw, moved=moved, details={"order": name})
-        others.append(replace(control, sets=tuple(one.heads for one in sets)))
+        moved = tuple(drawing.moved for drawing in sets) if kind == "random_layer" else None
+        about = {"series": kind, "draw": draw, "moved": moved, "details": {"order": name}}
+        others.append(replace(control, sets=tuple(drawing.heads for drawing in sets), **about))
     details = {"order": name, "rows": engine.rows_spent, "batch_tokens": engine.batch_tokens}
-    return replace(found, series=name, by=ranked_by, controls=tuple(others), details=details)
+    return replace(curve, series=name, by=ranked_by, controls=tuple(others), details=details)
 
 
 def _check(action: str, controls: Sequence[str], draws: int, points: int, control_points: int) -> None:
@@ -150,7 +147,7 @@ def most_rows(points: int, kinds: int, draws: int, control_points: int = CONTROL
 
 
 class _Curves:
-    """Measures points of curves beside the end that they start from, so that differences never mix batch shapes."""
+    """Measures points of curves in one batch with the end they start from: differences never mix batch shapes."""
 
     def __init__(self, engine: Engine, action: str) -> None:
         self.engine, self.action = engine, action
@@ -195,23 +192,29 @@ class _Curves:
         return Sweep(np.array(k), values, none, full, order, *names, total, groups, seed=seed)
 
 
-def _refined(measured: _Curves, found: Sweep, threshold: float, points: int) -> Sweep:
+def _refined(measured: _Curves, curve: Sweep, threshold: float, points: int) -> Sweep:
     """A curve of a few points, with more near the knee, measured in two rounds: at most `points` in all."""
     for rounds_left in (2, 1):
-        shares = stats.bootstrap_ratio(found.gains.T, found.effects, groups=found.groups).value
-        further = knee_points(found.k, shares, threshold, (points - len(found.k)) // rounds_left)
+        shares = stats.bootstrap_ratio(curve.gains.T, curve.effects, groups=curve.groups).value
+        further = knee_points(curve.k, shares, threshold, (points - len(curve.k)) // rounds_left)
         if not further:
             break
-        (values,) = measured.values([[found.order[:k] for k in further]])
-        k = np.concatenate([found.k, further])
+        (values,) = measured.values([[curve.order[:k] for k in further]])
+        k = np.concatenate([curve.k, further])
         ascending = np.argsort(k)
-        values = np.concatenate([found.values, values])[ascending]
-        found = replace(found, k=k[ascending], values=values)
-    return found
+        values = np.concatenate([curve.values, values])[ascending]
+        curve = replace(curve, k=k[ascending], values=values)
+    return curve
 
 
-def _heads(model: Model, order: Scores | Head | str | Sequence[Head | str], by: str) -> Order:
-    heads = order.order(by) if isinstance(order, Scores) else head_list(order)
+def _ranked(
+    model: Model, order: Scores | Head | str | Sequence[Head | str], by: str
+) -> tuple[Order, str, str]:
+    """The heads of an order, how they are ranked, and its name."""
+    if isinstance(order, Scores):
+        heads, (ranked_by, name) = order.order(by), ranking(order.method, order.signed, by)
+    else:
+        heads, ranked_by, name = head_list(order), "given", "order"
     known = set(model.heads())
     for index, head in enumerate(heads):
         if head not in known:
@@ -224,7 +227,7 @@ def _heads(model: Model, order: Scores | Head | str | Sequence[Head | str], by: 
             raise HeadwiseError(f"the order names {head} twice; every head has one rank in an order")
     if not heads:
         raise HeadwiseError("the order is empty; a sweep needs at least one head")
-    return heads
+    return heads, ranked_by, name
 
 
 def _checked(k: Sequence[int], most: int) -> list[int]:

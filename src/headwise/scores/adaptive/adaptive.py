@@ -18,9 +18,9 @@ degrees of freedom that the shrinkage adds are not claimed, which pays for tails
 the given examples as target the variance is ((N − m)/N)² · (1/n − 1/(N − m)) · S²(y): 0 once every example is run. For
 the population, S²(exact)/N is added.
 
-**Top k.** The pilot plans how many examples each head needs to be told from the k-th rank; the intervals then hold for
-all heads at once (Bonferroni). Heads still undecided are planned again from everything measured, then run on every
-example, where no doubt is left.
+**Top k.** The pilot plans how many examples separate each head from the k-th rank; the intervals then hold for all
+heads at once (Bonferroni). Heads still undecided are planned again from everything measured, then run on every example,
+where no doubt is left.
 
 N examples, K heads, m pilot examples, n fresh ones.
 """
@@ -61,7 +61,8 @@ def top_k(sample: Sample, k: int, confidence: float = LEVEL, order: str = "signe
         raise HeadwiseError(f"a top k of {sample.K} heads needs k from 1 to {sample.K - 1}, not {k}")
     key = RANKED_BY[order]
     basis = sample.pilot()
-    coefficients, values, found = basis.coefficients, sample.pilot_means(basis.coefficients), None
+    coefficients, current = basis.coefficients, None
+    values = sample.pilot_means(coefficients)
     level = 1 - (1 - confidence) / (sample.K * PLANNED_LOOKS)
     inside, candidates, undecided = np.zeros(sample.K, bool), np.ones(sample.K, bool), np.ones(sample.K, bool)
     for look in range(PLANNED_LOOKS + 1):
@@ -70,19 +71,19 @@ def top_k(sample: Sample, k: int, confidence: float = LEVEL, order: str = "signe
             fresh = _fresh_to_rank(key(values), k, level, basis, sample.N)
         sample.extend(np.where(undecided, basis.known + fresh, sample.counts))
         estimate = sample.estimate(basis, pooled=True)
-        found = estimate if found is None else found.where(undecided, estimate)
-        values, half = found.values, t_quantile(level, found.df) * found.stderr
+        current = estimate if current is None else current.where(undecided, estimate)
+        values, half = current.values, t_quantile(level, current.df) * current.stderr
         lowest = 0.0 if order == "absolute" else -np.inf
         _decide(k, inside, candidates, np.maximum(key(values) - half, lowest), key(values) + half)
-        undecided = candidates & (found.stderr > 0)
+        undecided = candidates & (current.stderr > 0)
         if not undecided.any():
             break
         basis = sample.basis(coefficients)
-    assert found is not None
+    assert current is not None
     ranking = np.argsort(-key(values), kind="stable")
     # Heads that no bound could separate are equal to the last bit; the earlier ones are taken.
     inside[ranking[candidates[ranking]][: k - inside.sum()]] = True
-    return sample.result(found, coefficients, ranking[inside[ranking]])
+    return sample.result(current, coefficients, ranking[inside[ranking]])
 
 
 def _decide(k: int, inside: np.ndarray, candidates: np.ndarray, lo: np.ndarray, hi: np.ndarray) -> None:
@@ -100,7 +101,7 @@ def _decide(k: int, inside: np.ndarray, candidates: np.ndarray, lo: np.ndarray, 
 
 
 def _fresh_to_rank(keys: np.ndarray, k: int, level: float, basis: Basis, N: int) -> np.ndarray:
-    """Fresh examples `[K]` that should tell each head from the middle between the k-th key and the next."""
+    """Fresh examples `[K]` that should separate each head from the middle between the k-th key and the next."""
     largest = np.sort(keys)[::-1]
     half_gap = np.abs(keys - (largest[k - 1] + largest[k]) / 2) / 2
     left = N - basis.known

@@ -100,8 +100,8 @@ class Sample:
         self.values = np.full(shape, np.nan)  # rows in the random order
         self.counts = np.zeros(self.K, int)
         self.controlled = attribution is not None
-        given = np.zeros(shape) if attribution is None else np.asarray(attribution, float)
-        self.attribution = given[self.order]
+        control = np.zeros(shape) if attribution is None else np.asarray(attribution, float)
+        self.attribution = control[self.order]
 
     def extend(self, counts: np.ndarray) -> None:
         """Run what is missing for each head to have its first `counts[K]` examples, in rectangles.
@@ -128,7 +128,7 @@ class Sample:
         return self.basis()
 
     def basis(self, coefficients: np.ndarray | None = None) -> Basis:
-        """Variances from all that is measured; coefficients are fitted on the pilot, and given afterwards."""
+        """Variances from all that is measured; coefficients are fitted on the pilot, and passed in afterwards."""
         fitted = np.zeros(self.K) if coefficients is None else coefficients
         predictor = self.attribution.var(axis=0)
         variance, variance_exact = np.full((2, self.K), np.inf)  # of a single example nothing is known
@@ -172,12 +172,12 @@ class Sample:
         with np.errstate(divide="ignore", invalid="ignore"):
             error = np.sqrt((left / self.N) ** 2 * (1 / n - 1 / left) * variance)
         # With every example run, the mean is the mean: no coefficient, no rounding of one, no error.
-        whole = np.where(complete, self.values, 0)
+        measured = np.where(complete, self.values, 0)
         return Estimate(
-            np.where(complete, whole.sum(axis=0) / self.N, values),
+            np.where(complete, measured.sum(axis=0) / self.N, values),
             np.where(complete, 0, error),
             np.where(complete, max(self.N - 1, 1), df),
-            np.where(complete, whole.var(axis=0, ddof=self.N > 1), basis.variance_exact),
+            np.where(complete, measured.var(axis=0, ddof=self.N > 1), basis.variance_exact),
         )
 
     def _rest(self, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -185,25 +185,25 @@ class Sample:
         control = coefficients * self.attribution
         return self.values - control, coefficients * self.attribution.mean(axis=0)
 
-    def result(self, found: Estimate, coefficients: np.ndarray, top: np.ndarray | None = None) -> Adaptive:
+    def result(self, estimate: Estimate, coefficients: np.ndarray, top: np.ndarray | None = None) -> Adaptive:
         """Intervals and p-values of the estimates; examples in their own order."""
         from scipy.special import stdtr
 
-        beyond = np.sqrt(found.stderr**2 + self.crowding * found.variance_exact / self.N)
-        # Groups that are all alike are N / crowding examples, and leave as few degrees of freedom.
-        df_beyond = np.minimum(found.df, max(self.N / self.crowding - 1, 1))
-        stderr, df = (beyond, df_beyond) if self.population else (found.stderr, found.df)
+        beyond = np.sqrt(estimate.stderr**2 + self.crowding * estimate.variance_exact / self.N)
+        # Groups of equal examples are worth N / crowding examples, and leave as few degrees of freedom.
+        df_beyond = np.minimum(estimate.df, max(self.N / self.crowding - 1, 1))
+        stderr, df = (beyond, df_beyond) if self.population else (estimate.stderr, estimate.df)
         half = t_quantile(LEVEL, df) * stderr
         with np.errstate(divide="ignore", invalid="ignore"):
-            p = 2 * stdtr(df_beyond, -np.abs(np.where(found.values == 0, 0.0, found.values / beyond)))
-        lo, hi = found.values - half, found.values + half
+            p = 2 * stdtr(df_beyond, -np.abs(np.where(estimate.values == 0, 0.0, estimate.values / beyond)))
+        lo, hi = estimate.values - half, estimate.values + half
         examples = np.empty_like(self.values)
         examples[self.order] = self.values
-        return Adaptive(found.values, stderr, lo, hi, p, self.counts, coefficients, examples, top)
+        return Adaptive(estimate.values, stderr, lo, hi, p, self.counts, coefficients, examples, top)
 
 
 def crowding_of(groups: Sequence[Hashable] | None) -> float:
-    """Σ size² / N over the groups of N examples: how much wider the variance of a mean is if groups are all alike.
+    """Σ size² / N over the groups of N examples: the factor on a mean's variance if the examples of a group are equal.
 
     >>> crowding_of(["a", "a", "b", "b"]), crowding_of(["a", None, None]), crowding_of(None)
     (2.0, 1.0, 1.0)

@@ -44,7 +44,7 @@ class FitSettings(Settings):
     updates: Count = 500
     """Most updates of each fit."""
     first_updates: Count | None = None
-    """Most updates of the fit without a pull, where it is to have a number of its own."""
+    """Most updates of the fit without a pull; null: as many as `updates`."""
     batch: Count = 64
     """Examples per update and seed."""
     first_rate: Rates = (0.1, 0.01)
@@ -68,7 +68,7 @@ class FitSettings(Settings):
     window: Count = 25
     """Updates in a window, and in the cooling down to the last learning rate before an early stop."""
     keep: Count = 25
-    """Every so many updates the gates are kept as part of the trajectory."""
+    """Every so many updates the gates are stored as part of the trajectory."""
 
     def most(self, sign: int) -> int:
         """The most updates of the fit with this pull."""

@@ -39,10 +39,9 @@ def one_fit(
     start: np.ndarray | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Fit:
-    """One of `FITS` for all seeds at once; `start` are the logits `[S, L, H]` that the free fit ended with."""
+    """One of `FITS` for all seeds at once; `start`: the logits `[S, L, H]` that the free fit ended with."""
     model = likelihood.model
     if start is None:
-        assert name == "free", "the fits that pull begin where the free one ended"
         start = random_logits(model.shape, seeds, settings.bound)
     gradients = batch_gradients(likelihood, seeds, settings.batch, list(FITS).index(name))
     return fit_gates(gradients, start, model.exists, settings, sign=FITS[name], advance=advance)

@@ -8,8 +8,6 @@ R rows of a piece, T tokens, P scored positions, L layers, H heads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -27,8 +25,7 @@ class ShapedGradients:
     def __init__(self, engine: Engine, budget: int, *, record: bool = True) -> None:
         """budget: most tokens of one piece; record: as CUDA graphs."""
         self.engine, self.record = engine, record
-        everything = engine.table.block(range(len(engine.rows)))
-        self._all = everything.tensors
+        self._all = engine.table.block(range(len(engine.rows))).tensors
         self._lengths = np.array([len(row.ids) for row in engine.rows])
         self._scored = np.array([len(row.positions) for row in engine.rows])
         self._rows = max(1, budget // int(self._lengths.max()))
@@ -73,34 +70,26 @@ def _up(number: int, step: int) -> int:
     return -(-int(number) // step) * step
 
 
-@dataclass
 class _Shape:
     """Tensors of one shape, and the work on them."""
 
-    engine: Engine
-    rows: int
-    tokens: int
-    scored: int
-    record: bool
-
-    def __post_init__(self) -> None:
-        engine, model = self.engine, self.engine.model
-        self.block = engine.table.block([0] * self.rows)
-        widths = {"ids": self.tokens, **dict.fromkeys(("positions", "tokens", "mask"), self.scored)}
+    def __init__(self, engine: Engine, rows: int, tokens: int, scored: int, record: bool) -> None:
+        self.engine, model = engine, engine.model
+        self.block = engine.table.block([0] * rows)
+        widths = {"ids": tokens, "positions": scored, "tokens": scored, "mask": scored}
         for name, width in widths.items():
             kind = self.block.tensors[name].dtype
-            self.block.tensors[name] = torch.zeros(self.rows, width, dtype=kind, device=model.device)
-        self.gates = torch.ones(
-            self.rows, *model.shape, dtype=model.gate_dtype, device=model.device, requires_grad=True
-        )
-        self.values = torch.zeros(self.rows, dtype=torch.float64, device=model.device)
+            self.block.tensors[name] = torch.zeros(rows, width, dtype=kind, device=model.device)
+        self.gates = torch.ones(rows, *model.shape, dtype=model.gate_dtype, device=model.device)
+        self.gates.requires_grad_()
+        self.values = torch.zeros(rows, dtype=torch.float64, device=model.device)
         self.gradients = torch.zeros_like(self.gates, requires_grad=False)
-        self.run = Replay(self._work, record=self.record)
+        self.run = Replay(self._work, record=record)
 
     def fill(self, everything: dict[str, Tensor], numbers: Tensor, gates: Tensor) -> None:
-        for name, mine in self.block.tensors.items():
-            theirs = everything[name][numbers]
-            mine.copy_(theirs if theirs.dim() < 2 else theirs[:, : mine.shape[1]])
+        for name, target in self.block.tensors.items():
+            source = everything[name][numbers]
+            target.copy_(source if source.dim() < 2 else source[:, : target.shape[1]])
         with torch.no_grad():
             self.gates[: len(gates)].copy_(gates)
 

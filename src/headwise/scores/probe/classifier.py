@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,8 +40,7 @@ class HeadClassifier(nn.Module):
         return logits
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """Numbers of the examples for training, for early stopping and for the report."""
 
     train: np.ndarray
@@ -72,8 +71,7 @@ def split(labels: np.ndarray, seed: int, groups: Sequence[Hashable] | None = Non
     return Split(*(np.sort(np.concatenate(part)) for part in parts))
 
 
-@dataclass(frozen=True)
-class Fitted:
+class Fitted(NamedTuple):
     """A trained classifier, how its training went, and how well it does on what was held out."""
 
     classifier: HeadClassifier
@@ -93,7 +91,7 @@ def fit(
     """
     device, parts = features.device, split(labels, seed, groups)
     target = torch.from_numpy(labels).to(device)
-    train, stop, held_out = (torch.from_numpy(part) for part in (parts.train, parts.stop, parts.held_out))
+    train, stop, held_out = map(torch.from_numpy, parts)
     with _seeded(seed, device):
         classifier = HeadClassifier(features.shape[1], features.shape[2], classes).to(device)
         optimiser = torch.optim.AdamW(classifier.parameters(), lr=RATE)

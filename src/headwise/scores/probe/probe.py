@@ -19,12 +19,12 @@ from headwise.heads import Head, Scores
 from headwise.model.model import Model
 from headwise.model.outputs.answers import answer_outputs
 from headwise.scores.probe.classifier import Fitted, fit, importance
-from headwise.scores.registry import Setup, register
+from headwise.scores.registry import Setup, register, row_groups
 from headwise.settings import Count, Text
 from headwise.tasks.examples import Task
 
 REST = "rest"
-"""The class of examples without a label, so that one ability can be told from everything else."""
+"""The class of examples without a label, so that one ability can be separated from everything else."""
 LEAST = 3
 """Examples a class needs: one for training, one for early stopping, one for the report."""
 UNIT = "class logit"
@@ -130,13 +130,12 @@ def check_labels(names: Sequence[str], task: str, groups: Sequence[Hashable] | N
             f"a probe tells labels apart, and task {task!r} has {len(counts)} ({', '.join(counts)}); "
             "give examples of at least two labels"
         )
-    grouped = len(set(groups)) < len(names)
+    unit = "groups of examples" if len(set(groups)) < len(names) else "examples"
     for name, count in sorted(counts.items()):
         if count < LEAST:
             raise HeadwiseError(
-                f"label {name!r} of task {task!r} has {count} {'group' if grouped else 'example'}{'s' * (count != 1)}"
-                f"{' of examples' * grouped}, and a probe needs at least "
-                f"{LEAST} of each (to learn from, to stop by, to report on); give more of it, or leave it out"
+                f"label {name!r} of task {task!r} has {count} {unit}, and a probe needs at least {LEAST} of each (for "
+                "training, early stopping and the report); give more of it, or leave it out"
             )
     return sorted(counts)
 
@@ -189,7 +188,6 @@ def _scores(
         "held_out": held_out.tolist(),
         "signs": sign_map.tolist(),
     }
-    groups = task.shared_groups()
     return Scores.from_examples(
         examples,
         model=model.name,
@@ -198,5 +196,5 @@ def _scores(
         signed=False,
         metric=UNIT,
         details=details,
-        groups=None if groups is None else tuple(groups[i] for i in held_out),
+        groups=row_groups(task, details),
     )
