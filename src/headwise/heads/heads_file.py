@@ -32,16 +32,13 @@ def read_heads(
     if top is not None and top < 1:
         raise HeadwiseError(f"--top is {top}; expected at least 1")
     if path.suffix not in (".npz", ".parquet"):
-        listed = load_order(path)
-        if top is not None and top > len(listed):
-            raise HeadwiseError(f"{path} lists {len(listed)} heads, fewer than the {top} asked for")
-        return listed[:top]
-    if top is None:
-        raise HeadwiseError(
-            f"{path} holds scores of every head; say how many of the first are meant: --top 16"
-        )
-    order = (Scores.load(path) if path.suffix == ".npz" else _from_run(path, task, method, model)).order(by)
-    if top > len(order):
+        order = load_order(path)
+    elif top is None:
+        raise HeadwiseError(f"{path} holds scores of every head; say how many to take: --top 16")
+    else:
+        scores = Scores.load(path) if path.suffix == ".npz" else _from_run(path, task, method, model)
+        order = scores.order(by)
+    if top is not None and top > len(order):
         raise HeadwiseError(f"{path} has {len(order)} heads, fewer than the {top} asked for")
     return order[:top]
 

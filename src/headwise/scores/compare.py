@@ -96,17 +96,12 @@ def _over_resamples(scores: Scores, k: int, seed: int) -> float:
 
 
 def _over_seeds(scores: Sequence[Scores], tops: Sequence[Any]) -> list[float]:
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for i, s in enumerate(scores):
-        groups.setdefault(tuple(_about(s).values()), []).append(i)
-    agreement = [float("nan")] * len(scores)
-    for members in groups.values():
-        # The very same score given twice is no repetition.
-        distinct = {(scores[i].details.get("seed"), scores[i].examples.tobytes()): i for i in members}
-        mean = stats.agreement_of_orders([tops[i] for i in distinct.values()])
-        for i in members:
-            agreement[i] = mean
-    return agreement
+    """For each score the agreement of its repetitions; the same score given twice is no repetition."""
+    repetitions: dict[Any, dict[Any, Any]] = {}  # settings -> seed and examples -> top k
+    settings = [tuple(_about(s).values()) for s in scores]
+    for key, s, top in zip(settings, scores, tops, strict=True):
+        repetitions.setdefault(key, {})[s.details.get("seed"), s.examples.tobytes()] = top
+    return [stats.agreement_of_orders(list(repetitions[key].values())) for key in settings]
 
 
 def _about(s: Scores) -> dict[str, str]:

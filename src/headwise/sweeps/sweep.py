@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,13 +16,11 @@ from headwise.heads import Head, Order, Scores, head_list, keep_gates, mask_gate
 from headwise.heads.controls import control_sets, most_k
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
+from headwise.model.model import Model
 from headwise.several import several
 from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
 from headwise.sweeps.explained import knee_points, spread_points
-
-if TYPE_CHECKING:
-    from headwise.model.model import Model
-    from headwise.tasks.examples import Task
+from headwise.tasks.examples import Task
 
 ACTIONS = ("keep", "mask")
 CONTROLS = ("random", "random_layer")

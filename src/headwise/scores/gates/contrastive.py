@@ -90,8 +90,8 @@ def contrast_gradients(keep: Gradients, lose: Gradients, floor: float = FLOOR) -
         kept, kept_gradients = keep(gates, active)
         lost, lost_gradients = lose(gates, active)
         gap = lost - kept
-        still = (gap > floor)[:, None, None]  # below the floor there is nothing more to lose
-        return kept - np.maximum(gap, floor), kept_gradients - still * lost_gradients
+        above = (gap > floor)[:, None, None]  # below the floor there is nothing more to lose
+        return kept - np.maximum(gap, floor), kept_gradients - above * lost_gradients
 
     return gradients
 

@@ -29,8 +29,7 @@ Gradients = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 def _first_and_last(rates: tuple[float, ...]) -> tuple[float, ...]:
     if len(rates) != 2:
         raise HeadwiseError(
-            "a learning rate of a fit is two numbers above 0, the first and the last learning rate, not "
-            f"{list(rates)}"
+            f"a fit takes two learning rates above 0, the first and the last, not {list(rates)}"
         )
     return rates
 
