@@ -26,6 +26,7 @@ import numpy as np
 from common import RESULTS, about, write
 from headwise.scores.ablation import BACKWARD_ROWS
 from headwise.scores.adaptive.adaptive import to_precision, top_k
+from headwise.scores.adaptive.sample import Sample
 
 PRECISION = 0.1
 
@@ -60,8 +61,8 @@ def coverage(repetitions: int, tails: str, N: int = 256, K: int = 270) -> dict[s
     for repetition in range(repetitions):
         exact, attribution = made_up_table(rng, N, K, tails)
         truth = exact.mean(axis=0)
-        found = to_precision(replay(exact), attribution, exact.shape, PRECISION, seed=repetition)
-        plain = to_precision(replay(exact), None, exact.shape, PRECISION, seed=repetition)
+        found = to_precision(Sample(replay(exact), attribution, exact.shape, seed=repetition), PRECISION)
+        plain = to_precision(Sample(replay(exact), None, exact.shape, seed=repetition), PRECISION)
         covered.append(((found.lo <= truth) & (truth <= found.hi)).mean())
         plain_covered.append(((plain.lo <= truth) & (truth <= plain.hi)).mean())
         rows += found.pairs + BACKWARD_ROWS * N
@@ -92,7 +93,7 @@ def right_tops(repetitions: int, N: int = 256, K: int = 270, k: int = 20) -> dic
     for repetition in range(repetitions):
         exact, attribution = made_up_table(rng, N, K, "heavy")
         truth = exact.mean(axis=0)
-        found = top_k(replay(exact), attribution, exact.shape, k, seed=repetition)
+        found = top_k(Sample(replay(exact), attribution, exact.shape, seed=repetition), k)
         assert found.top is not None
         right += set(found.top.tolist()) == set(np.argsort(-truth)[:k].tolist())
         pairs += found.pairs + BACKWARD_ROWS * N
@@ -161,8 +162,8 @@ def rows_on_the_model(table: dict[str, np.ndarray], orders: int) -> dict[str, An
     covered, plain_covered = [], []
     for seed in range(orders):
         ours, theirs = replay(exact, layers), replay(exact, layers)
-        found = to_precision(ours, attribution, exact.shape, PRECISION, seed=seed)
-        plain = to_precision(theirs, None, exact.shape, PRECISION, seed=seed)
+        found = to_precision(Sample(ours, attribution, exact.shape, seed=seed), PRECISION)
+        plain = to_precision(Sample(theirs, None, exact.shape, seed=seed), PRECISION)
         spent["adaptive"].append(found.pairs + BACKWARD_ROWS * N)
         spent["adaptive_run"].append(ours.rows + BACKWARD_ROWS * N)
         spent["plain"].append(plain.pairs)

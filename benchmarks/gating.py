@@ -40,7 +40,7 @@ from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.model.tokens.encode import batch_of, encode_rows
-from headwise.scores.gates.batches import Batches
+from headwise.scores.gates.batches import batches as example_batches
 from headwise.scores.gates.fit import Fit, FitSettings, fit_gates, random_logits, regulariser
 from headwise.scores.gates.gating import FITS, one_fit
 from headwise.scores.gates.likelihood import GateLikelihood
@@ -112,7 +112,7 @@ class Ours:
         began = [time.perf_counter()]
 
         def slopes(gates: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return self.likelihood.slopes(gates, batches[len(seconds)][None])
+            return self.likelihood.gradients(gates, batches[len(seconds)][None])
 
         def advance(count: int) -> None:
             if count and len(seconds) < len(batches):
@@ -132,8 +132,8 @@ def cost(model: Model, arguments: argparse.Namespace) -> dict[str, Any]:
     found = {}
     for name in TASKS:
         task = hw.task(name, 64, model=model)
-        draw = Batches(len(task), arguments.batch, (0, 1))
-        batches = [draw.next() for _ in range(arguments.updates)]
+        draw = example_batches(len(task), arguments.batch, (0, 1))
+        batches = [next(draw) for _ in range(arguments.updates)]
         start = random_logits(model.shape, [0], 4.0)[0]
         settings = FitSettings(rate=(0.5, 0.5))
         plain, ours = Plain(model, task, start, settings), Ours(model, task, start, settings)
@@ -173,7 +173,7 @@ def per_seed(likelihood: GateLikelihood, batches: list[np.ndarray]) -> dict[str,
         seconds = []
         for batch in batches:
             began = time.perf_counter()
-            likelihood.slopes(gates, np.tile(batch, (seeds, 1)))
+            likelihood.gradients(gates, np.tile(batch, (seeds, 1)))
             seconds.append((time.perf_counter() - began) / seeds)
         found[str(seeds)] = float(np.median(seconds))
     return found
@@ -208,8 +208,8 @@ def memory_of(which: str, arguments: argparse.Namespace) -> None:
     name, way = which.split("/")
     model = loaded(arguments)
     task = hw.task(name, 64, model=model)
-    draw = Batches(len(task), arguments.batch, (0, 1))
-    batches = [draw.next() for _ in range(4)]
+    draw = example_batches(len(task), arguments.batch, (0, 1))
+    batches = [next(draw) for _ in range(4)]
     start = random_logits(model.shape, [0], 4.0)[0]
     settings = FitSettings(rate=(0.5, 0.5))
     plain, ours = Plain(model, task, start, settings), Ours(model, task, start, settings)

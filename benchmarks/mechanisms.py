@@ -60,7 +60,9 @@ MECHANISMS: dict[str, Without] = {
     "packed rows": lambda model: capability(model, pack=False),
     "attention by row, recomputation": lambda model: capability(model, low_memory=False),
     "log p in parts": lambda model: capability(model, plain_unembedding=None),
-    "CUDA graphs": lambda _: patch("headwise.scores.gates.replay.ShapedSlopes.suits", lambda engine: False),
+    "CUDA graphs": lambda _: patch(
+        "headwise.scores.gates.replay.ShapedGradients.suits", lambda engine: False
+    ),
 }
 CPU_ONLY = {
     "oneDNN products", "packed rows", "attention by row, recomputation", "log p in parts",
@@ -103,7 +105,7 @@ def jobs(model: Model, tasks: Mapping[str, Task], layers: int) -> dict[str, Call
         draw = np.random.default_rng(0)
         gates = draw.random((1, *model.shape))
         examples = np.arange(min(8 if model.device.type == "cpu" else 64, len(answers)))[None]
-        return lambda: fit.slopes(gates, examples)
+        return lambda: fit.gradients(gates, examples)
 
     return {
         "ablation": ablation,

@@ -25,7 +25,7 @@ def test_a_list_is_taken_in_its_order(tmp_path):
     save_order([Head(3, 1), Head(0, 2), Head(1, 1)], tmp_path / "heads.json")
     assert read_heads(tmp_path / "heads.json") == [Head(3, 1), Head(0, 2), Head(1, 1)]
     assert read_heads(tmp_path / "heads.json", 2) == [Head(3, 1), Head(0, 2)]
-    with pytest.raises(HeadwiseError, match="lists 3 heads, fewer than the 4 asked for"):
+    with pytest.raises(HeadwiseError, match="has 3 heads, fewer than the 4 asked for"):
         read_heads(tmp_path / "heads.json", 4)
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.scores.adaptive.adaptive import crowding_of
+from headwise.scores.adaptive.sample import crowding_of
 from headwise.studies.circuits.tables import ratio_row
 from headwise.studies.masking.intervene import intervention_rows
 from headwise.studies.masking.texts import Judge, point_tables

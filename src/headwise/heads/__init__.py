@@ -5,6 +5,7 @@ a score table. Nothing here knows what a model is. May import: errors, files, st
 """
 
 from headwise.heads.scores import (
+    RANKED_BY,
     Head,
     Order,
     Scores,
@@ -22,6 +23,7 @@ from headwise.heads.scores import (
 )
 
 __all__ = [
+    "RANKED_BY",
     "Head",
     "Order",
     "Scores",

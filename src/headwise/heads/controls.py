@@ -72,21 +72,21 @@ def most_k(total: int) -> int:
 
 
 def _by_layer(heads: Iterable[Head]) -> dict[int, Order]:
-    found: dict[int, Order] = {}
+    by_layer: dict[int, Order] = {}
     for head in heads:
-        found.setdefault(head.layer, []).append(head)
-    return found
+        by_layer.setdefault(head.layer, []).append(head)
+    return by_layer
 
 
 def _matched(free: dict[int, Order], top: Sequence[Head]) -> Draw:
     """From each layer the first free heads, as many as `top` has there; what a layer lacks, from the nearest."""
     drawn: Order = []
     lacking: list[int] = []
-    for layer, wanted in sorted(Counter(head.layer for head in top).items()):
-        there = free.get(layer, [])
-        drawn += there[:wanted]
-        free[layer] = there[wanted:]
-        lacking += [layer] * (wanted - len(there[:wanted]))
+    for layer, count in sorted(Counter(head.layer for head in top).items()):
+        available = free.get(layer, [])
+        drawn += available[:count]
+        free[layer] = available[count:]
+        lacking += [layer] * (count - len(available[:count]))
     for layer in lacking:
         nearest = min((other for other in free if free[other]), key=lambda other: (abs(other - layer), other))
         drawn.append(free[nearest].pop())

@@ -32,16 +32,13 @@ def read_heads(
     if top is not None and top < 1:
         raise HeadwiseError(f"--top is {top}; expected at least 1")
     if path.suffix not in (".npz", ".parquet"):
-        listed = load_order(path)
-        if top is not None and top > len(listed):
-            raise HeadwiseError(f"{path} lists {len(listed)} heads, fewer than the {top} asked for")
-        return listed[:top]
-    if top is None:
-        raise HeadwiseError(
-            f"{path} holds scores of every head; say how many of the first are meant: --top 16"
-        )
-    order = (Scores.load(path) if path.suffix == ".npz" else _from_run(path, task, method, model)).order(by)
-    if top > len(order):
+        order = load_order(path)
+    elif top is None:
+        raise HeadwiseError(f"{path} holds scores of every head; say how many to take: --top 16")
+    else:
+        scores = Scores.load(path) if path.suffix == ".npz" else _from_run(path, task, method, model)
+        order = scores.order(by)
+    if top is not None and top > len(order):
         raise HeadwiseError(f"{path} has {len(order)} heads, fewer than the {top} asked for")
     return order[:top]
 
@@ -58,8 +55,8 @@ def _from_run(path: Path, task: str | None, method: str | None, model: str | Non
     missing = {"model", "task", "method", "layer", "head", "score"} - set(table.columns)
     if missing:
         raise HeadwiseError(f"{path} has no column {', '.join(sorted(missing))}; give a run's scores.parquet")
-    for name, wanted in (("task", task), ("method", method)):
-        table = table if wanted is None else table[table[name] == wanted]
+    for name, choice in (("task", task), ("method", method)):
+        table = table if choice is None else table[table[name] == choice]
     if model in set(table["model"]):
         table = table[table["model"] == model]
     maps = table[["model", "task", "method"]].drop_duplicates()
@@ -69,8 +66,7 @@ def _from_run(path: Path, task: str | None, method: str | None, model: str | Non
             + "; ".join(f"{row.task} by {row.method} ({row.model})" for row in maps.itertuples())
         )
     values = grid(_checked(path, table))
-    of, by_task, by_method = (str(maps[name].iloc[0]) for name in ("model", "task", "method"))
-    return Scores(values, values, values[None], of, by_task, by_method)
+    return Scores(values, values, values[None], *maps.iloc[0].astype(str))
 
 
 def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError, first_line, quoted
 
 _UNREADABLE: tuple[type[Exception], ...] = (
     OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RecursionError,
@@ -44,29 +44,35 @@ class Head(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Head:
-        found = _HEAD.fullmatch(text.strip()) if isinstance(text, str) else None
-        if not found:
-            raise HeadwiseError(
-                f"{quoted(text)} is not a head; heads are written like 'L12H3' (layer 12, head 3)"
-            )
-        return cls(int(found[1]), int(found[2]))
+        match = _HEAD.fullmatch(text.strip()) if isinstance(text, str) else None
+        if not match:
+            raise _not_a_head(text)
+        return cls(int(match[1]), int(match[2]))
 
 
 Order = list[Head]
 """Heads ranked by a score, most important first."""
 
 
-def head_list(given: Any) -> Order:
-    """Heads as a caller gives them, "L12H3" or (12, 3), in their order; one head needs no list.
+def head_list(heads: Any) -> Order:
+    """Heads from "L12H3" or (12, 3), in their order; one head needs no list.
 
     >>> head_list(["L1H2", (0, 3)]), head_list("L1H2")
     ([Head(layer=1, head=2), Head(layer=0, head=3)], [Head(layer=1, head=2)])
     """
-    if isinstance(given, str | Head):
-        given = [given]
-    if not isinstance(given, Iterable):
-        raise HeadwiseError(f"heads are given as a list such as ['L12H3'], not as {quoted(given)}")
-    return [Head.parse(one) if isinstance(one, str) else _pair(one) for one in given]
+    if isinstance(heads, str | Head):
+        heads = [heads]
+    if not isinstance(heads, Iterable):
+        raise HeadwiseError(f"heads are given as a list such as ['L12H3'], not as {quoted(heads)}")
+    return [Head.parse(head) if isinstance(head, str) else _pair(head) for head in heads]
+
+
+RANKED_BY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "signed": np.positive,
+    "absolute": np.abs,
+    "hinders": np.negative,
+}
+"""The kinds of order, each with what is largest for the most important head."""
 
 
 def ranked(heads: Sequence[Head], scores: Sequence[float] | np.ndarray, by: str = "signed") -> Order:
@@ -77,11 +83,9 @@ def ranked(heads: Sequence[Head], scores: Sequence[float] | np.ndarray, by: str 
     >>> [str(head) for head in ranked([Head(0, 0), Head(0, 1), Head(1, 0)], [1.0, -3.0, 2.0], "absolute")]
     ['L0H1', 'L1H0', 'L0H0']
     """
-    values = np.asarray(scores, dtype=float)
-    keys = {"signed": -values, "absolute": -np.abs(values), "hinders": values}
-    if by not in keys:
+    if by not in RANKED_BY:
         raise HeadwiseError(f"an order is by 'signed', 'absolute' or 'hinders', not by {by!r}")
-    return [heads[i] for i in np.argsort(keys[by], kind="stable")]
+    return [heads[i] for i in np.argsort(-RANKED_BY[by](np.asarray(scores, dtype=float)), kind="stable")]
 
 
 def heads_of(table: pd.DataFrame) -> list[Head]:
@@ -89,34 +93,39 @@ def heads_of(table: pd.DataFrame) -> list[Head]:
     return [Head(int(layer), int(head)) for layer, head in zip(table["layer"], table["head"], strict=True)]
 
 
-def _pair(given: Any) -> Head:
+def _pair(value: Any) -> Head:
     try:
-        layer, head = given
+        layer, head = value
         if int(layer) == layer and int(head) == head:
             return Head(int(layer), int(head))
     except (TypeError, ValueError, OverflowError):
         pass
-    raise HeadwiseError(f"{quoted(given)} is not a head; heads are written like 'L12H3' (layer 12, head 3)")
+    raise _not_a_head(value)
 
 
-def gate_numbers(given: Any, what: str) -> np.ndarray:
-    """Gates, or other numbers that a caller gives, as an array of float64; nothing is bent to fit.
+def _not_a_head(value: Any) -> HeadwiseError:
+    return HeadwiseError(f"{quoted(value)} is not a head; heads are written like 'L12H3' (layer 12, head 3)")
+
+
+def gate_numbers(values: Any, what: str) -> np.ndarray:
+    """Gates, or other numbers of a caller, as an array of float64; nothing is converted silently.
 
     Text, complex numbers, lists of unequal length and numbers that float32 cannot hold are refused.
     """
     try:
-        if hasattr(given, "detach"):  # a tensor; numpy has no bfloat16
-            given = given.detach().cpu()
-            given = given.double() if given.is_floating_point() else given
-        array = np.asarray(given)
+        if hasattr(values, "detach"):  # a tensor; numpy has no bfloat16
+            values = values.detach().cpu()
+            values = values.double() if values.is_floating_point() else values
+        array = np.asarray(values)
         if array.dtype.kind not in "biuf":
             raise ValueError(f"an array of {array.dtype}")
         array = array.astype(np.float64)
     except (ValueError, TypeError, OverflowError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise HeadwiseError(f"{what} must be an array of numbers; {quoted(given)} is none ({said})") from None
-    if np.ma.isMaskedArray(given) and np.ma.is_masked(given):
-        raise HeadwiseError(f"{what} must be an array of numbers; this one has places that are masked out")
+        raise HeadwiseError(
+            f"{what} must be an array of numbers; {quoted(values)} is none ({first_line(error)})"
+        ) from None
+    if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
+        raise HeadwiseError(f"{what} must be an array of numbers; this one has masked entries")
     with np.errstate(over="ignore"):
         if not np.isfinite(array.astype(np.float32)).all():
             raise HeadwiseError(
@@ -134,8 +143,8 @@ def ones(shape: tuple[int, int]) -> np.ndarray:
 def mask_gates(heads: Iterable[Head], shape: tuple[int, int]) -> np.ndarray:
     """Gates `[L, H]` with the given heads at 0 and all others at 1."""
     gates = ones(shape)
-    for layer, head in _inside(heads, shape):
-        gates[layer, head] = 0
+    for head in _inside(heads, shape):
+        gates[head] = 0
     return gates
 
 
@@ -153,16 +162,16 @@ def single_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
     """Gates `[V, L, H]`, one variant per head, each with that head alone at 0."""
     chosen = _inside(heads, shape)
     gates = np.ones((len(chosen), *shape), dtype=np.float32)
-    for variant, (layer, head) in enumerate(chosen):
-        gates[variant, layer, head] = 0
+    for variant, head in zip(gates, chosen, strict=True):
+        variant[head] = 0
     return gates
 
 
 def _inside(heads: Iterable[Head], shape: tuple[int, int]) -> list[Head]:
     checked = head_list(heads)
-    for h in checked:
-        if not (0 <= h.layer < shape[0] and 0 <= h.head < shape[1]):
-            raise HeadwiseError(f"{h} is outside a model of {shape[0]} layers × {shape[1]} heads")
+    for head in checked:
+        if not (0 <= head.layer < shape[0] and 0 <= head.head < shape[1]):
+            raise HeadwiseError(f"{head} is outside a model of {shape[0]} layers × {shape[1]} heads")
     return checked
 
 
@@ -189,8 +198,8 @@ class Scores:
     own: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Columns of the table that the method computes itself, each `[L, H]`: `lo`, `hi`, `n`, `p`."""
     exists: np.ndarray | None = None
-    """`[L, H]`: which heads there are. By default those with a value or an example that is a number; told, a head
-    whose every number went wrong keeps its place in the tables."""
+    """`[L, H]`: which heads the model has. By default those with a value or an example that is a number; with it, a
+    head with only NaN values stays in the tables."""
     groups: Sequence[str | None] | None = None
     """The group of every example, where some share one: intervals and tests then count groups, not examples."""
 
@@ -210,10 +219,9 @@ class Scores:
         for name, array in {**arrays, "examples": self.examples}.items():
             if array.dtype.kind not in "fiu":
                 raise ValueError(f"{name} holds no numbers but {array.dtype}")
-        if self.values.ndim != 2 or any(array.shape != self.values.shape for array in arrays.values()):
-            raise ValueError(
-                f"arrays of shapes {sorted({a.shape for a in arrays.values()})}, expected one [L, H]"
-            )
+        shapes = {array.shape for array in arrays.values()}
+        if self.values.ndim != 2 or len(shapes) > 1:
+            raise ValueError(f"arrays of shapes {sorted(shapes)}, expected one [L, H]")
         if self.examples.ndim != 3 or self.examples.shape[1:] != self.values.shape:
             raise ValueError(f"examples of shape {self.examples.shape} for values of {self.values.shape}")
         for name in ("model", "task", "method", "metric"):
@@ -234,15 +242,14 @@ class Scores:
         return len(self.examples)
 
     def __getitem__(self, head: Head | str) -> float:
-        layer, number = Head.parse(head) if isinstance(head, str) else head
-        return float(self.values[layer, number])
+        return float(self.values[Head.parse(head) if isinstance(head, str) else tuple(head)])
 
     def heads(self) -> list[Head]:
-        """Every head there is, layer by layer; one whose score went wrong (NaN) is among them."""
-        there = self.exists
-        if there is None:
-            there = ~np.isnan(self.values) | ~np.isnan(self.examples).all(axis=0)
-        return [Head(int(layer), int(head)) for layer, head in np.argwhere(there)]
+        """Every head there is, layer by layer; heads whose score is NaN included."""
+        exists = self.exists
+        if exists is None:
+            exists = ~np.isnan(self.values) | ~np.isnan(self.examples).all(axis=0)
+        return [Head(int(layer), int(head)) for layer, head in np.argwhere(exists)]
 
     def order(self, by: str = "signed") -> Order:
         """All heads, most important first. `by`: `signed` (helps most first), `absolute`, `hinders`.
@@ -273,24 +280,12 @@ class Scores:
             if self.signed:
                 p = stats.sign_flip(columns, groups=self.groups, seed=seed)
         q = stats.benjamini_hochberg(p) if self.signed else p
-        return pd.DataFrame(
-            {
-                "model": self.model,
-                "task": self.task,
-                "method": self.method,
-                "layer": [h.layer for h in heads],
-                "head": [h.head for h in heads],
-                "score": [self.values[h] for h in heads],
-                "stderr": [self.stderr[h] for h in heads],
-                "lo": lo,
-                "hi": hi,
-                "n": n,
-                "p": p,
-                "q": q,
-                "metric": self.metric,
-                "signed": self.signed,
-            }
-        )
+        about = {"model": self.model, "task": self.task, "method": self.method}
+        of_head = {"layer": [h.layer for h in heads], "head": [h.head for h in heads]}
+        score = {"score": [self.values[h] for h in heads], "stderr": [self.stderr[h] for h in heads]}
+        tests = {"lo": lo, "hi": hi, "n": n, "p": p, "q": q}
+        meaning = {"metric": self.metric, "signed": self.signed}
+        return pd.DataFrame({**about, **of_head, **score, **tests, **meaning})
 
     def save(self, path: str | Path) -> None:
         """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
@@ -298,18 +293,12 @@ class Scores:
         about["details"] = dict(self.details)
         if self.groups is not None:
             about["groups"] = list(self.groups)
-        arrays: dict[str, Any] = {f"own_{name}": column for name, column in self.own.items()}
-        if self.exists is not None:
-            arrays["exists"] = self.exists
+        arrays = {"values": self.values, "stderr": self.stderr, "examples": self.examples}
+        arrays |= {"about": np.array(json.dumps(about))}
+        arrays |= {f"own_{name}": column for name, column in self.own.items()}
+        arrays |= {} if self.exists is None else {"exists": self.exists}
         with Path(path).open("wb") as file:
-            np.savez_compressed(
-                file,
-                values=self.values,
-                stderr=self.stderr,
-                examples=self.examples,
-                about=np.array(json.dumps(about)),
-                **arrays,
-            )
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | Path) -> Scores:
@@ -370,16 +359,14 @@ def load_order(path: str | Path) -> Order:
         raise HeadwiseError(
             f'{path} holds a {type(listed).__name__}; a heads file is a list such as ["L12H3"]'
         )
-    order: Order = []
-    places: dict[Head, int] = {}
+    entries: dict[Head, int] = {}
     for number, item in enumerate(listed, 1):
         try:
             head = Head.parse(item)
         except HeadwiseError as error:
             raise HeadwiseError(f"{path}, entry {number}: {error}") from None
         # Twice in a list, a head would count as two wherever the first k are taken.
-        if head in places:
-            raise HeadwiseError(f"{path}, entry {number}: {head} is there already, as entry {places[head]}")
-        places[head] = number
-        order.append(head)
-    return order
+        if head in entries:
+            raise HeadwiseError(f"{path}, entry {number}: {head} is there already, as entry {entries[head]}")
+        entries[head] = number
+    return list(entries)

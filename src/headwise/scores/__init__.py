@@ -1,4 +1,4 @@
-"""Score methods, one file each: begin with `registry.py`, then `ablation.py`.
+"""Score methods: begin with `registry.py`, then `ablation.py`.
 
 `gates/`, `adaptive/` and `probe/` are methods of several files; `compare.py` compares scores. May import: errors,
 registry, stats, charts, heads, tasks, model, metrics.

@@ -9,10 +9,10 @@ from pydantic import Field, NonNegativeFloat, model_validator
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
-from headwise.heads import single_gates
+from headwise.heads import RANKED_BY, Head, single_gates
 from headwise.model.measure.engine import Engine
-from headwise.scores.adaptive.adaptive import Adaptive, crowding_of, to_precision, top_k
-from headwise.scores.adaptive.race import KEYS
+from headwise.scores.adaptive.adaptive import to_precision, top_k
+from headwise.scores.adaptive.sample import Sample, crowding_of
 from headwise.scores.registry import Setup, register
 from headwise.settings import Count, Settings, one_of
 
@@ -29,12 +29,12 @@ class AblationOptions(Settings):
     precision: NonNegativeFloat | None = None
     """Only as many as give a head's mean over the task's examples to ± this, at `confidence`."""
     top: Count | None = None
-    """Only as many as tell the first `top` heads of the `order` from the rest, all of them right at `confidence`."""
+    """Only as many as separate the first `top` heads of the `order` from the rest, all right at `confidence`."""
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    order: Annotated[str, one_of("order", lambda: KEYS)] = "signed"
+    order: Annotated[str, one_of("order", lambda: RANKED_BY)] = "signed"
     """`signed`, `absolute` or `hinders`."""
     population: bool = False
-    """Standard errors and precision of the mean over all examples like these, not of the given ones."""
+    """Standard errors and precision of the mean over all examples like these, not of the task's examples."""
 
     @model_validator(mode="after")
     def _one_question(self) -> Self:
@@ -74,87 +74,63 @@ def ablation(setup: Setup, **options: Any) -> np.ndarray:
     (`headwise.scores.adaptive.adaptive`).
     """
     asked, engine = AblationOptions(**options), setup.engine()
-    if not asked.early:
-        examples = _every_example(setup, engine)
-        setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
-        return examples
-    return _adaptive(setup, engine, asked)
-
-
-def _every_example(setup: Setup, engine: Engine) -> np.ndarray:
     heads = setup.model.heads()
-    effects = engine.measure(single_gates(heads, setup.model.shape)).effects  # V, E
-    examples = np.full((len(setup.task), *setup.model.shape), np.nan)
-    for (layer, head), effect in zip(heads, effects, strict=True):
-        examples[:, layer, head] = effect
+    gates = single_gates(heads, setup.model.shape)
+    if asked.early:
+        return _adaptive(setup, engine, asked, heads, gates)
+    examples = setup.per_head(engine.measure(gates).effects)
+    setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
     return examples
 
 
-def _adaptive(setup: Setup, engine: Engine, asked: AblationOptions) -> np.ndarray:
-    """The engine's side: attribution once, then the pairs that the statistics ask for."""
-    top, confidence = asked.top, asked.confidence
-    metric, heads = setup.metric, setup.model.heads()
-    layers, numbers = (np.array(part) for part in zip(*heads, strict=True))
+def _adaptive(
+    setup: Setup, engine: Engine, asked: AblationOptions, heads: list[Head], gates: np.ndarray
+) -> np.ndarray:
+    """The engine's side: attribution once, then the (head, example) pairs that the statistics ask for."""
+    N, K = len(setup.task), len(heads)
     attribution = None
-    if (
-        metric.first_order
-    ):  # without a slope at full gates there is no control variate, and all else is the same
-        attribution = engine.gradients()[1][:, layers, numbers]  # E, heads
-    gates = single_gates(heads, setup.model.shape)
-
-    def exact(chosen: np.ndarray, examples: np.ndarray) -> np.ndarray:
-        return engine.measure(gates[chosen], examples).effects.T
-
-    shape = (len(setup.task), len(heads))
-    common: dict[str, Any] = {"confidence": confidence, "population": asked.population, "seed": setup.seed}
-    common["crowding"] = crowding_of(setup.task.shared_groups())
-    common["call_cost"] = CALL_COST["cpu" if setup.model.device.type == "cpu" else "accelerator"]
-    if top is not None:
-        found = top_k(exact, attribution, shape, top, order=asked.order, **common)
-        rule = f"the first {top} by {asked.order} score, all right with {confidence:.0%} confidence"
+    if setup.metric.first_order:  # without a gradient at full gates there is no control variate
+        attribution = engine.gradients()[1][:, setup.model.exists]  # E, heads
+    sample = Sample(
+        lambda chosen, examples: engine.measure(gates[chosen], examples).effects.T,
+        attribution,
+        (N, K),
+        population=asked.population,
+        crowding=crowding_of(setup.task.shared_groups()),
+        seed=setup.seed,
+        call_cost=CALL_COST["cpu" if setup.model.device.type == "cpu" else "accelerator"],
+    )
+    if asked.top is not None:
+        estimates = top_k(sample, asked.top, asked.confidence, asked.order)
+        rule = f"the first {asked.top} by {asked.order} score, all right"
     else:
         assert asked.precision is not None
-        found = to_precision(exact, attribution, shape, asked.precision, **common)
-        rule = f"every head to ± {asked.precision:g} with {confidence:.0%} confidence"
-    if setup.advance:  # the pairs that need not be run are done too
-        attributed = 0 if attribution is None else len(setup.task)
-        setup.advance(max(0, len(heads) * len(setup.task) - found.pairs - attributed))
-
-    def on_heads(column: np.ndarray) -> np.ndarray:
-        full = np.full((*column.shape[:-1], *setup.model.shape), np.nan)
-        full[..., layers, numbers] = column
-        return full
-
-    setup.estimates |= {
-        "value": on_heads(found.values),
-        **{name: on_heads(getattr(found, name)) for name in ("stderr", "lo", "hi", "p")},
-        "n": np.nan_to_num(on_heads(found.n)).astype(int),
-    }
+        estimates = to_precision(sample, asked.precision, asked.confidence)
+        rule = f"every head to ± {asked.precision:g}"
+    rule += f" with {asked.confidence:.0%} confidence"
     if not asked.population:
-        rule += f" (intervals of the mean over these {len(setup.task)} examples; p and q are of examples like them)"
-    setup.details |= _account(found, rule, attribution is not None, heads, engine)
-    return on_heads(found.examples)
-
-
-def _account(
-    found: Adaptive, rule: str, attributed: bool, heads: list[Any], engine: Engine
-) -> dict[str, Any]:
-    """What was spent against what running everything would have cost, in forward rows."""
-    examples = len(engine.task)
-    spent = found.pairs + attributed * BACKWARD_ROWS * examples
-    everything = len(heads) * examples
-    account: dict[str, Any] = {
+        rule += f" (intervals of the mean over these {N} examples; p and q are of examples like them)"
+    attributed = 0 if attribution is None else N
+    if setup.advance:  # the pairs that need not be run are done too
+        setup.advance(max(0, K * N - estimates.pairs - attributed))
+    setup.estimates["value"] = setup.per_head(estimates.values)
+    setup.estimates |= {
+        name: setup.per_head(getattr(estimates, name)) for name in ("stderr", "lo", "hi", "p")
+    }
+    setup.estimates["n"] = np.nan_to_num(setup.per_head(estimates.n)).astype(int)
+    spent = estimates.pairs + BACKWARD_ROWS * attributed
+    setup.details |= {
         "rule": rule,
         "rows": spent,
-        "rows_exhaustive": everything,
-        "ratio": everything / spent,
-        "rows_run": engine.rows_spent + attributed * (BACKWARD_ROWS - 1) * examples,
+        "rows_exhaustive": K * N,
+        "ratio": K * N / spent,
+        "rows_run": engine.rows_spent + (BACKWARD_ROWS - 1) * attributed,
         "batch_tokens": engine.batch_tokens,
         "slopes": {
-            str(head): round(float(slope), 4) for head, slope in zip(heads, found.slopes, strict=True)
+            str(head): round(float(c), 4) for head, c in zip(heads, estimates.coefficients, strict=True)
         },
-        "said": f"{rule}: {spent:,} forward rows instead of {everything:,} ({everything / spent:.1f}× fewer)",
+        "said": f"{rule}: {spent:,} forward rows instead of {K * N:,} ({K * N / spent:.1f}× fewer)",
     }
-    if found.top is not None:
-        account["top_heads"] = [str(heads[number]) for number in found.top]
-    return account
+    if estimates.top is not None:
+        setup.details["top_heads"] = [str(heads[number]) for number in estimates.top]
+    return setup.per_head(estimates.examples.T)

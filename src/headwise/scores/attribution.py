@@ -1,4 +1,4 @@
-"""First-order attribution: what a small step of the gate would change."""
+"""First-order methods: the gradient of the metric by each head's gate, with its sign (attribution) or without."""
 
 from __future__ import annotations
 
@@ -12,27 +12,47 @@ from headwise.scores.registry import Setup, register
 @register(
     "attribution",
     first_order=True,
-    about="first order: slope of the metric by the head's gate, at full gates",
+    about="first order: gradient of the metric by the head's gate, at full gates",
 )
 def attribution(setup: Setup, graddrop: bool = False) -> np.ndarray:
     """∂m/∂g at g = 1, per example, in the metric's unit; positive where the head helps.
 
     A first-order estimate of `ablation` with the same reference; with `patch` it is attribution patching
     (Nanda 2023; AtP*, Kramár et al. 2024, arXiv 2403.00745). Cost: one backward pass. Known failure: blind
-    where the metric is saturated in the gate (a softmax that stays at 1 has no slope), and near chance on the
+    where the metric is saturated in the gate (a softmax that stays at 1 has no gradient), and near chance on the
     joint effect of several heads (MIB benchmark, Mueller et al. 2025, arXiv 2504.13151).
 
     `graddrop` (AtP*) is against cancellation, where a head's direct effect and its effect through a later
     layer are opposite and almost equal: one backward pass per layer, each leaving out what flows through that
-    layer's attention and MLP, and the mean of the absolute slopes times L / (L − 1), because the pass without
+    layer's attention and MLP, and the mean of the absolute gradients times L / (L − 1), because the pass without
     a head's own layer says nothing about it. It has no sign, and costs L backward passes.
     """
-    if graddrop:
-        return _graddrop(setup)
+    return _graddrop(setup) if graddrop else _gradients(setup)
+
+
+@register(
+    "sensitivity",
+    signed=False,
+    first_order=True,
+    about="first order: absolute gradient of the metric by the head's gate, averaged over examples",
+)
+def sensitivity(setup: Setup) -> np.ndarray:
+    """|∂m/∂g| at g = 1, per example, in the metric's unit; never negative, so it does not tell help from harm.
+
+    Michel et al. 2019 (arXiv 1905.10650) take the training loss; with the metric `logprob` (the negative loss)
+    and the reference `zero` this is their number, without their normalisation by layer, and with any other
+    metric the same question about that metric. Unlike the absolute value of `attribution` it does not let
+    examples cancel. Cost: one backward pass. Known failure: noise does not average out, so a head that does
+    nothing on average but something on each example scores high; and, as with every gradient, saturation.
+    """
+    return np.abs(_gradients(setup))
+
+
+def _gradients(setup: Setup) -> np.ndarray:
     engine = setup.engine()
-    _, slopes = engine.gradients()
+    gradients = engine.gradients()[1]
     setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
-    return slopes
+    return gradients
 
 
 def _graddrop(setup: Setup) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +50,8 @@ class Agreement:
 def compare(scores: Sequence[Scores], *, k: int | None = None, seed: int = 0) -> Agreement:
     """The agreement of several scores of the same heads.
 
-    k: how many heads count as found; by default a tenth of them. Scores made alike but with another seed, or on
-    other examples of the same task, are taken as repetitions of one another.
+    k: size of the top sets; by default a tenth of the heads. Scores with the same settings but another seed, or on
+    other examples of the same task, count as repetitions of one another.
     """
     scores = list(scores)
     if len(scores) < 2:
@@ -67,27 +67,23 @@ def compare(scores: Sequence[Scores], *, k: int | None = None, seed: int = 0) ->
     names = _labels(scores)
     tops = [s.top(k, by="absolute") for s in scores]
 
-    def matrix(value: Any) -> pd.DataFrame:
-        cells = [[value(i, j) for j in range(len(scores))] for i in range(len(scores))]
+    def matrix(value: Callable[[Any, Any], float], items: Sequence[Any]) -> pd.DataFrame:
+        cells = [[value(a, b) for b in items] for a in items]
         return pd.DataFrame(cells, index=names, columns=names, dtype=float)
 
-    def signed(i: int, j: int) -> float:
-        if scores[i].signed != scores[j].signed:
-            return float("nan")
-        return stats.rank_correlation(scores[i].values, scores[j].values)
+    def signed(a: Scores, b: Scores) -> float:
+        return stats.rank_correlation(a.values, b.values) if a.signed == b.signed else float("nan")
 
+    stability = {
+        "n": [s.n for s in scores],
+        "resamples": [_over_resamples(s, k, seed) for s in scores],
+        "seeds": _over_seeds(scores, tops),
+    }
     return Agreement(
-        matrix(signed),
-        matrix(lambda i, j: stats.rank_correlation(np.abs(scores[i].values), np.abs(scores[j].values))),
-        matrix(lambda i, j: stats.jaccard(tops[i], tops[j])),
-        pd.DataFrame(
-            {
-                "n": [s.n for s in scores],
-                "resamples": [_over_resamples(s, k, seed) for s in scores],
-                "seeds": _over_seeds(scores, tops),
-            },
-            index=names,
-        ),
+        matrix(signed, scores),
+        matrix(stats.rank_correlation, [np.abs(s.values) for s in scores]),
+        matrix(stats.jaccard, tops),
+        pd.DataFrame(stability, index=names),
         k,
     )
 
@@ -100,45 +96,34 @@ def _over_resamples(scores: Scores, k: int, seed: int) -> float:
 
 
 def _over_seeds(scores: Sequence[Scores], tops: Sequence[Any]) -> list[float]:
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for i, s in enumerate(scores):
-        groups.setdefault(tuple(_about(s).values()), []).append(i)
-    agreement = [float("nan")] * len(scores)
-    for members in groups.values():
-        # The very same score given twice is no repetition.
-        distinct = {(scores[i].details.get("seed"), scores[i].examples.tobytes()): i for i in members}
-        mean = stats.agreement_of_orders([tops[i] for i in distinct.values()])
-        for i in members:
-            agreement[i] = mean
-    return agreement
+    """For each score the agreement of its repetitions; the same score given twice is no repetition."""
+    repetitions: dict[Any, dict[Any, Any]] = {}  # settings -> seed and examples -> top k
+    settings = [tuple(_about(s).values()) for s in scores]
+    for key, s, top in zip(settings, scores, tops, strict=True):
+        repetitions.setdefault(key, {})[s.details.get("seed"), s.examples.tobytes()] = top
+    return [stats.agreement_of_orders(list(repetitions[key].values())) for key in settings]
 
 
 def _about(s: Scores) -> dict[str, str]:
-    """What says how a score was made, its seed aside."""
-    options = s.details.get("options") or {}
-    return {
-        "method": s.method,
-        "options": ", ".join(f"{name}={value}" for name, value in sorted(options.items())),
-        "reference": str(s.details.get("reference", "")),
-        "positions": str(s.details.get("positions", "")),
-        "metric": s.metric,
-        "task": s.task,
-        "model": s.model,
-    }
+    """How a score was computed, except its seed."""
+    options = sorted((s.details.get("options") or {}).items())
+    about = {name: getattr(s, name) for name in ("method", "metric", "task", "model")}
+    about |= {name: str(s.details.get(name, "")) for name in ("reference", "positions")}
+    return about | {"options": ", ".join(f"{name}={value}" for name, value in options)}
 
 
 def _labels(scores: Sequence[Scores]) -> list[str]:
     """The method and its options, task and model where they differ, and only as much more as is needed to tell
     one method's scores apart."""
     about = [{**_about(s), "seed": f"seed {s.details.get('seed', '?')}"} for s in scores]
-    everywhere = [part for part in ("task", "model") if len({one[part] for one in about}) > 1]
-    labels = [[one[part] for part in ("method", "options", *everywhere)] for one in about]
+    differing = [part for part in ("task", "model") if len({parts[part] for parts in about}) > 1]
+    labels = [[parts[part] for part in ("method", "options", *differing)] for parts in about]
     for part in ("reference", "positions", "metric", "seed"):
-        crowded = [i for i, label in enumerate(labels) if labels.count(label) > 1]
-        rivals = {i: [j for j in crowded if labels[j] == labels[i]] for i in crowded}
-        for i, others in rivals.items():
-            if len({about[j][part] for j in others}) > 1:
-                labels[i] = [*labels[i], about[i][part]]
-    named = [", ".join(filter(None, label)) for label in labels]
-    # What is left is the same score twice, or one on other examples.
-    return [f"{name} ({i + 1})" if named.count(name) > 1 else name for i, name in enumerate(named)]
+        values: dict[tuple[str, ...], set[str]] = {}
+        for label, parts in zip(labels, about, strict=True):
+            values.setdefault(tuple(label), set()).add(parts[part])
+        for label, parts in zip(labels, about, strict=True):
+            label += [parts[part]] if len(values[tuple(label)]) > 1 else []
+    names = [", ".join(filter(None, label)) for label in labels]
+    # Equal names are left where a score is given twice, or for other examples.
+    return [f"{name} ({i + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]

@@ -1,4 +1,4 @@
-"""Integrated gradients over the gates: slopes along the whole way from no heads to all heads."""
+"""Integrated gradients over the head gates: gradients along the path from no heads to all heads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import numpy as np
 from pydantic import PositiveFloat
 
-from headwise.errors import HeadwiseError
 from headwise.heads import ones
 from headwise.scores.registry import Setup, register
 from headwise.settings import Count
@@ -19,7 +18,7 @@ FIRST_STEPS = 5
 
 @register(
     "integrated",
-    about="slope of the metric averaged from no heads to all heads; sums to metric(full) − metric(none)",
+    about="integrated gradients over the head gates, from no heads to all; sums to metric(full) − metric(none)",
 )
 def integrated(
     setup: Setup, steps: Count | None = None, tolerance: PositiveFloat = 0.05, most_steps: Count = 320
@@ -31,43 +30,34 @@ def integrated(
     out m(full) − m(none): the relative completeness gap says how well the midpoint rule has done, and is kept
     as `gap` with the number of `steps`. Cost: one backward pass per step: 5 for `patch`; otherwise doubled
     until the gap is at most `tolerance`, at most `most_steps`. Known failure: with `zero` the path leads
-    through states that the model never meets, where the slope swings wildly, so many steps are needed and
+    through states that the model never meets, where the gradient swings wildly, so many steps are needed and
     heads are credited for repairing them; a gap near 0 shows that the sum is right, not each part of it.
     """
-    if steps is not None and steps < 1:
-        raise HeadwiseError(f"integrated gradients need at least one step, not {steps}")
     fixed = steps or (FIRST_STEPS if setup.reference == "patch" else None)
-    rounds = [fixed] if fixed else _doubled(most_steps)
+    rounds = [fixed] if fixed else [min(FIRST_STEPS, most_steps)]
+    while not fixed and 2 * rounds[-1] <= most_steps:
+        rounds.append(2 * rounds[-1])
     engine = setup.engine(passes=sum(rounds) + 2)
     ends = engine.measure(np.stack([np.zeros(setup.model.shape), ones(setup.model.shape)])).values
-    whole = float((ends[1] - ends[0]).mean())  # m(full) − m(none)
-    examples = np.zeros((len(setup.task), *setup.model.shape))
-    gap, taken = float("inf"), 0
+    effect = float((ends[1] - ends[0]).mean())  # m(full) − m(none)
     for taken in rounds:
         examples = engine.mean_gradients((np.arange(taken) + 0.5) / taken)
         total = float(np.where(setup.model.exists, examples, 0).sum(axis=(1, 2)).mean())
-        gap = abs(total - whole) / abs(whole) if whole else float("inf")
+        gap = abs(total - effect) / abs(effect) if effect else float("inf")
         if gap <= tolerance:
             break
     setup.details |= {
         "steps": taken,
-        "gap": gap if whole else None,  # a share of nothing has no size
-        "full_minus_none": whole,
+        "gap": gap if effect else None,  # a share of nothing has no size
+        "full_minus_none": effect,
         "batch_tokens": engine.batch_tokens,
         "rows": engine.rows_spent,
     }
     if gap > tolerance:
         note = (
             f"integrated: after {taken} steps the scores sum to {total:+.3g} where the metric of all heads minus "
-            f"that of none is {whole:+.3g} (gap {gap:.0%}, asked for at most {tolerance:.0%})"
+            f"that of none is {effect:+.3g} (gap {gap:.0%}, asked for at most {tolerance:.0%})"
         )
         setup.details["note"] = note
         log.warning(note)
     return examples
-
-
-def _doubled(most: int) -> list[int]:
-    rounds = [min(FIRST_STEPS, max(1, most))]
-    while 2 * rounds[-1] <= most:
-        rounds.append(2 * rounds[-1])
-    return rounds

@@ -22,11 +22,7 @@ def keep(setup: Setup) -> np.ndarray:
     from its usual state that late heads read nonsense; `mean` and `patch` are milder (Chan et al. 2022, causal
     scrubbing, and Wang et al. 2022, arXiv 2211.00593, on what a circuit is tested against).
     """
-    engine = setup.engine()
-    model, heads = setup.model, setup.model.heads()
-    measured = engine.measure(lone_gates(heads, model.shape), baseline=np.zeros(model.shape))
-    examples = np.full((len(setup.task), *model.shape), np.nan)
-    for (layer, head), gained in zip(heads, measured.values - measured.full, strict=True):
-        examples[:, layer, head] = gained
+    engine, model = setup.engine(), setup.model
+    measured = engine.measure(lone_gates(model.heads(), model.shape), baseline=np.zeros(model.shape))
     setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
-    return examples
+    return setup.per_head(measured.values - measured.full)

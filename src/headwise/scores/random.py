@@ -10,7 +10,6 @@ from headwise.scores.registry import Setup, register
 @register("random", about="seeded noise, the control", signed=False)
 def random(setup: Setup) -> np.ndarray:
     """Standard normal numbers that know nothing of the model. Cost: none."""
-    draw = np.random.default_rng(setup.seed)
     if setup.advance:
         setup.advance(len(setup.task))
-    return draw.standard_normal((len(setup.task), *setup.model.shape))
+    return np.random.default_rng(setup.seed).standard_normal((len(setup.task), *setup.model.shape))

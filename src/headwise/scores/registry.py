@@ -44,7 +44,7 @@ class Setup:
     batch_tokens: int | None = None
     advance: Callable[[int], None] | None = None
     details: dict[str, Any] = field(default_factory=dict)
-    """What the method wants to have kept with its scores."""
+    """What the method stores with its scores."""
     estimates: dict[str, np.ndarray] = field(default_factory=dict)
     """`value`, `stderr`, `lo`, `hi`, `n` and `p`, each `[L, H]`, of a method that does not run every example."""
     signed: bool | None = None
@@ -52,31 +52,37 @@ class Setup:
     unit: str | None = None
     """Set by a method whose numbers are not in the metric's unit."""
 
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        """How heads are ablated, as keyword arguments of `Engine`."""
+        names = ("reference", "positions", "reference_task", "seed", "batch_tokens")
+        return {name: getattr(self, name) for name in names}
+
     def engine(self, passes: int = 1) -> Engine:
         """The engine for this setup; progress is a share of `passes` runs over all examples."""
-        return Engine(
-            self.model,
-            self.task,
-            self.metric,
-            reference=self.reference,
-            positions=self.positions,
-            reference_task=self.reference_task,
-            seed=self.seed,
-            batch_tokens=self.batch_tokens,
-            advance=_share(self.advance, passes),
-        )
+        advance = scaled_progress(self.advance, 1 / passes)
+        return Engine(self.model, self.task, self.metric, **self.engine_options, advance=advance)
+
+    def per_head(self, values: np.ndarray) -> np.ndarray:
+        """Numbers of the model's heads in their order, `[heads]` or `[heads, E]`, as `[L, H]` or `[E, L, H]`.
+
+        Heads that the model does not have are NaN.
+        """
+        full = np.full((*values.shape[1:], *self.model.shape), np.nan)
+        full[..., self.model.exists] = values.T
+        return full
 
 
-def _share(advance: Callable[[int], None] | None, passes: int) -> Callable[[int], None] | None:
-    """Reports one step for every `passes` that are finished."""
-    if advance is None or passes == 1:
+def scaled_progress(advance: Callable[[int], None] | None, factor: float) -> Callable[[int], None] | None:
+    """Reports `factor` steps for every step that is finished, in whole numbers."""
+    if advance is None or factor == 1:
         return advance
-    finished = 0
+    finished = 0.0
 
     def report(steps: int) -> None:
         nonlocal finished
-        before, finished = finished // passes, finished + steps
-        advance(finished // passes - before)
+        before, finished = finished, finished + steps * factor
+        advance(round(finished) - round(before))
 
     return report
 
@@ -99,20 +105,20 @@ class Method:
     first_order: bool
     """Whether it reads the gradient at full gates, and so refuses metrics whose gradient there is 0."""
     steps: Callable[[Model, Task], int]
-    """How many (variant, row) pairs it will report as done, for an honest progress bar."""
-    given_options: type[Settings] | None = None
-    """What its own options are, where that is more than the parameters of `run` say."""
-    version: int = 1
+    """How many (variant, row) pairs it will report as done, for the progress bar."""
+    option_class: type[Settings] | None
+    """Its own options, where the parameters of `run` do not say all of them."""
+    version: int
     """Of its formula: raised when its numbers change, so that cells of an earlier version are computed again."""
-    per_label: Callable[..., dict[str, Scores]] | None = None
-    """Of a method that tells labels apart and takes an option `label`: from a model, examples of all labels, `seed`,
+    per_label: Callable[..., dict[str, Scores]] | None
+    """Of a method that distinguishes labels and takes an option `label`: from a model, examples of all labels, `seed`,
     `advance` and its other options to the map of every label."""
 
     @cached_property
     def settings(self) -> type[Settings]:
         """The method's own options: their types, bounds and defaults."""
-        if self.given_options is not None:
-            return self.given_options
+        if self.option_class is not None:
+            return self.option_class
         hints = get_type_hints(self.run, include_extras=True)
         parameters = list(inspect.signature(self.run).parameters.values())[1:]
         fields: dict[str, Any] = {
@@ -142,7 +148,7 @@ def register(
     version: int = 1,
     per_label: Callable[..., dict[str, Scores]] | None = None,
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
-    """Make a method known under `name`; `options` where the parameters of the function do not say all of them."""
+    """Make a method known under `name`; the other arguments are the fields of `Method`."""
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
         METHODS.add(name, Method(name, about, run, signed, first_order, steps, options, version, per_label))
@@ -161,10 +167,10 @@ def method(name: str) -> Method:
     return METHODS.get(name)
 
 
-def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the given options those that this method takes."""
+def own_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that this method takes."""
     known = method(name).options
-    return {option: value for option, value in given.items() if option in known}
+    return {option: value for option, value in options.items() if option in known}
 
 
 def versions(name: str, task: Task) -> dict[str, str]:
@@ -172,35 +178,33 @@ def versions(name: str, task: Task) -> dict[str, str]:
 
     Empty for the first version of a method, so that the cells of older runs keep their keys.
     """
-    found = method(name).version
-    about = {"method version": str(found)} if found > 1 else {}
+    version = method(name).version
+    prints = {"method version": str(version)} if version > 1 else {}
     # Intervals of tasks whose examples share groups resample groups.
-    return about | ({"groups": "resampled"} if task.shared_groups() is not None else {})
+    return prints | ({"groups": "resampled"} if task.shared_groups() is not None else {})
 
 
 def check_methods(chosen: Sequence[str], options: Mapping[str, Any], metric: str | None) -> None:
     """Refuse an option that none of the chosen methods takes, naming those that do; a wrong value; a metric (by default
     each task's own) that does not suit a method."""
-    known = {name: method(name).options for name in chosen}
-    for option in options:
-        if any(option in takes for takes in known.values()):
-            continue
+    known = {option for name in chosen for option in method(name).options}
+    for option in (option for option in options if option not in known):
         others = [name for name, other in methods().items() if option in other.options]
         if others:
             raise HeadwiseError(
                 f"{option} is an option of {', '.join(others)}, not of {', '.join(chosen)}; choose such a method, or "
                 f"leave {option} out"
             )
-        raise unknown("option of the methods", option, {name for takes in known.values() for name in takes})
-    for name in known:
-        own = own_options(name, options)
-        method(name).settings(**own)
+        raise unknown("option of the methods", option, known)
+    for name in chosen:
+        accepted = own_options(name, options)
+        method(name).settings(**accepted)
         if metric is not None:
-            check_metric(method(name), metric_named(metric), own)
+            check_metric(method(name), metric_named(metric), accepted)
 
 
 def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -> None:
-    """Refuse a metric without slope for a method that reads it, and one of few values for a method that stops early."""
+    """Refuse a metric without gradient for a method that reads it, and one of few values for one that stops early."""
     if chosen.first_order and not measured.first_order:
         raise HeadwiseError(
             f"the method {chosen.name!r} reads the gradient at full gates, where the metric {measured.name!r} has "
@@ -230,39 +234,36 @@ def score(
     """One number per head, with its per-example values and standard error.
 
     by: the method ("ablation", "attribution", "random", …; `headwise list methods`).
-    metric: by default the task's own. reference, positions: see `headwise.model.measure.engine.Engine`.
+    metric: by default that of the task. reference, positions: see `headwise.model.measure.engine.Engine`.
     options: the method's own.
     """
     chosen = method(by)
     for option in options:
         if option not in chosen.options:
             raise unknown(f"option of method {by!r}", option, chosen.options)
-    chosen.settings(**options)
     MeasureSettings(reference=reference, positions=positions, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
     check_metric(chosen, measured, options)
     setup = Setup(model, task, measured, reference, positions, seed, reference_task, batch_tokens, advance)
-    examples = chosen.run(setup, **options)
-    examples = np.where(model.exists, examples, np.nan)
+    examples = np.where(model.exists, chosen.run(setup, **options), np.nan)
     details = {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details}
-    details["options"] = options
     about: dict[str, Any] = {
         "model": model.name,
         "task": task.name,
         "method": by,
         "signed": chosen.signed if setup.signed is None else setup.signed,
         "metric": setup.unit or measured.name,
-        "details": details,
+        "details": details | {"options": options},
         "exists": np.array(model.exists),
-        "groups": _groups(task, setup.details),
+        "groups": row_groups(task, setup.details),
     }
-    if setup.estimates:
-        own = dict(setup.estimates)
-        return Scores(own.pop("value"), own.pop("stderr"), examples, **about, own=own)
+    columns = dict(setup.estimates)
+    if columns:
+        return Scores(columns.pop("value"), columns.pop("stderr"), examples, **about, own=columns)
     return Scores.from_examples(examples, **about)
 
 
-def _groups(task: Task, details: dict[str, Any]) -> tuple[str | None, ...] | None:
+def row_groups(task: Task, details: dict[str, Any]) -> tuple[str | None, ...] | None:
     """The groups behind a score's rows: those of the examples that a probe held out; none where rows are seeds."""
     groups = task.shared_groups()
     if groups is None or details.get("replicates") == "seeds":

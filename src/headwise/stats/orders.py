@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.stats.resampling import as_matrix, floats, group_codes, group_sums, resample_counts, units
+from headwise.stats import resampling
+from headwise.stats.resampling import Groups, floats
 
 
 def jaccard(a: Collection[Any], b: Collection[Any]) -> float:
@@ -19,8 +21,7 @@ def jaccard(a: Collection[Any], b: Collection[Any]) -> float:
 
 def agreement_of_orders(tops: Sequence[Collection[Any]]) -> float:
     """Mean Jaccard over all pairs of top sets (one per seed, method or model); NaN for fewer than two."""
-    sets = [set(top) for top in tops]
-    pairs = [jaccard(a, b) for i, a in enumerate(sets) for b in sets[i + 1 :]]
+    pairs = [jaccard(a, b) for a, b in combinations(tops, 2)]
     return float(np.mean(pairs)) if pairs else float("nan")
 
 
@@ -28,7 +29,7 @@ def stability(
     examples: np.ndarray,
     k: int,
     *,
-    groups: Sequence[Any] | np.ndarray | None = None,
+    groups: Groups = None,
     resamples: int = 1_000,
     seed: int = 0,
     absolute: bool = False,
@@ -39,13 +40,13 @@ def stability(
     have no rank. NaN for fewer than two examples; a k of all columns is stable by definition, 1. `groups[E]` names
     what examples have in common: whole groups are resampled.
     """
-    flat = as_matrix(examples)[0]
+    flat = resampling.as_matrix(examples)[0]
     flat = flat[:, np.isfinite(flat).all(axis=0)]
     E, K = flat.shape
     if k < 1:
         raise HeadwiseError(f"a top k needs k ≥ 1, not {k}")
-    codes = group_codes(groups, E)
-    if units(E, codes) < 2 or not K:
+    codes = resampling.group_codes(groups, E)
+    if resampling.units(E, codes) < 2 or not K:
         return float("nan")
     k = min(k, K)
 
@@ -56,8 +57,8 @@ def stability(
     in_full[top(flat.mean(axis=0)[None])] = True
     total = 0.0
     # All columns of one resample are over the same examples, so their sums rank as their means do.
-    sums = flat if codes is None else group_sums(flat, codes)
-    for counts in resample_counts(len(sums), resamples, seed, K):
+    sums = flat if codes is None else resampling.group_sums(flat, codes)
+    for counts in resampling.resample_counts(len(sums), resamples, seed, K):
         shared = in_full[top(counts @ sums)].sum(axis=1)
         total += (shared / (2 * k - shared)).sum()
     return float(total / resamples)

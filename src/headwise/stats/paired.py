@@ -6,13 +6,13 @@ E problems, S sampled answers of each (one where decoding is greedy). Values are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from headwise import stats
 from headwise.errors import HeadwiseError
-from headwise.stats.resampling import group_codes, standard_error
+from headwise.stats.resampling import Groups, group_codes, standard_error
 
 
 class Paired(NamedTuple):
@@ -36,7 +36,7 @@ def compare_paired(
     a: np.ndarray,
     b: np.ndarray,
     *,
-    groups: Sequence[Any] | np.ndarray | None = None,
+    groups: Groups = None,
     comparisons: int = 1,
     seed: int = 0,
     level: float = 0.95,
@@ -74,25 +74,24 @@ def detectable_by_mcnemar(n: int, discordant: float, *, power: float = 0.8, leve
     Where so few come out differently that no difference among them would be found, the share that would be, all
     of it in one direction; NaN where not even all n problems would do.
     """
-    found = stats.detectable_difference(n, discordant, power=power, level=level)
-    if not np.isnan(found):
-        return found
+
+    def difference(share: float) -> float:
+        return stats.detectable_difference(n, share, power=power, level=level)
+
+    smallest = difference(discordant)
+    if not np.isnan(smallest) or np.isnan(difference(1.0)):
+        return smallest
     low, high = discordant, 1.0
-    if np.isnan(stats.detectable_difference(n, high, power=power, level=level)):
-        return float("nan")
     for _ in range(40):  # with all of it in one direction, more is always easier to find
         middle = (low + high) / 2
-        if np.isnan(stats.detectable_difference(n, middle, power=power, level=level)):
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if np.isnan(difference(middle)) else (low, middle)
     return high
 
 
 def detectable_mean(
     differences: Sequence[float] | np.ndarray,
     *,
-    groups: Sequence[Any] | np.ndarray | None = None,
+    groups: Groups = None,
     power: float = 0.8,
     level: float = 0.95,
 ) -> float:
@@ -103,14 +102,13 @@ def detectable_mean(
     from scipy.stats import norm
 
     values = np.asarray(differences, dtype=float)
-    codes = group_codes(groups, len(values))
+    codes, detectable = group_codes(groups, len(values)), float("nan")
+    errors = norm.ppf((1 + level) / 2) + norm.ppf(power)  # how many standard errors away it must be
     if codes is not None:
-        error = float(standard_error(values[:, None], codes)[0])
-        return float((norm.ppf((1 + level) / 2) + norm.ppf(power)) * error) if error > 0 else float("nan")
-    spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    if spread == 0:
-        return float("nan")
-    return float((norm.ppf((1 + level) / 2) + norm.ppf(power)) * spread / np.sqrt(len(values)))
+        detectable = float(errors * standard_error(values[:, None], codes)[0])
+    elif len(values) > 1:
+        detectable = float(errors * values.std(ddof=1) / np.sqrt(len(values)))
+    return detectable if detectable > 0 else float("nan")
 
 
 def _table(values: np.ndarray) -> np.ndarray:

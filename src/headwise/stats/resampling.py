@@ -9,6 +9,8 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 
+Groups = Sequence[Any] | np.ndarray | None
+"""A name for each example's group, or None where every example stands alone."""
 _BLOCK = 4_000_000
 """Numbers held at once in one work array: 32 MB of float64."""
 
@@ -40,7 +42,7 @@ def percentiles(resampled: np.ndarray, level: float) -> np.ndarray:
 
 
 def blocks(columns: np.ndarray, rows: int) -> Iterator[np.ndarray]:
-    """The given column numbers, so few at once that `rows` of them fit into one work array."""
+    """Column numbers in blocks, each so small that `rows` of them fit into one work array."""
     width = max(1, _BLOCK // max(rows, 1))
     for start in range(0, len(columns), width):
         yield columns[start : start + width]
@@ -66,21 +68,7 @@ def resample_counts(E: int, draws: int, seed: int, width: int = 1) -> Iterator[n
         yield np.bincount(drawn.ravel(), minlength=rows * E).reshape(rows, E).astype(np.float64)
 
 
-def aligned(a: Iterator[np.ndarray], b: Iterator[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Two streams of rows in step, whatever the lengths of their chunks."""
-    left: np.ndarray = np.empty((0, 0))
-    right: np.ndarray = np.empty((0, 0))
-    while True:
-        left = left if len(left) else next(a, left)
-        right = right if len(right) else next(b, right)
-        rows = min(len(left), len(right))
-        if not rows:
-            return
-        yield left[:rows], right[:rows]
-        left, right = left[rows:], right[rows:]
-
-
-def group_codes(groups: Sequence[Any] | np.ndarray | None, E: int) -> np.ndarray | None:
+def group_codes(groups: Groups, E: int) -> np.ndarray | None:
     """The number of each example's group `[E]`, counted in the order in which groups come first.
 
     An example whose group is None stands alone. None where there are no groups, or no two examples share one: then
@@ -88,7 +76,7 @@ def group_codes(groups: Sequence[Any] | np.ndarray | None, E: int) -> np.ndarray
     """
     if groups is None:
         return None
-    names = [(place,) if name is None else name for place, name in enumerate(groups)]
+    names = [(index,) if name is None else name for index, name in enumerate(groups)]
     if len(names) != E:
         raise HeadwiseError(f"{E} values need as many cluster names (groups), not {len(names)}")
     numbers: dict[Any, int] = {}
@@ -115,12 +103,11 @@ def resampled_means(
 
     The mean is over examples, so a larger group weighs more.
     """
-    E = len(columns)
     # Measured from the first example, a constant column is exactly 0 and its interval exactly its value.
     shifted = columns - columns[0]
     if codes is None:
-        means = np.concatenate([counts @ shifted for counts in resample_counts(E, draws, seed)])
-        return means / E + columns[0]
+        means = np.concatenate([counts @ shifted for counts in resample_counts(len(columns), draws, seed)])
+        return means / len(columns) + columns[0]
     sums, sizes = group_sums(shifted, codes), np.bincount(codes).astype(float)
     drawn = resample_counts(len(sizes), draws, seed)
     means = np.concatenate([(counts @ sums) / (counts @ sizes)[:, None] for counts in drawn])

@@ -1,22 +1,14 @@
-"""Tests, and their correction for having made many."""
+"""Significance tests, and corrections for multiple tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.stats.resampling import (
-    as_matrix,
-    blocks,
-    checked,
-    floats,
-    group_codes,
-    group_sums,
-    rows_at_once,
-)
+from headwise.stats import resampling
+from headwise.stats.resampling import Groups, floats
 
 _EXACT_EXAMPLES = 14
 """Up to here all 2^E sign vectors are tried: at most 16,384, fewer than a random draw would use."""
@@ -24,11 +16,7 @@ _LEAST_FLIPS = 10_000
 
 
 def sign_flip(
-    columns: np.ndarray,
-    *,
-    groups: Sequence[Any] | np.ndarray | None = None,
-    flips: int | None = None,
-    seed: int = 0,
+    columns: np.ndarray, *, groups: Groups = None, flips: int | None = None, seed: int = 0
 ) -> np.ndarray:
     """Two-sided p of the mean of each column of `columns[E, ...]` being 0, by flipping the signs of examples.
 
@@ -38,10 +26,10 @@ def sign_flip(
     so that the smallest p still survives a correction over all columns. A column of zeros gives 1.
     `groups[E]` names what examples have in common: the sign of a whole group is flipped, so a group counts once.
     """
-    flat, shape = as_matrix(columns)
-    codes = group_codes(groups, len(flat))
+    flat, shape = resampling.as_matrix(columns)
+    codes = resampling.group_codes(groups, len(flat))
     if codes is not None:
-        flat = group_sums(flat, codes)
+        flat = resampling.group_sums(flat, codes)
     E, K = flat.shape
     p = np.full(K, np.nan)
     usable = np.flatnonzero(np.isfinite(flat).all(axis=0)) if E else np.empty(0, int)
@@ -49,15 +37,13 @@ def sign_flip(
     B = 2 ** max(E - 1, 0) if exact else max(20 * K, _LEAST_FLIPS) if flips is None else flips
     if B < 1:
         raise HeadwiseError(f"a sign-flip test needs at least one flip, not {flips}")
-    for block in blocks(usable, min(B, rows_at_once(E))):
+    for block in resampling.blocks(usable, min(B, resampling.rows_at_once(E))):
         x = flat[:, block]
         x = x / np.maximum(np.abs(x).max(axis=0), np.finfo(float).tiny)  # p does not depend on the scale
         # Patterns that tie in exact arithmetic must tie here: allow for the rounding of a sum of E terms.
         bar = np.abs(x.sum(axis=0)) - 4 * E * np.finfo(float).eps * np.abs(x).sum(axis=0)
-        signs = _all_signs(E) if exact else _random_signs(E, B, seed)
-        extreme = np.zeros(len(block))
-        for chunk in signs:
-            extreme += (np.abs(chunk @ x) >= bar).sum(axis=0)
+        signs = [_all_signs(E)] if exact else _random_signs(E, B, seed)
+        extreme = sum((np.abs(chunk @ x) >= bar).sum(axis=0) for chunk in signs)
         p[block] = extreme / B if exact else (extreme + 1) / (B + 1)
     return p.reshape(shape)
 
@@ -106,7 +92,7 @@ def detectable_difference(
         raise HeadwiseError(f"needs n ≥ 1 pairs and a share between 0 and 1, not {n} and {discordant_share}")
     if not 0 < power < 1:
         raise HeadwiseError(f"power lies between 0 and 1, not at {power}")
-    alpha = 1 - checked(level)
+    alpha = 1 - resampling.checked(level)
     few, many = binom.ppf([1e-10, 1 - 1e-10], n, discordant_share).astype(int)
     m = np.arange(max(few, 1), many + 1)  # counts of discordant pairs that are not too unlikely to matter
     if not m.size:
@@ -127,23 +113,24 @@ def detectable_difference(
     return float(brentq(lambda d: power_at(d) - power, 0.0, discordant_share, xtol=1e-9))
 
 
-def _all_signs(E: int) -> Iterator[np.ndarray]:
+def _all_signs(E: int) -> np.ndarray:
     """Half of all sign vectors `[2^(E-1), E]`: a vector and its negative give the same absolute sum."""
     numbers = np.arange(2 ** (E - 1))[:, None]
-    yield 1.0 - 2.0 * ((numbers >> np.arange(E)) & 1)
+    signs: np.ndarray = 1.0 - 2.0 * ((numbers >> np.arange(E)) & 1)
+    return signs
 
 
 def _random_signs(E: int, B: int, seed: int) -> Iterator[np.ndarray]:
     random = np.random.default_rng(seed)
-    most = rows_at_once(E)
+    most = resampling.rows_at_once(E)
     for start in range(0, B, most):
         yield random.integers(0, 2, size=(min(most, B - start), E), dtype=np.int8) * 2.0 - 1.0
 
 
 def _stepwise(p: np.ndarray, adjust: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
     """Adjust the p-values that are numbers, in ascending order, and put them back in their places."""
-    given = floats(p)
-    flat = given.ravel()
+    values = floats(p)
+    flat = values.ravel()
     tests = np.flatnonzero(~np.isnan(flat))
     if ((flat[tests] < 0) | (flat[tests] > 1)).any():
         raise HeadwiseError("p-values lie between 0 and 1")
@@ -151,4 +138,4 @@ def _stepwise(p: np.ndarray, adjust: Callable[[np.ndarray, int], np.ndarray]) ->
     if tests.size:
         ranked = tests[np.argsort(flat[tests], kind="stable")]
         adjusted[ranked] = np.minimum(adjust(flat[ranked], len(ranked)), 1.0)
-    return adjusted.reshape(given.shape)
+    return adjusted.reshape(values.shape)

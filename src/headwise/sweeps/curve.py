@@ -50,7 +50,7 @@ class Sweep:
     groups: Sequence[str | None] | None = None
     """The group of every example, where some share one: intervals then resample groups."""
     by: str = "given"
-    """How the order was made of its scores: signed, absolute, hinders; or given as a list of heads."""
+    """How the scores were ranked: signed, absolute, hinders; `given` for a list of heads."""
     draw: int | None = None
     """Which of several draws of a control."""
     seed: int = 0
@@ -62,11 +62,12 @@ class Sweep:
     details: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        needed = self.k_at()
-        said = f"{needed.k:.0f} heads reach {THRESHOLD:.0%}" if self.defined else "no effect to explain"
+        reached = (
+            f"{self.k_at().k:.0f} heads reach {THRESHOLD:.0%}" if self.defined else "no effect to explain"
+        )
         return (
             f"Sweep({self.action} by {self.series} on {self.task}, {self.model}: {len(self.k)} points up to "
-            f"{self.k[-1]} of {self.total} heads, n = {self.n}; {said})"
+            f"{self.k[-1]} of {self.total} heads, n = {self.n}; {reached})"
         )
 
     @property
@@ -79,11 +80,15 @@ class Sweep:
         return self.values - self.none if self.action == "keep" else self.full - self.values
 
     @property
+    def effects(self) -> np.ndarray:
+        """m(full) − m(none): what all heads together do, per example `[E]`."""
+        return self.full - self.none
+
+    @property
     def effect(self) -> Estimate:
-        """m(full) − m(none): what all heads together do, in the metric's unit."""
-        whole = self.full - self.none
-        lo, hi = stats.bootstrap_mean(whole, groups=self.groups, seed=self.seed)
-        return Estimate(float(whole.mean()), float(lo), float(hi))
+        """The mean of `effects`, in the metric's unit."""
+        lo, hi = stats.bootstrap_mean(self.effects, groups=self.groups, seed=self.seed)
+        return Estimate(float(self.effects.mean()), float(lo), float(hi))
 
     @property
     def defined(self) -> bool:
@@ -93,8 +98,8 @@ class Sweep:
 
     def explained(self) -> pd.DataFrame:
         """The explained effect at each k with its interval (columns k, value, lo, hi); NaN where undefined."""
-        found = stats.bootstrap_ratio(self.gains.T, self.full - self.none, groups=self.groups, seed=self.seed)
-        return pd.DataFrame({"k": self.k, "value": found.value, "lo": found.lo, "hi": found.hi})
+        ratio = stats.bootstrap_ratio(self.gains.T, self.effects, groups=self.groups, seed=self.seed)
+        return pd.DataFrame({"k": self.k, **ratio._asdict()})
 
     def k_at(self, threshold: float = THRESHOLD) -> HeadsNeeded:
         """How many heads it takes to reach this explained effect, and from how many on it stays there.
@@ -106,26 +111,19 @@ class Sweep:
         if not self.defined:
             return HeadsNeeded(*[float("nan")] * 6)
         k, gains = self._with_ends()
-        shares = gains.mean(1) / (self.full - self.none).mean()
-        found: list[float] = []
+        shares = gains.mean(1) / self.effects.mean()
+        numbers: list[float] = []
         for stays in (False, True):
-            value = float(heads_needed(k, shares, threshold, stays=stays))
-            found += [value, *whole_interval(self.resampled_k(threshold, stays=stays))]
-        return HeadsNeeded(*found)
+            needed = float(heads_needed(k, shares, threshold, stays=stays))
+            numbers += [needed, *whole_interval(self.resampled_k(threshold, stays=stays))]
+        return HeadsNeeded(*numbers)
 
     def resampled_k(
         self, threshold: float = THRESHOLD, *, stays: bool = False, seed: int | None = None
     ) -> np.ndarray:
         """Heads needed in each resample of the examples `[B]`; two sweeps over the same examples stay paired."""
-        seed = self.seed if seed is None else seed
-        return resampled_needs(
-            *self._with_ends(),
-            self.full - self.none,
-            threshold,
-            stays=stays,
-            groups=self.groups,
-            seed=seed,
-        )
+        how: dict[str, Any] = {"groups": self.groups, "seed": self.seed if seed is None else seed}
+        return resampled_needs(*self._with_ends(), self.effects, threshold, stays=stays, **how)
 
     def _with_ends(self) -> tuple[np.ndarray, np.ndarray]:
         """k and gains `[K, E]` with both ends: they are known without measuring.
@@ -136,7 +134,7 @@ class Sweep:
         if k[0] > 0:
             k, gains = np.concatenate([[0], k]), np.concatenate([np.zeros((1, self.n)), gains])
         if k[-1] < self.total and len(self.order) == self.total:
-            k, gains = np.append(k, self.total), np.concatenate([gains, (self.full - self.none)[None]])
+            k, gains = np.append(k, self.total), np.concatenate([gains, self.effects[None]])
         return k, gains
 
     def cpr(self) -> Estimate:
@@ -149,12 +147,11 @@ class Sweep:
 
     def _area(self, which: int) -> Estimate:
         if not self.defined or len(self.order) < self.total:
-            return Estimate(float("nan"), float("nan"), float("nan"))
-        whole = self.full - self.none
+            return Estimate(*[float("nan")] * 3)
         k, gains = self._with_ends()
-        found = areas(k, gains.mean(1) / whole.mean(), self.total)[which]
-        shares = stats.resampled_ratio(gains.T, whole, groups=self.groups, seed=self.seed)
-        return Estimate(float(found), *stats.interval(areas(k, shares, self.total)[which]))
+        area = areas(k, gains.mean(1) / self.effects.mean(), self.total)[which]
+        shares = stats.resampled_ratio(gains.T, self.effects, groups=self.groups, seed=self.seed)
+        return Estimate(float(area), *stats.interval(areas(k, shares, self.total)[which]))
 
     # ---- tables ----------------------------------------------------------------------------------------
 
@@ -167,10 +164,7 @@ class Sweep:
         shares = self.explained()
         lo, hi = stats.bootstrap_mean(self.values.T, groups=self.groups, seed=self.seed)
         raw = pd.DataFrame({"k": self.k, "value": self.values.mean(1), "lo": lo, "hi": hi})
-        frames = [
-            self._rows(shares.assign(metric=EXPLAINED)),
-            self._rows(raw.assign(metric=self.metric)),
-        ]
+        frames = [self._rows(shares.assign(metric=EXPLAINED)), self._rows(raw.assign(metric=self.metric))]
         for kind in dict.fromkeys(control.series for control in self.controls):
             draws = [control for control in self.controls if control.series == kind]
             frames += [_mean_of_draws(draws), *(control.table() for control in draws)]
@@ -178,17 +172,10 @@ class Sweep:
 
     def example_table(self) -> pd.DataFrame:
         """The metric of every example at every k; controls after the order."""
-        own = self._rows(
-            pd.DataFrame(
-                {
-                    "k": np.repeat(self.k, self.n),
-                    "metric": self.metric,
-                    "example": np.tile(np.arange(self.n), len(self.k)),
-                    "value": self.values.ravel(),
-                }
-            )
-        ).drop(columns="n")
-        return pd.concat([own, *(control.example_table() for control in self.controls)], ignore_index=True)
+        numbers = np.tile(np.arange(self.n), len(self.k))
+        points = pd.DataFrame({"k": np.repeat(self.k, self.n), "metric": self.metric, "example": numbers})
+        table = self._rows(points.assign(value=self.values.ravel())).drop(columns="n")
+        return pd.concat([table, *(control.example_table() for control in self.controls)], ignore_index=True)
 
     def _rows(self, frame: pd.DataFrame) -> pd.DataFrame:
         draw = pd.array([self.draw] * len(frame), dtype="Int32")
@@ -203,30 +190,14 @@ class Sweep:
 
     def summary(self, threshold: float = THRESHOLD) -> dict[str, Any]:
         """One row: heads needed, areas and effect, each with its interval."""
-        needed, cpr, cmd, effect = self.k_at(threshold), self.cpr(), self.cmd(), self.effect
-        row: dict[str, Any] = {
-            "model": self.model,
-            "task": self.task,
-            "series": self.series,
-            "by": self.by,
-            "action": self.action,
-            "threshold": threshold,
-            "k": needed.k,
-            "k_lo": needed.lo,
-            "k_hi": needed.hi,
-            "stays": needed.stays,
-            "stays_lo": needed.stays_lo,
-            "stays_hi": needed.stays_hi,
-            "of": self.total,
-        }
-        for name, found in (("cpr", cpr), ("cmd", cmd), ("effect", effect)):
-            row |= {name: found.value, f"{name}_lo": found.lo, f"{name}_hi": found.hi}
-        return row | {
-            "defined": self.defined,
-            "metric": self.metric,
-            "reference": self.reference,
-            "n": self.n,
-        }
+        names = ("model", "task", "series", "by", "action")
+        needed = ("k", "k_lo", "k_hi", "stays", "stays_lo", "stays_hi")
+        row: dict[str, Any] = {name: getattr(self, name) for name in names} | {"threshold": threshold}
+        row |= dict(zip(needed, self.k_at(threshold), strict=True)) | {"of": self.total}
+        for name, estimate in (("cpr", self.cpr()), ("cmd", self.cmd()), ("effect", self.effect)):
+            row |= {name: estimate.value, f"{name}_lo": estimate.lo, f"{name}_hi": estimate.hi}
+        about = {"metric": self.metric, "reference": self.reference, "n": self.n}
+        return row | {"defined": self.defined} | about
 
     def plot(self, threshold: float = THRESHOLD) -> Any:
         """Draw the curve with its band; returns the matplotlib figure."""
@@ -244,20 +215,19 @@ class Sweep:
 
 def _mean_of_draws(draws: Sequence[Sweep]) -> pd.DataFrame:
     """The curve of one kind of control: the mean of its draws, with an interval over draws and examples."""
-    first = draws[0]
-    whole, defined = first.full - first.none, first.defined
-    rows = []
-    for place, k in enumerate(first.k):
-        values = np.stack([draw.values[place] for draw in draws])  # R, E
-        gains = np.stack([draw.gains[place] for draw in draws])
-        share = gains.mean() / whole.mean() if defined else np.nan
-        band = (np.nan, np.nan)
+    first, defined = draws[0], draws[0].defined
+    values = np.stack([draw.values for draw in draws], axis=1)  # K, R, E
+    gains = np.stack([draw.gains for draw in draws], axis=1)
+    how: dict[str, Any] = {"groups": first.groups, "seed": first.seed}
+    explained, raw = [], []
+    for k, at_k, gained in zip(first.k, values, gains, strict=True):
+        share = (np.nan, np.nan, np.nan)
         if defined:
-            band = stats.bootstrap_crossed(gains, denominator=whole, groups=first.groups, seed=first.seed)
-        rows.append({"k": k, "value": share, "lo": band[0], "hi": band[1], "metric": EXPLAINED})
-        lo, hi = stats.bootstrap_crossed(values, groups=first.groups, seed=first.seed)
-        rows.append({"k": k, "value": values.mean(), "lo": lo, "hi": hi, "metric": first.metric})
-    table = pd.DataFrame(rows).sort_values("metric", key=lambda name: name != EXPLAINED, kind="stable")
+            band = stats.bootstrap_crossed(gained, denominator=first.effects, **how)
+            share = (gained.mean() / first.effects.mean(), *band)
+        explained.append((k, *share, EXPLAINED))
+        raw.append((k, at_k.mean(), *stats.bootstrap_crossed(at_k, **how), first.metric))
+    table = pd.DataFrame([*explained, *raw], columns=["k", "value", "lo", "hi", "metric"])
     return replace(first, draw=None)._rows(table).assign(draws=len(draws))
 
 
@@ -268,6 +238,6 @@ def check_threshold(threshold: float) -> None:
         )
 
 
-def renamed(found: Sweep, **about: Any) -> Sweep:
+def renamed(curve: Sweep, **about: Any) -> Sweep:
     """The same curve and its controls under other names (model, task)."""
-    return replace(found, **about, controls=tuple(renamed(control, **about) for control in found.controls))
+    return replace(curve, **about, controls=tuple(renamed(control, **about) for control in curve.controls))

@@ -63,8 +63,8 @@ def heads_needed(k: np.ndarray, shares: np.ndarray, threshold: float, *, stays: 
     low, high = (np.take_along_axis(shares, i[..., None], -1)[..., 0] for i in (left, right))
     with np.errstate(divide="ignore", invalid="ignore"):
         between = k[left] + (k[right] - k[left]) * (threshold - low) / (high - low)
-    found = np.where(at == 0, k[0], np.ceil(between - 1e-9))
-    return np.where(at == K, np.nan, found)
+    needed_k = np.where(at == 0, k[0], np.ceil(between - 1e-9))
+    return np.where(at == K, np.nan, needed_k)
 
 
 def areas(k: np.ndarray, shares: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,23 +6,21 @@ K points of a curve, E examples, V variants (one array of gates each), L layers,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
 
 import numpy as np
 
 from headwise import stats
 from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.heads import Head, Order, Scores, head_list, keep_gates, mask_gates, ones
-from headwise.heads.controls import Draw, control_sets, most_k
+from headwise.heads.controls import control_sets, most_k
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
+from headwise.model.model import Model
 from headwise.several import several
 from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
 from headwise.sweeps.explained import knee_points, spread_points
-
-if TYPE_CHECKING:
-    from headwise.model.model import Model
-    from headwise.tasks.examples import Task
+from headwise.tasks.examples import Task
 
 ACTIONS = ("keep", "mask")
 CONTROLS = ("random", "random_layer")
@@ -70,25 +68,15 @@ def sweep(
     >>> scores = hw.score(model, found, "integrated", reference="patch")        # doctest: +SKIP
     >>> hw.sweep(model, tested, scores).k_at(0.9)                               # doctest: +SKIP
     """
-    if action not in ACTIONS:
-        raise unknown("action", action, ACTIONS)
     controls = several(controls)
-    for kind in controls:
-        if kind not in CONTROLS:
-            raise unknown("control", kind, CONTROLS)
+    _check(action, controls, draws, points, control_points)
     check_threshold(threshold)
-    if draws < 1 or control_points < 2 or points < 2:
-        raise HeadwiseError(
-            f"draws is {draws}, points {points} and control_points {control_points}; expected at least 1 draw and "
-            "2 points"
-        )
-    heads = _heads(model, order, by)
-    chosen = None if k is None else _checked(k, len(heads))
-    measured = metric_named(metric or task.metric)
+    heads, ranked_by, name = _ranked(model, order, by)
+    grid = None if k is None else _checked(k, len(heads))
     engine = Engine(
         model,
         task,
-        measured,
+        metric_named(metric or task.metric),
         reference=reference or default_reference(task),
         positions=positions,
         reference_task=reference_task,
@@ -96,53 +84,40 @@ def sweep(
         batch_tokens=batch_tokens,
         advance=advance,
     )
-    curve = _Curve(engine, action)
-    ranked_by, name = "given", "order"
-    if isinstance(order, Scores):
-        ranked_by, name = ranking(order.method, order.signed, by)
-    at = spread_points(min(len(heads), most_k(len(model.heads()))), control_points)
-    drawn = _drawn(model, heads, controls, draws, at, seed)
-    first = chosen or spread_points(len(heads), max(2, points // 3 + 1))
-    asked = [[heads[:k] for k in first], *([one.heads for one in sets] for _, _, sets in drawn)]
-    values, *under = curve.values(asked)
-    own = np.array(first), values
-    if chosen is None:
-        own = _refined(curve, heads, *own, threshold, points)
-
-    def found(k: np.ndarray, values: np.ndarray, order: Order, series: str, **about: Any) -> Sweep:
-        return Sweep(
-            k,
-            values,
-            curve.none,
-            curve.full,
-            order,
-            model.name,
-            task.name,
-            series,
-            action,
-            measured.name,
-            engine.reference,
-            total=len(model.heads()),
-            groups=task.shared_groups(),
-            seed=seed,
-            **about,
-        )
-
-    others = tuple(
-        found(
-            np.array(at),
-            values,
-            sets[-1].heads,
-            kind,
-            draw=number,
-            sets=tuple(one.heads for one in sets),
-            moved=tuple(one.moved for one in sets) if kind == "random_layer" else None,
-            details={"order": name},
-        )
-        for (kind, number, sets), values in zip(drawn, under, strict=True)
-    )
+    measured = _Curves(engine, action)
+    first = grid or spread_points(len(heads), max(2, points // 3 + 1))
+    control_k = spread_points(min(len(heads), most_k(len(model.heads()))), control_points)
+    drawn = {
+        (kind, draw): control_sets(kind, model.heads(), heads, control_k, f"{seed}/{draw}")
+        for kind in controls
+        for draw in range(draws)
+    }
+    asked = [[heads[:k] for k in first], *([drawing.heads for drawing in sets] for sets in drawn.values())]
+    values, *control_values = measured.values(asked)
+    curve = measured.sweep(first, values, heads, seed)
+    if grid is None:
+        curve = _refined(measured, curve, threshold, points)
+    others = []
+    for ((kind, draw), sets), values in zip(drawn.items(), control_values, strict=True):
+        control = measured.sweep(control_k, values, sets[-1].heads, seed)
+        moved = tuple(drawing.moved for drawing in sets) if kind == "random_layer" else None
+        about = {"series": kind, "draw": draw, "moved": moved, "details": {"order": name}}
+        others.append(replace(control, sets=tuple(drawing.heads for drawing in sets), **about))
     details = {"order": name, "rows": engine.rows_spent, "batch_tokens": engine.batch_tokens}
-    return found(*own, heads, name, by=ranked_by, controls=others, details=details)
+    return replace(curve, series=name, by=ranked_by, controls=tuple(others), details=details)
+
+
+def _check(action: str, controls: Sequence[str], draws: int, points: int, control_points: int) -> None:
+    if action not in ACTIONS:
+        raise unknown("action", action, ACTIONS)
+    for kind in controls:
+        if kind not in CONTROLS:
+            raise unknown("control", kind, CONTROLS)
+    if draws < 1 or control_points < 2 or points < 2:
+        raise HeadwiseError(
+            f"draws is {draws}, points {points} and control_points {control_points}; expected at least 1 draw and "
+            "2 points"
+        )
 
 
 def default_reference(task: Task) -> str:
@@ -173,113 +148,98 @@ def most_rows(points: int, kinds: int, draws: int, control_points: int = CONTROL
     return points - 1 + kinds * draws * max(control_points - 1, 0)
 
 
-class _Curve:
-    """Measures points of curves beside the end that they start from, so that differences never mix batch shapes."""
+class _Curves:
+    """Measures points of curves in one batch with the end they start from: differences never mix batch shapes."""
 
     def __init__(self, engine: Engine, action: str) -> None:
         self.engine, self.action = engine, action
-        shape = engine.model.shape
-        # A few kept heads are close to none, a few masked heads close to all: entering the decoder where a
-        # variant leaves its baseline spares the layers before it.
-        self.baseline = np.zeros(shape) if action == "keep" else ones(shape)
-        other = ones(shape) if action == "keep" else np.zeros(shape)
-        self._other_end = np.asarray(other, dtype=np.float64)
-        self._none: np.ndarray | None = None
-        self._full: np.ndarray | None = None
-
-    @property
-    def none(self) -> np.ndarray:
-        assert self._none is not None, "values come first"
-        return self._none
-
-    @property
-    def full(self) -> np.ndarray:
-        assert self._full is not None, "values come first"
-        return self._full
+        # A few kept heads are close to none, a few masked heads close to all: variants enter the decoder where they
+        # leave their baseline, which saves the layers before it.
+        ends = [np.zeros(engine.model.shape), ones(engine.model.shape)]
+        self.baseline, self._other_end = ends if action == "keep" else ends[::-1]
+        self.ends: tuple[np.ndarray, np.ndarray] | None = None
+        """The metric at the baseline and at the other end, each `[E]`; measured with the first points."""
 
     def values(self, asked: Sequence[Sequence[Order]]) -> list[np.ndarray]:
         """For each curve the metric with each of its sets of heads, `[K, E]`, all in one call of the engine."""
-        total = len(self.engine.model.heads())
-        shape = self.engine.model.shape
+        model = self.engine.model
         make = keep_gates if self.action == "keep" else mask_gates
-        wanted = [
-            (place, slot, make(heads, shape))
-            for place, sets in enumerate(asked)
-            for slot, heads in enumerate(sets)
-            if 0 < len(heads) < total
+        inner = [
+            (curve, point)
+            for curve, sets in enumerate(asked)
+            for point, heads in enumerate(sets)
+            if 0 < len(heads) < len(model.heads())
         ]
-        gates = [gate for _, _, gate in wanted]
-        first = self._none is None
-        gates += [self._other_end] if first else []
+        gates = [make(asked[curve][point], model.shape) for curve, point in inner]
+        gates += [self._other_end] if self.ends is None else []
         if gates:
             measured = self.engine.measure(np.stack(gates), baseline=self.baseline)
             gained = measured.values - measured.full  # V, E: against the baseline in the same batch
-            if first:
-                start, end = measured.full[-1], measured.full[-1] + gained[-1]
-                self._none, self._full = (start, end) if self.action == "keep" else (end, start)
-        start, end = (self.none, self.full) if self.action == "keep" else (self.full, self.none)
+            if self.ends is None:
+                self.ends = measured.full[-1], measured.full[-1] + gained[-1]
+        assert self.ends is not None
+        start, end = self.ends
         # Nothing changed is the start and everything changed is the end, exactly: no rounding of other batches.
-        found = [np.stack([end if heads else start for heads in sets]) for sets in asked]
-        for number, (place, slot, _) in enumerate(wanted):
-            found[place][slot] = start + gained[number]
-        return found
+        curves = [np.stack([end if heads else start for heads in sets]) for sets in asked]
+        for variant, (curve, point) in enumerate(inner):
+            curves[curve][point] = start + gained[variant]
+        return curves
+
+    def sweep(self, k: Sequence[int], values: np.ndarray, order: Order, seed: int) -> Sweep:
+        assert self.ends is not None, "values come first"
+        none, full = self.ends if self.action == "keep" else self.ends[::-1]
+        model, task = self.engine.model, self.engine.task
+        names = (model.name, task.name, "", self.action, self.engine.metric.name, self.engine.reference)
+        total, groups = len(model.heads()), task.shared_groups()
+        return Sweep(np.array(k), values, none, full, order, *names, total, groups, seed=seed)
 
 
-def _refined(
-    curve: _Curve, order: Order, k: np.ndarray, values: np.ndarray, threshold: float, points: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """A few measured points `[K]`, `[K, E]`, and in two rounds more near the knee, at most `points` in all."""
+def _refined(measured: _Curves, curve: Sweep, threshold: float, points: int) -> Sweep:
+    """A curve of a few points, with more near the knee, measured in two rounds: at most `points` in all."""
     for rounds_left in (2, 1):
-        whole = curve.full - curve.none
-        gains = values - curve.none if curve.action == "keep" else curve.full - values
-        shares = stats.bootstrap_ratio(gains.T, whole, groups=curve.engine.task.shared_groups()).value
-        further = knee_points(k, shares, threshold, (points - len(k)) // rounds_left)
+        shares = stats.bootstrap_ratio(curve.gains.T, curve.effects, groups=curve.groups).value
+        further = knee_points(curve.k, shares, threshold, (points - len(curve.k)) // rounds_left)
         if not further:
             break
-        k = np.concatenate([k, further])
-        values = np.concatenate([values, curve.values([[order[:one] for one in further]])[0]])
+        (values,) = measured.values([[curve.order[:k] for k in further]])
+        k = np.concatenate([curve.k, further])
         ascending = np.argsort(k)
-        k, values = k[ascending], values[ascending]
-    return k, values
+        values = np.concatenate([curve.values, values])[ascending]
+        curve = replace(curve, k=k[ascending], values=values)
+    return curve
 
 
-def _heads(model: Model, order: Scores | Head | str | Sequence[Head | str], by: str) -> Order:
-    heads = order.order(by) if isinstance(order, Scores) else head_list(order)
+def _ranked(
+    model: Model, order: Scores | Head | str | Sequence[Head | str], by: str
+) -> tuple[Order, str, str]:
+    """The heads of an order, how they are ranked, and its name."""
+    if isinstance(order, Scores):
+        heads, (ranked_by, name) = order.order(by), ranking(order.method, order.signed, by)
+    else:
+        heads, ranked_by, name = head_list(order), "given", "order"
     known = set(model.heads())
-    strange = [head for head in heads if head not in known]
-    if strange:
-        layers, width = model.shape
-        raise HeadwiseError(
-            f"the order names {strange[0]}, which {model.name} does not have ({layers} layers × {width} heads); give "
-            "an order of this model's heads"
-        )
-    twice = next((head for i, head in enumerate(heads) if head in heads[:i]), None)
-    if twice is not None:
-        raise HeadwiseError(f"the order names {twice} twice; every head has one place in an order")
+    for index, head in enumerate(heads):
+        if head not in known:
+            layers, width = model.shape
+            raise HeadwiseError(
+                f"the order names {head}, which {model.name} does not have ({layers} layers × {width} heads); give "
+                "an order of this model's heads"
+            )
+        if head in heads[:index]:
+            raise HeadwiseError(f"the order names {head} twice; every head has one rank in an order")
     if not heads:
         raise HeadwiseError("the order is empty; a sweep needs at least one head")
-    return heads
+    return heads, ranked_by, name
 
 
 def _checked(k: Sequence[int], most: int) -> list[int]:
     try:
-        wrong = [one for one in k if int(one) != one or not 0 <= one <= most]
+        wrong = [number for number in k if int(number) != number or not 0 <= number <= most]
     except (TypeError, ValueError, OverflowError):
         raise HeadwiseError(
             f"k is {quoted(k)}; give a list of whole numbers of heads, such as [0, 1, 2, 4]"
         ) from None
     if wrong or not len(k):
-        said = f"has {wrong[0]}" if wrong else "is empty"
-        raise HeadwiseError(f"the grid {said}; k are whole numbers of heads from 0 to the order's {most}")
-    return sorted({int(one) for one in k})
-
-
-def _drawn(
-    model: Model, order: Order, kinds: Sequence[str], draws: int, ks: Sequence[int], seed: int
-) -> list[tuple[str, int, list[Draw]]]:
-    """(kind, draw, the heads at each k) of every control."""
-    return [
-        (kind, number, control_sets(kind, model.heads(), order, ks, f"{seed}/{number}"))
-        for kind in kinds
-        for number in range(draws)
-    ]
+        mistake = f"has {wrong[0]}" if wrong else "is empty"
+        raise HeadwiseError(f"the grid {mistake}; k are whole numbers of heads from 0 to the order's {most}")
+    return sorted({int(number) for number in k})

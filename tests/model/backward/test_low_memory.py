@@ -132,7 +132,7 @@ def test_gradients_at_low_memory_are_those_without(word_tokenizer, family):
     gates = np.random.default_rng(0).uniform(0.1, 0.9, (2, *model.shape))
     found = []
     for likelihood.low_memory in (True, False):
-        found.append(likelihood.slopes(gates, np.array([[0, 3, 4], [2, 1, 5]])))
+        found.append(likelihood.gradients(gates, np.array([[0, 3, 4], [2, 1, 5]])))
     assert abs(found[0][1]).max() > 1e-4
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -56,7 +56,7 @@ def test_slopes_are_the_same_packed_and_padded_for_every_reference(tiny, referen
     examples = np.array([[0, 3, 4], [2, 1, 1]])
     found = []
     for likelihood.packed in (True, False):
-        found.append(likelihood.slopes(gates, examples))
+        found.append(likelihood.gradients(gates, examples))
     assert abs(found[0][1]).max() > 1e-4
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
@@ -66,7 +66,7 @@ def test_slopes_are_the_same_packed_and_padded_for_every_reference(tiny, referen
 def test_slopes_of_capped_and_scaled_logits_are_those_of_the_engine(word_tokenizer, family):
     model = hw.load(tiny_model(family, vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name=family)
     task = word_task(4, equal_length=False)
-    values, slopes = GateLikelihood(model, task).slopes(np.ones((1, *model.shape)), np.arange(4)[None])
+    values, slopes = GateLikelihood(model, task).gradients(np.ones((1, *model.shape)), np.arange(4)[None])
     each, per_example = Engine(model, task, metric("mean_logprob")).gradients()
     assert values[0] == pytest.approx(each.mean(), abs=1e-6)
     np.testing.assert_allclose(slopes[0], per_example.mean(axis=0), rtol=1e-5, atol=1e-5)

@@ -14,8 +14,14 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Scores, single_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.scores.adaptive.adaptive import joined, to_precision, top_k
-from headwise.scores.adaptive.control import left_out_spread, moderated, shared_slope, slopes
+from headwise.scores.adaptive import adaptive
+from headwise.scores.adaptive.control import (
+    coefficients_of,
+    left_out_variance,
+    moderated,
+    shared_coefficient,
+)
+from headwise.scores.adaptive.sample import Sample, joined
 from helpers import word_task
 
 
@@ -43,6 +49,14 @@ class Replay:
         self.asked[np.ix_(examples, heads)] += 1
         self.calls += 1
         return self.exact[np.ix_(examples, heads)]
+
+
+def to_precision(exact, attribution, shape, precision, *, confidence=0.95, **how):
+    return adaptive.to_precision(Sample(exact, attribution, shape, **how), precision, confidence)
+
+
+def top_k(exact, attribution, shape, k, *, confidence=0.95, order="signed", **how):
+    return adaptive.top_k(Sample(exact, attribution, shape, **how), k, confidence, order)
 
 
 # ---- to a precision ----------------------------------------------------------------------------------------
@@ -198,10 +212,10 @@ def test_equal_heads_at_the_boundary_are_parted_by_their_order_without_running_e
 # ---- the control variate -----------------------------------------------------------------------------------
 
 
-def test_the_left_out_spread_is_that_of_predictions_made_without_the_example():
+def test_the_left_out_variance_is_that_of_predictions_made_without_the_example():
     exact, cheap = made_up_table(9, N=7, K=4)
     spread = cheap.var(axis=0)
-    shared = shared_slope(exact, cheap)
+    shared = shared_coefficient(exact, cheap)
     by_hand = np.zeros((7, 4))
     for left in range(7):
         e, c = np.delete(exact, left, 0), np.delete(cheap, left, 0)
@@ -209,19 +223,19 @@ def test_the_left_out_spread_is_that_of_predictions_made_without_the_example():
             variance, covariance = np.cov(c[:, h], e[:, h], bias=True)[0]
             slope = (6 * covariance + 2 * spread[h] * shared) / (6 * variance + 2 * spread[h])
             by_hand[left, h] = exact[left, h] - e[:, h].mean() - slope * (cheap[left, h] - c[:, h].mean())
-    np.testing.assert_allclose(left_out_spread(exact, cheap, spread), (by_hand**2).mean(axis=0))
+    np.testing.assert_allclose(left_out_variance(exact, cheap, spread), (by_hand**2).mean(axis=0))
     alone = [np.mean([(x[i] - np.delete(x, i).mean()) ** 2 for i in range(7)]) for x in exact.T]
-    np.testing.assert_allclose(left_out_spread(exact), alone)
+    np.testing.assert_allclose(left_out_variance(exact), alone)
 
 
-def test_slopes_are_found_where_there_are_many_examples_and_shared_where_there_are_few():
+def test_coefficients_are_fitted_where_there_are_many_examples_and_shared_where_there_are_few():
     rng = np.random.default_rng(0)
     cheap = rng.standard_normal((3000, 30))
     true = rng.uniform(0.5, 1.5, 30)
     exact = true * cheap + 0.5 * rng.standard_normal(cheap.shape)
-    np.testing.assert_allclose(slopes(exact, cheap, cheap.var(axis=0)), true, atol=0.05)
-    few = slopes(exact[:3], cheap[:3], cheap.var(axis=0))
-    alone = slopes(exact[:3], cheap[:3], np.zeros(30))
+    np.testing.assert_allclose(coefficients_of(exact, cheap, cheap.var(axis=0)), true, atol=0.05)
+    few = coefficients_of(exact[:3], cheap[:3], cheap.var(axis=0))
+    alone = coefficients_of(exact[:3], cheap[:3], np.zeros(30))
     assert np.mean((few - true) ** 2) < np.mean((alone - true) ** 2)
 
 

@@ -10,7 +10,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.scores.gates.contrastive import contrast_slopes, contrastive
+from headwise.scores.gates.contrastive import contrast_gradients, contrastive
 from headwise.scores.gates.fit import FitSettings
 from helpers import word_task
 
@@ -35,7 +35,7 @@ def test_the_slopes_are_those_of_the_loss_with_the_inner_likelihood_held_fixed(g
         return slopes
 
     gates = np.random.default_rng(0).uniform(size=(2, 3, 4))
-    value, slopes = contrast_slopes(slopes_of(kept), slopes_of(lost))(gates, np.arange(2))
+    value, slopes = contrast_gradients(slopes_of(kept), slopes_of(lost))(gates, np.arange(2))
     at = torch.tensor(gates, requires_grad=True)
     a, b = kept(at), lost(at)
     loss = -a + torch.clamp(b - a.detach(), min=-5.0)

@@ -13,12 +13,11 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, single_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.scores.gates.batches import Batches
+from headwise.scores.gates.batches import batches, packed_pieces, padded_pieces
 from headwise.scores.gates.fit import FitSettings, fit_gates, random_logits, regulariser, sigmoid
 from headwise.scores.gates.gating import one_fit
 from headwise.scores.gates.likelihood import GateLikelihood
-from headwise.scores.gates.pieces import packed_pieces, padded_pieces
-from headwise.scores.gates.replay import ShapedSlopes
+from headwise.scores.gates.replay import ShapedGradients
 from headwise.scores.gates.roles import (
     LABELS,
     always_and_ever,
@@ -87,7 +86,7 @@ def test_slopes_equal_finite_differences_for_every_fit_in_the_batch(tiny64, toke
     likelihood = GateLikelihood(tiny64, task, batch_tokens=tokens)
     gates = np.random.default_rng(0).uniform(0.1, 0.9, (2, *tiny64.shape))
     examples = np.array([[0, 3, 4], [2, 1, 1]])  # each fit its own, and one of them twice
-    values, slopes = likelihood.slopes(gates, examples)
+    values, slopes = likelihood.gradients(gates, examples)
     every = likelihood.values(gates)
     np.testing.assert_allclose(values, [every[s, examples[s]].mean() for s in range(2)], atol=1e-10)
     for layer, head in [(0, 0), (1, 2), (3, 3)]:
@@ -104,7 +103,7 @@ def test_slopes_respect_the_reference(tiny64, reference):
     task = word_task(3)
     likelihood = GateLikelihood(tiny64, task, reference=reference)
     gates = np.random.default_rng(1).uniform(0.1, 0.9, (1, *tiny64.shape))
-    _, slopes = likelihood.slopes(gates, np.array([[0, 1, 2]]))
+    _, slopes = likelihood.gradients(gates, np.array([[0, 1, 2]]))
     step = np.zeros_like(gates)
     step[:, 2, 1] = 1e-5
     up, down = (likelihood.values(gates + sign * step).mean() for sign in (1, -1))
@@ -116,12 +115,12 @@ def test_slopes_in_fixed_shapes_equal_those_in_pieces_of_any_shape(tiny64):
     likelihood = GateLikelihood(tiny64, word_task(7, equal_length=False))
     gates = draw.uniform(0, 1, (3, *tiny64.shape))
     examples = draw.integers(0, 7, (3, 5))
-    values, slopes = likelihood.slopes(gates, examples)
+    values, slopes = likelihood.gradients(gates, examples)
     longest = max(len(row.ids) for row in likelihood.engine.rows)
     for rows in (1, 4, 15, 100):
-        shaped = ShapedSlopes(likelihood.engine, rows * longest, record=False)
+        shaped = ShapedGradients(likelihood.engine, rows * longest, record=False)
         for times in (3, 1):  # fewer fits later on, as when seeds have stopped
-            ours = likelihood._shaped_slopes(shaped, gates[:times], examples[:times])
+            ours = likelihood._shaped_gradients(shaped, gates[:times], examples[:times])
             np.testing.assert_allclose(ours[0], values[:times], rtol=1e-12)
             np.testing.assert_allclose(ours[1], slopes[:times], rtol=1e-9, atol=1e-14)
 
@@ -179,12 +178,12 @@ def test_a_row_longer_than_the_budget_is_a_piece_of_its_own():
 
 
 def test_every_round_shows_every_example_once_in_an_order_of_the_seed():
-    one, other = (Batches(10, 4, (seed, 1)) for seed in (0, 1))
-    rounds = [np.concatenate([b.next() for _ in range(5)]) for b in (one, other)]
+    one, other = (batches(10, 4, (seed, 1)) for seed in (0, 1))
+    rounds = [np.concatenate([next(b) for _ in range(5)]) for b in (one, other)]
     for seen in rounds:
         assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
     assert rounds[0].tolist() != rounds[1].tolist()
-    assert Batches(3, 64, (0, 1)).next().tolist() == [0, 1, 2]
+    assert next(batches(3, 64, (0, 1))).tolist() == [0, 1, 2]
 
 
 # ---- the fit ---------------------------------------------------------------------------------------

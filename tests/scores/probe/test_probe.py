@@ -9,7 +9,7 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores
-from headwise.scores.probe.classifier import HeadClassifier, fit, hits, importance, split
+from headwise.scores.probe.classifier import HeadClassifier, fit, importance, split
 from headwise.scores.probe.probe import UNIT, check_labels, head_features, probe
 from headwise.tasks import Example, Task
 from helpers import WORDS
@@ -43,9 +43,9 @@ def label_task(n=24):
 
 def test_heads_that_carry_the_label_come_first_for_every_class():
     features, labels = planted()
-    parts = split(labels, 0)
-    fitted = fit(features, torch.from_numpy(labels), parts, 4, 0)
-    assert hits(fitted, features, torch.from_numpy(labels), parts.held_out).mean() > 0.9
+    fitted = fit(features, labels, 4, 0)
+    parts = fitted.parts
+    assert fitted.hits.mean() > 0.9
     for label in range(4):
         mine = parts.held_out[labels[parts.held_out] == label]
         values = np.abs(importance(fitted.classifier, features[torch.from_numpy(mine)], label).mean(0))
@@ -57,9 +57,7 @@ def test_shuffled_labels_give_chance():
     for seed in range(4):
         features, labels = planted(seed)
         dealt = np.random.default_rng(seed).permutation(labels)
-        parts = split(dealt, seed)
-        fitted = fit(features, torch.from_numpy(dealt), parts, 4, seed)
-        rates.append(hits(fitted, features, torch.from_numpy(dealt), parts.held_out).mean())
+        rates.append(fit(features, dealt, 4, seed).hits.mean())
     # 128 held-out examples at one in four: a standard error of .04.
     assert 0.25 - 0.16 < np.mean(rates) < 0.25 + 0.16
 
@@ -83,7 +81,7 @@ def test_importance_equals_a_backward_pass_for_each_example():
 def test_a_head_that_writes_nothing_has_no_importance():
     features, labels = planted()
     features[:, 5] = 0
-    fitted = fit(features, torch.from_numpy(labels), split(labels, 0), 4, 0)
+    fitted = fit(features, labels, 4, 0)
     found = importance(fitted.classifier, features, 1)
     assert not found[:, 5].any()
     assert found[:, 6].any()
@@ -104,13 +102,11 @@ def test_answers_learned_by_heart_do_not_help_where_groups_stay_together():
     draw = np.random.default_rng(0)
     features = torch.from_numpy(draw.normal(size=(60, 16, 8)).astype(np.float32)).repeat_interleave(4, 0)
     labels = np.repeat(draw.permutation(np.arange(60) % 2), 4)
-    target = torch.from_numpy(labels)
     found = {}
     for name, groups in (("alone", None), ("together", [n // 4 for n in range(240)])):
         right = []
         for seed in range(3):
-            parts = split(labels, seed, groups)
-            right.extend(hits(fit(features, target, parts, 2, seed), features, target, parts.held_out))
+            right.extend(fit(features, labels, 2, seed, groups).hits)
         found[name] = np.mean(right)
     assert found["alone"] > 0.9
     assert found["together"] < 0.75  # 36 groups at one in two: a standard error of .08
@@ -137,14 +133,13 @@ def test_parts_are_disjoint_and_hold_every_class_in_its_share():
 
 def test_the_same_seed_gives_the_same_classifier_and_leaves_torchs_dice_alone():
     features, labels = planted(examples=60)
-    target, parts = torch.from_numpy(labels), split(labels, 0)
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    one, two = (fit(features, target, parts, 4, 3).classifier.project.weight for _ in range(2))
+    one, two = (fit(features, labels, 4, 3).classifier.project.weight for _ in range(2))
     assert torch.equal(torch.rand(1), expected)
     assert torch.equal(one, two)
-    assert not torch.equal(one, fit(features, target, parts, 4, 4).classifier.project.weight)
+    assert not torch.equal(one, fit(features, labels, 4, 4).classifier.project.weight)
 
 
 def test_features_are_the_head_beside_the_mean_of_its_layers_heads():

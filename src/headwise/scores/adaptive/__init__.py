@@ -1,4 +1,4 @@
-"""Exact ablation on only as many examples as the question needs: begin with `adaptive.py`.
+"""Exact ablation on only as many examples as the question needs: begin with `adaptive.py`, the stopping rules.
 
-May import: errors.
+`sample.py` holds what was measured, `control.py` the control variate. May import: errors, stats, heads.
 """

@@ -2,7 +2,7 @@
 
     loss = −logp(A) + max(logp(B) − logp(A), −5) − λ · mean clip(logits),  with logp(A) held fixed inside the max
 
-Whether the gates found a mechanism or only these examples is told by tasks that the fit has not seen.
+Tasks that the fit has not seen show whether the gates found a mechanism or only these examples.
 S seeds, L layers, H heads.
 """
 
@@ -20,8 +20,8 @@ from headwise.heads import ones
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
-from headwise.scores.gates.fit import Fit, FitSettings, Slopes, fit_gates, random_logits
-from headwise.scores.gates.gating import own_batches
+from headwise.scores.gates.fit import Fit, FitSettings, Gradients, fit_gates, random_logits
+from headwise.scores.gates.gating import batch_gradients
 from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.tasks.examples import Task
 
@@ -42,10 +42,8 @@ class Contrast:
     def summary(self) -> pd.DataFrame:
         """Mean over seeds and held-out pairs, beside the ungated model."""
         table = self.table.assign(gates=np.where(self.table["seed"] < 0, "none", "contrastive"))
-        means: pd.DataFrame = table.groupby(["side", "gates"], sort=False)[
-            ["mean_logprob", "accuracy"]
-        ].mean()
-        return means
+        by_side = table.groupby(["side", "gates"], sort=False)
+        return by_side[["mean_logprob", "accuracy"]].mean()
 
 
 def contrastive(
@@ -57,46 +55,45 @@ def contrastive(
     seeds: Sequence[int] = (0, 1, 2, 3, 4),
     settings: FitSettings | None = None,
     floor: float = FLOOR,
-    reference: str = "zero",
-    batch_tokens: int | None = None,
     advance: Callable[[int], None] | None = None,
+    **engine: Any,
 ) -> Contrast:
     """Fit gates that make `keep` likely and `lose` unlikely, and test them on the (keep, lose) pairs of `held_out`.
 
     For instance few-shot against instruction prompts of the same word-mapping tasks: gates fitted on some mappings
     that keep the one way of asking and lose the other, tested on mappings they have not seen. The learning rate
-    is `settings.rate`; gates begin at random and are pulled open.
+    is `settings.rate`; gates begin at random and are pulled open. engine: `reference`, `batch_tokens` and the other
+    options of `headwise.model.measure.engine.Engine`.
     """
-    overlap = _seen(held_out, keep, lose)
-    if overlap:
-        raise HeadwiseError(
-            f"the held-out pair {overlap!r} shares an example with what the gates are fitted on; hold out examples "
-            "that the fit has not seen"
-        )
+    fitted_on = {(e.prompt, e.target) for task in (keep, lose) for e in task}
+    for name, pair in held_out.items():
+        if any((e.prompt, e.target) in fitted_on for task in pair for e in task):
+            raise HeadwiseError(
+                f"the held-out pair {name!r} shares an example with what the gates are fitted on; hold out examples "
+                "that the fit has not seen"
+            )
     chosen = settings or FitSettings()
-    options: dict[str, Any] = {"reference": reference, "batch_tokens": batch_tokens}
     kept, lost = (
-        own_batches(GateLikelihood(model, task, **options), seeds, chosen.batch, 3 + number)
+        batch_gradients(GateLikelihood(model, task, **engine), seeds, chosen.batch, 3 + number)
         for number, task in enumerate((keep, lose))
     )
-    slopes = contrast_slopes(kept, lost, floor)
+    gradients = contrast_gradients(kept, lost, floor)
     start = random_logits(model.shape, seeds, chosen.bound)
-    fit = fit_gates(slopes, start, model.exists, chosen, sign=1, advance=advance)
-    table = evaluate(model, held_out, fit.gates, seeds, reference=reference, batch_tokens=batch_tokens)
-    return Contrast(fit.gates, table, fit)
+    fit = fit_gates(gradients, start, model.exists, chosen, sign=1, advance=advance)
+    return Contrast(fit.gates, evaluate(model, held_out, fit.gates, seeds, **engine), fit)
 
 
-def contrast_slopes(keep: Slopes, lose: Slopes, floor: float = FLOOR) -> Slopes:
-    """What is maximised, logp(A) − max(logp(B) − logp(A), floor), and its slopes with the inner A held fixed."""
+def contrast_gradients(keep: Gradients, lose: Gradients, floor: float = FLOOR) -> Gradients:
+    """What is maximised, logp(A) − max(logp(B) − logp(A), floor), and its gradient with the inner A held fixed."""
 
-    def slopes(gates: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        kept, kept_slopes = keep(gates, places)
-        lost, lost_slopes = lose(gates, places)
+    def gradients(gates: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        kept, kept_gradients = keep(gates, active)
+        lost, lost_gradients = lose(gates, active)
         gap = lost - kept
-        still = (gap > floor)[:, None, None]  # below the floor there is nothing more to lose
-        return kept - np.maximum(gap, floor), kept_slopes - still * lost_slopes
+        above = (gap > floor)[:, None, None]  # below the floor there is nothing more to lose
+        return kept - np.maximum(gap, floor), kept_gradients - above * lost_gradients
 
-    return slopes
+    return gradients
 
 
 def evaluate(
@@ -104,33 +101,20 @@ def evaluate(
     pairs: Mapping[str, tuple[Task, Task]],
     gates: np.ndarray,
     seeds: Sequence[int],
-    *,
-    reference: str = "zero",
-    batch_tokens: int | None = None,
+    **engine: Any,
 ) -> pd.DataFrame:
     """Mean log probability per target token and accuracy of every pair's sides under each seed's gates."""
     variants = np.concatenate([ones(model.shape)[None], gates])
     rows = []
     for name, pair in pairs.items():
         for side, task in zip(("keep", "lose"), pair, strict=True):
-            values = {
-                measured: Engine(
-                    model, task, metric(measured), reference=reference, batch_tokens=batch_tokens
-                )
+            means = {
+                measured: Engine(model, task, metric(measured), **engine)
                 .measure(variants)
                 .values.mean(axis=1)
                 for measured in ("mean_logprob", "accuracy")
             }
-            for place, seed in enumerate([-1, *seeds]):
+            for variant, seed in enumerate([-1, *seeds]):
                 row = {"pair": name, "side": side, "task": task.name, "seed": seed, "n": len(task)}
-                rows.append(row | {measured: float(v[place]) for measured, v in values.items()})
+                rows.append(row | {measured: float(values[variant]) for measured, values in means.items()})
     return pd.DataFrame(rows)
-
-
-def _seen(held_out: Mapping[str, tuple[Task, Task]], *fitted: Task) -> str | None:
-    """The first held-out pair that has an example of the fit's own."""
-    known = {(e.prompt, e.target) for task in fitted for e in task}
-    for name, pair in held_out.items():
-        if any((e.prompt, e.target) in known for task in pair for e in task):
-            return name
-    return None

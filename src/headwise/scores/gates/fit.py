@@ -9,7 +9,7 @@ S seeds, U updates, L layers, H heads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -22,15 +22,14 @@ from headwise.settings import Count, Settings, Several, one_of
 
 CLIPS = ("two_sided", "one_sided")
 
-Slopes = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""Gates `[S', L, H]` and the places `[S']` of their seeds -> what is maximised `[S']`, and its slopes `[S', L, H]`."""
+Gradients = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""Gates `[S', L, H]` and the numbers `[S']` of their fits -> what is maximised `[S']`, its gradient `[S', L, H]`."""
 
 
 def _first_and_last(rates: tuple[float, ...]) -> tuple[float, ...]:
     if len(rates) != 2:
         raise HeadwiseError(
-            "a learning rate of a fit is two numbers above 0, the first and the last learning rate, not "
-            f"{list(rates)}"
+            f"a fit takes two learning rates above 0, the first and the last, not {list(rates)}"
         )
     return rates
 
@@ -44,7 +43,7 @@ class FitSettings(Settings):
     updates: Count = 500
     """Most updates of each fit."""
     first_updates: Count | None = None
-    """Most updates of the fit without a pull, where it is to have a number of its own."""
+    """Most updates of the fit without a pull; null: as many as `updates`."""
     batch: Count = 64
     """Examples per update and seed."""
     first_rate: Rates = (0.1, 0.01)
@@ -68,7 +67,7 @@ class FitSettings(Settings):
     window: Count = 25
     """Updates in a window, and in the cooling down to the last learning rate before an early stop."""
     keep: Count = 25
-    """Every so many updates the gates are kept as part of the trajectory."""
+    """Every so many updates the gates are stored as part of the trajectory."""
 
     def most(self, sign: int) -> int:
         """The most updates of the fit with this pull."""
@@ -80,13 +79,12 @@ class Fit:
     """What a fit ended with, and how it got there."""
 
     logits: np.ndarray  # S, L, H
-    likelihood: (
-        np.ndarray
-    )  # U, S: on each update's own examples, before the update; NaN after a seed has stopped
+    likelihood: np.ndarray
+    """`[U, S]`: on each update's examples, before the update; NaN after a seed has stopped."""
     objective: np.ndarray  # U, S: −likelihood − λ · mean clip(logits), which is minimised
     rates: np.ndarray  # U, S
     updates: np.ndarray  # S: how many each seed took
-    kept: dict[int, np.ndarray] = field(default_factory=dict)
+    kept: dict[int, np.ndarray]
     """The logits after so many updates, `[S, L, H]`; a seed that has stopped stays where it was."""
 
     @property
@@ -99,10 +97,10 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 def random_logits(shape: tuple[int, int], seeds: Sequence[int], bound: float) -> np.ndarray:
-    """Where the first fit begins: gates uniform between those of ± `bound`, as logits `[S, L, H]`.
+    """Random start of the first fit: gates uniform between those of ± `bound`, as logits `[S, L, H]`.
 
-    Beyond the bound nothing would pull a gate that the likelihood does not care about: it would stay where chance
-    put it, and a head that does nothing would be called needed or harmful.
+    Beyond the bound nothing would pull a gate that the likelihood does not depend on: it would keep its random value,
+    and a head that does nothing would be called needed or harmful.
     """
     low, high = sigmoid(np.array([-bound, bound])).tolist()
     drawn = np.stack([np.random.default_rng([seed, 0]).uniform(low, high, shape) for seed in seeds])
@@ -113,7 +111,7 @@ def random_logits(shape: tuple[int, int], seeds: Sequence[int], bound: float) ->
 def regulariser(
     logits: np.ndarray, exists: np.ndarray, sign: int, settings: FitSettings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean over heads of the clipped logits `[S]`, and its slopes `[S, L, H]`; `sign` is that of the pull."""
+    """Mean over heads of the clipped logits `[S]`, and its gradient `[S, L, H]`; `sign` is that of the pull."""
     low, high = -settings.bound, settings.bound
     if settings.clip == "one_sided":
         low, high = (-np.inf, high) if sign > 0 else (low, np.inf)
@@ -124,7 +122,7 @@ def regulariser(
 
 
 def fit_gates(
-    slopes: Slopes,
+    gradients: Gradients,
     start: np.ndarray,
     exists: np.ndarray,
     settings: FitSettings,
@@ -132,55 +130,51 @@ def fit_gates(
     sign: int,
     advance: Callable[[int], None] | None = None,
 ) -> Fit:
-    """Gates that maximise `slopes`' quantity plus `sign`·λ times the regulariser (−1, 0 or +1), from `start`."""
-    first, last = settings.first_rate if sign == 0 else settings.rate
-    updates = settings.most(sign)
-    schedule = np.linspace(first, last, updates)
-    strength = sign * settings.strength
-    seeds = [_Seed(logits, schedule) for logits in start]
-    shape = (updates, len(seeds))
-    likelihoods, objectives, rates = (np.full(shape, np.nan) for _ in range(3))
-    fit = Fit(start.copy(), likelihoods, objectives, rates, np.zeros(len(seeds), dtype=int))
-    fit.kept[0] = start.copy()
+    """Gates that maximise the value of `gradients` plus `sign`·λ times the regulariser (−1, 0 or +1), from `start`."""
+    updates, strength = settings.most(sign), sign * settings.strength
+    first, last = settings.rate if sign else settings.first_rate
+    seeds = [_Seed(logits, np.linspace(first, last, updates)) for logits in start]
+    likelihoods, objectives, rates = np.full((3, updates, len(seeds)), np.nan)
+    taken = np.zeros(len(seeds), dtype=int)
+    fit = Fit(start.copy(), likelihoods, objectives, rates, taken, {0: start.copy()})
     for update in range(updates):
-        active = np.array([place for place, seed in enumerate(seeds) if not seed.done])
+        active = np.array([number for number, seed in enumerate(seeds) if not seed.done])
         if not len(active):
             break
-        likelihood, gradient = slopes(sigmoid(fit.logits[active]), active)
-        pull, pulled = regulariser(fit.logits[active], exists, sign, settings)
-        gates = sigmoid(fit.logits[active])
+        logits = fit.logits[active]
+        gates = sigmoid(logits)
+        likelihood, gradient = gradients(gates, active)
+        pull, pulled = regulariser(logits, exists, sign, settings)
         uphill = gradient * gates * (1 - gates) + strength * pulled  # by the logits
         objective = -likelihood - strength * pull
         if not np.isfinite(objective).all():
             raise HeadwiseError(
                 f"the objective is not finite after {update} updates; use float32 or bfloat16, or smaller rates"
             )
-        for row, place in enumerate(active):
-            seed = seeds[place]
-            fit.likelihood[update, place], fit.objective[update, place] = likelihood[row], objective[row]
-            fit.rates[update, place] = seed.rate
-            fit.logits[place] = seed.step(np.where(exists, uphill[row], 0), settings.gradient_norm)
-            fit.updates[place] = update + 1
-            seed.watch(fit.objective[: update + 1, place], exists, settings)
+        fit.likelihood[update, active], fit.objective[update, active] = likelihood, objective
+        fit.rates[update, active] = [seeds[number].rate for number in active]
+        fit.updates[active] = update + 1
+        for number, step in zip(active, np.where(exists, uphill, 0), strict=True):
+            fit.logits[number] = seeds[number].step(step, settings.gradient_norm)
+            seeds[number].watch(fit.objective[: update + 1, number], exists, settings)
         if (update + 1) % settings.keep == 0 or update + 1 == updates:
             fit.kept[update + 1] = fit.logits.copy()
         if advance:
             advance(1)
-    fit.kept[int(fit.updates.max())] = fit.logits.copy()
+    fit.kept[int(taken.max())] = fit.logits.copy()
     if advance:
-        advance(updates - int(fit.updates.max()))
+        advance(updates - int(taken.max()))
     return fit
 
 
 class _Seed:
-    """One seed's optimiser, its place in the schedule, and whether its objective has flattened."""
+    """The optimiser of one seed, its position in the schedule, and whether its objective has flattened."""
 
     def __init__(self, logits: np.ndarray, schedule: np.ndarray) -> None:
         self.logits: Tensor = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
-        self.optimiser = torch.optim.Adam([self.logits], lr=float(schedule[0]))
+        self.optimiser = torch.optim.Adam([self.logits])
         self.schedule = schedule
-        self.taken = 0
-        self._calm = 0
+        self.taken = self._calm = 0
         self._open_before = logits > 0
 
     @property
@@ -202,7 +196,7 @@ class _Seed:
         return self.logits.detach().numpy().copy()
 
     def watch(self, objective: np.ndarray, exists: np.ndarray, settings: FitSettings) -> None:
-        """At the end of a window: where nothing has moved for some, cool down to the last rate, then stop."""
+        """At the end of a window: after enough calm windows, cool down to the last rate, then stop."""
         window, share = settings.window, settings.stop
         if share is None or self.taken % window or self.done:
             return
@@ -211,11 +205,9 @@ class _Seed:
         self._open_before = is_open
         calm = flattened(objective, window, share) and crossed <= share
         self._calm = self._calm + 1 if calm else 0
-        remaining = len(self.schedule) - self.taken
-        if remaining <= window or self._calm < settings.calm:
-            return
-        cooling = np.linspace(self.rate, self.schedule[-1], window)
-        self.schedule = np.concatenate([self.schedule[: self.taken], cooling])
+        if self._calm >= settings.calm and len(self.schedule) - self.taken > window:
+            cooling = np.linspace(self.rate, self.schedule[-1], window)
+            self.schedule = np.concatenate([self.schedule[: self.taken], cooling])
 
 
 def flattened(objective: np.ndarray, window: int, share: float) -> bool:

@@ -1,7 +1,7 @@
 """Learned gates: which heads help, which hinder, which do nothing (Causal Head Gating, arXiv 2505.13737).
 
-Three fits of one gate per head: one that only wants the targets likely, from random gates; then, both begun from
-it, one that pulls every gate towards 1 (G⁺) and one that pulls it towards 0 (G⁻).
+Three fits of one gate per head: the free fit only makes the targets likely, from random gates; two more begin where it
+ended, one that pulls every gate towards 1 (G⁺) and one that pulls every gate towards 0 (G⁻).
 S seeds, L layers, H heads.
 """
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from headwise.scores.gates.batches import Batches
-from headwise.scores.gates.fit import Fit, FitSettings, Slopes, fit_gates, random_logits
+from headwise.scores.gates.batches import batches
+from headwise.scores.gates.fit import Fit, FitSettings, Gradients, fit_gates, random_logits
 from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.gates.roles import majority, role_labels, role_scores
-from headwise.scores.registry import Setup, register
+from headwise.scores.registry import Setup, register, scaled_progress
 from headwise.settings import Count
 
 FITS = {"free": 0, "plus": 1, "minus": -1}
@@ -39,24 +39,22 @@ def one_fit(
     start: np.ndarray | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Fit:
-    """One of `FITS` for all seeds at once; `start` are the logits `[S, L, H]` that the free fit ended with."""
+    """One of `FITS` for all seeds at once; `start`: the logits `[S, L, H]` that the free fit ended with."""
     model = likelihood.model
     if start is None:
-        assert name == "free", "the fits that pull begin where the free one ended"
         start = random_logits(model.shape, seeds, settings.bound)
-    sign = FITS[name]
-    slopes = own_batches(likelihood, seeds, settings.batch, list(FITS).index(name))
-    return fit_gates(slopes, start, model.exists, settings, sign=sign, advance=advance)
+    gradients = batch_gradients(likelihood, seeds, settings.batch, list(FITS).index(name))
+    return fit_gates(gradients, start, model.exists, settings, sign=FITS[name], advance=advance)
 
 
-def own_batches(likelihood: GateLikelihood, seeds: Sequence[int], size: int, fit: int) -> Slopes:
-    """The likelihood on each seed's own next batch; which examples come does not depend on the other seeds."""
-    drawn = [Batches(len(likelihood.task), size, (seed, 1 + fit)) for seed in seeds]
+def batch_gradients(likelihood: GateLikelihood, seeds: Sequence[int], size: int, fit: int) -> Gradients:
+    """The likelihood on the next batch of each seed; its examples do not depend on the other seeds."""
+    drawn = [batches(len(likelihood.task), size, (seed, 1 + fit)) for seed in seeds]
 
-    def slopes(gates: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return likelihood.slopes(gates, np.stack([drawn[place].next() for place in places]))
+    def gradients(gates: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return likelihood.gradients(gates, np.stack([next(drawn[seed]) for seed in active]))
 
-    return slopes
+    return gradients
 
 
 @register(
@@ -80,57 +78,27 @@ def gating(setup: Setup, seeds: int = 5, **fit: Any) -> np.ndarray:
     """
     settings = FitSettings(**fit)
     numbers = list(range(setup.seed, setup.seed + seeds))
-    likelihood = GateLikelihood(
-        setup.model,
-        setup.task,
-        reference=setup.reference,
-        positions=setup.positions,
-        reference_task=setup.reference_task,
-        seed=setup.seed,
-        batch_tokens=setup.batch_tokens,
-    )
+    likelihood = GateLikelihood(setup.model, setup.task, **setup.engine_options)
+    # The progress bar is as long as the default schedule.
+    default_updates = len(FITS) * FitSettings().updates
+    advance = scaled_progress(setup.advance, default_updates / sum(map(settings.most, FITS.values())))
     fits: dict[str, Fit] = {}
-    advance = _spread(
-        setup.advance, len(FITS) * FitSettings().updates / sum(map(settings.most, FITS.values()))
-    )
     for name in FITS:
         start = None if name == "free" else fits["free"].logits
         fits[name] = one_fit(likelihood, name, numbers, settings, start, advance)
     plus, minus = fits["plus"].gates, fits["minus"].gates
+    label, share = majority(role_labels(plus, minus))
     setup.unit = UNIT
-    setup.details |= _details(plus, minus, fits, setup.model.exists, numbers)
-    return minus
-
-
-def _details(
-    plus: np.ndarray, minus: np.ndarray, fits: dict[str, Fit], exists: np.ndarray, seeds: list[int]
-) -> dict[str, Any]:
-    labels = role_labels(plus, minus)
-    label, share = majority(labels)
-    ends = {
-        name: [float(fit.objective[count - 1, seed]) for seed, count in enumerate(fit.updates)]
-        for name, fit in fits.items()
-    }
-    return {
+    setup.details |= {
         "replicates": "seeds",
-        "seeds": seeds,
+        "seeds": numbers,
         "roles": {name: score.tolist() for name, score in role_scores(plus, minus).items()},
-        "labels": np.where(exists, label, "").tolist(),
+        "labels": np.where(setup.model.exists, label, "").tolist(),
         "agreement": share.tolist(),
-        "objective": ends,
+        "objective": {
+            name: [float(fit.objective[count - 1, seed]) for seed, count in enumerate(fit.updates)]
+            for name, fit in fits.items()
+        },
         "updates": {name: fit.updates.tolist() for name, fit in fits.items()},
     }
-
-
-def _spread(advance: Callable[[int], None] | None, steps: float) -> Callable[[int], None] | None:
-    """Reports `steps` per update, in whole numbers: a progress bar is as long as the default schedule."""
-    if advance is None:
-        return None
-    done = 0.0
-
-    def report(count: int) -> None:
-        nonlocal done
-        before, done = done, done + count * steps
-        advance(round(done) - round(before))
-
-    return report
+    return minus

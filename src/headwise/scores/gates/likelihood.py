@@ -1,16 +1,18 @@
-"""The likelihood of targets under gates, and its slope by every gate, at a small part of the usual memory.
+"""The likelihood of targets under gates, and its gradient by every gate, with little memory.
 
-Several fits share one pass: each row of a batch carries the gates of its own fit. Rows are run in pieces whose
-gradients add up, so the whole batch's activations are never held. On a CPU the rows of a piece stand one behind the
-other, elsewhere they are of similar length, so little or no padding is computed. Logits exist at scored positions
-only; no weight asks for a gradient, and nothing below the first gate is differentiated.
+Several fits share one pass: each row of a batch carries the gates of its fit. Rows are run in pieces whose gradients
+add up, so the activations of the whole batch are never held at once. On a CPU the rows of a piece are packed into one
+sequence, elsewhere they are of similar length, so little or no padding is computed. Logits are computed at scored
+positions only; no weight needs a gradient, and nothing below the first gate is differentiated.
 
 S fits, B examples of one update, L layers, H heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +31,8 @@ from headwise.model.forward.out_of_memory import fits, in_halves
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.model import Model
-from headwise.scores.gates.pieces import packed_pieces, padded_pieces
-from headwise.scores.gates.replay import ShapedSlopes
+from headwise.scores.gates.batches import packed_pieces, padded_pieces
+from headwise.scores.gates.replay import ShapedGradients
 from headwise.tasks.examples import Task
 
 CPU_TOKENS = 448
@@ -48,84 +50,73 @@ CPU_OVERHEAD, DEVICE_OVERHEAD = 30, 4096
 class GateLikelihood:
     """Mean log probability per target token of a task's examples, as a function of gates."""
 
-    def __init__(
-        self,
-        model: Model,
-        task: Task,
-        *,
-        reference: str = "zero",
-        positions: str = "all",
-        reference_task: Task | None = None,
-        seed: int = 0,
-        batch_tokens: int | None = None,
-    ) -> None:
-        """batch_tokens: most tokens in one backward pass (default: what suits the device)."""
-        self.engine = Engine(
-            model,
-            task,
-            metric("mean_logprob"),
-            reference=reference,
-            positions=positions,
-            reference_task=reference_task,
-            seed=seed,
-        )
+    def __init__(self, model: Model, task: Task, *, batch_tokens: int | None = None, **engine: Any) -> None:
+        """batch_tokens: most tokens in one backward pass (default: what suits the device).
+
+        engine: `reference`, `positions`, `reference_task` and `seed` of `Engine`.
+        """
+        self.engine = Engine(model, task, metric("mean_logprob"), **engine)
         self.model, self.task = model, task
         self.tokens = batch_tokens
         """Most tokens of a piece; None where it depends on the update."""
-        # One sequence of everything has a table of all pairs of tokens: no matter for the few of a CPU's piece.
+        # A packed sequence has an attention mask of all pairs of tokens: small for the few tokens of a CPU's piece.
         self.packed = model.device.type == "cpu" and model.capabilities.pack
         self.low_memory = self.packed and model.capabilities.low_memory
         self._recompute = feed_forward_parts(model.hooks, RECOMPUTE) if self.low_memory else []
         self._lengths = np.array([len(row.ids) for row in self.engine.rows])
-        self._shaped: ShapedSlopes | None = None
-        if model.device.type == "cuda" and ShapedSlopes.suits(self.engine):
-            self._shaped = ShapedSlopes(self.engine, self._budget(np.arange(len(self._lengths))))
+        self._shaped: ShapedGradients | None = None
+        if model.device.type == "cuda" and ShapedGradients.suits(self.engine):
+            self._shaped = ShapedGradients(self.engine, self._budget(np.arange(len(self._lengths))))
 
-    def slopes(self, gates: np.ndarray, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean over each fit's own examples `[S]` under its own gates, and its derivative `[S, L, H]`.
+    def gradients(self, gates: np.ndarray, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean over the examples of each fit `[S]` under its gates, and its gradient `[S, L, H]`.
 
         gates `[S, L, H]`; examples `[S, B]`: numbers of the examples in the task.
         """
-        shaped, found = self._shaped, []
+        shaped, results = self._shaped, []
         if shaped is not None:
-            if fits(lambda: found.append(self._shaped_slopes(shaped, gates, examples))):
-                return found[0]
+            if fits(lambda: results.append(self._shaped_gradients(shaped, gates, examples))):
+                return results[0]
             self._shaped = None
-        return self._slopes_in_pieces(gates, examples)
+        return self._gradients_in_pieces(gates, examples)
 
-    def _shaped_slopes(
-        self, shaped: ShapedSlopes, gates: np.ndarray, examples: np.ndarray
+    def _shaped_gradients(
+        self, shaped: ShapedGradients, gates: np.ndarray, examples: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        S, B = examples.shape
-        model = self.model
-        given = torch.tensor(gates, dtype=model.gate_dtype, device=model.device)
-        with model.frozen():
-            values, slopes = shaped(given.repeat_interleave(B, 0), examples.ravel())
-        means = [numbers.unflatten(0, (S, B)).mean(1).cpu().numpy() for numbers in (values, slopes)]
-        return means[0], means[1]
+        per_fit = torch.tensor(gates, dtype=self.model.gate_dtype, device=self.model.device)
+        with self.model.frozen():
+            both = shaped(per_fit.repeat_interleave(examples.shape[1], 0), examples.ravel())
+        values, gradients = (rows.unflatten(0, examples.shape).mean(1).cpu().numpy() for rows in both)
+        return values, gradients
 
-    def _slopes_in_pieces(self, gates: np.ndarray, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _gradients_in_pieces(self, gates: np.ndarray, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         S, B = examples.shape
-        model = self.model
+        model, table = self.model, self.engine.table
         leaf = torch.tensor(gates, dtype=model.gate_dtype, device=model.device, requires_grad=True)
         total = torch.zeros(S, dtype=torch.float64, device=model.device)
         fit_of, numbers = np.repeat(np.arange(S), B), examples.ravel()
 
         def add(piece: Sequence[int]) -> None:
-            rows = np.asarray(piece)
-            # A pass that fails has added nothing to the slopes: gradients arrive at the gates last.
-            values = self._backward(leaf, fit_of[rows], numbers[rows], 1 / B)
-            total.index_add_(0, torch.from_numpy(fit_of[rows]).to(total.device), values.double())
+            rows = list(piece)
+            block = table.block(numbers[rows].tolist())
+            fit_of_row = torch.from_numpy(fit_of[rows]).to(model.device)
+            per_row = leaf[fit_of_row]  # rows, L, H
+            values = (
+                self._packed(block, per_row) if self.packed else self.engine.differentiable(block, per_row)
+            )
+            # A pass that fails has added nothing to the gradients: they arrive at the gates last.
+            (1 / B * values.sum()).backward()
+            total.index_add_(0, fit_of_row, values.detach().double())
+
+        def too_large(row: int) -> HeadwiseError:
+            return table.too_large(int(numbers[row]))
 
         with model.frozen():
             for piece in reversed(self._pieces(numbers)):
-                budget = int(self._lengths[numbers[piece]].sum())
-                in_halves(piece.tolist(), add, self._too_large(numbers), lambda b=budget: self._shrink(b))  # type: ignore[misc]
+                tokens = int(self._lengths[numbers[piece]].sum())
+                in_halves(piece.tolist(), add, too_large, partial(self._shrink, tokens))
         assert leaf.grad is not None
         return (total / B).cpu().numpy(), leaf.grad.double().cpu().numpy()
-
-    def _too_large(self, numbers: np.ndarray) -> Callable[[int], HeadwiseError]:
-        return lambda place: self.engine.table.too_large(int(numbers[place]))
 
     def _shrink(self, tokens: int) -> None:
         self.tokens = max(1, min(self.tokens or tokens, tokens) // 2)
@@ -148,33 +139,26 @@ class GateLikelihood:
         padded = len(numbers) * self._lengths.max()
         return int(np.clip(CPU_SHARE * padded, CPU_FEWEST, CPU_MOST))
 
-    def _backward(self, leaf: Tensor, fits: np.ndarray, numbers: np.ndarray, weight: float) -> Tensor:
-        block = self.engine.table.block(numbers.tolist())
-        per_row = leaf[torch.from_numpy(fits).to(leaf.device)]  # rows, L, H
-        values = self._packed(block, per_row) if self.packed else self.engine.differentiable(block, per_row)
-        (weight * values.sum()).backward()
-        return values.detach()
-
     def _packed(self, block: Block, gates: Tensor) -> Tensor:
-        """What `Engine.differentiable` gives, of rows that stand one behind the other."""
+        """The values of `Engine.differentiable`, from rows packed into one sequence."""
         tokens = sum(len(row.ids) for row in block.rows)
         packed = Packed.of(block.rows, self.model.device, whole_rows(tokens))
         unembedding = self.model.capabilities.plain_unembedding
-        places = (packed.row, packed.place)
+        positions = (packed.row, packed.place)
         asked = packed.pass_(
-            heads=HeadGates(gates, reference=block.references, acts=block.acts, packed=places),
+            heads=HeadGates(gates, reference=block.references, acts=block.acts, packed=positions),
             attention=RowAttention(packed.place) if self.low_memory else None,
             recompute=self._recompute,
             hidden=unembedding is not None,
         )
-        found = self.model.run(asked).logits
+        logits = self.model.run(asked).logits  # hidden states where there is a plain unembedding
         if unembedding is None:
-            each = token_logprobs(found, packed.tokens)
+            each = token_logprobs(logits, packed.tokens)
         else:
-            each = target_logprobs(found, unembedding, packed.tokens)
+            each = target_logprobs(logits, unembedding, packed.tokens)
         sums = each.new_zeros(block.size).index_add(0, packed.scored_row, each[0])
         return sums / torch.bincount(packed.scored_row, minlength=block.size)
 
     def values(self, gates: np.ndarray) -> np.ndarray:
-        """The same quantity without slopes, for every example of the task: `[S, E]`."""
+        """The same quantity without gradients, for every example of the task: `[S, E]`."""
         return self.engine.measure(gates).values

@@ -1,4 +1,4 @@
-"""The slopes of rows under gates of their own, in a few fixed shapes, so that a GPU can replay them.
+"""Gradients of rows that each have their own gates, in a few fixed shapes, so that a GPU can replay CUDA graphs.
 
 All rows of a task lie on the device; a piece is picked there, padded to a length and a number of scored positions that
 are rounded up, and to a full number of rows. Rows that only fill a piece are computed and dropped.
@@ -7,8 +7,6 @@ R rows of a piece, T tokens, P scored positions, L layers, H heads.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,14 +19,13 @@ _TOKENS, _POSITIONS = 16, 8
 """Lengths and numbers of scored positions are rounded up to a multiple of these: few shapes, little padding."""
 
 
-class ShapedSlopes:
-    """Values and slopes of any rows of an engine's task, from recordings of a few shapes."""
+class ShapedGradients:
+    """Values and gradients of any rows of an engine's task, from recordings of a few shapes."""
 
     def __init__(self, engine: Engine, budget: int, *, record: bool = True) -> None:
         """budget: most tokens of one piece; record: as CUDA graphs."""
         self.engine, self.record = engine, record
-        everything = engine.table.block(range(len(engine.rows)))
-        self._all = everything.tensors
+        self._all = engine.table.block(range(len(engine.rows))).tensors
         self._lengths = np.array([len(row.ids) for row in engine.rows])
         self._scored = np.array([len(row.positions) for row in engine.rows])
         self._rows = max(1, budget // int(self._lengths.max()))
@@ -37,16 +34,16 @@ class ShapedSlopes:
 
     @staticmethod
     def suits(engine: Engine) -> bool:
-        """Whether a block's rows are all it needs: references and positions of their own would have shapes too."""
+        """Whether a block needs its rows alone: references and positions would have shapes too."""
         return engine.reference == "zero" and engine.positions == "all" and not engine.metric.compares
 
     def __call__(self, gates: Tensor, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Values `[n]` and slopes `[n, L, H]` of the rows `numbers[n]` under `gates[n, L, H]`."""
+        """Values `[n]` and gradients `[n, L, H]` of the rows `numbers[n]` under `gates[n, L, H]`."""
         if not self._shapes:
             pieces = -(-len(numbers) // self._rows)
             self._rows = -(-len(numbers) // pieces)  # all pieces full, as far as that goes
         values = torch.empty(len(numbers), dtype=torch.float64, device=gates.device)
-        slopes = torch.empty(gates.shape, dtype=torch.float64, device=gates.device)
+        gradients = torch.empty(gates.shape, dtype=torch.float64, device=gates.device)
         order = np.argsort(self._lengths[numbers], kind="stable")
         # The piece that is not full is the one of the shortest rows.
         first = len(order) % self._rows or self._rows
@@ -58,8 +55,8 @@ class ShapedSlopes:
             shape.fill(self._all, torch.from_numpy(filled).to(gates.device), gates[where])
             shape.run()
             values[where] = shape.values[: len(part)].double()
-            slopes[where] = shape.slopes[: len(part)].double()
-        return values, slopes
+            gradients[where] = shape.gradients[: len(part)].double()
+        return values, gradients
 
     def _shape(self, numbers: np.ndarray) -> _Shape:
         tokens = min(_up(self._lengths[numbers].max(), _TOKENS), int(self._lengths.max()))
@@ -73,39 +70,31 @@ def _up(number: int, step: int) -> int:
     return -(-int(number) // step) * step
 
 
-@dataclass
 class _Shape:
     """Tensors of one shape, and the work on them."""
 
-    engine: Engine
-    rows: int
-    tokens: int
-    scored: int
-    record: bool
-
-    def __post_init__(self) -> None:
-        engine, model = self.engine, self.engine.model
-        self.block = engine.table.block([0] * self.rows)
-        widths = {"ids": self.tokens, **dict.fromkeys(("positions", "tokens", "mask"), self.scored)}
+    def __init__(self, engine: Engine, rows: int, tokens: int, scored: int, record: bool) -> None:
+        self.engine, model = engine, engine.model
+        self.block = engine.table.block([0] * rows)
+        widths = {"ids": tokens, "positions": scored, "tokens": scored, "mask": scored}
         for name, width in widths.items():
             kind = self.block.tensors[name].dtype
-            self.block.tensors[name] = torch.zeros(self.rows, width, dtype=kind, device=model.device)
-        self.gates = torch.ones(
-            self.rows, *model.shape, dtype=model.gate_dtype, device=model.device, requires_grad=True
-        )
-        self.values = torch.zeros(self.rows, dtype=torch.float64, device=model.device)
-        self.slopes = torch.zeros_like(self.gates, requires_grad=False)
-        self.run = Replay(self._work, record=self.record)
+            self.block.tensors[name] = torch.zeros(rows, width, dtype=kind, device=model.device)
+        self.gates = torch.ones(rows, *model.shape, dtype=model.gate_dtype, device=model.device)
+        self.gates.requires_grad_()
+        self.values = torch.zeros(rows, dtype=torch.float64, device=model.device)
+        self.gradients = torch.zeros_like(self.gates, requires_grad=False)
+        self.run = Replay(self._work, record=record)
 
     def fill(self, everything: dict[str, Tensor], numbers: Tensor, gates: Tensor) -> None:
-        for name, mine in self.block.tensors.items():
-            theirs = everything[name][numbers]
-            mine.copy_(theirs if theirs.dim() < 2 else theirs[:, : mine.shape[1]])
+        for name, target in self.block.tensors.items():
+            source = everything[name][numbers]
+            target.copy_(source if source.dim() < 2 else source[:, : target.shape[1]])
         with torch.no_grad():
             self.gates[: len(gates)].copy_(gates)
 
     def _work(self) -> None:
         values = self.engine.differentiable(self.block, self.gates)
-        (slopes,) = torch.autograd.grad(values.sum(), self.gates)
+        (gradients,) = torch.autograd.grad(values.sum(), self.gates)
         self.values.copy_(values.detach())
-        self.slopes.copy_(slopes)
+        self.gradients.copy_(gradients)

@@ -59,18 +59,18 @@ def majority(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def most_facilitating(
-    heads: Sequence[Head], minus: np.ndarray, slopes: np.ndarray, bound: float
+    heads: Sequence[Head], minus: np.ndarray, gradients: np.ndarray, bound: float
 ) -> list[Head]:
-    """`heads` by their mean facilitation over seeds, `minus[S, L, H]`; among equals by `slopes`.
+    """`heads` by their mean facilitation over seeds, `minus[S, L, H]`; equal ones by `gradients`.
 
-    Beyond the bound nothing pulls a gate shut any more: how far it has gone tells how long it was pushed, not how much
-    its head does. All such gates are equal, and their heads come in the order of what closing them would cost by the
-    slope of the likelihood at these gates, `slopes[S, L, H]`.
+    Beyond the bound nothing pulls a gate shut any more: its value shows how long it was pushed, not how much its head
+    does. All such gates count as equal, and their heads are ranked by the gradient of the likelihood at these gates,
+    `gradients[S, L, H]`: a first-order estimate of what closing them would cost.
     """
     open_enough = 1 / (1 + np.exp(-bound))
     facilitation = np.minimum(minus, open_enough).mean(axis=0).round(6)
-    slope = slopes.mean(axis=0)
-    return sorted(heads, key=lambda head: (-facilitation[head], -slope[head]))
+    gradient = gradients.mean(axis=0)
+    return sorted(heads, key=lambda head: (-facilitation[head], -gradient[head]))
 
 
 def always_and_ever(labels: np.ndarray, exists: np.ndarray) -> list[dict[str, float | int | str]]:
@@ -78,17 +78,15 @@ def always_and_ever(labels: np.ndarray, exists: np.ndarray) -> list[dict[str, fl
 
     In the paper most heads facilitate or interfere in some seed and few in all: a single fit is no finding.
     """
-    rows: list[dict[str, float | int | str]] = []
-    for label in LABELS:
-        has = (labels == label)[:, exists]  # S, heads
-        rows.append(
-            {
-                "label": label,
-                "always": int(has.all(axis=0).sum()),
-                "ever": int(has.any(axis=0).sum()),
-                "mean": float(has.sum(axis=1).mean()),
-                "heads": int(exists.sum()),
-                "seeds": len(labels),
-            }
-        )
-    return rows
+    counted = {label: (labels == label)[:, exists] for label in LABELS}  # S, heads
+    return [
+        {
+            "label": label,
+            "always": int(has.all(axis=0).sum()),
+            "ever": int(has.any(axis=0).sum()),
+            "mean": float(has.sum(axis=1).mean()),
+            "heads": int(exists.sum()),
+            "seeds": len(labels),
+        }
+        for label, has in counted.items()
+    ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,9 +40,8 @@ class HeadClassifier(nn.Module):
         return logits
 
 
-@dataclass(frozen=True)
-class Split:
-    """Numbers of the examples that are learned from, stopped by and reported on."""
+class Split(NamedTuple):
+    """Numbers of the examples for training, for early stopping and for the report."""
 
     train: np.ndarray
     stop: np.ndarray
@@ -50,16 +49,16 @@ class Split:
 
 
 def split(labels: np.ndarray, seed: int, groups: Sequence[Hashable] | None = None) -> Split:
-    """A fifth of each class is held out; an eighth of the rest says when to stop. Each part has every class.
+    """A fifth of each class is held out; an eighth of the rest decides when to stop. Each part has every class.
 
-    Stopping does not look at what is held out: its accuracy would otherwise be the best of many. Examples of one group
-    all go where the first of them goes, so that nothing of what is held out was learned from.
+    Stopping does not look at the held-out part: its accuracy would otherwise be the best of many. All examples of a
+    group are in the part of its first example, so that no held-out group was trained on.
     """
     members_of: dict[Hashable, list[int]] = {}
     for number, group in enumerate(range(len(labels)) if groups is None else groups):
         members_of.setdefault(group, []).append(number)
-    whole = {members[0]: members for members in members_of.values()}
-    first = np.array(list(whole))
+    group_of_first = {members[0]: members for members in members_of.values()}
+    first = np.array(list(group_of_first))
     random = np.random.default_rng(seed)
     parts: tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]] = ([], [], [])
     for label in np.unique(labels):
@@ -68,27 +67,32 @@ def split(labels: np.ndarray, seed: int, groups: Sequence[Hashable] | None = Non
         held = max(1, round(len(members) / 5))
         stop = max(1, round((len(members) - held) / 8))
         for part, chosen in zip(parts, np.split(members, [-held - stop, -held]), strict=True):
-            part.append(np.array([number for leader in chosen for number in whole[leader]]))
+            part.append(np.array([number for leader in chosen for number in group_of_first[leader]]))
     return Split(*(np.sort(np.concatenate(part)) for part in parts))
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A trained classifier and how its training went."""
+class Fitted(NamedTuple):
+    """A trained classifier, how its training went, and how well it does on what was held out."""
 
     classifier: HeadClassifier
     epochs: int
     """Passes over the examples until the loss on the stopping part was lowest."""
+    parts: Split
+    hits: np.ndarray
+    """Per held-out example: 1 where its class has the largest logit, else 0."""
 
 
-def fit(features: Tensor, labels: Tensor, parts: Split, classes: int, seed: int) -> Fitted:
+def fit(
+    features: Tensor, labels: np.ndarray, classes: int, seed: int, groups: Sequence[Hashable] | None = None
+) -> Fitted:
     """Cross-entropy, AdamW, shuffled batches; ends when the stopping part has not improved for five passes.
 
-    The same seed gives the same classifier on the same machine; the state of torch's own dice is left alone.
+    The same seed gives the same classifier on the same machine; torch's global random state is left alone.
     """
-    device = features.device
-    train, stop = torch.from_numpy(parts.train), torch.from_numpy(parts.stop)
-    with _dice(seed, device):
+    device, parts = features.device, split(labels, seed, groups)
+    target = torch.from_numpy(labels).to(device)
+    train, stop, held_out = map(torch.from_numpy, parts)
+    with _seeded(seed, device):
         classifier = HeadClassifier(features.shape[1], features.shape[2], classes).to(device)
         optimiser = torch.optim.AdamW(classifier.parameters(), lr=RATE)
         best, best_loss, best_epoch = copy.deepcopy(classifier.state_dict()), float("inf"), 0
@@ -96,52 +100,42 @@ def fit(features: Tensor, labels: Tensor, parts: Split, classes: int, seed: int)
             classifier.train()
             for batch in train[torch.randperm(len(train))].split(BATCH):
                 optimiser.zero_grad()
-                cross_entropy(classifier(features[batch]), labels[batch]).backward()
+                cross_entropy(classifier(features[batch]), target[batch]).backward()
                 optimiser.step()
-            loss = float(cross_entropy(predicted(classifier, features, stop), labels[stop]))
+            loss = float(cross_entropy(_predicted(classifier, features, stop), target[stop]))
             if loss < best_loss:
                 best, best_loss, best_epoch = copy.deepcopy(classifier.state_dict()), loss, epoch
             elif epoch - best_epoch >= PATIENCE:
                 break
         classifier.load_state_dict(best)
-    classifier.eval()
-    return Fitted(classifier, best_epoch)
+    hits = _predicted(classifier, features, held_out).argmax(1) == target[held_out]
+    return Fitted(classifier, best_epoch, parts, hits.double().cpu().numpy())
 
 
-def predicted(classifier: HeadClassifier, features: Tensor, numbers: Tensor) -> Tensor:
+def _predicted(classifier: HeadClassifier, features: Tensor, numbers: Tensor) -> Tensor:
     """Logits `[E, C]` of the examples at `numbers`, without dropout."""
     classifier.eval()
     with torch.no_grad():
         return torch.cat([classifier(features[batch]) for batch in numbers.split(256)])
 
 
-def hits(fitted: Fitted, features: Tensor, labels: Tensor, numbers: np.ndarray) -> np.ndarray:
-    """1 where the example's own class has the largest logit, else 0."""
-    chosen = torch.from_numpy(numbers)
-    right = predicted(fitted.classifier, features, chosen).argmax(1) == labels[chosen]
-    return right.double().cpu().numpy()
-
-
 def importance(classifier: HeadClassifier, features: Tensor, label: int) -> np.ndarray:
     """Gradient of the class's logit × activation at the projection, mean over its 64 numbers: `[E, N]`."""
     classifier.eval()
-    found = []
+    parts = []
     for batch in features.split(64):
         projected = classifier.project(batch).detach().requires_grad_()  # E, N, W
-        # Examples do not meet in the classifier, so one backward pass gives each its own gradient.
-        (slope,) = torch.autograd.grad(classifier.decide(projected)[:, label].sum(), projected)
-        found.append((slope * projected.detach()).mean(2))
-    return torch.cat(found).double().cpu().numpy()
+        # The classifier does not mix examples, so one backward pass gives each its own gradient.
+        (gradient,) = torch.autograd.grad(classifier.decide(projected)[:, label].sum(), projected)
+        parts.append((gradient * projected.detach()).mean(2))
+    return torch.cat(parts).double().cpu().numpy()
 
 
 @contextmanager
-def _dice(seed: int, device: torch.device) -> Iterator[None]:
-    """torch's random numbers from this seed while it holds; afterwards as if nothing had been drawn."""
-    if device.type == "cpu":
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            yield
-        return
-    with torch.random.fork_rng(devices=[device.index or 0], device_type=device.type):
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """torch's random numbers from this seed inside the block; afterwards as if nothing had been drawn."""
+    devices = [] if device.type == "cpu" else [device.index or 0]
+    kind = "cuda" if device.type == "cpu" else device.type
+    with torch.random.fork_rng(devices=devices, device_type=kind):
         torch.manual_seed(seed)
         yield

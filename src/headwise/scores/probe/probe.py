@@ -1,4 +1,4 @@
-"""The ability probe: from which heads can it be read what a text asks for?
+"""The ability probe: which heads hold information about the ability that a text asks for?
 
 E examples, N heads, L layers, H heads of a layer, D head size, C classes.
 """
@@ -18,15 +18,15 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Head, Scores
 from headwise.model.model import Model
 from headwise.model.outputs.answers import answer_outputs
-from headwise.scores.probe.classifier import Fitted, Split, fit, hits, importance, split
-from headwise.scores.registry import Setup, register
+from headwise.scores.probe.classifier import Fitted, fit, importance
+from headwise.scores.registry import Setup, register, row_groups
 from headwise.settings import Count, Text
 from headwise.tasks.examples import Task
 
 REST = "rest"
-"""The class of examples without a label, so that one ability can be told from everything else."""
+"""The class of examples without a label, so that one ability can be separated from everything else."""
 LEAST = 3
-"""Examples a class needs: one to learn from, one to stop by, one to report on."""
+"""Examples a class needs: one for training, one for early stopping, one for the report."""
 UNIT = "class logit"
 
 
@@ -48,35 +48,27 @@ def probe(
     """
     from headwise.tasks.wording import bag_of_words_accuracy
 
-    names = [e.label if e.label is not None else REST for e in task]
+    names = [REST if e.label is None else e.label for e in task]
     groups = task.groups()
     classes = check_labels(names, task.name, groups)
     outputs = answer_outputs(
         model, task.examples, tokens=answer_tokens, batch_tokens=batch_tokens, advance=advance
     )
-    heads = model.heads()
-    # Where torch cannot set its dice aside (Apple's chips) the classifier, which is small, stays on the CPU.
-    features = head_features(outputs, heads).to(model.device if model.device.type == "cuda" else "cpu")
+    # Where torch cannot fork its random state (Apple's chips) the classifier, which is small, stays on the CPU.
+    device = model.device if model.device.type == "cuda" else "cpu"
+    features = head_features(outputs, model.heads()).to(device)
     labels = np.array([classes.index(name) for name in names])
-    fitted, parts = _fitted(features, labels, len(classes), seed, groups)
-    right = _hits(fitted, parts, features, labels)
-    dealt = np.random.default_rng(seed).permutation(labels)
-    fitted_dealt, parts_dealt = _fitted(features, dealt, len(classes), seed)
-    right_dealt = _hits(fitted_dealt, parts_dealt, features, dealt)
-    lo, hi = stats.bootstrap_mean(right, groups=[groups[i] for i in parts.held_out], seed=seed)
-    together = [groups[i] for i in parts_dealt.held_out]
-    dealt_lo, dealt_hi = stats.bootstrap_mean(right_dealt, groups=together, seed=seed)
+    shuffled = np.random.default_rng(seed).permutation(labels)
+    fitted = fit(features, labels, len(classes), seed, groups)
+    control = fit(features, shuffled, len(classes), seed)
+    parts = fitted.parts
+    commonest = np.bincount(labels[parts.train]).argmax()
+    texts = [e.prompt + e.target for e in task]
     report: dict[str, Any] = {
-        "accuracy": float(right.mean()),
-        "lo": _number(lo),
-        "hi": _number(hi),
-        "chance": _commonest(labels, parts),
-        "shuffled": float(right_dealt.mean()),
-        "shuffled_lo": _number(dealt_lo),
-        "shuffled_hi": _number(dealt_hi),
-        "bag_of_words": bag_of_words_accuracy(
-            [e.prompt + e.target for e in task], names, seed, groups=groups
-        ),
+        **_accuracy(fitted, groups, seed, ("accuracy", "lo", "hi")),
+        "chance": float((labels[parts.held_out] == commonest).mean()),
+        **_accuracy(control, groups, seed, ("shuffled", "shuffled_lo", "shuffled_hi")),
+        "bag_of_words": bag_of_words_accuracy(texts, names, seed, groups=groups),
         "classes": len(classes),
         "trained_on": len(parts.train),
         "stopped_by": len(parts.stop),
@@ -86,7 +78,7 @@ def probe(
         "seed": seed,
     }
     return {
-        name: _scores(model, name, report, fitted, features, labels, right, parts.held_out, number, task)
+        name: _scores(model, task, name, number, fitted, features, labels, report)
         for number, name in enumerate(classes)
         if name != REST or REST in {e.label for e in task}
     }
@@ -118,119 +110,91 @@ def probe_one(setup: Setup, label: Text | None = None, answer_tokens: Count | No
             f"the method 'probe' maps one label at a time and task {setup.task.name!r} has {len(labels)} "
             f"({', '.join(labels) or 'none'}); give label=…, or use headwise.scores.probe.probe.probe for all at once"
         )
-    wanted = labels[0] if label is None else label
-    if wanted not in labels:
-        raise unknown(f"label of task {setup.task.name!r}", wanted, labels)
-    every = probe(
-        setup.model,
-        setup.task,
-        answer_tokens=answer_tokens,
-        seed=setup.seed,
-        batch_tokens=setup.batch_tokens,
-        advance=setup.advance,
-    )
-    setup.details |= every[wanted].details
+    label = labels[0] if label is None else label
+    if label not in labels:
+        raise unknown(f"label of task {setup.task.name!r}", label, labels)
+    how: dict[str, Any] = {"answer_tokens": answer_tokens, "batch_tokens": setup.batch_tokens}
+    scores = probe(setup.model, setup.task, seed=setup.seed, advance=setup.advance, **how)[label]
+    setup.details |= scores.details
     setup.unit = UNIT
-    return every[wanted].examples
+    return scores.examples
 
 
 def check_labels(names: Sequence[str], task: str, groups: Sequence[Hashable] | None = None) -> list[str]:
-    """The classes, each with enough examples and at least two of them, or an error.
-
-    Of examples that belong together the first counts.
-    """
-    own = range(len(names)) if groups is None else groups
-    counts = Counter(dict(zip(reversed(own), reversed(names), strict=True)).values())
+    """The classes, at least two and each with enough examples, or an error. Of a group the first example counts."""
+    groups = range(len(names)) if groups is None else groups
+    counts = Counter(dict(zip(reversed(groups), reversed(names), strict=True)).values())
     counts.update(dict.fromkeys(names, 0))
     if len(counts) < 2:
         raise HeadwiseError(
             f"a probe tells labels apart, and task {task!r} has {len(counts)} ({', '.join(counts)}); "
             "give examples of at least two labels"
         )
-    grouped = len(set(own)) < len(names)
+    unit = "groups of examples" if len(set(groups)) < len(names) else "examples"
     for name, count in sorted(counts.items()):
         if count < LEAST:
             raise HeadwiseError(
-                f"label {name!r} of task {task!r} has {count} {'group' if grouped else 'example'}{'s' * (count != 1)}"
-                f"{' of examples' * grouped}, and a probe needs at least "
-                f"{LEAST} of each (to learn from, to stop by, to report on); give more of it, or leave it out"
+                f"label {name!r} of task {task!r} has {count} {unit}, and a probe needs at least {LEAST} of each (for "
+                "training, early stopping and the report); give more of it, or leave it out"
             )
     return sorted(counts)
 
 
 def head_features(outputs: np.ndarray, heads: Sequence[Head]) -> Tensor:
-    """What is known of each head: its own output beside the mean over the heads of its layer.
+    """Features of each head: its output, and the mean output of the heads of its layer.
 
     `outputs[E, L, H, D]` and the heads that exist, to `[E, N, 2·D]`.
     """
     members: dict[int, list[int]] = {}
     for layer, head in heads:
         members.setdefault(layer, []).append(head)
-    means = {layer: outputs[:, layer, own].mean(axis=1) for layer, own in members.items()}
+    means = {layer: outputs[:, layer, some].mean(axis=1) for layer, some in members.items()}
     both = [np.concatenate([outputs[:, layer, head], means[layer]], axis=1) for layer, head in heads]
     return torch.from_numpy(np.stack(both, axis=1).astype(np.float32))
 
 
-def _fitted(
-    features: Tensor,
-    labels: np.ndarray,
-    classes: int,
-    seed: int,
-    groups: Sequence[Hashable] | None = None,
-) -> tuple[Fitted, Split]:
-    parts = split(labels, seed, groups)
-    return fit(features, torch.from_numpy(labels).to(features.device), parts, classes, seed), parts
-
-
-def _hits(fitted: Fitted, parts: Split, features: Tensor, labels: np.ndarray) -> np.ndarray:
-    return hits(fitted, features, torch.from_numpy(labels).to(features.device), parts.held_out)
-
-
-def _commonest(labels: np.ndarray, parts: Split) -> float:
-    """Held-out accuracy of always naming the label that is commonest among what is learned from."""
-    return float((labels[parts.held_out] == np.bincount(labels[parts.train]).argmax()).mean())
-
-
-def _number(value: np.ndarray) -> float | None:
-    return None if np.isnan(value) else float(value)
+def _accuracy(
+    fitted: Fitted, groups: Sequence[Hashable], seed: int, names: tuple[str, str, str]
+) -> dict[str, float | None]:
+    """Held-out accuracy and its interval under these names; None where there is no interval."""
+    held_out = [groups[i] for i in fitted.parts.held_out]
+    lo, hi = stats.bootstrap_mean(fitted.hits, groups=held_out, seed=seed)
+    numbers = (fitted.hits.mean(), lo, hi)
+    return {name: None if np.isnan(x) else float(x) for name, x in zip(names, numbers, strict=True)}
 
 
 def _scores(
     model: Model,
-    name: str,
-    report: dict[str, Any],
+    task: Task,
+    label: str,
+    number: int,
     fitted: Fitted,
     features: Tensor,
     labels: np.ndarray,
-    right: np.ndarray,
-    held_out: np.ndarray,
-    number: int,
-    task: Task,
+    report: dict[str, Any],
 ) -> Scores:
     """The map of one class, from its held-out examples."""
-    mine = labels[held_out] == number
-    chosen = held_out[mine]
-    signed = importance(fitted.classifier, features[torch.from_numpy(chosen)], number)  # E, N
+    of_class = labels[fitted.parts.held_out] == number
+    held_out = fitted.parts.held_out[of_class]
+    signed = importance(fitted.classifier, features[torch.from_numpy(held_out)], number)  # E, N
     signs = np.where(signed.mean(axis=0) < 0, -1, 1)
-    examples = np.full((len(chosen), *model.shape), np.nan)
+    examples = np.full((len(held_out), *model.shape), np.nan)
+    examples[:, model.exists] = signs * signed
     sign_map = np.zeros(model.shape, dtype=int)
-    for n, (layer, head) in enumerate(model.heads()):
-        examples[:, layer, head] = signs[n] * signed[:, n]
-        sign_map[layer, head] = signs[n]
+    sign_map[model.exists] = signs
     details = {
         **report,
-        "own_accuracy": float(right[mine].mean()),
-        "held_out": chosen.tolist(),
+        "own_accuracy": float(fitted.hits[of_class].mean()),
+        "held_out": held_out.tolist(),
         "signs": sign_map.tolist(),
     }
-    shared = task.shared_groups()
     return Scores.from_examples(
         examples,
         model=model.name,
-        task=name,
+        task=label,
         method="probe",
         signed=False,
         metric=UNIT,
         details=details,
-        groups=None if shared is None else tuple(shared[i] for i in chosen),
+        groups=row_groups(task, details),
     )

@@ -259,7 +259,7 @@ def _gradients(settings: RolesSettings, case: Case, gates: np.ndarray) -> np.nda
     likelihood = case.likelihood(settings, case.fitted_on)
     some = np.arange(min(GRADIENT_UPDATES * case.fit.batch, len(case.fitted_on)))
     parts = np.split(some, range(case.fit.batch, len(some), case.fit.batch))
-    gradients = [likelihood.slopes(gates, np.tile(part, (len(gates), 1)))[1] for part in parts]
+    gradients = [likelihood.gradients(gates, np.tile(part, (len(gates), 1)))[1] for part in parts]
     return np.average(gradients, axis=0, weights=[len(part) for part in parts])
 
 

@@ -1,0 +1,244 @@
+"""The exact values measured so far, and what they say of each head's mean. See `adaptive.py` for the statistics.
+
+N examples, K heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from headwise.scores.adaptive.control import coefficients_of, left_out_variance, moderated
+from headwise.stats.resampling import group_codes
+
+Exact = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""From head numbers `[k]` and example numbers `[e]` to exact values `[e, k]`."""
+
+PILOT = 8
+"""Examples of the pilot."""
+LEVEL = 0.95
+"""Of the intervals in every table."""
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Estimates, a number per head `[K]`, and what they took."""
+
+    values: np.ndarray
+    stderr: np.ndarray
+    lo: np.ndarray
+    hi: np.ndarray
+    """The 95 % interval of the target."""
+    p: np.ndarray
+    """Two-sided, of the mean over examples like these being 0."""
+    n: np.ndarray
+    """Examples run for the head."""
+    coefficients: np.ndarray
+    """Of the control variate."""
+    examples: np.ndarray
+    """Exact values `[N, K]`; NaN where none was run."""
+    top: np.ndarray | None = None
+    """The heads of the top k, largest first."""
+
+    @property
+    def pairs(self) -> int:
+        """(head, example) pairs run."""
+        return int(self.n.sum())
+
+
+class Basis(NamedTuple):
+    """What is fixed before fresh examples are looked at, per head."""
+
+    known: np.ndarray  # how many examples, a prefix of the order
+    coefficients: np.ndarray
+    variance: np.ndarray  # of exact − coefficient · attribution
+    variance_exact: np.ndarray
+    df: np.ndarray
+
+
+class Estimate(NamedTuple):
+    """A number per head, its standard error over the given examples, and its degrees of freedom."""
+
+    values: np.ndarray
+    stderr: np.ndarray
+    df: np.ndarray
+    variance_exact: np.ndarray
+
+    def where(self, mask: np.ndarray, other: Estimate) -> Estimate:
+        """`other` where the mask holds."""
+        return Estimate(*(np.where(mask, b, a) for a, b in zip(self, other, strict=True)))
+
+
+class Sample:
+    """Exact values: for each head a prefix of one random order of the examples."""
+
+    def __init__(
+        self,
+        exact: Exact,
+        attribution: np.ndarray | None,
+        shape: tuple[int, int],
+        *,
+        population: bool = False,
+        crowding: float = 1.0,
+        seed: int = 0,
+        call_cost: float = 0.0,
+    ) -> None:
+        """shape: (N examples, K heads). attribution: `[N, K]`, or None where there is no control variate.
+
+        population: the target is the mean over all examples like these, not over the given ones. crowding: see
+        `crowding_of`; the mean over the given examples does not depend on it.
+        call_cost: what one call of `exact` costs besides its pairs, in pairs; it changes no number, only the time.
+        """
+        self.exact, self.call_cost = exact, call_cost
+        self.population, self.crowding = population, crowding
+        self.N, self.K = shape
+        self.order = np.random.default_rng(seed).permutation(self.N)
+        self.values = np.full(shape, np.nan)  # rows in the random order
+        self.counts = np.zeros(self.K, int)
+        self.controlled = attribution is not None
+        control = np.zeros(shape) if attribution is None else np.asarray(attribution, float)
+        self.attribution = control[self.order]
+
+    def extend(self, counts: np.ndarray) -> None:
+        """Run what is missing for each head to have its first `counts[K]` examples, in rectangles.
+
+        Cut where a head begins or ends, every stretch of examples is run once, with all heads that need it. Stretches
+        are run together where the pairs that nobody asked for cost less than another call; these values are dropped,
+        so that no number depends on what a call costs.
+        """
+        edges = np.unique(np.concatenate([self.counts, counts]))
+        needed = np.array([(self.counts <= start) & (stop <= counts) for start, stop in pairwise(edges)])
+        lengths = np.diff(edges)
+        for first, last in joined(needed, lengths, self.call_cost):
+            heads = np.flatnonzero(needed[first:last].any(axis=0))
+            if len(heads):
+                rows = slice(edges[first], edges[last])
+                measured = self.exact(heads, self.order[rows])
+                asked = np.repeat(needed[first:last, heads], lengths[first:last], axis=0)
+                self.values[rows, heads] = np.where(asked, measured, self.values[rows, heads])
+        self.counts = np.maximum(self.counts, counts)
+
+    def pilot(self) -> Basis:
+        """Run the pilot; what it fixes."""
+        self.extend(np.full(self.K, min(PILOT, self.N)))
+        return self.basis()
+
+    def basis(self, coefficients: np.ndarray | None = None) -> Basis:
+        """Variances from all that is measured; coefficients are fitted on the pilot, and passed in afterwards."""
+        fitted = np.zeros(self.K) if coefficients is None else coefficients
+        predictor = self.attribution.var(axis=0)
+        variance, variance_exact = np.full((2, self.K), np.inf)  # of a single example nothing is known
+        for count in np.unique(self.counts[self.counts > 1]):
+            heads = np.flatnonzero(self.counts == count)
+            exact, cheap = self.values[:count, heads], self.attribution[:count, heads]
+            variance_exact[heads] = left_out_variance(exact)
+            if self.controlled and coefficients is None:
+                fitted[heads] = coefficients_of(exact, cheap, predictor[heads])
+                variance[heads] = left_out_variance(exact, cheap, predictor[heads])
+            else:
+                variance[heads] = left_out_variance(exact - fitted[heads] * cheap)
+        df = np.maximum(self.counts - 1, 1)
+        if coefficients is None and np.isfinite(variance).all():
+            variance = moderated(variance, int(df[0]), predictor if self.controlled else None)
+            # Silent on the pilot, but its attribution is not: the variance is not 0 but unseen.
+            variance = np.where((variance == 0) & (predictor > 0), predictor, variance)
+        return Basis(self.counts.copy(), fitted, variance, variance_exact, df)
+
+    def pilot_means(self, coefficients: np.ndarray) -> np.ndarray:
+        """The plain estimate from the pilot `[K]`, to plan by; not to be reported."""
+        rest, offset = self._rest(coefficients)
+        means: np.ndarray = offset + np.nanmean(rest, axis=0)
+        return means
+
+    def estimate(self, basis: Basis, pooled: bool = False) -> Estimate:
+        """From the examples after `basis.known`. pooled: their variance counts too; it decides no width."""
+        rest, offset = self._rest(basis.coefficients)
+        position = np.arange(self.N)[:, None]
+        before = position < basis.known
+        fresh = ~before & (position < self.counts)
+        n, left = fresh.sum(axis=0), self.N - basis.known
+        complete = n == left
+        mean = np.where(fresh, rest, 0).sum(axis=0) / np.maximum(n, 1)
+        values = offset + (np.where(before, rest, 0).sum(axis=0) + left * mean) / self.N
+        variance, df = basis.variance, basis.df
+        if pooled:
+            squares = np.where(fresh, (rest - mean) ** 2, 0).sum(axis=0)
+            more = np.maximum(n - 1, 0)
+            variance, df = (variance * df + squares) / (df + more), df + more
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.sqrt((left / self.N) ** 2 * (1 / n - 1 / left) * variance)
+        # With every example run, the mean is the mean: no coefficient, no rounding of one, no error.
+        measured = np.where(complete, self.values, 0)
+        return Estimate(
+            np.where(complete, measured.sum(axis=0) / self.N, values),
+            np.where(complete, 0, error),
+            np.where(complete, max(self.N - 1, 1), df),
+            np.where(complete, measured.var(axis=0, ddof=self.N > 1), basis.variance_exact),
+        )
+
+    def _rest(self, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """exact − coefficient · attribution `[N, K]`, and the mean of the second part over all examples `[K]`."""
+        control = coefficients * self.attribution
+        return self.values - control, coefficients * self.attribution.mean(axis=0)
+
+    def result(self, estimate: Estimate, coefficients: np.ndarray, top: np.ndarray | None = None) -> Adaptive:
+        """Intervals and p-values of the estimates; examples in their own order."""
+        from scipy.special import stdtr
+
+        beyond = np.sqrt(estimate.stderr**2 + self.crowding * estimate.variance_exact / self.N)
+        # Groups of equal examples are worth N / crowding examples, and leave as few degrees of freedom.
+        df_beyond = np.minimum(estimate.df, max(self.N / self.crowding - 1, 1))
+        stderr, df = (beyond, df_beyond) if self.population else (estimate.stderr, estimate.df)
+        half = t_quantile(LEVEL, df) * stderr
+        with np.errstate(divide="ignore", invalid="ignore"):
+            p = 2 * stdtr(df_beyond, -np.abs(np.where(estimate.values == 0, 0.0, estimate.values / beyond)))
+        lo, hi = estimate.values - half, estimate.values + half
+        examples = np.empty_like(self.values)
+        examples[self.order] = self.values
+        return Adaptive(estimate.values, stderr, lo, hi, p, self.counts, coefficients, examples, top)
+
+
+def crowding_of(groups: Sequence[Hashable] | None) -> float:
+    """Σ size² / N over the groups of N examples: the factor on a mean's variance if the examples of a group are equal.
+
+    >>> crowding_of(["a", "a", "b", "b"]), crowding_of(["a", None, None]), crowding_of(None)
+    (2.0, 1.0, 1.0)
+    """
+    codes = group_codes(groups, len(groups or ()))
+    return 1.0 if codes is None else float((np.bincount(codes) ** 2).sum() / len(codes))
+
+
+def joined(needed: np.ndarray, lengths: np.ndarray, call_cost: float) -> list[tuple[int, int]]:
+    """Which of S neighbouring stretches are run in one call: first and one past the last of each group.
+
+    needed `[S, K]`: the heads of each stretch; lengths `[S]`: its examples. A group runs all of its heads on all of its
+    examples; the cut with the least pairs plus `call_cost` per group.
+
+    >>> joined(np.array([[True, True, True], [True, True, False], [False, False, True]]), np.array([1, 1, 50]), 5)
+    [(0, 2), (2, 3)]
+    """
+    count = len(lengths)
+    cost, cut = np.zeros(count + 1), np.zeros(count + 1, dtype=int)
+    for end in range(1, count + 1):
+        # Heads and examples of a group from each possible start.
+        heads = np.logical_or.accumulate(needed[:end][::-1], axis=0)[::-1].sum(axis=1)
+        examples = np.cumsum(lengths[:end][::-1])[::-1]
+        options = cost[:end] + heads * examples + call_cost * (heads > 0)
+        cut[end] = options.argmin()
+        cost[end] = options.min()
+    groups, end = [], count
+    while end:
+        groups.append((int(cut[end]), end))
+        end = int(cut[end])
+    return groups[::-1]
+
+
+def t_quantile(level: float, df: np.ndarray) -> np.ndarray:
+    """Student's t: half the width of a two-sided interval at `level`, in standard errors."""
+    from scipy.special import stdtrit
+
+    return stdtrit(df, (1 + level) / 2)
