@@ -174,7 +174,7 @@ def test_the_same_command_again_computes_nothing_and_other_settings_are_noticed(
     assert (tmp_path / "run/tables/scores.parquet").read_bytes() == table
     other = here(*first, "--seed", 1)
     assert other.returncode == 0
-    assert "note: this run was begun otherwise" in other.stderr
+    assert "note: the settings differ from the run in this folder" in other.stderr
 
 
 @pytest.mark.parametrize(

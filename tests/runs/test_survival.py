@@ -159,7 +159,7 @@ def test_six_fast_ctrl_c_leave_a_true_status_and_no_traceback(tmp_path):
 
 
 def test_ctrl_c_while_a_run_is_closed_waits_until_its_status_is_written(tmp_path, monkeypatch):
-    import headwise.runs.folder.folder as module
+    import headwise.runs.folder.info as module
 
     write = module.write_json
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from headwise.errors import HeadwiseError
 from headwise.runs.folder.info import versions
 from headwise.runs.store.cells import Cell
-from headwise.runs.store.encoded import Encoded, encoded
+from headwise.runs.store.store import Encoded, encode_result
 
 
 class Here(NamedTuple):
@@ -46,7 +46,7 @@ class Worker:
             if self._compute is None:
                 self._compute, self._packed = cloudpickle.loads(self._packed), None
             began = time.monotonic()
-            result = encoded(self._compute(Cell.from_text(text, kind)))
+            result = encode_result(self._compute(Cell.from_text(text, kind)))
             return result, time.monotonic() - began
         except HeadwiseError as error:
             return str(error)
