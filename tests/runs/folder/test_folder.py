@@ -260,9 +260,9 @@ def test_a_disk_too_full_for_a_new_run_json_still_gets_the_status(
     def full(path: Path, value: Any) -> None:
         raise DiskError("the disk is full")
 
-    with pytest.raises(error), RunFolder(place, study="toy"):
-        monkeypatch.setattr("headwise.runs.folder.info.write_json", full)
-        raise error
+    folder = RunFolder(place, study="toy")
+    monkeypatch.setattr("headwise.runs.folder.info.write_json", full)
+    folder.close_after(error())
     assert read_info(place)["status"] == status
 
 
