@@ -372,7 +372,7 @@ def test_a_clock_that_jumps_changes_nothing_but_the_dates(tmp_path, monkeypatch)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: max(0.0, real() + next(leaps)))
     dates = iter([f"{year}-01-01T00:00:00+00:00" for year in (2031, 1999, 2050, 1970) * 50])
-    monkeypatch.setattr(info_module, "now", lambda: next(dates))
+    monkeypatch.setattr(info_module, "timestamp", lambda: next(dates))
     from runs.toy_study import compute
 
     def dies(cell):

@@ -77,6 +77,6 @@ def with_options(*names: str, of: type[BaseModel] = Options) -> Callable[[Comman
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     least = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
-    option = typer.Option(*filter(None, [field.alias]), help=field.description, min=least)  # type: ignore[arg-type]
+    option = typer.Option(*filter(None, [field.alias]), help=field.description, min=least)
     kind, default = inspect.Parameter.KEYWORD_ONLY, field.default
     return inspect.Parameter(name, kind, default=default, annotation=Annotated[field.annotation, option])

@@ -224,7 +224,7 @@ class RunFolder:
             self.info["status"] = status
             if problem:
                 self.info["problem"] = problem
-            self.info["timings"]["finished"] = info.now()
+            self.info["timings"]["finished"] = info.timestamp()
             self.info["timings"]["seconds"] += round(time.monotonic() - self._started, 3)
             with suppress(DamagedError):  # the next opening finds it and saves what can be saved
                 self.info["cells"] = len(self.store)
@@ -370,8 +370,8 @@ class RunFolder:
             "versions": info.versions(),
             "timings": {
                 **times,
-                "created": times["created"] or info.now(),
-                "started": info.now(),
+                "created": times["created"] or info.timestamp(),
+                "started": info.timestamp(),
                 "finished": None,
             },
             "process": {"id": os.getpid(), "host": socket.gethostname()},

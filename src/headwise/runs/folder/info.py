@@ -144,7 +144,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def now() -> str:
+def timestamp() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
