@@ -14,7 +14,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,8 @@ from headwise.runs.store.store import CellStore, DamagedError
 if TYPE_CHECKING:
     from headwise.runs.executor import Compute, Executor
 
-_SET_ASIDE = ("run.json", "tables", "figures", "report.html")
+_SET_ASIDE = ("cells.sqlite", "run.json", "tables", "figures", "report.html")
+"""What gives way to a fresh run. The cells go first: if this is cut short, a run without cells is left."""
 _WRITTEN_INTO = ("cells.sqlite", "tables", "figures")
 """What is opened in place; other files are replaced whole, and a link with them."""
 
@@ -90,7 +91,7 @@ class RunFolder:
                 )
         self._lock = hold(self.path)
         self._begun = False
-        self._fresh = fresh and any((self.path / name).exists() for name in ("cells.sqlite", *_SET_ASIDE))
+        self._fresh = fresh and any((self.path / name).exists() for name in _SET_ASIDE)
         self.info = info.understood("{}")
         self.store: CellStore
         try:
@@ -102,7 +103,7 @@ class RunFolder:
             self._let_go()
             raise
 
-    # --- places -------------------------------------------------------------------------------------
+    # --- files --------------------------------------------------------------------------------------
 
     def file(self, *parts: str) -> Path:
         """A path inside the run; its folder is made. A path that would leave the run is refused."""
@@ -122,16 +123,15 @@ class RunFolder:
         target = unused(self.path / "earlier")
         with explain_disk_errors(self.path):
             target.mkdir()
-        self._move(target, names)
-        return target
-
-    def _move(self, target: Path, names: Iterable[str]) -> None:
-        with explain_disk_errors(self.path):
             for name in names:
-                if (self.path / name).exists():
+                path = self.path / name
+                if name == "cells.sqlite":
+                    move_store(path, target / name)
+                elif path.exists():
                     (target / name).parent.mkdir(parents=True, exist_ok=True)
-                    (self.path / name).replace(target / name)
+                    path.replace(target / name)
             fsync_folder(self.path)
+        return target
 
     def _set_aside_stale_tables(self) -> None:
         """Tables of cells that are no longer asked for would be read as if they belonged to this run."""
@@ -162,13 +162,14 @@ class RunFolder:
         return display.page(self.path, self.info, self.notices)
 
     def begin(self, *, with_result: bool = False) -> None:
-        """Write down that something is being computed; a run that gives way to a fresh one does so with the first
+        """Write down that something is being computed. With `fresh`, the earlier run is set aside with the first
         result."""
         if self._closed:
             raise HeadwiseError(f"the run {self.path} is closed; open it again to go on")
         if not self._begun and (with_result or not self._fresh):
             if self._fresh:
-                self._set_aside_everything()
+                target = self.set_aside(*_SET_ASIDE)
+                self.notice(f"the earlier run was moved to {target} and everything is computed anew")
                 self._fresh = False
                 self._open()
             self._begun = True
@@ -295,14 +296,6 @@ class RunFolder:
         self.info = earlier
         self._compare(earlier)
         return True
-
-    def _set_aside_everything(self) -> None:
-        target = self.set_aside()
-        # The cells first: if this is cut short, what is left is a run without cells.
-        with explain_disk_errors(self.path):
-            move_store(self.path / "cells.sqlite", target / "cells.sqlite")
-        self._move(target, _SET_ASIDE)
-        self.notice(f"the earlier run was moved to {target} and everything is computed anew")
 
     def _read_earlier(self) -> dict[str, Any] | None:
         path = self.path / "run.json"
