@@ -89,7 +89,7 @@ def test_a_log_gets_a_line_after_ten_seconds_then_each_minute_and_at_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now = Clock()
-    with _lines("Scoring", 200, now) as advance:
+    with _lines("Scoring", 200, True, now) as advance:
         for _ in range(200):
             now.time += 1
             advance()

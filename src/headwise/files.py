@@ -1,4 +1,4 @@
-"""Writing that happens whole or not at all, and a sentence for each way in which a disk lets one down."""
+"""Atomic writes, and a sentence for each way in which a disk fails."""
 
 from __future__ import annotations
 
@@ -12,9 +12,24 @@ from pathlib import Path
 
 from headwise.errors import HeadwiseError
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_LIMITED = {errno.EFBIG}
-_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+_FULL, _READ_ONLY = (errno.ENOSPC, errno.EDQUOT), (errno.EROFS, errno.EACCES, errno.EPERM)
+_KEPT = "everything finished so far is kept, so"
+_SENTENCES = {
+    **dict.fromkeys(
+        _FULL, f"the disk that holds {{path}} is full; {_KEPT} make room and run the same command again"
+    ),
+    **dict.fromkeys(_READ_ONLY, "{path} cannot be written to; give --out a folder that can be"),
+    errno.EFBIG: f"{{path}} may not grow any larger (a limit of this account or of the file system); {_KEPT} raise the "
+    "limit (ulimit -f) or give --out another disk, and run the same command again",
+    errno.EIO: "{path} cannot be used: the disk reports a read or write error",
+}
+_SQLITE = {
+    "disk is full": errno.ENOSPC,
+    "readonly database": errno.EROFS,
+    "unable to open": errno.EROFS,
+    "disk I/O error": errno.EIO,
+}
+"""Python 3.10 has no error codes on sqlite3 exceptions; SQLite's wording has been the same for years."""
 
 
 class DiskError(HeadwiseError):
@@ -27,38 +42,23 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _sentence(path, error) from error
+        raise _disk_error(path, error.errno, error.strerror or str(error)) from error
     except sqlite3.OperationalError as error:
-        # Python 3.10 has no error codes on sqlite3 exceptions; SQLite's wording has been the same for years.
-        if "disk is full" in str(error):
-            raise _sentence(path, OSError(errno.ENOSPC, "")) from error
-        if "readonly database" in str(error) or "unable to open" in str(error):
-            raise _sentence(path, OSError(errno.EROFS, "")) from error
-        if "disk I/O error" in str(error):
-            raise _sentence(path, OSError(errno.EIO, "the disk reports a read or write error")) from error
+        for words, number in _SQLITE.items():
+            if words in str(error):
+                raise _disk_error(path, number) from error
         raise
     except Exception as error:
         # safetensors' writer hides the system's error number in the text of an exception of its own.
-        number = re.search(r"\(os error (\d+)\)", str(error))
-        if number is None or type(error).__name__ != "SafetensorError":
+        hidden = re.search(r"\(os error (\d+)\)", str(error))
+        if hidden is None or type(error).__name__ != "SafetensorError":
             raise
-        raise _sentence(path, OSError(int(number[1]), os.strerror(int(number[1])))) from error
+        raise _disk_error(path, int(hidden[1]), os.strerror(int(hidden[1]))) from error
 
 
-def _sentence(path: Path, error: OSError) -> DiskError:
-    if error.errno in _FULL:
-        return DiskError(
-            f"the disk that holds {path} is full; everything finished so far is kept, so make room and run "
-            "the same command again"
-        )
-    if error.errno in _LIMITED:
-        return DiskError(
-            f"{path} may not grow any larger (a limit of this account or of the file system); everything finished so "
-            "far is kept, so raise the limit (ulimit -f) or give --out another disk, and run the same command again"
-        )
-    if error.errno in _READ_ONLY:
-        return DiskError(f"{path} cannot be written to; give --out a folder that can be")
-    return DiskError(f"{path} cannot be used: {error.strerror or error}")
+def _disk_error(path: Path, number: int | None, reason: str = "") -> DiskError:
+    sentence = _SENTENCES.get(number or 0, "{path} cannot be used: {reason}")
+    return DiskError(sentence.format(path=path, reason=reason))
 
 
 @contextmanager
@@ -90,16 +90,15 @@ def flush(path: Path) -> None:
 def inside(root: Path, path: Path) -> bool:
     """Whether a path lies below `root` once "..", absolute parts and links are followed."""
     try:
-        whole, place = root.resolve(), path.resolve()
+        return root.resolve() in path.resolve().parents
     except (OSError, ValueError, RuntimeError):  # too long, a null character, links in a circle
         return False
-    return place.is_relative_to(whole) and place != whole
 
 
 def unused(path: Path) -> Path:
     """`path`, or the first of `path-2`, `path-3` and so on that does not exist."""
     free, number = path, 1
-    while free.exists() or free.is_symlink():
+    while os.path.lexists(free):
         number += 1
         free = path.with_name(f"{path.stem}-{number}{path.suffix}")
     return free
@@ -107,9 +106,9 @@ def unused(path: Path) -> Path:
 
 def fsync_folder(folder: Path) -> None:
     """Make renames inside a folder survive a power cut, where the system has a way to ask for it."""
-    if os.name != "posix":
-        return
-    with suppress(OSError):  # some network file systems refuse to sync a folder; the rename itself is done
+    with suppress(
+        OSError
+    ):  # Windows and some network file systems refuse to sync a folder; the rename itself is done
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -17,6 +17,7 @@ from torch import Tensor
 from headwise.errors import HeadwiseError
 from headwise.heads import gate_numbers
 from headwise.model.forward.gate import same_gates
+from headwise.several import several
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -38,19 +39,19 @@ def lm_eval(
     """
     if importlib.util.find_spec("lm_eval") is None:
         raise HeadwiseError("hw.lm_eval needs the harness; install it with: pip install 'headwise[lm-eval]'")
-    several = [tasks] if isinstance(tasks, str | Path) else list(tasks)
-    if not several:
+    chosen = several(tasks)
+    if not chosen:
         raise HeadwiseError('no task is given; name one or more, such as tasks=["lambada_openai"]')
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
     factors = _checked(model, gates)
-    files = [Path(task) for task in several if str(task).endswith((".yaml", ".yml"))]
+    files = [Path(task) for task in chosen if str(task).endswith((".yaml", ".yml"))]
     for file in files:
         if not file.is_file():
             raise HeadwiseError(f"there is no task file {file}")
-    names = [_name(Path(task)) if Path(task) in files else str(task) for task in several]
+    names = [_name(Path(task)) if Path(task) in files else str(task) for task in chosen]
     manager = TaskManager(include_path=sorted({str(file.resolve().parent) for file in files}) or None)
     unknown = [name for name in names if not manager.match_tasks([name])]
     if unknown:
@@ -58,9 +59,9 @@ def lm_eval(
 
     with torch.no_grad(), model.hook(same_gates(factors)):
         driven = HFLM(pretrained=model.hf, tokenizer=model.text.tokenizer, batch_size=batch_size)
-        found = simple_evaluate(model=driven, tasks=names, task_manager=manager, **options)
-    assert found is not None, "only one process runs, so it is the one that reports"
-    return dict(found)
+        report = simple_evaluate(model=driven, tasks=names, task_manager=manager, **options)
+    assert report is not None, "only one process runs, so it is the one that reports"
+    return dict(report)
 
 
 def _name(file: Path) -> str:
@@ -75,9 +76,7 @@ def _name(file: Path) -> str:
     try:
         values = yaml.load(file.read_text(encoding="utf-8"), Loader=Plain)  # noqa: S506 a safe loader without tags
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise HeadwiseError(
-            f"{file} is not a task file that can be read: {' '.join(str(error).split())}"
-        ) from None
+        raise HeadwiseError(f"the task file {file} cannot be read: {' '.join(str(error).split())}") from None
     name = values.get("task") if isinstance(values, dict) else None
     if not isinstance(name, str):
         raise HeadwiseError(f"{file} names no task; a task file has a line such as 'task: my_task'")
@@ -85,10 +84,10 @@ def _name(file: Path) -> str:
 
 
 def _checked(model: Model, gates: np.ndarray | None) -> Tensor:
-    given = np.ones(model.shape) if gates is None else gate_numbers(gates, "gates")
-    if given.shape != model.shape:
+    numbers = np.ones(model.shape) if gates is None else gate_numbers(gates, "gates")
+    if numbers.shape != model.shape:
         raise HeadwiseError(
-            f"gates of shape {given.shape} do not fit {model.name}: the harness runs under one set of gates, "
+            f"gates of shape {numbers.shape} do not fit {model.name}: the harness runs under one set of gates, "
             f"[{model.shape[0]}, {model.shape[1]}]"
         )
-    return torch.from_numpy(given)
+    return torch.from_numpy(numbers)

@@ -1,4 +1,4 @@
-"""How far along a piece of work is: a bar on a terminal and in a notebook, now and then a line in a log.
+"""Progress of a piece of work: a bar on a terminal and in a notebook, now and then a line in a log.
 
     with progress("Scoring", total=n) as advance:
         for chunk in chunks:
@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 _FIRST_LINE, _EVERY = 10.0, 60.0
@@ -30,10 +31,10 @@ class Advance(Protocol):
 
 
 class Pace:
-    """The time left, from the pace of the later half of what is done.
+    """The time left, estimated from the later half of the finished steps.
 
-    The first steps load and compile, so the pace over everything would promise too much time; the last step
-    alone would make the number jump.
+    The first steps load and compile, so an average over all of them would be too long; the last step alone would make
+    the estimate jump.
     """
 
     def __init__(self, total: int | None, now: float) -> None:
@@ -42,7 +43,7 @@ class Pace:
 
     def advance(self, steps: int, now: float) -> None:
         self.done += steps
-        # A thousand points are enough to tell a pace from; one for each of very many steps would fill the memory.
+        # A thousand points are enough for an estimate; one for each of very many steps would fill the memory.
         if len(self._history) > 1 and self._history[-1][1] - self._history[-2][1] < (self.total or 0) / 1000:
             self._history.pop()
         self._history.append((now, self.done))
@@ -60,43 +61,38 @@ class Pace:
         return max(0.0, per_step * (self.total - done) - (now - last))
 
 
+_lock = threading.RLock()
+_shared = SimpleNamespace(drawing=None, users=0)
+"""One drawing for all bars (two on one terminal would overwrite each other), and the number of bars under way."""
+
+
 @contextmanager
 def progress(label: str, total: int | None = None, *, show: bool = True) -> Iterator[Advance]:
     """Show that `label` is under way, out of `total` steps where that is known; yields `advance(steps=1)`."""
     if not show:
-        yield _silent
-    elif _can_draw():
-        with _bar(label, total) as advance:
+        yield lambda steps=1: None
+        return
+    with _lock:
+        _shared.users += 1
+        outermost = _shared.users == 1
+    try:
+        with (_bar if _can_draw() else _lines)(label, total, outermost) as advance:
             yield advance
-    else:
-        with _lines(label, total) as advance:
-            yield advance
-
-
-def _silent(steps: int = 1) -> None:
-    return None
+    finally:
+        with _lock:
+            _shared.users -= 1
+            if not _shared.users and _shared.drawing:
+                _shared.drawing.stop()
+                _shared.drawing = None
 
 
 # --- a terminal or a notebook -------------------------------------------------------------------------
 
 
-class _Shared:
-    """One drawing for all bars under way: two drawings on one terminal would overwrite each other."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.drawing: Any = None
-        self.users = 0
-        """Pieces of work under way; the first of them is the outermost."""
-
-
-_shared = _Shared()
-
-
 def _console() -> Any:
     from rich.console import Console
 
-    return Console(stderr=True)  # results go to the standard output, what is said about them does not
+    return Console(stderr=True)  # the standard output is for results
 
 
 def _can_draw() -> bool:
@@ -112,24 +108,19 @@ def _drawing() -> Any:
 
     class TimeLeft(ProgressColumn):
         def render(self, task: Any) -> Text:
-            pace: Pace = task.fields["pace"]
-            now = time.monotonic()
-            left = pace.left(now)
-            return Text(clock(now - pace.began) + (f", about {clock(left)} left" if left else ""))
+            return Text(_times(task.fields["pace"], time.monotonic()))
 
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeLeft(), console=_console()
-    )
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeLeft()
+    return Progress(*columns, console=_console())
 
 
 @contextmanager
-def _bar(label: str, total: int | None) -> Iterator[Advance]:
-    with _shared.lock:
+def _bar(label: str, total: int | None, outermost: bool) -> Iterator[Advance]:
+    with _lock:
         if _shared.drawing is None:
             _shared.drawing = _drawing()
             _shared.drawing.start()
-        _shared.users += 1
-        drawing, outermost = _shared.drawing, _shared.users == 1
+        drawing = _shared.drawing
     pace = Pace(total, time.monotonic())
     task = drawing.add_task(label, total=total, pace=pace)
 
@@ -140,13 +131,8 @@ def _bar(label: str, total: int | None) -> Iterator[Advance]:
     try:
         yield advance
     finally:
-        with _shared.lock:
-            _shared.users -= 1
-            if not outermost:
-                drawing.remove_task(task)
-            if not _shared.users:
-                drawing.stop()
-                _shared.drawing = None
+        if not outermost:
+            drawing.remove_task(task)
 
 
 # --- a log ----------------------------------------------------------------------------------------------
@@ -154,37 +140,30 @@ def _bar(label: str, total: int | None) -> Iterator[Advance]:
 
 @contextmanager
 def _lines(
-    label: str, total: int | None, clock_now: Callable[[], float] = time.monotonic
+    label: str, total: int | None, outermost: bool, clock_now: Callable[[], float] = time.monotonic
 ) -> Iterator[Advance]:
-    with _shared.lock:
-        _shared.users += 1
-        outermost = _shared.users == 1
     pace = Pace(total, clock_now())
     next_line = pace.began + _FIRST_LINE
-    said = False
+    shown = outermost  # the end of a short piece of work inside another is not shown
 
     def advance(steps: int = 1) -> None:
-        nonlocal next_line, said
+        nonlocal next_line, shown
         now = clock_now()
         pace.advance(steps, now)
         if now >= next_line and pace.done != total:
-            _say(f"{label}: {_count(pace)}, {_times(pace, now)}")
-            next_line, said = now + _EVERY, True
+            _say(f"{label}: {_count(pace)}, {_times(pace, now, ' so far')}")
+            next_line, shown = now + _EVERY, True
 
-    ending = "stopped"
+    def end(line: str) -> None:
+        if shown:
+            _say(f"{label}: {line.format(_count(pace))} {clock(clock_now() - pace.began)}")
+
     try:
         yield advance
-        ending = "done"
-    finally:
-        with _shared.lock:
-            _shared.users -= 1
-        if outermost or said:  # a short piece inside another would drown the log
-            after = clock(clock_now() - pace.began)
-            _say(
-                f"{label}: {_count(pace)}, done in {after}"
-                if ending == "done"
-                else f"{label}: stopped at {_count(pace)} after {after}"
-            )
+    except BaseException:
+        end("stopped at {} after")
+        raise
+    end("{}, done in")
 
 
 def _say(line: str) -> None:
@@ -197,9 +176,9 @@ def _count(pace: Pace) -> str:
     return f"{pace.done}/{pace.total} ({100 * pace.done // pace.total}%)"
 
 
-def _times(pace: Pace, now: float) -> str:
+def _times(pace: Pace, now: float, so_far: str = "") -> str:
     left = pace.left(now)
-    return f"{clock(now - pace.began)} so far" + (f", about {clock(left)} left" if left is not None else "")
+    return f"{clock(now - pace.began)}{so_far}" + ("" if left is None else f", about {clock(left)} left")
 
 
 def clock(seconds: float) -> str:

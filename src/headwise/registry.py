@@ -9,7 +9,6 @@ other installed packages. A package takes part by naming a module of its own und
 
 from __future__ import annotations
 
-import fnmatch
 import importlib
 import importlib.util
 import pkgutil
@@ -71,19 +70,14 @@ class Registry(Generic[T]):
 @cache
 def _import(pattern: str) -> None:
     """Import every module whose dotted name fits."""
-    package, _, rest = pattern.partition(".*")
-    found = [package]
-    if rest or pattern.endswith(".*"):
-        paths = importlib.import_module(package).__path__
-        found = [f"{package}.{module.name}{rest}" for module in pkgutil.iter_modules(paths)]
-        found = [name for name in found if not rest or _exists(name)]
-    for name in fnmatch.filter(found, pattern):
-        importlib.import_module(name)
-
-
-def _exists(name: str) -> bool:
-    parent = importlib.import_module(name.rpartition(".")[0])
-    return hasattr(parent, "__path__") and importlib.util.find_spec(name) is not None
+    package, wildcard, rest = pattern.partition(".*")
+    module = importlib.import_module(package)
+    if not wildcard:
+        return
+    for found in pkgutil.iter_modules(module.__path__, f"{package}."):
+        name = f"{found.name}{rest}"
+        if not rest or (found.ispkg and importlib.util.find_spec(name)):
+            importlib.import_module(name)
 
 
 @cache

@@ -159,9 +159,9 @@ _BOUNDS = {
 
 
 def sentence(kind: type[BaseModel], error: ValidationError) -> HeadwiseError:
-    """The first thing that pydantic found, an unknown key before all else: it may be why another one is missing."""
-    found = error.errors(include_url=False)
-    first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+    """The first problem that pydantic names, an unknown key before all others: it may be why a key is missing."""
+    errors = error.errors(include_url=False)
+    first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
     path = [str(part) for part in first["loc"] if not isinstance(part, int)]
     where, value, problem = ".".join(path), first["input"], first["type"]
     owner, field = _field(kind, path)
@@ -199,11 +199,11 @@ def _bounds(kind: type[BaseModel], field: str) -> list[str]:
     """All bounds of a number in words, where pydantic names the one that is broken."""
     schema = TypeAdapter(kind.model_fields[field].rebuild_annotation()).json_schema()
 
-    def inside(part: Any) -> Iterator[str]:
+    def bounds(part: Any) -> Iterator[str]:
         if isinstance(part, dict):
             yield from (f"{word} {part[key]:g}" for key, word in _BOUNDS.items() if key in part)
-        if isinstance(part, dict | list):
-            for item in part.values() if isinstance(part, dict) else part:
-                yield from inside(item)
+            part = list(part.values())
+        for item in part if isinstance(part, list) else []:
+            yield from bounds(item)
 
-    return list(inside(schema))
+    return list(bounds(schema))

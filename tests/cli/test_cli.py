@@ -174,7 +174,7 @@ def test_the_same_command_again_computes_nothing_and_other_settings_are_noticed(
     assert (tmp_path / "run/tables/scores.parquet").read_bytes() == table
     other = here(*first, "--seed", 1)
     assert other.returncode == 0
-    assert "note: this run was begun otherwise" in other.stderr
+    assert "note: the settings differ from the run in this folder" in other.stderr
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 1
-    assert "the same command goes on from there" in said
+    assert "the same command resumes" in said
     assert "Traceback" not in said
     assert json.loads((tmp_path / "run/run.json").read_text())["status"] == "interrupted"
 
@@ -313,7 +313,7 @@ def test_an_error_of_another_library_ends_in_a_sentence_of_ours(monkeypatch, her
     done = here("list", "tasks")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("headwise: stopped by an error that nobody foresaw (ValueError: first line)")
+    assert last.startswith("headwise: stopped by an unexpected error (ValueError: first line)")
 
 
 def test_a_message_of_several_lines_is_shown_as_one(monkeypatch, here):

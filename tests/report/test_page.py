@@ -156,7 +156,7 @@ def test_a_table_that_is_not_what_the_run_wrote_is_named_on_the_page_and_in_the_
     page = write_report([run], tmp_path / "page.html").read_text()
     for said in (page, caplog.text):
         assert "The table scores is not what the run wrote" in said
-        assert "The table extra, which the run wrote, is missing." in said
+        assert "The table extra is missing from the run folder." in said
     assert "0 of 1 tables have the SHA-256" in page
 
 

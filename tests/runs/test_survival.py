@@ -100,7 +100,7 @@ def test_ctrl_c_and_a_polite_kill_end_in_order_and_say_how_to_go_on(tmp_path, na
     process.send_signal(getattr(signal, name))
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "the same command goes on from there:\n  headwise --flag" in said
+    assert "the same command resumes:\n  headwise --flag" in said
     assert "Traceback" not in said
     info = read_info(out)
     assert info["status"] == "interrupted"
@@ -151,7 +151,7 @@ def test_six_fast_ctrl_c_leave_a_true_status_and_no_traceback(tmp_path):
         time.sleep(0.15)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1, said
-    assert said.startswith("stopped; what is finished is kept")
+    assert said.startswith("stopped; finished cells are kept")
     assert "Traceback" not in said
     assert "Interrupt" not in said
     assert read_info(out)["status"] == "interrupted"
@@ -159,7 +159,7 @@ def test_six_fast_ctrl_c_leave_a_true_status_and_no_traceback(tmp_path):
 
 
 def test_ctrl_c_while_a_run_is_closed_waits_until_its_status_is_written(tmp_path, monkeypatch):
-    import headwise.runs.folder.folder as module
+    import headwise.runs.folder.info as module
 
     write = module.write_json
 
@@ -372,8 +372,7 @@ def test_a_clock_that_jumps_changes_nothing_but_the_dates(tmp_path, monkeypatch)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: max(0.0, real() + next(leaps)))
     dates = iter([f"{year}-01-01T00:00:00+00:00" for year in (2031, 1999, 2050, 1970) * 50])
-    monkeypatch.setattr(info_module, "now", lambda: next(dates))
-    monkeypatch.setattr("headwise.runs.folder.folder.now", lambda: next(dates))
+    monkeypatch.setattr(info_module, "timestamp", lambda: next(dates))
     from runs.toy_study import compute
 
     def dies(cell):

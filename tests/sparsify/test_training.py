@@ -18,9 +18,8 @@ from safetensors.torch import load_file
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
-from headwise.sparsify.pool import Pool
+from headwise.sparsify.data import Pool, read_text, sequences
 from headwise.sparsify.sparsify import evaluate, sparsify
-from headwise.sparsify.texts import read_text, sequences
 from helpers import WORDS
 
 pytest.importorskip("peft")

@@ -6,24 +6,16 @@ Nothing is decided here: each command hands over to the room that knows. Heavy i
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sys
+import traceback
 from contextlib import suppress
 
 import typer
 
-from headwise.cli import (
-    check,  # noqa: F401
-    demo,  # noqa: F401
-    export,  # noqa: F401
-    list,  # noqa: F401
-    report,  # noqa: F401
-    run,  # noqa: F401
-    score,  # noqa: F401
-    sparsify,  # noqa: F401
-    task,  # noqa: F401
-    verify,  # noqa: F401
-)
+from headwise.cli import check, demo, export, list, report, run, score, sparsify, task, verify  # noqa: F401
 from headwise.cli.root import app
 from headwise.errors import HeadwiseError, first_line
 
@@ -38,8 +30,6 @@ class _Stderr(logging.StreamHandler):  # Python 3.10 cannot subscript it
 
 def main() -> None:
     """Exit 0 done; 2 the user's mistake, one sentence; 1 anything else."""
-    import os
-
     from headwise.runs.stopping import one_interrupt
 
     # Our own progress bars say what matters; a user who wants transformers' back sets these.
@@ -64,21 +54,18 @@ def _exit_code() -> int | str | None:
         return 2
     except Exception as error:
         # Where the output is what failed, one more line of it fails too.
-        unwritten = _flushed("\n") if isinstance(error, OSError) else 0
-        if unwritten:
+        if isinstance(error, OSError) and (unwritten := _flushed("\n")):
             return unwritten
-        if isinstance(error, RuntimeError | MemoryError) and _out_of_memory(error):
+        if _out_of_memory(error):
             _say(
                 "out of memory; what is finished is kept, so run the same command again with a smaller "
                 "--batch-tokens (1024, say), a smaller --dtype or on another --device"
             )
             return 1
-        import traceback
-
         traceback.print_exc()
         _say(
-            f"stopped by an error that nobody foresaw ({type(error).__name__}: {first_line(error)}); what was finished "
-            "is kept. Please report it with the lines above"
+            f"stopped by an unexpected error ({type(error).__name__}: {first_line(error)}); what was finished is kept. "
+            "Please report it with the lines above"
         )
         return 1
     return 0
@@ -92,8 +79,6 @@ def _say(sentence: str) -> None:
 
 def _fill_closed_streams() -> None:
     """Streams that were closed before we began (`>&-`) lead nowhere, instead of into the next file that is opened."""
-    import os
-
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
@@ -101,9 +86,6 @@ def _fill_closed_streams() -> None:
 
 def _flushed(further: str = "") -> int:
     """0 where everything that was said, and `further`, has been written; else the exit code, after a sentence."""
-    import errno
-    import os
-
     try:
         sys.stdout.write(further)
         sys.stdout.flush()
@@ -118,8 +100,8 @@ def _flushed(further: str = "") -> int:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
+    if not isinstance(error, RuntimeError):
+        return isinstance(error, MemoryError)
     from headwise.model.forward.out_of_memory import out_of_memory
 
     return out_of_memory(error)

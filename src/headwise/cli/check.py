@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import typer
 
-from headwise.cli.root import (
-    Device,
-    Dtype,
-    ModelName,
-    Trust,
-    app,
-)
+from headwise.cli.root import ModelName, app, with_options
 from headwise.cli.running import span
 
 
 @app.command()
-def check(
-    model: ModelName,
-    device: Device = None,
-    dtype: Dtype = None,
-    trust_remote_code: Trust = False,
-) -> None:
+@with_options("device", "dtype", "trust_remote_code")
+def check(model: ModelName, **options: Any) -> None:
     """Verify that every head of a model can be ablated exactly."""
     from headwise.model.load.load import load
 
     started = time.perf_counter()
-    loaded = load(
-        model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, check_every_layer=True
-    )
+    loaded = load(model, check_every_layer=True, **options)
     layers, heads = loaded.shape
     sites, proof, shares = loaded.hooks.sites, loaded.proof, loaded.capabilities.share_rows
     dtype_name = str(loaded.dtype).removeprefix("torch.")

@@ -49,12 +49,11 @@ def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = 
         if missing:
             tell(f"(without {', '.join(sorted(missing))}: docs/sparsify.md says how to install it)")
             settings = {**settings, "models": [model for model in settings["models"] if model not in missing]}
-        folders.append(
-            run(name, out / name, workbench=bench, command=_command(name, settings, out), **settings).path
-        )
+        command = _command(name, settings, out)
+        folders.append(run(name, out / name, workbench=bench, command=command, **settings).path)
     page = write_report(folders, out / "report.html")
-    for found in findings(folders)[:SHOWN]:
-        tell(f"- {found.sentence}")
+    for finding in findings(folders)[:SHOWN]:
+        tell(f"- {finding.sentence}")
     return page
 
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.root import (
-    Device,
-    Dtype,
-    ModelName,
-    Trust,
-    app,
-)
+from headwise.cli.root import ModelName, app, with_options
 
 
 @app.command()
+@with_options("device", "dtype", "trust_remote_code")
 def export(
     model: ModelName,
     heads: Annotated[Path, typer.Option(help='a JSON list of "L12H3", or a scores table and --top')],
@@ -26,16 +21,14 @@ def export(
     method: Annotated[str | None, typer.Option(help="which map of a run's scores.parquet")] = None,
     by: Annotated[str, typer.Option(help="order of scores: signed, absolute or hinders")] = "signed",
     gate: Annotated[float, typer.Option(help="0 removes the heads, above 1 amplifies them")] = 0.0,
-    device: Device = None,
-    dtype: Dtype = None,
-    trust_remote_code: Trust = False,
+    **options: Any,
 ) -> None:
     """Bake a mask into the weights: a plain checkpoint any server can run."""
     from headwise.heads.heads_file import read_heads
     from headwise.model.load.export import export as bake
     from headwise.model.load.load import load
 
-    loaded = load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    loaded = load(model, **options)
     chosen = read_heads(heads, top, task=task, method=method, model=loaded.name, by=by)
     folder = bake(loaded, chosen, out, gate)
     typer.echo(

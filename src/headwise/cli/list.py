@@ -20,9 +20,7 @@ def list_(
         str,
         typer.Argument(help="models, tasks, metrics, methods, studies, settings (of studies) or families"),
     ],
-    live: Annotated[
-        bool, typer.Option(help="families: try each anew with the installed transformers")
-    ] = False,
+    live: Annotated[bool, typer.Option(help="families: try each with the installed transformers")] = False,
 ) -> None:
     """List what there is: models, tasks, metrics, methods, studies and their settings, families."""
     show(what, live=live)
@@ -49,16 +47,12 @@ def _models() -> Rows:
     from headwise.model.load import bundled
     from headwise.model.load.companions import companions
 
+    embeddings = " (sentence embeddings, for the metric cosine)"
     rows = [
-        [
-            a.alias,
-            a.title if a.gguf else f"{a.title} (sentence embeddings, for the metric cosine)",
-            a.licence,
-            a.source,
-        ]
-        for a in bundled.aliases().values()
+        [model.alias, model.title + ("" if model.gguf else embeddings), model.licence, model.source]
+        for model in bundled.aliases().values()
     ]
-    rows += [[c.alias, c.title, c.licence, c.source] for c in companions().values()]
+    rows += [[model.alias, model.title, model.licence, model.source] for model in companions().values()]
     return ["alias", "model", "licence", "source"], rows
 
 
@@ -68,21 +62,17 @@ def _tasks() -> Rows:
     rows = []
     for family in families().values():
         options = "; ".join(f"{name}: {', '.join(values)}" for name, values in family.options.items())
-        shown = task(family.name, 8).examples
-        foils = "yes" if all(e.foils for e in shown) else "no"
-        counterfactuals = (
-            "yes"
-            if all(e.counterfactual for e in shown)
-            else "some"
-            if any(e.counterfactual for e in shown)
-            else "no"
-        )
-        example = f"{shown[0].prompt!r} → {shown[0].target!r}"
-        size = str(family.size) if family.size else "any"
-        rows.append(
-            [family.name, size, family.metric, foils, counterfactuals, family.about, example, options]
-        )
+        examples = task(family.name, 8).examples
+        foils = _how_many([bool(example.foils) for example in examples])
+        counterfactuals = _how_many([bool(example.counterfactual) for example in examples])
+        first = f"{examples[0].prompt!r} → {examples[0].target!r}"
+        size = str(family.size or "any")
+        rows.append([family.name, size, family.metric, foils, counterfactuals, family.about, first, options])
     return ["task", "size", "metric", "foils", "counterfactuals", "about", "example", "options"], rows
+
+
+def _how_many(having: list[bool]) -> str:
+    return "yes" if all(having) else "some" if any(having) else "no"
 
 
 def _metrics() -> Rows:
@@ -96,9 +86,8 @@ def _metrics() -> Rows:
 def _methods() -> Rows:
     from headwise.scores import methods
 
-    return ["method", "signed", "about"], [
-        [m.name, "yes" if m.signed else "no", m.about] for m in methods().values()
-    ]
+    rows = [[m.name, "yes" if m.signed else "no", m.about] for m in methods().values()]
+    return ["method", "signed", "about"], rows
 
 
 def _studies() -> Rows:

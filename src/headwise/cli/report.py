@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.root import (
-    app,
-)
+from headwise.cli.root import app
 from headwise.errors import HeadwiseError
 
 
@@ -22,7 +20,5 @@ def report(
     from headwise.report import write_report
 
     if out.is_symlink():
-        raise HeadwiseError(
-            f"{out} is a link, and the page would take its place; give --out a name of its own"
-        )
+        raise HeadwiseError(f"{out} is a link, and the page would replace it; give another --out")
     typer.echo(f"{write_report(runs, out)}: open it in a browser; it needs no network")

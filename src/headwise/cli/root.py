@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import typer
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 app = typer.Typer(
     name="headwise",
@@ -15,23 +21,62 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Device = Annotated[
-    str | None,
-    typer.Option(help="cpu, cuda, cuda:1, mps, auto (spread over all); by default an accelerator if any"),
-]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16, float64")]
-Engine = Annotated[str, typer.Option(help="where cells are computed: local, or ray for many processes")]
-Address = Annotated[
-    str | None, typer.Option(help="ray: an existing cluster (auto, HOST:6379, ray://HOST:10001)")
-]
-Workers = Annotated[
-    int | None, typer.Option(help="ray: how many; by default all GPUs, else all cores", min=1)
-]
-CoresPerWorker = Annotated[int | None, typer.Option(help="ray: cores, and threads, of one worker", min=1)]
-DevicesPerWorker = Annotated[int | None, typer.Option(help="ray: GPUs of one worker", min=1)]
-BatchTokens = Annotated[int | None, typer.Option(help="tokens in one forward pass, at most about", min=1)]
-Truncate = Annotated[
-    bool, typer.Option("--truncate", help="cut prompts that are too long for the model from the left")
-]
-Trust = Annotated[bool, typer.Option(help="run code from the model's repository")]
 ModelName = Annotated[str, typer.Argument(help="bundled alias, hub id, folder or GGUF file")]
+
+
+class Options(BaseModel):
+    """Options that several commands have. The text below a field is its help, its alias its name for users."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    seed: int = Field(0, ge=0)
+    """random seed"""
+    device: str | None = None
+    """cpu, cuda, cuda:1, mps, auto (spread over all); by default an accelerator if any"""
+    dtype: str | None = None
+    """float32, bfloat16, float16, float64"""
+    trust_remote_code: bool = False
+    """run code from the model's repository"""
+    truncate: bool = Field(False, alias="--truncate")
+    """cut prompts that are too long for the model from the left"""
+    option: list[str] | None = Field(None, alias="--set")
+    """any other setting, as key=value"""
+    fresh: bool = False
+    """set an earlier run in the same folder aside"""
+    batch_tokens: int | None = Field(None, ge=1)
+    """most tokens in one forward pass"""
+    engine: str = "local"
+    """where cells are computed: local, or ray (many processes)"""
+    address: str | None = None
+    """ray: an existing cluster (auto, HOST:6379, ray://HOST:10001)"""
+    workers: int | None = Field(None, ge=1)
+    """ray: number of workers; by default all GPUs, else all cores"""
+    cores_per_worker: int | None = Field(None, ge=1)
+    """ray: cores, and threads, of one worker"""
+    devices_per_worker: int | None = Field(None, ge=1)
+    """ray: GPUs of one worker"""
+
+
+COMPUTE = "device dtype batch_tokens truncate engine address workers cores_per_worker devices_per_worker"
+STUDY = ("option", "fresh", *COMPUTE.split())
+"""The options of the commands that run a study."""
+
+
+def with_options(*names: str, of: type[BaseModel] = Options) -> Callable[[Command], Command]:
+    """Give a command these fields as options; it gets them as keyword arguments."""
+
+    def decorate(function: Command) -> Command:
+        signature = inspect.signature(function, eval_str=True)
+        named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        added = [_parameter(name, of.model_fields[name]) for name in names]
+        function.__signature__ = signature.replace(parameters=[*named, *added])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    least = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
+    option = typer.Option(*filter(None, [field.alias]), help=field.description, min=least)
+    kind, default = inspect.Parameter.KEYWORD_ONLY, field.default
+    return inspect.Parameter(name, kind, default=default, annotation=Annotated[field.annotation, option])

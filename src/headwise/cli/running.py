@@ -13,44 +13,27 @@ import typer
 
 
 def run_study(
-    study: str,
-    out: Path,
-    file: Path | None,
-    settings: dict[str, Any],
-    option: list[str] | None,
-    fresh: bool,
-    device: str | None,
-    dtype: str | None,
-    batch_tokens: int | None,
-    where: dict[str, Any],
+    study: str, out: Path, file: Path | None, settings: dict[str, Any], flags: dict[str, Any]
 ) -> None:
+    """Carry out a study with these settings and `StudyFlags`; what was not given keeps its default."""
     from headwise.studies.base import run as carry_out
     from headwise.studies.settings.resolve import assignments, merge
 
-    flags = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
-    settings |= {name: value for name, value in flags.items() if value is not None}
-    settings = {name: value for name, value in settings.items() if value is not None}
-    merge(settings, assignments(option or []))
+    assigned = assignments(flags.pop("option") or [])
+    chosen = {**settings, **flags}
+    given = {name: value for name, value in chosen.items() if value is not None and value is not False}
+    merge(given, assigned)
     with resumable() as command:
-        folder = carry_out(study, out, file, fresh=fresh, command=command, **where, **settings)
+        folder = carry_out(study, out, file, command=command, **given)
     for notice in folder.notices:
         typer.echo(f"note: {notice}", err=True)
-    typer.echo(
-        f"{out}: tables{', figures and report.html' if folder.report else ' and figures, but no report'}"
-    )
-
-
-def where_to_run(
-    engine: str, address: str | None, workers: int | None, cores: int | None, devices: int | None
-) -> dict[str, Any]:
-    """Where the cells are computed, which is no setting of the study: it changes nothing in the run."""
-    given = {"address": address, "workers": workers, "cores_per_worker": cores, "devices_per_worker": devices}
-    return {"engine": engine, **given}
+    outputs = "tables, figures and report.html" if folder.report else "tables and figures, but no report"
+    typer.echo(f"{out}: {outputs}")
 
 
 @contextmanager
 def resumable() -> Iterator[str]:
-    """The command line of this process; after Ctrl-C or SIGTERM the user is told that it goes on from there."""
+    """Yield the command line of this process; after Ctrl-C or SIGTERM, say that the same command resumes."""
     from headwise.runs.stopping import stoppable
 
     command = shlex.join(["headwise", *sys.argv[1:]])
@@ -58,10 +41,7 @@ def resumable() -> Iterator[str]:
         with stoppable():
             yield command
     except KeyboardInterrupt:
-        typer.echo(
-            f"stopped; what is finished is kept, and the same command goes on from there:\n  {command}",
-            err=True,
-        )
+        typer.echo(f"stopped; finished cells are kept, and the same command resumes:\n  {command}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -71,9 +51,8 @@ def show_scores(out: Path) -> None:
 
     table = read_table(out, "scores")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
-        typer.echo(
-            f"{name} on {task}, {model}: the ten largest of {len(part)}, n = {span(part['n'].tolist())}"
-        )
+        n = span(part["n"].tolist())
+        typer.echo(f"{name} on {task}, {model}: the ten largest of {len(part)}, n = {n}")
         largest = part.reindex(part["score"].abs().sort_values(ascending=False, kind="stable").index)[:10]
         for row in largest.to_dict("records"):
             head = f"L{row['layer']}H{row['head']}"

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.root import (
-    Address,
-    BatchTokens,
-    CoresPerWorker,
-    Device,
-    DevicesPerWorker,
-    Dtype,
-    Engine,
-    ModelName,
-    Truncate,
-    Workers,
-    app,
-)
-from headwise.cli.running import run_study, show_scores, where_to_run
+from headwise.cli.root import STUDY, ModelName, app, with_options
+from headwise.cli.running import run_study, show_scores
 
 
 @app.command()
+@with_options("seed", *STUDY)
 def score(
     model: ModelName,
     task: Annotated[
@@ -31,27 +20,16 @@ def score(
     ],
     method: Annotated[list[str] | None, typer.Option(help="score method; repeat for several")] = None,
     out: Annotated[Path, typer.Option(help="the run folder")] = Path("runs/score"),
-    n: Annotated[int, typer.Option("-n", help="examples", min=1)] = 64,
-    seed: Annotated[int, typer.Option(help="random seed", min=0)] = 0,
+    n: Annotated[int, typer.Option("-n", help="number of examples", min=1)] = 64,
     metric: Annotated[str | None, typer.Option(help="by default the task's own")] = None,
     reference: Annotated[
         str, typer.Option(help="ablation type: zero, mean, position_mean, resample, patch")
     ] = "zero",
-    positions: Annotated[str, typer.Option(help="where gates act: all or last")] = "all",
+    positions: Annotated[str, typer.Option(help="token positions that gates act on: all or last")] = "all",
     precision: Annotated[float | None, typer.Option(help="ablation: run only enough for ± this")] = None,
-    top: Annotated[int | None, typer.Option(help="ablation: run only enough to tell the first K")] = None,
+    top: Annotated[int | None, typer.Option(help="ablation: run only enough to find the first K")] = None,
     confidence: Annotated[float | None, typer.Option(help="of --precision or --top; 0.95")] = None,
-    option: Annotated[list[str] | None, typer.Option("--set", help="any other setting, as key=value")] = None,
-    fresh: Annotated[bool, typer.Option(help="set an earlier run in the same folder aside")] = False,
-    device: Device = None,
-    dtype: Dtype = None,
-    batch_tokens: BatchTokens = None,
-    truncate: Truncate = False,
-    engine: Engine = "local",
-    address: Address = None,
-    workers: Workers = None,
-    cores_per_worker: CoresPerWorker = None,
-    devices_per_worker: DevicesPerWorker = None,
+    **flags: Any,
 ) -> None:
     """Score every head of a model on a task; the same command again resumes."""
     early = {"precision": precision, "top": top, "confidence": confidence}
@@ -60,13 +38,10 @@ def score(
         "tasks": [task],
         "methods": method or ["ablation"],
         "n": n,
-        "seed": seed,
         "metric": metric,
         "reference": reference,
         "positions": positions,
         "method_options": {name: value for name, value in early.items() if value is not None},
-        "truncate": truncate or None,
     }
-    where = where_to_run(engine, address, workers, cores_per_worker, devices_per_worker)
-    run_study("score", out, None, settings, option, fresh, device, dtype, batch_tokens, where)
+    run_study("score", out, None, settings, flags)
     show_scores(out)

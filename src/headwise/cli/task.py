@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise.cli.root import Device, Dtype, Truncate, app
+from headwise.cli.root import app, with_options
 
 if TYPE_CHECKING:
     from headwise.tasks import Example, Task
@@ -15,23 +15,18 @@ ACCURACY_EXAMPLES = 50
 
 
 @app.command("task")
+@with_options("seed", "option", "device", "dtype", "truncate")
 def task_(
     name: Annotated[str, typer.Argument(help="a built-in task, a file, or hub:owner/name")],
     show: Annotated[int, typer.Option(help="examples to print", min=0)] = 3,
     model: Annotated[str | None, typer.Option(help="show its tokens and its accuracy on 50 examples")] = None,
-    seed: Annotated[int, typer.Option(help="random seed", min=0)] = 0,
-    option: Annotated[
-        list[str] | None, typer.Option("--set", help="an option of the task, as key=value")
-    ] = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    truncate: Truncate = False,
+    **options: Any,
 ) -> None:
     """Show what a task asks and, with --model, how well a model does."""
     from headwise.studies.settings.resolve import assignments
 
-    how = {"device": device, "dtype": dtype, "truncate": truncate}
-    typer.echo(show_task(name, show, model, seed, assignments(option or []), how))
+    seed, assigned = options.pop("seed"), assignments(options.pop("option") or [])
+    typer.echo(show_task(name, show, model, seed, assigned, options))
 
 
 def show_task(

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.root import (
-    Trust,
-    app,
-)
+from headwise.cli.root import app, with_options
 
 
 @app.command()
+@with_options("seed", "trust_remote_code")
 def verify(
     run: Annotated[Path, typer.Argument(help="a finished run folder")],
     cells: Annotated[int, typer.Option(help="how many to compute again", min=1)] = 3,
-    seed: Annotated[int, typer.Option(help="random seed: which ones", min=0)] = 0,
-    trust_remote_code: Trust = False,
+    **options: Any,
 ) -> None:
     """Make a run's tables again from its cells, compute a sample of the cells again, and say whether they match."""
     from headwise.studies.verify import summary
     from headwise.studies.verify import verify as compute_again
 
-    results = compute_again(run, cells=cells, seed=seed, trust_remote_code=trust_remote_code)
-    for one in results:
-        typer.echo(f"{'same' if one.same else 'DIFFERS'}  {one.label}: {one.said}")
+    results = compute_again(run, cells=cells, **options)
+    for result in results:
+        typer.echo(f"{'same' if result.same else 'DIFFERS'}  {result.label}: {result.said}")
     typer.echo(summary(results))
-    if not all(one.same for one in results):
+    if not all(result.same for result in results):
         raise typer.Exit(1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, Protocol
 
 from headwise.runs.store.cells import Cell, CellResult
-from headwise.runs.store.encoded import Encoded
+from headwise.runs.store.store import Encoded
 
 Compute = Callable[[Cell], CellResult]
 

@@ -20,8 +20,8 @@ class RunTables(Mapping[str, pd.DataFrame]):
 
     def __init__(self, path: Path, names: Collection[str] | None = None) -> None:
         """names: which tables there are; by default all that the folder has."""
-        there = names if names is not None else [file.stem for file in (path / "tables").glob("*.parquet")]
-        self._path, self._names = path, sorted(there)
+        files = (path / "tables").glob("*.parquet")
+        self._path, self._names = path, sorted([file.stem for file in files] if names is None else names)
         self._read: dict[str, pd.DataFrame] = {}
 
     def __getitem__(self, name: str) -> pd.DataFrame:
@@ -89,35 +89,32 @@ class Run:
         """What the reader of the tables must know before anything else."""
         if not self.info["written"]:
             return []  # an earlier headwise wrote no hashes
-        said = []
-        forged = [name for name, wrote in self._sessions.items() if wrote is None]
+        sessions, made_with = self._sessions, self.made_with
+        warnings = []
+        forged = [name for name, wrote in sessions.items() if wrote is None]
         if forged:
-            said.append(
-                f"The table{_s(forged)} {_named(forged)} {_are(forged)} not what the run wrote: the SHA-256 is not the "
-                "one in run.json. Do not rely on what is shown from there; `headwise verify` says what differs, and "
-                "the command of the run writes the tables again."
+            warnings.append(
+                f"{_tables(forged)} not what the run wrote: the SHA-256 is not the one in run.json. Do not rely on "
+                "what is shown from there; `headwise verify` says what differs, and the command of the run writes the "
+                "tables again."
             )
-        gone = sorted(
-            {name for entry in self.info["written"] for name in entry["tables"]} - {*self._sessions}
-        )
+        gone = sorted({name for entry in self.info["written"] for name in entry["tables"]} - {*sessions})
         if gone:
-            said.append(f"The table{_s(gone)} {_named(gone)}, which the run wrote, {_are(gone)} missing.")
+            warnings.append(f"{_tables(gone)} missing from the run folder.")
         older = [
-            name
-            for name, wrote in self._sessions.items()
-            if wrote is not None and wrote["settings"] != self.made_with["settings"]
+            name for name, wrote in sessions.items() if wrote and wrote["settings"] != made_with["settings"]
         ]
         if older:
-            said.append(
-                f"The table{_s(older)} {_named(older)} {_are(older)} of an earlier session with other settings: the "
-                "last one was stopped before it wrote them."
+            warnings.append(
+                f"{_tables(older)} of an earlier session with other settings: the last session was stopped before it "
+                "wrote its own."
             )
-        if self.made_with["settings"] != self.info["settings"]:
-            said.append(
+        if made_with["settings"] != self.info["settings"]:
+            warnings.append(
                 "This run was started again with other settings and has written no tables since. The tables, and the "
                 "settings below, are those of the session before."
             )
-        return said
+        return warnings
 
     @property
     def hashes(self) -> str:
@@ -132,13 +129,6 @@ class Run:
         return RunTables(self.path)
 
 
-def _named(names: list[str]) -> str:
-    return ", ".join(names)
-
-
-def _s(names: list[str]) -> str:
-    return "s" * (len(names) != 1)
-
-
-def _are(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"
+def _tables(names: list[str]) -> str:
+    """The subject of a sentence about these tables, with its verb."""
+    return f"The table {names[0]} is" if len(names) == 1 else f"The tables {', '.join(names)} are"

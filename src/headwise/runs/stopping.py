@@ -6,11 +6,14 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
-_SIGNALS = ("SIGTERM", "SIGHUP")
+_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_PATIENCE = 5.0
+"""Seconds after Ctrl-C in which further ones do nothing."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -18,15 +21,26 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """While this holds, SIGTERM and SIGHUP raise `Stopped` where the program is.
-
-    Only the first does: what is sent while the run is being closed must not cut that short. Signals that somebody
-    handles or ignores already (`nohup`) are left alone, and so is everything outside the main thread.
-    """
+def _handling(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
+    """While this holds, these signals have these handlers; it does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """While this holds, SIGTERM and SIGHUP raise `Stopped` where the program is.
+
+    Only the first does: one that arrives while the run is being closed must not cut that short. Signals that somebody
+    handles or ignores already (`nohup`) are left alone.
+    """
     asked = False
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -35,30 +49,20 @@ def stoppable() -> Iterator[None]:
             asked = True
             raise Stopped(signal.Signals(number).name)
 
-    there = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in there}
-    taken = [number for number in there if before[number] is signal.SIG_DFL]
-    for number in taken:
-        signal.signal(number, stop)
-    try:
+    free = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    with _handling(dict.fromkeys(free, stop)):
         yield
-    finally:
-        for number in taken:
-            signal.signal(number, before[number])
-
-
-_PATIENCE = 5.0
-"""Seconds after Ctrl-C in which more of them do nothing."""
 
 
 @contextmanager
 def one_interrupt() -> Iterator[None]:
-    """While this holds, impatient Ctrl-C count as one, so that none of them cuts short what the first one began.
+    """While this holds, several Ctrl-C within seconds count as one, so that none cuts short what the first one began.
 
     After an interrupt the process is about to end, and this goes on holding. It is for the command line alone, and does
     nothing where somebody else handles Ctrl-C.
     """
-    if not _python_handles_interrupts():
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
     last = -math.inf
@@ -81,32 +85,18 @@ def one_interrupt() -> Iterator[None]:
 def interrupts_held() -> Iterator[None]:
     """While this holds, Ctrl-C waits: it is raised when the block has ended."""
     handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
     waiting: list[FrameType | None] = []
-    signal.signal(signal.SIGINT, lambda number, frame: waiting.append(frame))
+    held = {signal.SIGINT: lambda number, frame: waiting.append(frame)} if callable(handler) else {}
     try:
-        yield
+        with _handling(held):
+            yield
     finally:
-        signal.signal(signal.SIGINT, handler)
-        if waiting:
+        if waiting and callable(handler):
             handler(signal.SIGINT, waiting[0])
-
-
-def _python_handles_interrupts() -> bool:
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    return in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @contextmanager
 def handlers_kept() -> Iterator[None]:
     """What a library does to these signals while this holds is undone: Ray takes SIGTERM for itself, for good."""
-    there = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in there}
-    try:
+    with _handling({number: signal.getsignal(number) for number in _SIGNALS}):
         yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in before.items():
-                signal.signal(number, handler)

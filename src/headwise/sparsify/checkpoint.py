@@ -1,11 +1,11 @@
 """The state of a training on disk, in safe formats, written whole or not at all.
 
-    DIR/training/settings.json        what was asked for; another wish in the same folder is refused
+    DIR/training/settings.json        the settings; other settings in the same folder are refused
     DIR/training/samples.safetensors  text sampled from the model
     DIR/training/state.safetensors    adapter, both moments of the optimiser, multiplier, history so far
     DIR/training/curve.csv            the history, for people
 
-One file holds all that must agree, so that a kill between two files cannot mix two moments in time.
+One file holds everything that must agree, so that a kill between two files cannot mix two steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
@@ -24,7 +23,7 @@ from headwise.files import explain_disk_errors, replacing
 HISTORY = ("excess", "share", "multiplier", "gradient_norm")
 """Columns of the history, one row per update."""
 CHECKS = ("step", "excess", "share", "cross_entropy", "dense_cross_entropy")
-"""Columns of the looks at the hard-gated model."""
+"""Columns of the checks of the hard-gated model."""
 
 
 class Disk:
@@ -34,7 +33,7 @@ class Disk:
         self.out, self.folder = out, out / "training"
 
     def begin(self, settings: Mapping[str, Any], fresh: bool) -> None:
-        """Make the folder, or see to it that the one that is there belongs to the same training."""
+        """Make the folder, or check that the existing one belongs to the same training."""
         path = self.folder / "settings.json"
         with explain_disk_errors(self.out):
             if fresh and self.folder.is_dir():
@@ -43,48 +42,35 @@ class Disk:
             self.folder.mkdir(parents=True, exist_ok=True)
             if path.is_file():
                 before = json.loads(path.read_text(encoding="utf-8"))
-                other = sorted(
-                    name for name in {*before, *settings} if before.get(name) != settings.get(name)
-                )
-                if other:
-                    shown = ", ".join(f"{n}: {before.get(n)!r} → {settings.get(n)!r}" for n in other)
+                names = sorted({*before, *settings})
+                pairs = [(name, before.get(name), settings.get(name)) for name in names]
+                changes = ", ".join(f"{name}: {old!r} → {new!r}" for name, old, new in pairs if old != new)
+                if changes:
                     raise HeadwiseError(
-                        f"{self.out} holds a training with other settings ({shown}); give the same again to resume it, "
-                        "another --out, or --fresh to start over"
+                        f"{self.out} holds a training with other settings ({changes}); give the same settings to "
+                        "resume it, another --out, or --fresh to start over"
                     )
                 return
             with replacing(path) as partial:
                 partial.write_text(json.dumps(dict(settings), indent=1) + "\n", encoding="utf-8")
 
-    def save(self, tensors: Mapping[str, Tensor], step: int) -> None:
+    def save(self, name: str, tensors: Mapping[str, Tensor], step: int = 0) -> None:
         from safetensors.torch import save_file
 
-        ready = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        with explain_disk_errors(self.out), replacing(self.folder / "state.safetensors") as partial:
+        ready = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+        with explain_disk_errors(self.out), replacing(self.folder / f"{name}.safetensors") as partial:
             save_file(ready, partial, {"step": str(step)})
 
-    def load(self) -> tuple[dict[str, Tensor], int] | None:
+    def load(self, name: str) -> tuple[dict[str, Tensor], int] | None:
+        """The tensors and the step that `save` was given; None before the first `save`."""
         from safetensors import safe_open
-        from safetensors.torch import load_file
 
-        path = self.folder / "state.safetensors"
+        path = self.folder / f"{name}.safetensors"
         if not path.is_file():
             return None
         with safe_open(path, "pt") as file:
-            step = int(file.metadata()["step"])
-        return load_file(path), step
-
-    def samples(self) -> Tensor | None:
-        from safetensors.torch import load_file
-
-        path = self.folder / "samples.safetensors"
-        return load_file(path)["ids"] if path.is_file() else None
-
-    def keep_samples(self, ids: Tensor) -> None:
-        from safetensors.torch import save_file
-
-        with explain_disk_errors(self.out), replacing(self.folder / "samples.safetensors") as partial:
-            save_file({"ids": ids.to(torch.int32).contiguous()}, partial)
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 no mapping
+            return tensors, int((file.metadata() or {}).get("step", 0))
 
     def write_curves(self, history: Tensor, checks: Tensor) -> None:
         """The history as two tables that anybody can read."""

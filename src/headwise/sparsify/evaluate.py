@@ -12,8 +12,8 @@ models. Edges are counted on the first text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -21,64 +21,55 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.model.sparse.open_edges import EdgeCounts
-from headwise.sparsify.texts import sequences
+from headwise.progress import progress
+from headwise.sparsify.data import sequences
 from headwise.stats import bootstrap_mean, bootstrap_ratio
 from headwise.tasks import task
 
 _LOGITS_AT_ONCE = 2**27
 
 
-def evaluate(
+def compare(
     models: Mapping[str, Model],
     texts: Sequence[Path],
     *,
-    length: int = 256,
-    limit: int | None = None,
-    ioi: int = 500,
+    length: int,
+    limit: int | None,
+    ioi: int,
     seed: int = 0,
-    advance: Callable[[int], None] = lambda steps: None,
 ) -> dict[str, pd.DataFrame]:
     """Tables by name. `models`: "dense", "sparse" and, where there is one, "control".
 
     length: tokens of a sequence; limit: most sequences of a text; ioi: prompts of that task, 0 for none.
     """
-    if not texts:
-        raise HeadwiseError("evaluation needs text that was not trained on; give --held-out FILE")
     sparse = models["sparse"]
-    if sparse.edge_gates is None or sparse.edge_gates.bias is None:
-        raise HeadwiseError(f"{sparse.name} has no edge gates; give a folder that headwise sparsify made")
     counts = EdgeCounts(sparse.shape, length)
     losses: dict[str, dict[str, np.ndarray]] = {}
-    for number, path in enumerate(texts):
-        rows = sequences(sparse.text, [path], length, limit)
-        losses[_text_name(path, losses)] = {
-            name: losses_of(model, rows, counts if name == "sparse" and number == 0 else None)
-            for name, model in models.items()
-        }
-        advance(1)
-    tables = {
-        "texts": _texts(losses, length, seed),
-        "edges": _edges(sparse, counts),
-        "lengths": _lengths(counts),
-    }
-    if ioi:
-        tables["ioi"] = _ioi(models, ioi, seed)
-        advance(1)
+    with progress("Evaluating", len(texts) + bool(ioi)) as advance:
+        for number, path in enumerate(texts):
+            rows = sequences(sparse.text, [path], length, limit)
+            losses[_text_name(path, losses)] = {
+                name: losses_of(model, rows, counts if name == "sparse" and number == 0 else None)
+                for name, model in models.items()
+            }
+            advance()
+        tables = {"texts": _texts(losses, length, seed), "edges": _edges(sparse, counts)}
+        tables["lengths"] = _lengths(counts)
+        if ioi:
+            tables["ioi"] = _ioi(models, ioi, seed)
+            advance()
     return tables
 
 
 def _text_name(path: Path, taken: Mapping[str, object]) -> str:
-    """A file called test.txt is told apart by its folder."""
-    name = (
-        path.stem
-        if path.stem not in ("test", "valid", "train")
-        else f"{path.resolve().parent.name}-{path.stem}"
-    )
+    """A file called test.txt is named with its folder."""
+    name = path.stem
+    if name in ("test", "valid", "train"):
+        name = f"{path.resolve().parent.name}-{name}"
     return name if name not in taken else str(path)
 
 
@@ -86,18 +77,17 @@ def _text_name(path: Path, taken: Mapping[str, object]) -> str:
 def losses_of(model: Model, rows: Tensor, counts: EdgeCounts | None = None) -> np.ndarray:
     """Mean cross-entropy per token of every sequence `[N]` in nats; open edges are added to `counts`."""
     at_once = max(1, min(_LOGITS_AT_ONCE // (rows.shape[1] * model.vocabulary), 32))
-    found: list[Tensor] = []
+    watcher = counts and counts.watcher(model.hooks.sites[0].layer)
+    losses: list[Tensor] = []
     for part in rows.split(at_once):
         ids = part.long().to(model.device)
-        with ExitStack() as stack:
-            if counts is not None:
-                stack.enter_context(model.hooks.watching(counts.watcher(model.hooks.sites[0].layer)))
+        with model.hooks.watching(watcher) if watcher else nullcontext():
             logits = model.hf(input_ids=ids, use_cache=False).logits
         by_token = torch.nn.functional.cross_entropy(
             logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none"
         )
-        found.append(by_token.view(len(ids), -1).mean(1).double().cpu())
-    return torch.cat(found).numpy()
+        losses.append(by_token.view(len(ids), -1).mean(1).double().cpu())
+    return torch.cat(losses).numpy()
 
 
 def _texts(losses: Mapping[str, Mapping[str, np.ndarray]], length: int, seed: int) -> pd.DataFrame:
@@ -117,18 +107,11 @@ def _texts(losses: Mapping[str, Mapping[str, np.ndarray]], length: int, seed: in
 
 
 def _edges(model: Model, counts: EdgeCounts) -> pd.DataFrame:
-    shares, total = counts.by_head, int(counts.possible.sum())
-    return pd.DataFrame(
-        [
-            {
-                "layer": h.layer,
-                "head": h.head,
-                "open": float(shares[h]),
-                "edges": int(counts.open_by_length[h].sum()),
-            }
-            for h in model.heads()
-        ]
-    ).assign(possible=total)
+    heads = model.heads()
+    table = pd.DataFrame([(head.layer, head.head) for head in heads], columns=["layer", "head"])
+    opened = [int(counts.open_by_length[head].sum()) for head in heads]
+    shares = [float(counts.by_head[head]) for head in heads]
+    return table.assign(open=shares, edges=opened, possible=int(counts.possible.sum()))
 
 
 def _lengths(counts: EdgeCounts) -> pd.DataFrame:

@@ -1,27 +1,28 @@
-"""Text sampled from the model itself: what it knows, in its own words, at no cost in data.
+"""Text sampled from the model itself, which keeps what it knows without further data.
 
-A broad start gives broad text: pieces of the given texts go on as the model would go on, openings of many kinds
-(encyclopaedia, story, dialogue, sums, code) become texts of that kind, and a model with a chat template also
-writes questions of its own and answers them.
+The model continues pieces of the given texts and openings of many kinds (encyclopaedia, story, dialogue, sums, code);
+a model with a chat template also writes questions and answers them.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
+import json
 import random
 from collections.abc import Callable
-from typing import Any
+from importlib import resources
 
 import torch
 from torch import Tensor
 
 from headwise.model.forward.decode import Batch
 from headwise.model.model import Model
-from headwise.sparsify.openings import OPENINGS, QUESTIONS
 
+_WORDS = json.loads(resources.files("headwise.sparsify").joinpath("openings.json").read_text("utf-8"))
+"""First words of texts and of questions of many kinds; the model continues them."""
 _STARTS = (1, 2, 4, 8, 16)
-"""Tokens that are given. Rows of one batch have as many, so that no mask is needed and heads share their keys."""
+"""Numbers of given tokens. Rows of one batch have the same number, so no mask is needed."""
 
 
 def sample(
@@ -35,9 +36,7 @@ def sample(
     """`count` sequences `[N, T]` at temperature 1; the first few tokens of each were given."""
     draw = random.Random(seed)
     starts = sorted((_start(model, texts, draw) for _ in range(count)), key=len)
-    on_chip = model.device.type == "cuda"
-    at_once = 4096 if on_chip else 16
-    hf = _halved(model.hf) if on_chip else model.hf
+    hf, at_once = (_in_bfloat16(model.hf), 4096) if model.device.type == "cuda" else (model.hf, 16)
     done: list[Tensor] = []
     for size, group in itertools.groupby(starts, key=len):
         rows = list(group)
@@ -48,12 +47,12 @@ def sample(
     return torch.cat(done)
 
 
-def _halved(hf: torch.nn.Module) -> torch.nn.Module:
-    """A copy in bfloat16; only weights: tables of rotary positions stay in float32, as transformers keeps them."""
-    half = copy.deepcopy(hf)
-    for parameter in half.parameters():
+def _in_bfloat16(hf: torch.nn.Module) -> torch.nn.Module:
+    """A copy with weights in bfloat16; tables of rotary positions stay in float32, as transformers keeps them."""
+    converted = copy.deepcopy(hf)
+    for parameter in converted.parameters():
         parameter.data = parameter.data.to(torch.bfloat16)
-    return half
+    return converted
 
 
 def _start(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
@@ -70,18 +69,17 @@ def _from_texts(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
 
 
 def _from_opening(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
-    return model.text.encode(draw.choice(OPENINGS))
+    return model.text.encode(draw.choice(_WORDS["openings"]))
 
 
 def _from_chat(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
-    """Up to the user's first words: the model writes the rest of the question, and the answer."""
-    tokenizer: Any = model.text.tokenizer
-    mark = "QUESTION"
-    whole = model.text.chat([{"role": "user", "content": mark}], add_generation_prompt=False)
-    before = whole[: whole.index(mark)] if mark in whole else ""
-    # Only the turn's own beginning: a system message is the same in every sample.
-    before = before[before.rfind("<") :] if "<" in before else before
-    return list(tokenizer(before + draw.choice(QUESTIONS), add_special_tokens=False)["input_ids"])
+    """A chat up to the user's first words: the model writes the rest of the question, and the answer."""
+    chat = model.text.chat([{"role": "user", "content": "QUESTION"}], add_generation_prompt=False)
+    before, marker, _ = chat.partition("QUESTION")
+    # Only the beginning of the turn: a system message is the same in every sample.
+    before = before[max(before.rfind("<"), 0) :] if marker else ""
+    start = before + draw.choice(_WORDS["questions"])
+    return list(model.text.tokenizer(start, add_special_tokens=False)["input_ids"])
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ class SparsifySettings(Settings):
     length: Annotated[int, Field(ge=8)] = 256
     """Tokens in one sequence."""
     rank: Count = 24
-    """Of the low-rank adapters, on every linear map of the decoder."""
+    """Rank of the low-rank adapters, which are on every linear map of the decoder."""
     rate: PositiveFloat = 1e-3
     """Largest learning rate, reached after the warm-up, then falling to a hundredth of it along a cosine."""
     warmup: NonNegativeInt = 100
@@ -47,8 +47,8 @@ class SparsifySettings(Settings):
     dense: bool = False
     """Train the same adapter on the same data in the same order without gates: the control."""
     seed: Seed = 0
-    """Of everything random."""
+    """Random seed."""
     check_every: Count = 250
-    """Updates between two looks at the hard-gated model on a held-back slice of the training text."""
+    """Updates between two checks of the hard-gated model on a held-back slice of the training text."""
     checkpoint_every: Count = 250
     """Updates between two checkpoints."""

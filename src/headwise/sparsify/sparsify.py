@@ -15,18 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors
 from headwise.model.load.companions import companions
 from headwise.model.load.load import load
+from headwise.model.model import Model
 from headwise.model.sparse.adapter import WEIGHTS, is_adapter
+from headwise.progress import progress
 from headwise.several import several
 from headwise.sparsify.checkpoint import Disk
-from headwise.sparsify.pool import Pool
+from headwise.sparsify.data import Pool, sequences
+from headwise.sparsify.sampling import sample
 from headwise.sparsify.settings import SparsifySettings
 from headwise.sparsify.student import Student
-from headwise.sparsify.texts import sequences
 from headwise.sparsify.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -71,10 +74,10 @@ def sparsify(
     paths = [Path(text) for text in several(texts)]
     disk = Disk(Path(out))
     base = _base_name(str(model))
-    named: dict[str, Any] = {"model": base, "texts": {path.name: _digest(path) for path in paths}}
+    inputs: dict[str, Any] = {"model": base, "texts": {path.name: _digest(path) for path in paths}}
     if start is not None:
-        named["start"] = _digest(Path(start) / WEIGHTS)
-    disk.begin({**named, **dict(chosen)}, fresh)
+        inputs["start"] = _digest(Path(start) / WEIGHTS)
+    disk.begin({**inputs, **dict(chosen)}, fresh)
     loaded = load(model, device=device, dtype="float32")
     given = sequences(loaded.text, paths, chosen.length)
     sampled = _sampled(loaded, given, chosen, disk)
@@ -123,43 +126,41 @@ def evaluate(
     """
     from headwise.charts.static import figure
     from headwise.charts.style import save
-    from headwise.progress import progress
-    from headwise.sparsify import evaluate as evaluation
     from headwise.sparsify.charts import edge_chart
+    from headwise.sparsify.evaluate import compare, summary
 
-    models = {"sparse": load(sparse, device=device, dtype="float32")}
-    gates = models["sparse"].edge_gates
-    if gates is None:
+    paths = [Path(path) for path in several(held_out)]
+    if not paths:
+        raise HeadwiseError("evaluation needs text that was not trained on; give --held-out FILE")
+    sparse_model = load(sparse, device=device, dtype="float32")
+    gates = sparse_model.edge_gates
+    if gates is None or gates.bias is None:
         raise HeadwiseError(f"{sparse} has no edge gates; give a folder that headwise sparsify made")
-    models = {"dense": load(gates.base, device=device, dtype="float32"), **models}
+    models = {"dense": load(gates.base, device=device, dtype="float32"), "sparse": sparse_model}
     if control is not None:
         models["control"] = load(control, device=device, dtype="float32")
-    paths = [Path(path) for path in several(held_out)]
-    with progress("Evaluating", len(paths) + bool(ioi)) as advance:
-        tables = evaluation.evaluate(models, paths, length=length, limit=limit, ioi=ioi, advance=advance)
+    tables = compare(models, paths, length=length, limit=limit, ioi=ioi)
     folder = Path(out)
     with explain_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             table.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
-        (folder / "summary.txt").write_text(evaluation.summary(tables) + "\n", encoding="utf-8")
-    chart = edge_chart(tables["edges"], tables["lengths"], title=models["sparse"].name)
-    save(figure(chart), folder, "edges")
+        (folder / "summary.txt").write_text(summary(tables) + "\n", encoding="utf-8")
+    save(figure(edge_chart(tables["edges"], tables["lengths"], title=sparse_model.name)), folder, "edges")
     return tables
 
 
-def _sampled(loaded: Any, given: torch.Tensor, settings: SparsifySettings, disk: Disk) -> torch.Tensor:
+def _sampled(loaded: Model, texts: Tensor, settings: SparsifySettings, disk: Disk) -> Tensor:
+    """Sequences from the model itself; a training that is resumed reads those of its first session."""
     if not settings.sample:
         return torch.empty(0, settings.length, dtype=torch.int32)
-    kept = disk.samples()
-    if kept is None:
-        from headwise.progress import progress
-        from headwise.sparsify.sampling import sample
-
-        with progress("Sampling from the model", settings.sample) as advance:
-            kept = sample(loaded, given, settings.sample, settings.length, settings.seed, advance)
-        disk.keep_samples(kept)
-    return kept
+    stored = disk.load("samples")
+    if stored is not None:
+        return stored[0]["ids"]
+    with progress("Sampling from the model", settings.sample) as advance:
+        ids = sample(loaded, texts, settings.sample, settings.length, settings.seed, advance)
+    disk.save("samples", {"ids": ids})
+    return ids
 
 
 def _base_name(model: str) -> str:

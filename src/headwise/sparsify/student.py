@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
+from headwise.files import replacing
 from headwise.model.model import Model
 from headwise.model.sites.patch import attention_named
 from headwise.model.sparse import edge_gates as sparse
 from headwise.model.sparse.adapter import (
-    CONFIG,
     WEIGHTS,
     EdgeGates,
     is_adapter,
@@ -30,7 +29,7 @@ from headwise.sparsify.settings import SparsifySettings
 
 
 class Student:
-    """A model with a low-rank adapter and, unless it is the control, edge gates. Its dense self is kept untouched."""
+    """A model with a low-rank adapter and, unless it is the control, edge gates; and an unchanged copy, the teacher."""
 
     def __init__(self, model: Model, base: str, settings: SparsifySettings, start: Path | None) -> None:
         self.hf, self.hooks, self.device = model.hf, model.hooks, model.device
@@ -50,24 +49,19 @@ class Student:
         self.peft = _with_adapter(self.hf, settings)
         if start is not None:
             self._start_from(start)
-        self.parameters: dict[str, torch.nn.Parameter] = {
-            name: p for name, p in self.peft.named_parameters() if p.requires_grad
-        }
+        named: list[tuple[str, torch.nn.Parameter]] = self.peft.named_parameters()
+        self.parameters = {name: parameter for name, parameter in named if parameter.requires_grad}
         self.peft.train(False)  # no dropout anywhere; gradients do not need the training mode
 
     def _start_from(self, folder: Path) -> None:
-        """Take over the weights of an earlier training."""
+        """Load the adapter of an earlier training."""
         from peft import set_peft_model_state_dict
         from safetensors.torch import load_file
 
         if not is_adapter(folder):
-            raise HeadwiseError(
-                f"{folder} holds no adapter to start from; give a folder that headwise sparsify made"
-            )
+            raise HeadwiseError(f"{folder} holds no adapter; give a folder that headwise sparsify made")
         if read_gates(folder).fingerprint != self.gates.fingerprint:
-            raise HeadwiseError(
-                f"the adapter in {folder} was trained on another model than {self.gates.base}"
-            )
+            raise HeadwiseError(f"the adapter in {folder} was not trained on {self.gates.base}")
         weights = {name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()}
         try:
             missing = set_peft_model_state_dict(self.peft, weights).missing_keys
@@ -86,55 +80,41 @@ class Student:
                     block._compiled_call_impl = None
         if not self.dense:
             rows, length = self.gates.training["batch"], self.gates.training["length"]
-            self._noise = [
-                torch.empty(rows, site.heads, length, length, device=self.device)
-                for site in self.hooks.sites
-                if on
-            ]
+            sites = self.hooks.sites if on else []
+            self._noise = [torch.empty(rows, s.heads, length, length, device=self.device) for s in sites]
             sparse.prepare_training(self.hooks, self.temperature, self._noise or None)
 
     def draw_noise(self) -> None:
-        """For the next pass, where the layers do not draw their own."""
+        """For the next pass, where compiled layers cannot draw it."""
         for numbers in self._noise:
             numbers.uniform_()
 
-    def precision(self) -> AbstractContextManager[Any]:
-        """bfloat16 on an accelerator, with a residual stream in float32; float32 on a CPU."""
-        on_chip = self.device.type == "cuda"
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=on_chip, cache_enabled=False)
-
-    def named(self, attention: str) -> AbstractContextManager[None]:
-        return attention_named(self.hf, lambda _: attention)
-
-    def dense_logits(self, ids: Tensor) -> Tensor:
-        """Of the untouched model."""
-        with torch.no_grad(), self.precision():
-            logits: Tensor = self.teacher(input_ids=ids, use_cache=False).logits
-            return logits
-
-    def logits(self, ids: Tensor) -> Tensor:
-        """Under the attention that is named at the moment."""
-        with self.precision():
-            logits: Tensor = self.hf(input_ids=ids, use_cache=False).logits
+    def logits(self, ids: Tensor, model: torch.nn.Module | None = None) -> Tensor:
+        """By default of the trained model, with the attention function that its configuration names now."""
+        # bfloat16 on an accelerator, with a residual stream in float32; float32 on a CPU.
+        on_gpu = self.device.type == "cuda"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=on_gpu, cache_enabled=False):
+            logits: Tensor = (self.hf if model is None else model)(input_ids=ids, use_cache=False).logits
             return logits
 
     @torch.no_grad()
-    def used_logits(self, ids: Tensor, counts: EdgeCounts) -> Tensor:
-        """Of the model as it is used, with hard gates; open edges are counted."""
+    def dense_logits(self, ids: Tensor) -> Tensor:
+        """Of the unchanged model."""
+        return self.logits(ids, self.teacher)
+
+    @torch.no_grad()
+    def hard_logits(self, ids: Tensor, counts: EdgeCounts) -> Tensor:
+        """Of the finished model, with hard gates; open edges are added to `counts`."""
         if self.dense:
             return self.logits(ids)
-        with (
-            self.named(sparse.HARD),
-            self.hooks.watching(counts.watcher(self.hooks.sites[0].layer)),
-        ):
+        watcher = counts.watcher(self.hooks.sites[0].layer)
+        with attention_named(self.hf, lambda _: sparse.HARD), self.hooks.watching(watcher):
             return self.logits(ids)
 
     def save(self, folder: Path, outcome: dict[str, Any]) -> None:
         """Write the folder that `hw.load` opens, the adapter in bfloat16."""
         from peft import get_peft_model_state_dict
         from safetensors.torch import save_file
-
-        from headwise.files import replacing
 
         weights = {
             name: tensor.detach().to(torch.bfloat16).cpu().contiguous()
@@ -143,7 +123,6 @@ class Student:
         config = copy.copy(self.peft.peft_config["default"])
         config.base_model_name_or_path, config.inference_mode = self.gates.base, True
         config.save_pretrained(folder)
-        assert (folder / CONFIG).is_file()
         with replacing(folder / WEIGHTS) as partial:
             save_file(weights, partial, {"format": "pt"})
         training = {**self.gates.training, "outcome": outcome}
@@ -158,12 +137,6 @@ def _with_adapter(hf: torch.nn.Module, settings: SparsifySettings) -> Any:
             "training needs the package peft; install it with: pip install 'headwise[sparse]'"
         ) from error
     torch.manual_seed(settings.seed)
-    config = LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.rank,
-        target_modules="all-linear",
-        lora_dropout=0.0,
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
+    rank = settings.rank
+    config = LoraConfig(r=rank, lora_alpha=rank, target_modules="all-linear", task_type="CAUSAL_LM")
     return get_peft_model(hf, config)

@@ -12,17 +12,21 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
+from headwise.errors import first_line
 from headwise.model.forward.cuda_graph import Replay
+from headwise.model.sites.patch import attention_named
 from headwise.model.sparse import edge_gates as sparse
 from headwise.model.sparse.open_edges import EdgeCounts
 from headwise.sparsify.checkpoint import CHECKS, HISTORY, Disk
+from headwise.sparsify.data import Pool
 from headwise.sparsify.objective import Multiplier, excess, excess_block
-from headwise.sparsify.pool import Pool
 from headwise.sparsify.settings import SparsifySettings
 from headwise.sparsify.student import Student
 
@@ -30,7 +34,7 @@ log = logging.getLogger("headwise")
 
 
 class Trainer:
-    """One student, its data, and how far it has come."""
+    """One student, its data, and the state of its training."""
 
     def __init__(
         self,
@@ -43,45 +47,43 @@ class Trainer:
     ) -> None:
         self.student, self.pool, self.settings, self.disk = student, pool, settings, disk
         self.device = device = student.device
-        self.on_chip = device.type == "cuda"
+        self.on_gpu = device.type == "cuda"
         # Numbers that change from update to update lie on the device, so that an update can be recorded.
         self.rate = torch.tensor(settings.rate, device=device)
-        self.place = torch.zeros(1, dtype=torch.long, device=device)
+        self.row = torch.zeros(1, dtype=torch.long, device=device)
         self.ids = torch.zeros(settings.batch, settings.length, dtype=torch.long, device=device)
         self.text_weight = (settings.text_weight * pool.given).to(device)
         self.optimiser = torch.optim.AdamW(
             student.parameters.values(),
-            lr=self.rate if self.on_chip else settings.rate,
+            lr=self.rate if self.on_gpu else settings.rate,
             betas=(0.9, 0.98),
             weight_decay=0.0,
-            fused=self.on_chip,
-            capturable=self.on_chip,
+            fused=self.on_gpu,
+            capturable=self.on_gpu,
         )
         self.multiplier = Multiplier(settings.multiplier, settings.multiplier_rate, settings.bound, device)
         self.history = torch.zeros(settings.steps, len(HISTORY), device=device)
         self.checks = torch.zeros(0, len(CHECKS), dtype=torch.float64)
         self.step = 0
-        self.compiled = self.on_chip if compiled is None else compiled
-        self._excess_block = torch.compile(excess_block, dynamic=False) if self.compiled else None
-        student.compile(self.compiled)
+        self._compile(self.on_gpu if compiled is None else compiled)
         self._work = Replay(
             self._on_device,
-            simplify=self._without_compiling if self.compiled else None,
-            record=self.on_chip and recorded is not False,
+            simplify=partial(self._compile, False) if self.compiled else None,
+            record=self.on_gpu and recorded is not False,
         )
         self._resume()
 
     # ---- the state on disk -----------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        stored = self.disk.load()
+        stored = self.disk.load("state")
         if stored is None:
             return
         tensors, self.step = stored
         for name, parameter in self.student.parameters.items():
             parameter.data.copy_(tensors[f"adapter.{name}"])
             self.optimiser.state[parameter] = {
-                "step": torch.tensor(float(self.step), device=self.device if self.on_chip else "cpu"),
+                "step": torch.tensor(float(self.step), device=self.device if self.on_gpu else "cpu"),
                 "exp_avg": tensors[f"first.{name}"].to(parameter),
                 "exp_avg_sq": tensors[f"second.{name}"].to(parameter),
             }
@@ -97,81 +99,81 @@ class Trainer:
             state = self.optimiser.state[parameter]
             tensors[f"adapter.{name}"] = parameter
             tensors[f"first.{name}"], tensors[f"second.{name}"] = state["exp_avg"], state["exp_avg_sq"]
-        self.disk.save(tensors, self.step)
+        self.disk.save("state", tensors, self.step)
         self.disk.write_curves(self.history[: self.step].cpu(), self.checks)
 
     # ---- updates ---------------------------------------------------------------------------------------
 
     def train(self, seconds: float | None = None, report: Callable[[str], None] = log.info) -> bool:
-        """Go on until all updates are done (True) or `seconds` have passed (False); the state is saved."""
-        settings, began, said, at_start = self.settings, time.monotonic(), 0.0, self.step
+        """Train until all updates are done (True) or `seconds` have passed (False); the state is saved."""
+        settings, began, reported, at_start = self.settings, time.monotonic(), 0.0, self.step
         with ExitStack() as stack:
-            stack.enter_context(_fast_products(self.on_chip))
+            stack.enter_context(_tf32_products(self.on_gpu))
             if not settings.dense:
-                stack.enter_context(self.student.named(sparse.NOISY))
+                stack.enter_context(attention_named(self.student.hf, lambda _: sparse.NOISY))
             if self.step == 0:
                 self._check()
             while self.step < settings.steps:
                 if seconds is not None and time.monotonic() - began > seconds:
                     break
-                self._first_or_next_update()
+                self._update_or_stop_compiling()
                 self.step += 1
-                due = self.step == settings.steps
-                if due or self.step % settings.check_every == 0:
+                last = self.step == settings.steps
+                if last or self.step % settings.check_every == 0:
                     self._check()
-                if due or self.step % settings.checkpoint_every == 0:
+                if last or self.step % settings.checkpoint_every == 0:
                     self._checkpoint()
-                if due or (self.step % 10 == 0 and time.monotonic() - said > 10):
+                if last or (self.step % 10 == 0 and time.monotonic() - reported > 10):
                     line = self._line()  # waits for the device, so the pace is the real one
-                    said = time.monotonic()
-                    report(f"{line}, {self._pace(self.step - at_start, said - began)}")
+                    reported = time.monotonic()
+                    pace = (self.step - at_start) / (reported - began)
+                    minutes = (settings.steps - self.step) / pace / 60
+                    report(f"{line}, {pace:.2f}/s, about {minutes:.1f} min left")
             if self.step < settings.steps and self.step > at_start:
                 self._checkpoint()
         done = self.step == settings.steps
         if done and not settings.dense:
-            self._compare_with_bound()
+            self._warn_of_overfitting()
         return done
 
-    def _compare_with_bound(self) -> None:
+    def _warn_of_overfitting(self) -> None:
         lost, trained = float(self.checks[-1, 1]), float(self.history[-100:, 0].mean())
         if lost > 1.5 * max(trained, self.settings.bound):
             log.warning(
-                "text that was held back loses %.3f nats per token, text that was trained on %.3f: the training "
-                "text was learnt by heart. More --text, a larger --sample or fewer --steps help.",
+                "held-back text loses %.3f nats per token, training text %.3f: the model overfits the training text. "
+                "More --text, a larger --sample or fewer --steps help.",
                 lost,
                 trained,
             )
 
-    def _first_or_next_update(self) -> None:
+    def _update_or_stop_compiling(self) -> None:
         try:
             self._update()
         except Exception as error:
             if not self.compiled or isinstance(error, torch.OutOfMemoryError):
                 raise
             # Compiling needs a C compiler and, on a GPU, Triton; without them the same numbers take longer.
-            first = next(iter(str(error).splitlines()), type(error).__name__)
-            log.warning("torch.compile does not work here (%s); going on without it", first)
-            self._without_compiling()
+            log.warning("torch.compile does not work here (%s); going on without it", first_line(error))
+            self._compile(False)
             self._update()
 
-    def _without_compiling(self) -> None:
-        self.compiled = False
-        self._excess_block = None
-        self.student.compile(False)
+    def _compile(self, on: bool) -> None:
+        self.compiled = on
+        self._excess_block = torch.compile(excess_block, dynamic=False) if on else None
+        self.student.compile(on)
 
     def _update(self) -> None:
         torch.manual_seed(self.settings.seed * 1_000_003 + self.step)
         self.ids.copy_(self.pool.batch(self.step))
         self.student.temperature.fill_(self._temperature())
-        self.place.fill_(self.step)
+        self.row.fill_(self.step)
         self.rate.fill_(self._rate())
-        if not self.on_chip:
-            for group in self.optimiser.param_groups:
-                group["lr"] = self._rate()
+        if not self.on_gpu:
+            self.optimiser.param_groups[0]["lr"] = self._rate()
         self._work()
 
     def _on_device(self) -> None:
-        """The part of an update that never asks the device for a number."""
+        """The part of an update that never reads a number from the device."""
         settings, ids = self.settings, self.ids
         self.student.draw_noise()
         dense = self.student.dense_logits(ids)
@@ -185,14 +187,13 @@ class Trainer:
             loss = (torch.log(share) + price * (lost - settings.bound)) / (1 + price)
         # Not loss.backward(): that adds to gradients on the stream of an earlier pass, which cannot be recorded.
         parameters = list(self.student.parameters.values())
-        for parameter, slope in zip(
-            parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True
-        ):
-            parameter.grad = slope
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
         norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         self.optimiser.step()
         row = torch.stack([number.detach().float() for number in (lost, share, self.multiplier.value, norm)])
-        self.history.index_copy_(0, self.place, row[None])
+        self.history.index_copy_(0, self.row, row[None])
         if not settings.dense:
             self.multiplier.update(lost)
 
@@ -205,13 +206,13 @@ class Trainer:
         return settings.rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * along)))
 
     def _temperature(self) -> float:
-        """Even at first, and in the last part of the updates falling on a straight line."""
+        """Constant at first, then falling linearly in the last part of the updates."""
         settings = self.settings
         first = settings.steps * (1 - settings.anneal)
         along = max(0.0, (self.step - first) / max(1.0, settings.steps - first))
         return settings.temperature + along * (settings.final_temperature - settings.temperature)
 
-    # ---- looks at the model as it will be used ---------------------------------------------------------
+    # ---- checks of the model with hard gates -----------------------------------------------------------
 
     @torch.no_grad()
     @torch.compiler.set_stance("force_eager")
@@ -224,7 +225,7 @@ class Trainer:
         parts = rows.long().to(self.device).split(settings.batch)
         for part, weight in zip(parts, weights.split(settings.batch), strict=True):
             dense = self.student.dense_logits(part)
-            ours = self.student.used_logits(part, counts)
+            ours = self.student.hard_logits(part, counts)
             lost = float(excess(ours, dense, part, weight))
             totals += len(part) * np.array([lost, _cross_entropy(ours, part), _cross_entropy(dense, part)])
         lost, own, before = totals / len(rows)
@@ -234,7 +235,7 @@ class Trainer:
         now = torch.tensor([[self.step, lost, share, own, before]], dtype=torch.float64)
         self.checks = torch.cat([self.checks, now])
 
-    # ---- what is said ----------------------------------------------------------------------------------
+    # ---- progress --------------------------------------------------------------------------------------
 
     def _line(self) -> str:
         """Loss, share and multiplier, averaged over the last updates."""
@@ -246,17 +247,12 @@ class Trainer:
             parts.append(f"hard gates at {int(step)}: excess {lost:.4f}, open {100 * share:.2f} %")
         return ", ".join(parts)
 
-    def _pace(self, done: int, seconds: float) -> str:
-        pace = done / max(seconds, 1e-9)
-        left = (self.settings.steps - self.step) / max(pace, 1e-9)
-        return f"{pace:.2f}/s, about {left / 60:.1f} min left"
-
 
 @contextmanager
-def _fast_products(on_chip: bool) -> Iterator[None]:
+def _tf32_products(on_gpu: bool) -> Iterator[None]:
     """While this holds, an accelerator may round float32 products to TF32. Proofs are made without it."""
     before = torch.get_float32_matmul_precision()
-    if on_chip:
+    if on_gpu:
         torch.set_float32_matmul_precision("high")
     try:
         yield
@@ -265,10 +261,6 @@ def _fast_products(on_chip: bool) -> Iterator[None]:
 
 
 def _cross_entropy(logits: Tensor, ids: Tensor) -> float:
-    flat = logits[:, :-1].flatten(0, 1)
-    own = ids[:, 1:].flatten()
-    total = sum(
-        float(torch.nn.functional.cross_entropy(part.float(), tokens, reduction="sum"))
-        for part, tokens in zip(flat.split(1024), own.split(1024), strict=True)
-    )
-    return total / len(own)
+    tokens = ids[:, 1:].flatten()
+    parts = zip(logits[:, :-1].flatten(0, 1).split(1024), tokens.split(1024), strict=True)
+    return sum(float(cross_entropy(part.float(), of, reduction="sum")) for part, of in parts) / len(tokens)

@@ -19,7 +19,7 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.runs import Cell, CellResult, CellStore, Finished, RunFolder, execute, read_info, read_table
 from headwise.runs.store import store as store_module
-from headwise.runs.store.encoded import encoded
+from headwise.runs.store.store import encode_result
 from runs.toy_study import compute, make_cells, run, table_bytes
 
 TOY = Path(__file__).parents[1] / "toy_study.py"
@@ -93,7 +93,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bytes(tmp_path: Path) -
         "runs.folder.tables:_fit:9",
         "files:flush:3",
         "files:fsync_folder:3",
-        "runs.folder.folder:write_json:3",
+        "runs.folder.info:write_json:3",
     ],
     ids=[
         "inside a transaction",
@@ -111,7 +111,7 @@ def test_a_run_killed_at_the_worst_moment_ends_with_the_same_bytes(tmp_path: Pat
     assert process.returncode == -signal.SIGKILL
     assert read_info(place)["status"] == "running"
     folder = run(place, 9)
-    assert "ended without a word" in folder.notices[0]
+    assert "ended without closing the run" in folder.notices[0]
     assert table_bytes(place) == table_bytes(tmp_path / "whole")
     assert sorted(file.name for file in (place / "tables").iterdir()) == [
         "curves.parquet",
@@ -377,13 +377,13 @@ def test_progress_is_shown_on_the_error_stream(tmp_path: Path, capsys: pytest.Ca
         execute(folder, make_cells(5), compute)
     out, err = capsys.readouterr()
     assert out == ""
-    assert re.fullmatch(r"toy, 2 cells finished before: 3/3 \(100%\), done in \d+:\d\d\n", err)
+    assert re.fullmatch(r"toy, 2 cells cached; remaining: 3/3 \(100%\), done in \d+:\d\d\n", err)
 
 
 def test_thousands_of_cells_take_no_more_memory_than_hundreds(tmp_path: Path) -> None:
     import tracemalloc
 
-    result = encoded(compute(make_cells(1)[0]))
+    result = encode_result(compute(make_cells(1)[0]))
     held: list[int] = []
 
     class Stub:

@@ -198,7 +198,7 @@ def test_a_cluster_of_our_own_is_closed_to_others_and_another_is_shown_the_token
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
 def test_a_cluster_that_is_not_there_is_one_sentence(address):
     with pytest.raises(HeadwiseError, match=f"the Ray cluster at {address} could not be joined: .*refused"):
-        RayExecutor(address)._join(ray, {})
+        RayExecutor(address)._join(ray)
 
 
 def test_the_toy_study_of_this_file_is_that_of_the_others(tmp_path):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from headwise.errors import HeadwiseError
+from headwise.files import DiskError
 from headwise.runs import Cell, CellStore, RunFolder, execute, read_info, read_table
 from runs.toy_study import compute, make_cells, run
 
@@ -252,6 +253,19 @@ def test_a_run_written_by_a_newer_version_is_refused(place: Path) -> None:
     RunFolder(place).close()  # the lock was let go of
 
 
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, "interrupted"), (ValueError, "failed")])
+def test_a_disk_too_full_for_a_new_run_json_still_gets_the_status(
+    place: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], status: str
+) -> None:
+    def full(path: Path, value: Any) -> None:
+        raise DiskError("the disk is full")
+
+    folder = RunFolder(place, study="toy")
+    monkeypatch.setattr("headwise.runs.folder.info.write_json", full)
+    folder.close_after(error())
+    assert read_info(place)["status"] == status
+
+
 # --- one at a time --------------------------------------------------------------------------------
 
 
@@ -267,7 +281,7 @@ def test_a_second_process_is_turned_away_with_a_sentence_and_let_in_after_a_cras
         holder.kill()
         holder.wait()
     with RunFolder(place, study="toy") as folder:
-        assert "ended without a word" in folder.notices[0]
+        assert "ended without closing the run" in folder.notices[0]
 
 
 def test_the_same_process_cannot_hold_a_run_twice(place: Path) -> None:

@@ -24,7 +24,7 @@ from headwise.errors import HeadwiseError
 from headwise.progress import progress
 from headwise.runs.executor import Compute, Finished
 from headwise.runs.executors.ray_plan import Plan, plan
-from headwise.runs.executors.ray_worker import Here, Worker
+from headwise.runs.executors.ray_worker import Worker
 from headwise.runs.executors.resume import LocalExecutor
 from headwise.runs.folder.info import versions
 from headwise.runs.stopping import handlers_kept
@@ -35,13 +35,14 @@ log = logging.getLogger("headwise")
 ATTEMPTS = 3
 """Workers that may die over one cell, and in a row while starting, before the run gives up."""
 ROWS = 8
-"""Workers that are shown with the cell each is at; more would fill the screen."""
+"""Most workers whose current cells are shown; more would fill the screen."""
 STORE_BYTES = 200_000_000
 """The object store of a cluster of our own: cells and tables are small, and weights never pass through it."""
+_QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 _OWN_CLUSTER = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 """Nothing is reported to anybody, and workers get as much of the machine as this process would."""
 PATIENCE = 60.0
-"""Seconds without a single worker after which the user is told what is waited for."""
+"""Seconds without any started worker after which a warning says what is missing."""
 
 
 @dataclass(eq=False)
@@ -50,7 +51,7 @@ class _Member:
 
     number: int
     actor: Any
-    here: Here | None = None
+    host: str = ""
     """Known once it has started."""
     stage: int = 0
     """The last stage that it was sent."""
@@ -59,7 +60,7 @@ class _Member:
 
     @property
     def name(self) -> str:
-        return f"worker {self.number}" + (f" on {self.here.host}" if self.here else "")
+        return f"worker {self.number}" + (f" on {self.host}" if self.host else "")
 
 
 class RayExecutor:
@@ -85,24 +86,20 @@ class RayExecutor:
         """
         if importlib.util.find_spec("ray") is None:
             raise HeadwiseError("the engine 'ray' needs Ray: pip install 'headwise[ray]'")
-        for name, value in (
-            ("workers", workers),
-            ("cores_per_worker", cores_per_worker),
-            ("devices_per_worker", devices_per_worker),
-        ):
-            if value is not None and value < 1:
-                raise HeadwiseError(f"{name} is {value}; expected at least 1")
-        self._address = address or os.environ.get("RAY_ADDRESS") or None
-        _authenticate(own=self._address in (None, "local"))
-        self._asked: dict[str, Any] = {
+        counts = {
             "workers": workers,
             "cores_per_worker": cores_per_worker,
             "devices_per_worker": devices_per_worker,
-            "device": device,
         }
+        for name, value in counts.items():
+            if value is not None and value < 1:
+                raise HeadwiseError(f"{name} is {value}; expected at least 1")
+        self._asked: dict[str, Any] = {**counts, "device": device}
+        self._address = address or os.environ.get("RAY_ADDRESS") or "local"
+        _authenticate(own_cluster=self._address == "local")
         self._replica_bytes, self._progress = replica_bytes, progress
         self._ray: Any = None
-        self._own = False
+        self._connected_here = False
         self._plan = Plan(0, 1, 0)
         self._members: list[_Member] = []
         self._starting: dict[Any, _Member] = {}
@@ -112,20 +109,18 @@ class RayExecutor:
 
     def run(self, cells: Sequence[Cell], compute: Compute) -> Generator[Finished, None, None]:
         """As every executor. Cells without a model among their fingerprints only put tables together: those are
-        computed here, which spares sending the tables."""
-        there = [cell for cell in cells if "model" in cell.fingerprints]
-        if there:
-            yield from self._farm_out(there, compute)
+        computed here, which saves sending the tables."""
+        remote = [cell for cell in cells if "model" in cell.fingerprints]
+        if remote:
+            yield from self._run_remotely(remote, compute)
         yield from LocalExecutor().run([cell for cell in cells if "model" not in cell.fingerprints], compute)
 
     def close(self) -> None:
-        """Let go of the workers, and of the cluster where it is ours."""
-        if self._ray is None:
-            return
-        for member in self._members:
-            self._kill(member)
-        self._members, self._starting = [], {}
-        if self._own:
+        """End the workers, and the cluster or the connection where this executor began it."""
+        for member in list(self._members):
+            self._dismiss(member)
+        self._starting = {}
+        if self._ray is not None and self._connected_here:
             self._ray.shutdown()
         self._ray = None
 
@@ -137,7 +132,7 @@ class RayExecutor:
 
     # ---- cells -----------------------------------------------------------------------------------------
 
-    def _farm_out(self, cells: Sequence[Cell], compute: Compute) -> Generator[Finished, None, None]:
+    def _run_remotely(self, cells: Sequence[Cell], compute: Compute) -> Generator[Finished, None, None]:
         from ray import cloudpickle
 
         packed = cloudpickle.dumps(compute)  # a live model is refused here, before a cluster is started
@@ -145,37 +140,36 @@ class RayExecutor:
         stage = self._ray.put(packed)
         self._stages += 1
         waiting, died = deque(cells), Counter[str]()
-        at: dict[Any, tuple[_Member, Cell]] = {}
-        """The cells under way."""
-        idle = [member for member in self._members if member.here]
+        under_way: dict[Any, tuple[_Member, Cell]] = {}
+        idle = [member for member in self._members if member.host]
         try:
-            while waiting or at:
+            while waiting or under_way:
                 while waiting and idle:
                     member, cell = idle.pop(0), waiting.popleft()
-                    at[self._send(member, cell, stage)] = member, cell
+                    under_way[self._send(member, cell, stage)] = member, cell
                 self._hire(len(waiting))
-                for ref in self._ended([*at, *self._starting]):
-                    if ref in self._starting:
-                        idle += self._welcome(self._starting.pop(ref), ref)
-                        continue
-                    member, cell = at.pop(ref)
-                    member.row.close()
-                    try:
-                        answer = self._ray.get(ref)
-                    except Exception as error:
-                        if not _is_death(error):
-                            if sys.version_info >= (3, 11):
-                                error.add_note(f"while computing {cell.label} on {member.name}")
-                            raise
-                        self._bury(member, cell, died, error)
-                        waiting.appendleft(cell)
-                        continue
-                    if isinstance(answer, str):
-                        raise HeadwiseError(answer)
-                    idle.append(member)
-                    yield Finished(cell, *answer)
+                ref = self._next_ended([*under_way, *self._starting])
+                if ref in self._starting:
+                    idle += self._welcome(self._starting.pop(ref), ref)
+                    continue
+                member, cell = under_way.pop(ref)
+                member.row.close()
+                try:
+                    answer = self._ray.get(ref)
+                except Exception as error:
+                    if not _is_death(error):
+                        if sys.version_info >= (3, 11):
+                            error.add_note(f"while computing {cell.label} on {member.name}")
+                        raise
+                    self._bury(member, cell, died, error)
+                    waiting.appendleft(cell)
+                    continue
+                if isinstance(answer, str):
+                    raise HeadwiseError(answer)
+                idle.append(member)
+                yield Finished(cell, *answer)
         finally:
-            for member, _ in at.values():  # the run ends early: what is under way is not wanted any more
+            for member, _ in under_way.values():  # the run ends early: these cells are called off
                 self._dismiss(member)
 
     def _send(self, member: _Member, cell: Cell, stage: Any) -> Any:
@@ -186,20 +180,18 @@ class RayExecutor:
         member.row.enter_context(progress(f"  {member.name}: {cell.label}", 1, show=show))
         return member.actor.compute.remote(cell.text, cell.kind)
 
-    def _ended(self, under_way: list[Any]) -> list[Any]:
-        """Of what is under way that which has ended, at least one."""
+    def _next_ended(self, under_way: list[Any]) -> Any:
+        """Wait for one of these tasks to end."""
         while True:
-            ready, _ = self._ray.wait(under_way, num_returns=1, timeout=PATIENCE)
-            if ready:
-                break
-            if not any(member.here for member in self._members):
+            ended, _ = self._ray.wait(under_way, num_returns=1, timeout=PATIENCE)
+            if ended:
+                return ended[0]
+            if not any(member.host for member in self._members):
                 log.warning(
                     "no worker has started for %.0f s; each asks for %s, which the Ray cluster has not given yet",
                     PATIENCE,
                     _each(self._plan),
                 )
-        more, _ = self._ray.wait(under_way, num_returns=len(under_way), timeout=0)
-        return list(more)
 
     # ---- workers ---------------------------------------------------------------------------------------
 
@@ -215,9 +207,9 @@ class RayExecutor:
             self._starting[member.actor.here.remote()] = member
 
     def _welcome(self, member: _Member, ref: Any) -> list[_Member]:
-        """A worker that has started, or none where it has died of it."""
+        """The worker if it has started, none if it died while starting."""
         try:
-            here: Here = self._ray.get(ref)
+            host, installed = self._ray.get(ref)
         except Exception as error:
             if not _is_death(error):
                 raise
@@ -229,22 +221,19 @@ class RayExecutor:
                     "cluster needs the same Python and the same headwise"
                 ) from error
             return []
-        own = {name: version for name, version in versions().items() if name != "python"}
-        other = [
-            f"{name} {here.versions.get(name)} and not {version}"
-            for name, version in own.items()
-            if here.versions.get(name) != version
-        ]
+        ours = {name: version for name, version in versions().items() if name != "python"}
+        pairs = [(name, installed.get(name), version) for name, version in ours.items()]
+        other = [f"{name} {theirs} and not {version}" for name, theirs, version in pairs if theirs != version]
         if other:
             raise HeadwiseError(
-                f"the worker on {here.host} has {', '.join(other)}, so its numbers could differ from this machine's; "
+                f"the worker on {host} has {', '.join(other)}, so its numbers could differ from this machine's; "
                 "install the same versions everywhere"
             )
-        member.here, self._failed_starts = here, 0
+        member.host, self._failed_starts = host, 0
         return [member]
 
     def _bury(self, member: _Member, cell: Cell, died: Counter[str], error: Exception) -> None:
-        """A worker has died over a cell; say so, and give up where this has happened too often."""
+        """A worker died while computing a cell: warn, and give up where this happened too often."""
         self._dismiss(member)
         died[cell.key] += 1
         if died[cell.key] >= ATTEMPTS:
@@ -252,14 +241,11 @@ class RayExecutor:
                 f"{cell.label} was given to {ATTEMPTS} workers and each died over it (the last: {_cause(error)}); most "
                 "often memory ran out, so give fewer workers, a smaller --batch-tokens, or larger machines"
             ) from error
-        log.warning("%s died over %s; it is replaced and the cell computed again", member.name, cell.label)
+        log.warning("%s died over %s; it is replaced and the cell is computed again", member.name, cell.label)
 
     def _dismiss(self, member: _Member) -> None:
         member.row.close()
         self._members.remove(member)
-        self._kill(member)
-
-    def _kill(self, member: _Member) -> None:
         with suppress(Exception):  # dead already, or the connection to the cluster is gone
             self._ray.kill(member.actor)
 
@@ -272,34 +258,32 @@ class RayExecutor:
 
         if not ray.is_initialized():
             with handlers_kept():
-                self._begin(ray)
-            self._own = True
+                self._start_cluster(ray) if self._address == "local" else self._join(ray)
+            self._connected_here = True
         self._ray = ray
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self._plan = plan(nodes, **self._asked, replica_bytes=self._replica_bytes())
-        log.info("ray: %s", _said(self._plan, len(nodes)))
+        each = _each(self._plan) + " each" * (self._plan.workers != 1)
+        log.info(
+            "ray: %s with %s, %s", _count(self._plan.workers, "worker"), each, _count(len(nodes), "machine")
+        )
 
-    def _begin(self, ray: Any) -> None:
-        """A cluster of our own, or a connection to the one at the address."""
-        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        if self._address in (None, "local"):
-            for name, value in _OWN_CLUSTER.items():
-                os.environ.setdefault(name, value)
-            wanted = (self._asked["workers"] or 0) * (self._asked["cores_per_worker"] or 1)
-            ray.init(
-                address="local",
-                num_cpus=max(wanted, _cores()),
-                include_dashboard=False,
-                object_store_memory=STORE_BYTES,
-                **quiet,
-            )
-        else:
-            self._join(ray, quiet)
+    def _start_cluster(self, ray: Any) -> None:
+        for name, value in _OWN_CLUSTER.items():
+            os.environ.setdefault(name, value)
+        cores = (self._asked["workers"] or 0) * (self._asked["cores_per_worker"] or 1)
+        ray.init(
+            address="local",
+            num_cpus=max(cores, _cores()),
+            include_dashboard=False,
+            object_store_memory=STORE_BYTES,
+            **_QUIET,
+        )
 
-    def _join(self, ray: Any, quiet: dict[str, Any]) -> None:
+    def _join(self, ray: Any) -> None:
         try:
-            _knock(str(self._address))
-            ray.init(address=self._address, **quiet)
+            _check_reachable(self._address)
+            ray.init(address=self._address, **_QUIET)
         except (ImportError, OSError, ValueError, RuntimeError) as error:
             raise HeadwiseError(
                 f"the Ray cluster at {self._address} could not be joined: {_cause(error)}; start one with 'ray start "
@@ -307,7 +291,7 @@ class RayExecutor:
             ) from error
 
 
-def _authenticate(own: bool) -> None:
+def _authenticate(own_cluster: bool) -> None:
     """Let only this process and its workers talk to a cluster of our own, and show our token to any other.
 
     Ray listens on every network of the machine and runs what it is sent; with a token, only from those who know it (Ray
@@ -316,15 +300,15 @@ def _authenticate(own: bool) -> None:
     """
     if "ray" in sys.modules or "RAY_AUTH_MODE" in os.environ:
         return
-    there = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
-    if own and not there:
+    given = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if own_cluster and not given:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    if own or there or (Path.home() / ".ray" / "auth_token").exists():
+    if own_cluster or given or (Path.home() / ".ray" / "auth_token").exists():
         os.environ["RAY_AUTH_MODE"] = "token"
 
 
-def _knock(address: str) -> None:
-    """Ask whether anybody listens there: Ray itself would try for minutes, and then end this process."""
+def _check_reachable(address: str) -> None:
+    """Raise `OSError` where nothing listens there: Ray itself would try for minutes, and then end this process."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -335,16 +319,12 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _said(plan: Plan, machines: int) -> str:
-    return (
-        f"{plan.workers} worker{'s' * (plan.workers != 1)} with {_each(plan)}{' each' * (plan.workers != 1)}, "
-        f"{machines} machine{'s' * (machines != 1)}"
-    )
-
-
 def _each(plan: Plan) -> str:
-    count, what = (plan.devices, "GPU") if plan.devices else (plan.cores, "core")
-    return f"{count} {what}{'s' * (count != 1)}"
+    return _count(plan.devices, "GPU") if plan.devices else _count(plan.cores, "core")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _is_death(error: Exception) -> bool:
@@ -357,5 +337,4 @@ def _is_death(error: Exception) -> bool:
 
 def _cause(error: Exception) -> str:
     """The last line of what Ray says: a traceback of another process ends with what happened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return (str(error).strip() or type(error).__name__).splitlines()[-1].strip()

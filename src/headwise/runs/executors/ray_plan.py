@@ -37,24 +37,21 @@ def plan(
     not, fewer workers share the cores. `workers` asks for a number of its own.
     """
     gpus = sum(int(node.get("GPU", 0)) for node in nodes)
-    if device == "cpu" and devices_per_worker:
-        raise HeadwiseError("devices_per_worker is about GPUs, and the device is cpu; give cores_per_worker")
     if (device or "").startswith("cuda") and not gpus:
         raise HeadwiseError(f"the device is {device}, but the Ray cluster has no GPU; give --device cpu")
-    if devices_per_worker and not gpus:
-        raise HeadwiseError(
-            "devices_per_worker is given, but the Ray cluster has no GPU; give cores_per_worker"
-        )
+    if devices_per_worker and (device == "cpu" or not gpus):
+        reason = "the device is cpu" if device == "cpu" else "the Ray cluster has no GPU"
+        raise HeadwiseError(f"devices_per_worker is given, but {reason}; give cores_per_worker")
     devices = (devices_per_worker or 1) if gpus and device not in ("cpu", "mps") else 0
     slots = [_slots(node, cores_per_worker, devices, replica_bytes) for node in nodes]
     used = [(int(node.get("CPU", 0)), room) for node, room in zip(nodes, slots, strict=True) if room]
     if device == "mps":  # one device that all processes of the machine share
         used = [(cores, 1) for cores, _ in used]
     if not used:
-        wanted = f"{devices} GPUs" if devices else f"{cores_per_worker or 1} cores"
+        size = f"{devices} GPUs" if devices else f"{cores_per_worker or 1} cores"
         raise HeadwiseError(
-            f"no machine of the Ray cluster has room for one worker ({wanted}, {_gigabytes(replica_bytes + SPARE)} "
-            "of memory); give smaller ones, or a larger machine"
+            f"no machine of the Ray cluster has room for one worker ({size}, {(replica_bytes + SPARE) / 1e9:.1f} GB of "
+            "memory); give smaller ones, or a larger machine"
         )
     room = sum(count for _, count in used)
     if cores_per_worker is None:
@@ -72,7 +69,3 @@ def _slots(node: Mapping[str, float], cores: int | None, devices: int, replica_b
     by_cores = int(node.get("CPU", 0)) // (cores or 1)
     by_memory = int(node.get("memory", 0) // (replica_bytes + SPARE))
     return min(by_cores, by_memory)
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"

@@ -5,20 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.runs.folder.info import versions
 from headwise.runs.store.cells import Cell
-from headwise.runs.store.encoded import Encoded, encoded
-
-
-class Here(NamedTuple):
-    """Where a worker is, and what is installed there."""
-
-    host: str
-    process: int
-    versions: dict[str, str]
+from headwise.runs.store.store import Encoded, encode_result
 
 
 class Worker:
@@ -31,8 +23,9 @@ class Worker:
         self._packed: bytes | None = None
         self._compute: Any = None
 
-    def here(self) -> Here:
-        return Here(socket.gethostname(), os.getpid(), versions())
+    def here(self) -> tuple[str, dict[str, str]]:
+        """Its machine, and what is installed there."""
+        return socket.gethostname(), versions()
 
     def stage(self, packed: bytes) -> None:
         """Take over what computes the cells that follow. It is unpacked, and its models loaded, with the first."""
@@ -46,7 +39,7 @@ class Worker:
             if self._compute is None:
                 self._compute, self._packed = cloudpickle.loads(self._packed), None
             began = time.monotonic()
-            result = encoded(self._compute(Cell.from_text(text, kind)))
+            result = encode_result(self._compute(Cell.from_text(text, kind)))
             return result, time.monotonic() - began
         except HeadwiseError as error:
             return str(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,17 +20,16 @@ from headwise.runs.executor import Compute, Executor, Finished
 from headwise.runs.folder.folder import RunFolder
 from headwise.runs.folder.tables import joined, write_table
 from headwise.runs.store.cells import Cell
-from headwise.runs.store.encoded import Encoded, encoded
 from headwise.runs.store.finite import NOTE, nothing_finite, sentence
-from headwise.runs.store.store import CellStore, DamagedError
+from headwise.runs.store.store import CellStore, DamagedError, Encoded, encode_result
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
 T = TypeVar("T")
-_TELL_EACH = 5
-"""Cells with values that are not finite which get a notice of their own; the rest are counted."""
+_LISTED = 5
+"""Most cells with values that are not finite that get a notice each; the rest are counted."""
 _MANY_BLOBS = 5_000
 """From here on writing the tables takes long enough to be shown."""
 
@@ -88,7 +87,7 @@ def compute_cells(
     with _closing_after_errors(folder):
         folder.begin()
         _with_whole_cells(folder, progress, lambda: None)
-        nothing = _tell_not_finite(folder)
+        nothing = _report_not_finite(folder)
         if nothing:
             _write(folder, progress)  # the other cells, and the rows at fault, are there to be looked at
             raise HeadwiseError(nothing)
@@ -96,7 +95,7 @@ def compute_cells(
 
 
 def write_tables(folder: RunFolder, *, progress: bool = True) -> None:
-    """Write the tables of every cell that this session asked for, rows in the order in which they were.
+    """Write the tables of every cell that this session asked for, rows in the order in which cells were asked for.
 
     So a run that was cut short ends with the same bytes as one that was not.
     """
@@ -117,8 +116,8 @@ def read_cells(
 
     def read() -> pd.DataFrame:
         having = {key for key, table in folder.store.table_names() if table == name}
-        keys = [key for key in dict.fromkeys(cell.key for cell in cells) if key in having]
-        return joined(name, _Stored(folder.store, name, keys, lambda steps=1: None))
+        keys = dict.fromkeys(cell.key for cell in cells if cell.key in having)
+        return joined(name, [folder.store.table(key, name) for key in keys])
 
     return _with_whole_cells(folder, progress, read)
 
@@ -127,17 +126,9 @@ def read_cells(
 def _closing_after_errors(folder: RunFolder) -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
-        _close_quietly(folder, "interrupted", None)
-        raise
     except BaseException as error:
-        _close_quietly(folder, "failed", f"{type(error).__name__}: {error}")
+        folder.close_after(error)
         raise
-
-
-def _close_quietly(folder: RunFolder, status: str, problem: str | None) -> None:
-    with suppress(HeadwiseError):  # a full disk must not hide the error that is already on its way
-        folder.close(status, problem)
 
 
 def _with_whole_cells(folder: RunFolder, progress: bool, use: Callable[[], T]) -> T:
@@ -159,36 +150,33 @@ def _compute_missing(folder: RunFolder, executor: Executor, progress: bool) -> N
     missing = [item for key, item in folder.asked.items() if key not in finished]
     if not missing:
         return
-    before = len(folder.asked) - len(missing)
+    cached = len(folder.asked) - len(missing)
     label = folder.info.get("study") or "cells"
-    if before:
-        label += f", {before} cells finished before"
+    if cached:
+        label += f", {cached} cell{'s' * (cached != 1)} cached; remaining"
     with show_progress(label, len(missing), show=progress) as advance:
         for compute, group in groupby(missing, key=lambda item: item[1]):
             with closing(executor.run([cell for cell, _ in group], compute)) as finishing:
                 for cell, result, seconds in finishing:
-                    notes, blobs, flagged = result if isinstance(result, Encoded) else encoded(result)
+                    encoded = result if isinstance(result, Encoded) else encode_result(result)
                     folder.begin(with_result=True)
-                    folder.store.put_encoded(cell.text, notes, blobs, seconds=seconds, flagged=flagged)
+                    folder.store.put_encoded(cell.text, encoded, seconds)
                     advance()
 
 
 def _write_tables(folder: RunFolder, progress: bool) -> list[str]:
-    owners: dict[str, set[str]] = {}
-    for key, name in folder.store.table_names():
-        if key in folder.asked:
-            owners.setdefault(name, set()).add(key)
-    blobs = sum(map(len, owners.values()))
+    names = [(key, name) for key, name in folder.store.table_names() if key in folder.asked]
+    tables = {name: {key for key, of in names if of == name} for name in sorted({of for _, of in names})}
     # Each blob is read twice: for the columns, then for the rows.
-    with show_progress("tables", 2 * blobs, show=progress and blobs > _MANY_BLOBS) as advance:
-        for name, keys in sorted(owners.items()):
+    with show_progress("tables", 2 * len(names), show=progress and len(names) > _MANY_BLOBS) as advance:
+        for name, keys in tables.items():
             in_order = [key for key in folder.asked if key in keys]
             write_table(folder, name, _Stored(folder.store, name, in_order, advance))
-    return sorted(owners)
+    return list(tables)
 
 
 class _Stored:
-    """One table of many cells, read from the store one by one, as often as asked."""
+    """One table of many cells, read from the store one by one, each time it is iterated over."""
 
     def __init__(self, store: CellStore, name: str, keys: Sequence[str], advance: Advance) -> None:
         self._store, self._name, self._keys, self._advance = store, name, keys, advance
@@ -199,31 +187,30 @@ class _Stored:
             self._advance()
 
 
-def _tell_not_finite(folder: RunFolder) -> str:
+def _report_not_finite(folder: RunFolder) -> str:
     """From the stored notes, so that a resumed run says what the uninterrupted one would have said.
 
-    Some such values are told; a cell that has no others is a failure of the run, and the sentence about it is returned.
+    Some such values give a notice; a cell without any finite value fails the run, and the sentence about it is
+    returned.
     """
     if not folder.asked:
         return ""
     flagged = folder.store.flagged()
-    cells = [cell for key, (cell, _) in folder.asked.items() if key in flagged]
-    empty = [
-        (cell, column)
-        for cell in cells
-        if (column := nothing_finite(folder.store.notes(cell.key)[NOTE]))  # type: ignore[arg-type]
-    ]
-    for cell in cells[:_TELL_EACH]:
-        folder.notice(sentence(cell, folder.store.notes(cell.key)[NOTE]))  # type: ignore[arg-type]
-    if len(cells) > _TELL_EACH:
+    entries = {
+        cell: folder.store.notes(key)[NOTE] for key, (cell, _) in folder.asked.items() if key in flagged
+    }
+    for cell in list(entries)[:_LISTED]:
+        folder.notice(sentence(cell, entries[cell]))
+    if len(entries) > _LISTED:
         folder.notice(
-            f"{len(cells) - _TELL_EACH} more cells have values that are not finite; their notes say which"
+            f"{len(entries) - _LISTED} more cells have values that are not finite; their notes say which"
         )
-    if empty:
-        (cell, column), others = empty[0], len(empty) - 1
-        more = f" and so it is in {others} more cell{'s' * (others > 1)}," if others else ""
-        return (
-            f"{cell.label}: every value of {column},{more} so there is no result; use a wider dtype (--dtype float32), "
-            "or another metric or reference, or leave examples at fault out"
-        )
-    return ""
+    empty = [(cell, column) for cell in entries if (column := nothing_finite(entries[cell]))]
+    if not empty:
+        return ""
+    (cell, column), others = empty[0], len(empty) - 1
+    more = f" as in {others} more cell{'s' * (others > 1)}," if others else ""
+    return (
+        f"{cell.label}: every value of {column},{more} so there is no result; use a wider dtype (--dtype float32), "
+        "or another metric or reference, or leave out the examples that cause it"
+    )

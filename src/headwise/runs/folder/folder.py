@@ -14,26 +14,15 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, fsync_folder, inside, unused
-from headwise.runs.folder import display
+from headwise.runs.folder import display, info
 from headwise.runs.folder.hold import hold, make
-from headwise.runs.folder.info import (
-    FORMAT,
-    changes,
-    now,
-    overwrite_status,
-    understood,
-    versions,
-    without_trust,
-    write_json,
-)
 from headwise.runs.folder.written import latest, record
 from headwise.runs.stopping import interrupts_held
 from headwise.runs.store.cells import Cell, plain
@@ -43,7 +32,8 @@ from headwise.runs.store.store import CellStore, DamagedError
 if TYPE_CHECKING:
     from headwise.runs.executor import Compute, Executor
 
-_SET_ASIDE = ("run.json", "tables", "figures", "report.html")
+_SET_ASIDE = ("cells.sqlite", "run.json", "tables", "figures", "report.html")
+"""What gives way to a fresh run. The cells go first: if this is cut short, a run without cells is left."""
 _WRITTEN_INTO = ("cells.sqlite", "tables", "figures")
 """What is opened in place; other files are replaced whole, and a link with them."""
 
@@ -78,9 +68,10 @@ class RunFolder:
         self.path = Path(path).expanduser().absolute()
         self.notices: list[str] = []
         """Sentences the user should read: what changed, what was damaged, what was not finite."""
-        kept = None if settings is None else without_trust(settings)
-        given = {"study": study, "settings": kept, "fingerprints": fingerprints, "seeds": seeds}
-        about = {name: plain(value, name) for name, value in given.items() if value is not None}
+        settings = None if settings is None else info.without_trust(settings)
+        given = {"study": study, "settings": settings, "fingerprints": fingerprints, "seeds": seeds}
+        self._about = {name: plain(value, name) for name, value in given.items() if value is not None}
+        self._command, self._question = command, question
         self.asked: dict[str, tuple[Cell, Compute]] = {}
         """The cells of this session by key, in the order of the tables' rows, and how to compute each."""
         self.executor: Executor | None = None
@@ -100,49 +91,47 @@ class RunFolder:
                 )
         self._lock = hold(self.path)
         self._begun = False
-        self._about, self._command, self._question = about, command, question
-        self._fresh = fresh and any((self.path / name).exists() for name in ("cells.sqlite", *_SET_ASIDE))
-        self.info: dict[str, Any] = {}
+        self._fresh = fresh and any((self.path / name).exists() for name in _SET_ASIDE)
+        self.info = info.understood("{}")
         self.store: CellStore
         try:
             if not self._fresh:
-                self._open()
-                if about or not self.info:
+                existed = self._open()
+                if self._about or not existed:
                     self.begin()
         except BaseException:
             self._let_go()
             raise
 
-    # --- places -------------------------------------------------------------------------------------
+    # --- files --------------------------------------------------------------------------------------
 
     def file(self, *parts: str) -> Path:
         """A path inside the run; its folder is made. A path that would leave the run is refused."""
-        wanted = self.path.joinpath(*parts)
-        if not inside(self.path, wanted):
+        path = self.path.joinpath(*parts)
+        if not inside(self.path, path):
             raise HeadwiseError(
                 f"{'/'.join(parts)!r} lies outside the run folder {self.path}; give a name inside it"
             )
         if not self._fresh:
             self.store.check_place()  # a folder that was moved away is not made again
-        with explain_disk_errors(wanted):
-            wanted.parent.mkdir(parents=True, exist_ok=True)
-        return wanted
+        with explain_disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return path
 
     def set_aside(self, *names: str) -> Path:
         """Move these files and folders of the run into a new subfolder, which is returned."""
         target = unused(self.path / "earlier")
         with explain_disk_errors(self.path):
             target.mkdir()
-        self._move(target, names)
-        return target
-
-    def _move(self, target: Path, names: Iterable[str]) -> None:
-        with explain_disk_errors(self.path):
             for name in names:
-                if (self.path / name).exists():
+                path = self.path / name
+                if name == "cells.sqlite":
+                    move_store(path, target / name)
+                elif path.exists():
                     (target / name).parent.mkdir(parents=True, exist_ok=True)
-                    (self.path / name).replace(target / name)
+                    path.replace(target / name)
             fsync_folder(self.path)
+        return target
 
     def _set_aside_stale_tables(self) -> None:
         """Tables of cells that are no longer asked for would be read as if they belonged to this run."""
@@ -163,7 +152,7 @@ class RunFolder:
 
     @property
     def status(self) -> str:
-        return str(self.info.get("status", ""))
+        return str(self.info["status"])
 
     def __repr__(self) -> str:
         return display.line(self.path, self.info)
@@ -173,13 +162,14 @@ class RunFolder:
         return display.page(self.path, self.info, self.notices)
 
     def begin(self, *, with_result: bool = False) -> None:
-        """Write down that something is being computed; a run that gives way to a fresh one does so with the first
+        """Write down that something is being computed. With `fresh`, the earlier run is set aside with the first
         result."""
         if self._closed:
             raise HeadwiseError(f"the run {self.path} is closed; open it again to go on")
         if not self._begun and (with_result or not self._fresh):
             if self._fresh:
-                self._set_aside_everything()
+                target = self.set_aside(*_SET_ASIDE)
+                self.notice(f"the earlier run was moved to {target} and everything is computed anew")
                 self._fresh = False
                 self._open()
             self._begun = True
@@ -196,7 +186,7 @@ class RunFolder:
     def save(self) -> None:
         """Write `run.json`."""
         self.info["notices"] = self.notices
-        write_json(self.file("run.json"), self.info)
+        info.write_json(self.file("run.json"), self.info)
 
     def record_table(self, name: str, digest: str) -> None:
         """Write down the SHA-256 of a table, and what it was made with, before its file takes its place."""
@@ -214,8 +204,7 @@ class RunFolder:
     def salvage(self) -> None:
         """Save the good cells of a damaged store into a new one and go on with that."""
         self.store.close()
-        self._salvage()
-        self.store = CellStore(self.path / "cells.sqlite")
+        self.store = self._salvaged_store()
 
     # --- the end ------------------------------------------------------------------------------------
 
@@ -236,7 +225,7 @@ class RunFolder:
             self.info["status"] = status
             if problem:
                 self.info["problem"] = problem
-            self.info["timings"]["finished"] = now()
+            self.info["timings"]["finished"] = info.timestamp()
             self.info["timings"]["seconds"] += round(time.monotonic() - self._started, 3)
             with suppress(DamagedError):  # the next opening finds it and saves what can be saved
                 self.info["cells"] = len(self.store)
@@ -259,7 +248,7 @@ class RunFolder:
                 self.save()
             except HeadwiseError:
                 self.store.check_place()
-                overwrite_status(self.path / "run.json", self.status)
+                info.overwrite_status(self.path / "run.json", self.status)
                 raise
 
     def mark_failed(self, problem: str) -> None:
@@ -274,18 +263,22 @@ class RunFolder:
             finally:
                 lock.release()
 
+    def close_after(self, error: BaseException) -> None:
+        """Write down that `error` ended the run; a disk that is full then must not hide that error."""
+        with suppress(HeadwiseError):
+            if isinstance(error, KeyboardInterrupt):
+                self.close("interrupted")
+            else:
+                self.close("failed", f"{type(error).__name__}: {error}")
+
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
             self.close()
-            return
-        status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
-        with suppress(HeadwiseError):  # a full disk must not hide the error that is already on its way
-            self.close(status, f"{kind.__name__}: {error}" if status == "failed" else None)
+        else:
+            self.close_after(error)
 
     def _let_go(self) -> None:
         if hasattr(self, "store"):
@@ -294,95 +287,89 @@ class RunFolder:
 
     # --- opening ------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
-        """Read what is there, and open its cells."""
-        self.info = self._read_earlier()
+    def _open(self) -> bool:
+        """Read what is there, and open its cells; says whether there was a run."""
+        earlier = self._read_earlier()
         self.store = self._open_store()
-        self._compare(self.info, self._about)
+        if earlier is None:
+            return False
+        self.info = earlier
+        self._compare(earlier)
+        return True
 
-    def _set_aside_everything(self) -> None:
-        target = self.set_aside()
-        with explain_disk_errors(
-            self.path
-        ):  # the cells first: cut short, what is left is a run without cells
-            move_store(self.path / "cells.sqlite", target / "cells.sqlite")
-        self._move(target, _SET_ASIDE)
-        self.notice(f"the earlier run was moved to {target} and everything is computed anew")
-
-    def _read_earlier(self) -> dict[str, Any]:
-        place = self.path / "run.json"
-        with explain_disk_errors(place):
+    def _read_earlier(self) -> dict[str, Any] | None:
+        path = self.path / "run.json"
+        with explain_disk_errors(path):
             try:
-                return understood(place.read_text(encoding="utf-8"), self.path)
+                return info.understood(path.read_text(encoding="utf-8"), self.path)
             except FileNotFoundError:
-                return {}
+                return None
             except ValueError:
                 kept = unused(self.path / "run-damaged.json")
-                place.replace(kept)
+                path.replace(kept)
                 self.notice(f"run.json could not be read and is kept as {kept.name}; finished cells are used")
-                return {}
+                return None
 
     def _open_store(self) -> CellStore:
-        place = self.path / "cells.sqlite"
-        with explain_disk_errors(place):
-            finish_salvage(place)
+        path = self.path / "cells.sqlite"
+        with explain_disk_errors(path):
+            finish_salvage(path)
         try:
-            return CellStore(place)
+            return CellStore(path)
         except DamagedError:
-            self._salvage()
-            return CellStore(place)
+            return self._salvaged_store()
 
-    def _salvage(self) -> None:
-        saved, kept = salvage(self.path / "cells.sqlite")
+    def _salvaged_store(self) -> CellStore:
+        path = self.path / "cells.sqlite"
+        saved, kept = salvage(path)
         self.notice(
             f"cells.sqlite was damaged: {saved} finished cell{'s' * (saved != 1)} could be saved, the others "
             f"are computed again; the damaged file is kept as {kept.name}"
         )
+        return CellStore(path)
 
-    def _compare(self, earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        if not earlier:
-            return
+    def _compare(self, earlier: Mapping[str, Any]) -> None:
         finished = len(self.store)
-        if earlier.get("status") == "running":
+        if earlier["status"] == "running":
             self.notice(
-                f"the last session ended without a word (killed, no power, or a full disk); {finished} "
-                "finished cells are kept"
+                "the last session ended without closing the run (killed, power cut or full disk); "
+                f"{finished} finished cells are kept"
             )
-        if not any("was damaged" in notice for notice in self.notices) and finished < earlier.get("cells", 0):
+        if not any("was damaged" in notice for notice in self.notices) and finished < earlier["cells"]:
             self.notice(
                 f"run.json counts {earlier['cells']} finished cells and cells.sqlite holds {finished}; the "
                 "others are computed again"
             )
-        current = {**about, "versions": versions()} if about else {}
-        different = [
-            phrase for name, value in current.items() for phrase in changes(name, earlier.get(name), value)
+        current = {**self._about, "versions": info.versions()} if self._about else {}
+        differences = [
+            phrase for name, value in current.items() for phrase in info.changes(name, earlier[name], value)
         ]
-        if different:
+        if differences:
             self.notice(
-                f"this run was begun otherwise: {'; '.join(different)}; cells finished before stay and are "
+                f"the settings differ from the run in this folder: {'; '.join(differences)}; finished cells are "
                 "used where nothing that they depend on has changed"
             )
 
     def _describe(self) -> dict[str, Any]:
         """What `run.json` says from now on."""
-        about, earlier = self._about, self.info
-        before = earlier.get("timings", {})
-        unsaid = {"study": "", "settings": {}, "fingerprints": {}, "seeds": {}}
+        earlier = self.info
+        times = earlier["timings"]
+        about = {name: earlier[name] for name in ("study", "settings", "fingerprints", "seeds")} | self._about
         return {
-            "format": FORMAT,
-            **{name: about.get(name, earlier.get(name, unsaid[name])) for name in unsaid},
+            "format": info.FORMAT,
+            **about,
             "question": earlier.get("question", "") if self._question is None else self._question,
             "command": shlex.join(sys.argv) if self._command is None else self._command,
-            "versions": versions(),
+            "versions": info.versions(),
             "timings": {
-                "created": before.get("created") or now(),
-                "started": now(),
+                **times,
+                "created": times["created"] or info.timestamp(),
+                "started": info.timestamp(),
                 "finished": None,
-                "seconds": before.get("seconds", 0.0),
             },
             "process": {"id": os.getpid(), "host": socket.gethostname()},
             "status": "running",
             "cells": len(self.store),
-            "tables": earlier.get("tables", []),
-            "written": earlier.get("written", []),
+            "tables": earlier["tables"],
+            "written": earlier["written"],
         }

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, replacing
@@ -18,21 +18,13 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+    from headwise.runs.folder.folder import RunFolder
+
 _ROWS = 131_072
 """Rows of one row group: what is held in memory while a table is written."""
 
 
-class Folder(Protocol):
-    """What a table asks of an open run folder."""
-
-    def file(self, *parts: str) -> Path:
-        """A path inside the run."""
-
-    def record_table(self, name: str, digest: str) -> None:
-        """Note the hash of a table that is about to take its place."""
-
-
-def write_table(folder: Folder | Path | str, name: str, frames: Iterable[pd.DataFrame | pa.Table]) -> Path:
+def write_table(folder: RunFolder | Path | str, name: str, frames: Iterable[pd.DataFrame | pa.Table]) -> Path:
     """Write the rows of all frames, in the order given, as the run's table `name`; returns its path.
 
     `frames` is gone through twice, first for the columns, then for the rows, so it must be able to start
@@ -57,7 +49,7 @@ def write_table(folder: Folder | Path | str, name: str, frames: Iterable[pd.Data
     return path
 
 
-def read_table(folder: Folder | Path | str, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+def read_table(folder: RunFolder | Path | str, name: str, columns: list[str] | None = None) -> pd.DataFrame:
     """A table of a run as a frame; with `columns`, only these."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -66,10 +58,8 @@ def read_table(folder: Folder | Path | str, name: str, columns: list[str] | None
     try:
         return to_pandas(pq.ParquetFile(path).read(columns=columns))
     except FileNotFoundError:
-        there = sorted(file.stem for file in path.parent.glob("*.parquet"))
-        raise HeadwiseError(
-            f"the run {path.parent.parent} has no table {name!r}; it has {', '.join(there) or 'none yet'}"
-        ) from None
+        tables = ", ".join(sorted(file.stem for file in path.parent.glob("*.parquet"))) or "none yet"
+        raise HeadwiseError(f"the run {path.parent.parent} has no table {name!r}; it has {tables}") from None
     except (OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError, pa.ArrowException) as error:
         raise HeadwiseError(
             f"{path} is not a readable table ({' '.join(str(error).split())}); run the study again to rewrite it"
@@ -85,7 +75,7 @@ def joined(name: str, frames: Iterable[pd.DataFrame | pa.Table]) -> pd.DataFrame
     return to_pandas(pa.concat_tables(groups) if groups else schema.empty_table())
 
 
-def table_path(folder: Folder | Path | str, name: str) -> Path:
+def table_path(folder: RunFolder | Path | str, name: str) -> Path:
     """Where a table lives. Names are lower-case words, so none can lead out of the run."""
     if not TABLE_NAME.fullmatch(name):
         raise HeadwiseError(f"{name!r} is no name for a table; use lower-case letters, digits and _")
@@ -99,16 +89,14 @@ def _common_schema(name: str, frames: Iterable[Any]) -> pa.Schema:
     import pyarrow as pa
 
     schema = pa.schema(leading_fields(name))
-    seen: list[pa.Schema] = []
+    seen: list[pa.Schema] = []  # the many cells of a study have few kinds of frame
     for frame in frames:
-        if isinstance(frame, pa.Table) and frame.schema in seen:
-            continue  # the many cells of a study have few kinds of frame
-        found = to_arrow(name, frame).schema
-        if found in seen:
+        added = to_arrow(name, frame).schema
+        if added in seen:
             continue
-        seen.append(found)
+        seen.append(added)
         try:
-            schema = pa.unify_schemas([schema, found], promote_options="permissive")
+            schema = pa.unify_schemas([schema, added], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise HeadwiseError(f"the frames of table {name!r} do not agree: {error}") from None
     return schema
@@ -120,31 +108,17 @@ def _row_groups(name: str, frames: Iterable[Any], schema: pa.Schema) -> Iterator
 
     waiting: list[pa.Table] = []
     rows = 0
-    for pieces in _batched(_fit(name, frame, schema) for frame in frames):
-        waiting.append(pa.concat_tables(pieces).combine_chunks())
+    for frame in frames:
+        waiting.append(_fit(name, frame, schema))
         rows += waiting[-1].num_rows
-        if rows >= _ROWS:
-            together = pa.concat_tables(waiting)
+        if rows >= _ROWS or len(waiting) >= 1_000:  # a table of one row takes far more memory than its row
+            together = pa.concat_tables(waiting).combine_chunks()
             while together.num_rows >= _ROWS:
                 yield together.slice(0, _ROWS).combine_chunks()
                 together = together.slice(_ROWS)
             waiting, rows = [together], together.num_rows
     if rows:
         yield pa.concat_tables(waiting).combine_chunks()
-
-
-def _batched(tables: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
-    """A thousand at once, or fewer large ones: a table of one row weighs far more than its row."""
-    batch: list[pa.Table] = []
-    rows = 0
-    for table in tables:
-        batch.append(table)
-        rows += table.num_rows
-        if len(batch) >= 1_000 or rows >= _ROWS:
-            yield batch
-            batch, rows = [], 0
-    if batch:
-        yield batch
 
 
 def _fit(name: str, frame: Any, schema: pa.Schema) -> pa.Table:
@@ -154,13 +128,7 @@ def _fit(name: str, frame: Any, schema: pa.Schema) -> pa.Table:
     if isinstance(frame, pa.Table) and frame.schema.equals(schema):
         return frame
     table = to_arrow(name, frame)
-    there = set(table.column_names)
-    return pa.table(
-        [
-            table[field.name].cast(field.type)
-            if field.name in there
-            else pa.nulls(table.num_rows, field.type)
-            for field in schema
-        ],
-        schema=schema,
-    )
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table.select(schema.names).cast(schema)

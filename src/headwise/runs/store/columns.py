@@ -45,8 +45,8 @@ def to_arrow(table: str, frame: pd.DataFrame | pa.Table) -> pa.Table:
     if isinstance(frame, pa.Table) and _is_ready(frame.schema, fields):
         return frame
     given = _arrays(table, frame)
-    optional = {name[:-1] for name in LEADING.get(table, "").split() if name.endswith("?")}
-    missing = [field.name for field in fields if field.name not in given and field.name not in optional]
+    required = [name for name in LEADING.get(table, "").split() if not name.endswith("?")]
+    missing = [name for name in required if name not in given]
     if missing:
         raise HeadwiseError(
             f"a frame for table {table!r} lacks {', '.join(missing)}; it has {', '.join(given)}"
@@ -102,8 +102,9 @@ def _is_ready(schema: Any, fields: list[Any]) -> bool:
     import pyarrow.types as kinds
 
     odd = (kinds.is_dictionary, kinds.is_large_string, kinds.is_string_view)
-    begins_well = len(schema) >= len(fields) and all(schema.field(i) == f for i, f in enumerate(fields))
-    return begins_well and not any(test(kind) for kind in schema.types for test in odd)
+    return list(schema)[: len(fields)] == fields and not any(
+        test(kind) for kind in schema.types for test in odd
+    )
 
 
 def _cast(array: Any, kind: Any, where: str) -> Any:
@@ -112,9 +113,8 @@ def _cast(array: Any, kind: Any, where: str) -> Any:
     if pa.types.is_integer(kind) and pa.types.is_floating(array.type):
         import pyarrow.compute as pc
 
-        array = pc.if_else(
-            pc.is_nan(array), None, array
-        )  # a column of whole numbers with gaps, as pandas has it
+        # pandas has a column of whole numbers with gaps as floats with NaN
+        array = pc.if_else(pc.is_nan(array), None, array)
     try:
         return array.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -126,18 +126,11 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     import pandas as pd
     import pyarrow as pa
 
-    nullable = {
-        pa.int8(): pd.Int8Dtype(),
-        pa.int16(): pd.Int16Dtype(),
-        pa.int32(): pd.Int32Dtype(),
-        pa.int64(): pd.Int64Dtype(),
-        pa.bool_(): pd.BooleanDtype(),
-    }
+    nullable = {pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype()}
+    nullable |= {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    columns = zip(table.column_names, table.columns, strict=True)
     return pd.DataFrame(
-        {
-            name: column.to_pandas(types_mapper=nullable.get if column.null_count else None)
-            for name, column in zip(table.column_names, table.columns, strict=True)
-        }
+        {name: c.to_pandas(types_mapper=nullable.get if c.null_count else None) for name, c in columns}
     )
 
 

@@ -44,9 +44,8 @@ def not_finite(tables: Mapping[str, pd.DataFrame]) -> list[dict[str, Any]]:
                 "first": [_drop_gaps(row) for row in first.to_dict("records")],
             }
             if "example" in frame.columns:
-                entry["examples"] = [
-                    int(e) for e in frame.loc[bad, "example"].drop_duplicates().head(_LISTED)
-                ]
+                examples = frame.loc[bad, "example"].drop_duplicates().head(_LISTED)
+                entry["examples"] = [int(example) for example in examples]
             entries.append(entry)
     return entries
 
@@ -78,8 +77,4 @@ def _examples(entry: Mapping[str, Any]) -> str:
 
 
 def _drop_gaps(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(name): _plain(value) for name, value in row.items() if value is not None and value == value}
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
+    return {str(name): value for name, value in row.items() if value is not None and value == value}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwise.files import explain_disk_errors, flush, fsync_folder, unused
-from headwise.runs.store.store import CellStore, is_intact, is_whole
+from headwise.runs.store.store import CellStore, Encoded, is_intact, is_whole
 
 _PROBED = 10_000
 """How many row numbers are tried beyond the last one known, where the end of a table cannot be read."""
@@ -70,21 +70,20 @@ def _fresh(path: Path) -> Path:
 def _copy_good_cells(path: Path, fresh: Path) -> int:
     saved = 0
     with closing(sqlite3.connect(path, isolation_level=None)) as old, closing(CellStore(fresh)) as new:
-        # SQLite refuses every page of a file that is too short, unless it is told to put up with damage.
+        # Otherwise SQLite refuses every page of a file that is too short.
         old.execute("PRAGMA writable_schema=ON")
         new.sync(False)  # the damaged file is still in place: nothing is lost if this is cut short
         blobs: dict[str, dict[str, tuple[int, str]]] = {}
         for number, key, name, checksum in _readable(old, "blobs", "id, key, name, checksum"):
             blobs.setdefault(key, {})[name] = number, checksum
-        for key, text, notes, seconds, flagged, checksum in _readable(
-            old, "cells", "key, cell, notes, seconds, flagged, checksum"
-        ):
+        columns = "key, cell, notes, seconds, flagged, checksum"
+        for key, text, notes, seconds, flagged, checksum in _readable(old, "cells", columns):
             listed = blobs.get(key, {})
             if not is_whole(key, text, notes, checksum, {name: c for name, (_, c) in listed.items()}):
                 continue
             data = {name: _blob(old, number) for name, (number, _) in listed.items()}
             if all(is_intact(data[name], checksum) for name, (_, checksum) in listed.items()):
-                new.put_encoded(text, notes, data, seconds=seconds, flagged=bool(flagged))
+                new.put_encoded(text, Encoded(notes, data, bool(flagged)), seconds)
                 saved += 1
         new.sync(True)
     return saved
@@ -98,14 +97,12 @@ def _blob(old: sqlite3.Connection, number: int) -> Any:
 
 def _readable(old: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
     """Every row of a table that can still be read, in the order of writing."""
-    ends: list[list[int]] = []
-    for order in ("ASC", "DESC"):
-        found: list[int] = []
+    forward: list[int] = []
+    backward: list[int] = []
+    for order, numbers in (("ASC", forward), ("DESC", backward)):
         with suppress(sqlite3.DatabaseError):
             for (number,) in old.execute(f"SELECT id FROM {table} NOT INDEXED ORDER BY id {order}"):  # noqa: S608
-                found.append(number)
-        ends.append(found)
-    forward, backward = ends
+                numbers.append(number)
     last = forward[-1] if forward else 0
     beyond = range(last + 1, min(backward[-1], last + 100 * _PROBED) if backward else last + _PROBED)
     for number in sorted({*forward, *beyond, *backward}):

@@ -11,14 +11,15 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwise.errors import HeadwiseError
 from headwise.files import DiskError, explain_disk_errors
 from headwise.runs.store.cells import Cell, CellResult, canonical, plain
+from headwise.runs.store.finite import NOTE, not_finite
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +55,25 @@ class MovedError(DiskError):
         )
 
 
+class Encoded(NamedTuple):
+    """A cell's result as the store keeps it: text and bytes, made where the cell was computed."""
+
+    notes: str
+    blobs: Mapping[str, bytes]
+    flagged: bool
+    """Whether the notes hold something that the user should read."""
+
+
+def encode_result(result: CellResult) -> Encoded:
+    """Look for values that are not finite, and make bytes of the tables."""
+    from headwise.runs.store.columns import encode, to_arrow
+
+    entries = not_finite(result.tables)
+    notes = {**result.notes, NOTE: entries} if entries else result.notes
+    blobs = {name: encode(to_arrow(name, frame)) for name, frame in result.tables.items()}
+    return Encoded(canonical(plain(notes, "notes")), blobs, bool(entries))
+
+
 class CellStore:
     """The finished cells of a run, by key."""
 
@@ -81,9 +101,9 @@ class CellStore:
                 f"{self.path} was written by a newer headwise (format {version}, this one reads {FORMAT}); "
                 "update headwise, or give another --out"
             )
-        found = run("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
-            raise DamagedError(f"{self.path} is damaged: {found}")
+        problem = run("PRAGMA quick_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise DamagedError(f"{self.path} is damaged: {problem}")
         if version < FORMAT:
             self._connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;")
 
@@ -92,65 +112,56 @@ class CellStore:
     def put(self, cell: Cell, result: CellResult, *, seconds: float = 0.0, flagged: bool = False) -> None:
         """Store a finished cell, whole or not at all; an earlier result of the same cell is replaced.
 
-        `flagged` cells have something in their notes that the user should hear.
+        `flagged` cells have something in their notes that the user should read.
         """
-        from headwise.runs.store.columns import encode, to_arrow
+        encoded = encode_result(result)
+        self.put_encoded(cell.text, encoded._replace(flagged=flagged or encoded.flagged), seconds)
 
-        blobs = {name: encode(to_arrow(name, frame)) for name, frame in result.tables.items()}
-        notes = canonical(plain(result.notes, "notes"))
-        self.put_encoded(cell.text, notes, blobs, seconds=seconds, flagged=flagged)
-
-    def put_encoded(
-        self, text: str, notes: str, blobs: Mapping[str, bytes], *, seconds: float, flagged: bool
-    ) -> None:
-        """Store a cell whose parts are text and bytes already."""
+    def put_encoded(self, text: str, encoded: Encoded, seconds: float) -> None:
+        """Store the cell of this text."""
         key = _hash(text.encode())
-        checksums = {name: _hash(data) for name, data in blobs.items()}
+        checksums = {name: _hash(data) for name, data in encoded.blobs.items()}
+        with self._transaction() as run:
+            _delete(run, key)
+            for name, data in encoded.blobs.items():
+                values = (key, name, data, checksums[name])
+                run("INSERT INTO blobs (key, name, data, checksum) VALUES (?, ?, ?, ?)", values)
+            checksum = whole_checksum(text, encoded.notes, checksums)
+            run(
+                "INSERT INTO cells (key, cell, notes, seconds, flagged, checksum) VALUES (?, ?, ?, ?, ?, ?)",
+                (key, text, encoded.notes, seconds, encoded.flagged, checksum),
+            )
+        self.check_place()  # after storing: a cell in a folder that was moved can be used when it is moved back
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Callable[..., Any]]:
         run = self._connection.execute
         with guarded(self.path):
             run("BEGIN IMMEDIATE")
             try:
-                run("DELETE FROM cells WHERE key = ?", (key,))
-                run("DELETE FROM blobs WHERE key = ?", (key,))
-                for name, data in blobs.items():
-                    run(
-                        "INSERT INTO blobs (key, name, data, checksum) VALUES (?, ?, ?, ?)",
-                        (key, name, data, checksums[name]),
-                    )
-                run(
-                    "INSERT INTO cells (key, cell, notes, seconds, flagged, checksum)"
-                    " VALUES (?, ?, ?, ?, ?, ?)",
-                    (key, text, notes, seconds, flagged, whole_checksum(text, notes, checksums)),
-                )
+                yield run
                 run("COMMIT")
             except BaseException:
                 # A full disk may have rolled the transaction back already.
                 if self._connection.in_transaction:
                     run("ROLLBACK")
                 raise
-        self.check_place()  # after storing: a cell in a folder that was moved can be used when it is moved back
 
     def check_place(self) -> None:
         """Raise `MovedError` where the path no longer leads to the file that was opened.
 
-        The system goes on writing into a file that was moved or deleted, without a word.
+        The system goes on writing into a file that was moved or deleted, without an error.
         """
-        try:
-            now = self.path.stat()
-        except OSError:
-            raise MovedError(self.path.parent) from None
-        if not os.path.samestat(now, self._file):
-            raise MovedError(self.path.parent)
+        with suppress(OSError):
+            if os.path.samestat(self.path.stat(), self._file):
+                return
+        raise MovedError(self.path.parent)
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drop these cells, so that they are computed again."""
-        run = self._connection.execute
-        with guarded(self.path):
-            run("BEGIN IMMEDIATE")
+        with self._transaction() as run:
             for key in keys:
-                run("DELETE FROM cells WHERE key = ?", (key,))
-                run("DELETE FROM blobs WHERE key = ?", (key,))
-            run("COMMIT")
+                _delete(run, key)
 
     def sync(self, on: bool) -> None:
         """Whether each `put` waits for the disk. Turning it back on brings everything before to the disk."""
@@ -161,77 +172,66 @@ class CellStore:
 
     # --- reading ------------------------------------------------------------------------------------
 
+    def _rows(self, query: str, *values: str) -> list[Any]:
+        with guarded(self.path):
+            return self._connection.execute(query, values).fetchall()
+
     def keys(self) -> set[str]:
         """The keys of all finished cells, from the index alone."""
-        with guarded(self.path):
-            return {key for (key,) in self._connection.execute("SELECT key FROM cells")}
-
-    def has(self, key: str) -> bool:
-        with guarded(self.path):
-            return (
-                self._connection.execute("SELECT 1 FROM cells WHERE key = ?", (key,)).fetchone() is not None
-            )
+        return {key for (key,) in self._rows("SELECT key FROM cells")}
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and self.has(key)
+        return isinstance(key, str) and bool(self._rows("SELECT 1 FROM cells WHERE key = ?", key))
 
     def __len__(self) -> int:
-        with guarded(self.path):
-            return int(self._connection.execute("SELECT count(*) FROM cells").fetchone()[0])
+        return int(self._rows("SELECT count(*) FROM cells")[0][0])
 
     def flagged(self) -> set[str]:
-        """The keys of cells whose notes hold something the user should hear."""
-        with guarded(self.path):
-            return {key for (key,) in self._connection.execute("SELECT key FROM cells WHERE flagged")}
+        """The keys of cells whose notes hold something the user should read."""
+        return {key for (key,) in self._rows("SELECT key FROM cells WHERE flagged")}
 
     def cell(self, key: str) -> Cell:
         """The cell that was computed."""
         return Cell.from_text(self._checked(key)[0])
 
-    def notes(self, key: str) -> dict[str, object]:
-        found: dict[str, object] = json.loads(self._checked(key)[1])
-        return found
+    def notes(self, key: str) -> dict[str, Any]:
+        return dict(json.loads(self._checked(key)[1]))
 
     def get(self, key: str) -> CellResult:
         """A finished cell, every part of it checked."""
         from headwise.runs.store.columns import to_pandas
 
         _, notes, names = self._checked(key)
-        tables = {name: to_pandas(self.table(key, name)) for name in names}
-        return CellResult(tables, json.loads(notes))
+        return CellResult({name: to_pandas(self.table(key, name)) for name in names}, json.loads(notes))
 
     def table(self, key: str, name: str) -> pa.Table:
         """One table of one cell."""
         from headwise.runs.store.columns import decode
 
-        with guarded(self.path):
-            row = self._connection.execute(
-                "SELECT data, checksum FROM blobs WHERE key = ? AND name = ?", (key, name)
-            ).fetchone()
-        if row is None:
+        rows = self._rows("SELECT data, checksum FROM blobs WHERE key = ? AND name = ?", key, name)
+        if not rows:
             raise KeyError((key, name))
-        if not is_intact(*row):
+        data, checksum = rows[0]
+        if not is_intact(data, checksum):
             raise DamagedError(f"table {name!r} of cell {key[:12]} in {self.path} is damaged")
-        return decode(row[0])
+        return decode(data)
 
     def check(self, key: str) -> None:
         """Raise `DamagedError` where a finished cell is not what was written."""
         for name in self._checked(key)[2]:
             self.table(key, name)
 
-    def table_names(self) -> Iterator[tuple[str, str]]:
+    def table_names(self) -> list[tuple[str, str]]:
         """Every (key, table name) there is, from the index alone."""
-        with guarded(self.path):
-            yield from self._connection.execute("SELECT key, name FROM blobs")
+        return self._rows("SELECT key, name FROM blobs")
 
     def _checked(self, key: str) -> tuple[str, str, list[str]]:
-        run = self._connection.execute
-        with guarded(self.path):
-            row = run("SELECT cell, notes, checksum FROM cells WHERE key = ?", (key,)).fetchone()
-            if row is None:
-                raise KeyError(key)
-            checksums = dict(run("SELECT name, checksum FROM blobs WHERE key = ? ORDER BY id", (key,)))
-        text, notes, checksum = row
+        """Text, notes and table names of a cell."""
+        rows = self._rows("SELECT cell, notes, checksum FROM cells WHERE key = ?", key)
+        if not rows:
+            raise KeyError(key)
+        text, notes, checksum = rows[0]
+        checksums = dict(self._rows("SELECT name, checksum FROM blobs WHERE key = ? ORDER BY id", key))
         if not is_whole(key, text, notes, checksum, checksums):
             raise DamagedError(f"cell {key[:12]} in {self.path} is damaged")
         return text, notes, list(checksums)
@@ -245,6 +245,11 @@ class CellStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _delete(run: Callable[..., Any], key: str) -> None:
+    run("DELETE FROM cells WHERE key = ?", (key,))
+    run("DELETE FROM blobs WHERE key = ?", (key,))
 
 
 def is_intact(data: object, checksum: object) -> bool:
@@ -270,13 +275,13 @@ def _hash(data: bytes) -> str:
 
 @contextmanager
 def guarded(path: Path) -> Iterator[None]:
-    """Tell what is wrong with a file's content, `DamagedError`, from what the world does to it."""
+    """Raise `DamagedError` for a damaged content, and a `DiskError` for what the disk refuses."""
     with explain_disk_errors(path):
         try:
             yield
         except sqlite3.DatabaseError as error:
-            # Its subclasses are about statements and the world; the plain class is about the content. Text
-            # that is no text is content too, though Python files it under OperationalError.
+            # The class itself is raised for damaged content, its subclasses for other errors; text that is not UTF-8
+            # is damage too, though Python raises OperationalError for it.
             if type(error) is sqlite3.DatabaseError or "decode to UTF-8" in str(error):
                 raise DamagedError(f"{path} is damaged: {error}") from error
             raise
