@@ -48,6 +48,19 @@ def test_a_config_that_the_weights_cannot_fill_is_refused_at_once(folder, change
         hw.load(folder, device="cpu")
 
 
+def test_tied_embeddings_that_are_most_of_a_model_are_counted_once(tmp_path, monkeypatch):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from headwise.model.load import shapes
+
+    monkeypatch.setattr(shapes, "_SLACK", 0)
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=5000, tie_word_embeddings=True, **small)).save_pretrained(
+        tmp_path
+    )
+    assert hw.load(str(tmp_path), device="cpu").shape == (2, 2)
+
+
 def test_a_missing_tensor_is_not_filled_with_random_numbers(folder):
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.2.self_attn.q_proj.weight"]

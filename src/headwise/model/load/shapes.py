@@ -80,11 +80,13 @@ def _stopped_beyond(weights: Weights) -> Iterator[None]:
     # Tied tensors are made before they are tied; experts may be one tensor in the file and many in the model.
     most_numbers, most_tensors = 2 * weights.most_numbers + _SLACK, 8 * len(weights.shapes) + 1000
     builder, numbers, tensors = threading.get_ident(), 0, 0
+    counted: dict[int, nn.Parameter] = {}  # tying registers a parameter a second time
 
     def count(_: nn.Module, __: str, parameter: nn.Parameter | None) -> None:
         nonlocal numbers, tensors
-        if parameter is None or threading.get_ident() != builder:
+        if parameter is None or threading.get_ident() != builder or id(parameter) in counted:
             return
+        counted[id(parameter)] = parameter
         numbers, tensors = numbers + parameter.numel(), tensors + 1
         if numbers > most_numbers:
             raise _too_large(weights, numbers)
