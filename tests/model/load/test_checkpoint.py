@@ -55,9 +55,9 @@ def test_tied_embeddings_that_are_most_of_a_model_are_counted_once(tmp_path, mon
 
     monkeypatch.setattr(shapes, "_SLACK", 0)
     small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    LlamaForCausalLM(LlamaConfig(vocab_size=5000, tie_word_embeddings=True, **small)).save_pretrained(
-        tmp_path
-    )
+    config = LlamaConfig(vocab_size=5000, tie_word_embeddings=True, **small)
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    make_word_tokenizer().save_pretrained(tmp_path)
     assert hw.load(str(tmp_path), device="cpu").shape == (2, 2)
 
 
