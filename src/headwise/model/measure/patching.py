@@ -103,8 +103,8 @@ class Patched:
         before, after = (self._token(int(logits[0].argmax())) for logits in (self.clean, self.patched))
         prompt, more = shortened(self.prompts[0], 60), f", {len(self.clean)} pairs" * (len(self.clean) > 1)
         return (
-            f"Patched({heads} at position {at} of {prompt!r}{more}: most likely next token {before!r} without, {after!r} with "
-            "the patch)"
+            f"Patched({heads} at position {at} of {prompt!r}{more}: most likely next token {before!r} "
+            f"without, {after!r} with the patch)"
         )
 
     def _repr_html_(self) -> str:
