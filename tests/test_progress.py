@@ -174,6 +174,13 @@ def test_the_bar_of_a_call_appears_after_a_second(
     assert "3/3" in terminal.getvalue()
 
 
+def test_work_that_ends_early_is_done(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["headwise.progress"], "_LATE", 0.0)
+    with reporting("Scoring", 9, True) as advance:
+        advance(2)
+    assert "9/9" in terminal.getvalue()
+
+
 def test_a_call_reports_to_a_function_or_to_nobody(terminal: io.StringIO) -> None:
     steps: list[int] = []
     with reporting("Scoring", 3, steps.append) as advance:

@@ -110,8 +110,17 @@ def reporting(label: str, total: int | None, asked: Progress) -> Iterator[Callab
     if callable(asked):
         yield asked
         return
+    done = 0
     with progress(label, total, show=bool(asked), late=True) as advance:
-        yield advance
+
+        def count(steps: int) -> None:
+            nonlocal done
+            done += steps
+            advance(steps)
+
+        yield count
+        if total is not None and done < total:  # a method may stop early
+            advance(total - done)
 
 
 def advance_is_progress(call: _Call) -> _Call:

@@ -55,7 +55,7 @@ def test_the_report_is_there_or_can_be_written(make_run):
 
 
 def test_what_is_no_run_is_refused_at_once(tmp_path):
-    with pytest.raises(HeadwiseError, match="is not a run: it has no run.json"):
+    with pytest.raises(HeadwiseError, match=r"is not a run: it has no run\.json"):
         hw.open_run(tmp_path)
 
 

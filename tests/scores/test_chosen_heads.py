@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,22 @@ def test_a_sweep_ablates_the_chosen_heads_as_listed(tiny):
         expected = hw.measure(tiny, task, ablate=HEADS[:k]).values
         np.testing.assert_allclose(swept.values[k], expected, atol=1e-5)
     assert "nan" not in repr(swept)
+
+
+@pytest.mark.parametrize("k", [[0, 1, 2], [1], None])
+def test_a_sweep_knows_its_number_of_steps(tiny, k, monkeypatch):
+    import headwise.sweeps.sweep as module
+
+    totals, steps = [], []
+
+    @contextlib.contextmanager
+    def reporting(label, total, asked):
+        totals.append(total)
+        yield steps.append
+
+    monkeypatch.setattr(module, "reporting", reporting)
+    hw.sweep(tiny, word_task(4), heads=HEADS, k=k, controls=("random",), draws=2)
+    assert sum(steps) == totals[0] > 0
 
 
 def test_a_sweep_ranks_the_chosen_heads_by_the_scores(tiny):

@@ -91,7 +91,9 @@ def sweep(
         for kind in controls
         for draw in range(draws)
     }
-    variants = (len(first) if grid else points) + len(drawn) * len(control_k)
+    # No heads and all heads are the two ends, which are measured once.
+    inner = [sum(0 < k < len(model.heads()) for k in grid) for grid in (first, control_k)]
+    variants = 1 + (inner[0] if grid else min(points, len(ranked_heads))) + len(drawn) * inner[1]
     with reporting(f"sweep on {task.name}", variants * len(task), progress) as advance:
         engine = Engine(model, task, metric_named(metric or task.metric), advance=advance, **how)
         measured = _Curves(engine, action)
