@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,14 @@ def test_the_display_has_the_interval_of_the_examples(tiny):
     assert "patch ablation, n = 6" in repr(measured)
     assert f"[{lo[0]:.4g}, {hi[0]:.4g}]" in measured._repr_html_()
     assert np.asarray(measured).shape == (6,)
+
+
+def test_a_path_is_a_task(tiny, tmp_path):
+    task, file = word_task(3, metric="logprob"), tmp_path / "words.jsonl"
+    rows = [{"prompt": e.prompt, "target": e.target} for e in task]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    measured = hw.measure(tiny, file, ablate=ABLATED, metric="logprob")
+    np.testing.assert_allclose(measured.values, hw.measure(tiny, task, ablate=ABLATED).values, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
 from headwise.tasks.examples import Task
+from headwise.tasks.opening import task as open_task
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -117,7 +118,7 @@ _MOST_SHOWN = 10
 
 def measure(
     model: Model,
-    task: Task,
+    task: Any,
     gates: Any = None,
     *,
     ablate: Any = None,
@@ -128,6 +129,7 @@ def measure(
 ) -> Measurement:
     """The metric under gates, per example, beside the same examples with all heads.
 
+    task: a task, or what `hw.task` makes one of.
     gates: `[L, H]`, or `[V, L, H]` for several at once: 0 removes a head, 1 leaves it, above 1 amplifies it. Or name
         heads to `ablate`, or the only heads to `keep`: `ablate=["L3H2", "L5H0"]`. By default all heads are left.
     metric: by default that of the task.
@@ -137,6 +139,7 @@ def measure(
     >>> hw.measure(model, task, ablate=["L3H2"], reference="mean")            # doctest: +SKIP
     """
     made = model.gates(gates, ablate=ablate, keep=keep)
+    task = task if isinstance(task, Task) else open_task(task, model=model)
     how["reference"] = how.get("reference") or "zero"
     variants = made if made.ndim == 3 else made[None]
     chosen = metric_named(metric or task.metric)
