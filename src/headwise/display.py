@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-_CELL = "text-align:left;vertical-align:top;white-space:pre-wrap"
+_CELL = "text-align:left;vertical-align:top;white-space:pre-wrap;padding:2px 12px 2px 0"
 
 
 def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

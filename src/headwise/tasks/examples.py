@@ -47,10 +47,15 @@ _MOST_SHOWN = 8
 _COLUMNS = ("prompt", "target", "also", "foils", "counterfactual", "label", "group")
 
 
+def _in_quotes(text: str) -> str:
+    """An answer with its leading space, which must not become the end of a line."""
+    return repr(text).replace(" ", "\u00a0")
+
+
 def _words(value: Any) -> str:
     """A field of an example for a table, with its leading space visible."""
     if isinstance(value, tuple):
-        return ", ".join(repr(text) for text in value[:4]) + ", …" * (len(value) > 4)
+        return ", ".join(_in_quotes(text) for text in value[:4]) + ", …" * (len(value) > 4)
     return "" if value is None else shortened(value, 160).replace("\n", "⏎\n")
 
 
@@ -81,7 +86,10 @@ class Task:
         shown = self.examples[:_MOST_SHOWN]
         fields = [name for name in _COLUMNS if any(getattr(example, name) for example in shown)]
         rows = (
-            [repr(example.target) if name == "target" else _words(getattr(example, name)) for name in fields]
+            [
+                _in_quotes(example.target) if name == "target" else _words(getattr(example, name))
+                for name in fields
+            ]
             for example in shown
         )
         of = (
