@@ -64,6 +64,11 @@ def test_scores_that_do_not_belong_together_are_refused(about, message):
         made(values) - made(values, **about)
 
 
+def test_scores_of_an_earlier_version_that_do_not_name_their_examples_can_be_subtracted():
+    values = np.ones((3, 2, 2))
+    assert (made(values) - made(values, details={})).values.tolist() == [[0, 0], [0, 0]]
+
+
 def test_other_shapes_and_other_things_are_refused():
     with pytest.raises(HeadwiseError, match="2 layers × 2 heads and m 2 × 3"):
         made(np.ones((3, 2, 2))) - made(np.ones((3, 2, 3)))

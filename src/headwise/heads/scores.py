@@ -311,8 +311,11 @@ def _check_paired(a: Scores, b: Scores) -> None:
             "a paired difference needs the value of every head on every example; score both without precision and "
             "top, by a method whose rows are examples, such as ablation"
         )
-    ids = [(s.n, s.details.get("held_out"), s.details.get("examples"), s.groups) for s in (a, b)]
-    if ids[0] != ids[1]:
+    rows = [(scores.n, scores.details.get("held_out"), scores.groups) for scores in (a, b)]
+    prints = {scores.details.get("examples") for scores in (a, b)} - {
+        None
+    }  # files of earlier versions have none
+    if rows[0] != rows[1] or len(prints) > 1:
         raise HeadwiseError(
             f"the scores are of different examples of {a.task!r} (n = {a.n} and {b.n}); score both on the same task "
             "object, so that the difference is paired"
