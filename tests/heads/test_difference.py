@@ -101,3 +101,9 @@ def test_a_difference_has_the_heads_that_both_have(tiny):
     task = word_task(3)
     some = hw.score(tiny, task, heads=["L0H1", "L2H2"])
     assert (hw.score(tiny, task) - some).heads() == [hw.Head(0, 1), hw.Head(2, 2)]
+
+
+def test_scores_from_a_file_keep_their_groups(tmp_path):
+    scores = made(np.ones((4, 2, 2)), groups=("a", "a", "b", None))
+    scores.save(tmp_path / "s.npz")
+    assert (scores - Scores.load(tmp_path / "s.npz")).groups == ("a", "a", "b", None)

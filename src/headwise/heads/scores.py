@@ -311,7 +311,7 @@ def _check_paired(a: Scores, b: Scores) -> None:
             "a paired difference needs the value of every head on every example; score both without precision and "
             "top, by a method whose rows are examples, such as ablation"
         )
-    rows = [(scores.n, scores.details.get("held_out"), scores.groups) for scores in (a, b)]
+    rows = [(scores.n, scores.details.get("held_out"), list(scores.groups or ())) for scores in (a, b)]
     prints = {scores.details.get("examples") for scores in (a, b)} - {
         None
     }  # files of earlier versions have none
