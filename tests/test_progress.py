@@ -6,12 +6,13 @@ import io
 import re
 import sys
 import threading
+import types
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from headwise.progress import Pace, _lines, clock, progress
+from headwise.progress import Pace, _lines, advance_is_progress, clock, progress, reporting
 from headwise.runs import progress as public
 
 
@@ -89,7 +90,7 @@ def test_a_log_gets_a_line_after_ten_seconds_then_each_minute_and_at_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now = Clock()
-    with _lines("Scoring", 200, True, now) as advance:
+    with _lines("Scoring", 200, True, clock_now=now) as advance:
         for _ in range(200):
             now.time += 1
             advance()
@@ -134,15 +135,105 @@ def test_nothing_is_shown_when_not_asked_for(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_notebook_that_cannot_draw_gets_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("setting", ["0", "false"])
+def test_the_environment_turns_progress_off(
+    setting: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("HEADWISE_PROGRESS", setting)
+    with progress("Scoring", total=2) as advance:
+        advance(2)
+    assert capsys.readouterr() == ("", "")
+
+
+# --- a Python call --------------------------------------------------------------------------------
+
+
+def test_a_short_call_leaves_no_line_in_a_log_and_a_long_one_does(capsys: pytest.CaptureFixture[str]) -> None:
+    now = Clock()
+    for seconds in (1, 11):
+        with _lines("Scoring", 2, True, late=True, clock_now=now) as advance:
+            now.time += seconds
+            advance()
+            now.time += 1
+            advance()
+    assert capsys.readouterr().err.splitlines() == [
+        "Scoring: 1/2 (50%), 0:11 so far, about 0:11 left",
+        "Scoring: 2/2 (100%), done in 0:12",
+    ]
+
+
+def test_the_bar_of_a_call_appears_after_a_second(
+    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with reporting("Scoring", 3, True) as advance:
+        advance(3)
+    assert terminal.getvalue() == ""
+    monkeypatch.setattr(sys.modules["headwise.progress"], "_LATE", 0.0)
+    with reporting("Scoring", 3, True) as advance:
+        advance(3)
+    assert "3/3" in terminal.getvalue()
+
+
+def test_work_that_ends_early_is_done(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["headwise.progress"], "_LATE", 0.0)
+    with reporting("Scoring", 9, True) as advance:
+        advance(2)
+    assert "9/9" in terminal.getvalue()
+
+
+def test_a_call_reports_to_a_function_or_to_nobody(terminal: io.StringIO) -> None:
+    steps: list[int] = []
+    with reporting("Scoring", 3, steps.append) as advance:
+        advance(2)
+    assert steps == [2]
+    for off in (False, None):
+        with reporting("Scoring", 3, off) as advance:
+            advance(2)
+    assert terminal.getvalue() == ""
+
+
+def test_the_former_option_advance_still_works_with_a_warning() -> None:
+    @advance_is_progress
+    def call(*, progress: Any = True) -> Any:
+        return progress
+
+    with pytest.warns(DeprecationWarning, match="advance is now progress"):
+        assert call(advance=len) is len
+    assert call() is True
+
+
+class Shown:
+    """What a notebook shows of one display, and every state before."""
+
+    def __init__(self, bundle: dict[str, str]) -> None:
+        self.states = [bundle]
+
+    def update(self, bundle: dict[str, str], raw: bool) -> None:
+        self.states.append(bundle)
+
+
+def test_a_notebook_gets_a_bar_without_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    displays: list[Shown] = []
+
+    def display(bundle: dict[str, str], raw: bool, display_id: bool) -> Shown:
+        displays.append(Shown(bundle))
+        return displays[-1]
+
+    fake = types.SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(display=fake))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython.display", fake)  # type: ignore[arg-type]
     module = sys.modules["headwise.progress"]
     monkeypatch.setattr(module, "_console", lambda: Console(force_jupyter=True))
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-    with progress("Scoring", total=1) as advance:
-        advance()
-    assert timeless(capsys) == "Scoring: 1/1 (100%), done in TIME\n"
+    with reporting("short", 4, True) as advance:
+        advance(4)
+    assert displays == []
+    monkeypatch.setattr(module, "_LATE", 0.0)
+    with reporting("<Scoring>", 4, True) as advance:
+        advance(1)
+        advance(3)
+    (shown,) = displays
+    assert 'value="1" max="4"' in shown.states[0]["text/html"]
+    assert "&lt;Scoring&gt;: 4/4 (100%)" in shown.states[-1]["text/html"]
 
 
 # --- a terminal -----------------------------------------------------------------------------------

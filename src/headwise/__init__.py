@@ -14,13 +14,18 @@ from headwise._version import __version__
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
+    from headwise import register
     from headwise.harness import lm_eval
     from headwise.heads import Head, Scores
     from headwise.model.attention.attention import attention
     from headwise.model.generation.generate import generate
     from headwise.model.load.load import load
+    from headwise.model.measure.patching import patch
+    from headwise.model.model import Model
+    from headwise.report.opened import open_run
     from headwise.scores import score
     from headwise.scores.compare import compare
+    from headwise.scores.measure import measure
     from headwise.studies.base import run
     from headwise.sweeps.sweep import sweep
     from headwise.tasks import Example, Task, task
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Example": "headwise.tasks",
     "Head": "headwise.heads",
+    "Model": "headwise.model.model",
     "Scores": "headwise.heads",
     "Task": "headwise.tasks",
     "compare": "headwise.scores.compare",
@@ -36,6 +42,10 @@ _HOMES = {
     "generate": "headwise.model.generation.generate",
     "lm_eval": "headwise.harness",
     "load": "headwise.model.load.load",
+    "measure": "headwise.scores.measure",
+    "open_run": "headwise.report.opened",
+    "patch": "headwise.model.measure.patching",
+    "register": "headwise.register",
     "run": "headwise.studies.base",
     "score": "headwise.scores",
     "sweep": "headwise.sweeps.sweep",
@@ -46,6 +56,7 @@ __all__ = [
     "Example",
     "Head",
     "HeadwiseError",
+    "Model",
     "Scores",
     "Task",
     "__version__",
@@ -54,6 +65,10 @@ __all__ = [
     "generate",
     "lm_eval",
     "load",
+    "measure",
+    "open_run",
+    "patch",
+    "register",
     "run",
     "score",
     "sweep",
@@ -64,6 +79,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"headwise has no {name!r}; it has {', '.join(__all__)}")
+    if name == "register":  # a module, whose functions are used as hw.register.task, …
+        return importlib.import_module("headwise.register")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -10,18 +10,30 @@ Calls may be nested; the inner bar appears below the outer one and goes when it 
 
 from __future__ import annotations
 
-import importlib.util
+import functools
+import os
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import escape
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 _FIRST_LINE, _EVERY = 10.0, 60.0
 """A log gets its first line after ten seconds, then one a minute, and one at the end."""
+_LATE = 1.0
+"""The bar of a Python call appears after this many seconds."""
+_REDRAW = 0.2
+"""A notebook's bar is drawn at most this often, in seconds."""
+
+Progress = bool | Callable[[int], None] | None
+"""The option `progress` of Python calls: True for a bar, False or None for none, or a function that is called with the
+number of steps just finished."""
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
 class Advance(Protocol):
@@ -67,16 +79,22 @@ _shared = SimpleNamespace(drawing=None, users=0)
 
 
 @contextmanager
-def progress(label: str, total: int | None = None, *, show: bool = True) -> Iterator[Advance]:
-    """Show that `label` is under way, out of `total` steps where that is known; yields `advance(steps=1)`."""
-    if not show:
+def progress(
+    label: str, total: int | None = None, *, show: bool = True, late: bool = False
+) -> Iterator[Advance]:
+    """Show that `label` is under way, out of `total` steps where that is known; yields `advance(steps=1)`.
+
+    late: show nothing of work that takes less than a second (in a log: less than ten). The environment variable
+    HEADWISE_PROGRESS=0 turns all progress off.
+    """
+    if not show or os.environ.get("HEADWISE_PROGRESS", "").lower() in ("0", "false", "no", "off"):
         yield lambda steps=1: None
         return
     with _lock:
         _shared.users += 1
         outermost = _shared.users == 1
     try:
-        with (_bar if _can_draw() else _lines)(label, total, outermost) as advance:
+        with _display()(label, total, outermost, late) as advance:
             yield advance
     finally:
         with _lock:
@@ -84,6 +102,38 @@ def progress(label: str, total: int | None = None, *, show: bool = True) -> Iter
             if not _shared.users and _shared.drawing:
                 _shared.drawing.stop()
                 _shared.drawing = None
+
+
+@contextmanager
+def reporting(label: str, total: int | None, asked: Progress) -> Iterator[Callable[[int], None]]:
+    """The progress of a Python call, as its option `progress` asks for it."""
+    if callable(asked):
+        yield asked
+        return
+    done = 0
+    with progress(label, total, show=bool(asked), late=True) as advance:
+
+        def count(steps: int) -> None:
+            nonlocal done
+            done += steps
+            advance(steps)
+
+        yield count
+        if total is not None and done < total:  # a method may stop early
+            advance(total - done)
+
+
+def advance_is_progress(call: _Call) -> _Call:
+    """Accept the option `advance`, which is the former name of `progress`, with a warning."""
+
+    @functools.wraps(call)
+    def renamed(*args: Any, **options: Any) -> Any:
+        if "advance" in options:
+            warnings.warn("the option advance is now progress", DeprecationWarning, stacklevel=2)
+            options["progress"] = options.pop("advance")
+        return call(*args, **options)
+
+    return renamed  # type: ignore[return-value]
 
 
 # --- a terminal or a notebook -------------------------------------------------------------------------
@@ -95,11 +145,12 @@ def _console() -> Any:
     return Console(stderr=True)  # the standard output is for results
 
 
-def _can_draw() -> bool:
+def _display() -> Callable[..., Any]:
+    """How progress is shown here: a notebook's bar, a terminal's, or lines in a log."""
     console = _console()
     if console.is_jupyter:
-        return importlib.util.find_spec("ipywidgets") is not None
-    return bool(console.is_terminal and not console.is_dumb_terminal)
+        return _notebook_bar
+    return _bar if console.is_terminal and not console.is_dumb_terminal else _lines
 
 
 def _drawing() -> Any:
@@ -115,24 +166,69 @@ def _drawing() -> Any:
 
 
 @contextmanager
-def _bar(label: str, total: int | None, outermost: bool) -> Iterator[Advance]:
-    with _lock:
-        if _shared.drawing is None:
-            _shared.drawing = _drawing()
-            _shared.drawing.start()
-        drawing = _shared.drawing
+def _bar(label: str, total: int | None, outermost: bool, late: bool) -> Iterator[Advance]:
     pace = Pace(total, time.monotonic())
-    task = drawing.add_task(label, total=total, pace=pace)
+    task: Any = None
+
+    def begin() -> Any:
+        with _lock:
+            if _shared.drawing is None:
+                _shared.drawing = _drawing()
+                _shared.drawing.start()
+            return _shared.drawing.add_task(label, total=total, pace=pace)
 
     def advance(steps: int = 1) -> None:
-        pace.advance(steps, time.monotonic())
-        drawing.update(task, advance=steps)
+        nonlocal task
+        now = time.monotonic()
+        pace.advance(steps, now)
+        if task is None and now >= pace.began + _LATE:
+            task = begin()
+        if task is not None:
+            _shared.drawing.update(task, completed=pace.done)
 
+    task = None if late else begin()
     try:
         yield advance
     finally:
-        if not outermost:
-            drawing.remove_task(task)
+        if task is not None and not outermost:
+            _shared.drawing.remove_task(task)
+
+
+@contextmanager
+def _notebook_bar(label: str, total: int | None, outermost: bool, late: bool) -> Iterator[Advance]:
+    """A bar below the cell. IPython alone draws it: no widget needs to be installed."""
+    from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
+
+    pace = Pace(total, time.monotonic())
+    handle: Any = None
+    drawn = -_REDRAW
+
+    def draw(now: float) -> None:
+        nonlocal handle, drawn
+        drawn = now
+        share = f'value="{pace.done}" max="{total}"' if total else ""
+        html = f"<progress {share}></progress> {escape(label)}: {_count(pace)}, {_times(pace, now)}"
+        bundle = {"text/html": html, "text/plain": f"{label}: {_count(pace)}"}
+        if handle is None:
+            handle = display(bundle, raw=True, display_id=True)
+        else:
+            handle.update(bundle, raw=True)
+
+    def advance(steps: int = 1) -> None:
+        now = time.monotonic()
+        pace.advance(steps, now)
+        if (handle is not None or now >= pace.began + _LATE) and now >= drawn + _REDRAW:
+            draw(now)
+
+    if not late:
+        draw(pace.began)
+    try:
+        yield advance
+    finally:
+        if handle is not None and outermost:
+            draw(time.monotonic())
+        elif handle is not None:
+            handle.update({"text/plain": ""}, raw=True)
 
 
 # --- a log ----------------------------------------------------------------------------------------------
@@ -140,11 +236,15 @@ def _bar(label: str, total: int | None, outermost: bool) -> Iterator[Advance]:
 
 @contextmanager
 def _lines(
-    label: str, total: int | None, outermost: bool, clock_now: Callable[[], float] = time.monotonic
+    label: str,
+    total: int | None,
+    outermost: bool,
+    late: bool = False,
+    clock_now: Callable[[], float] = time.monotonic,
 ) -> Iterator[Advance]:
     pace = Pace(total, clock_now())
     next_line = pace.began + _FIRST_LINE
-    shown = outermost  # the end of a short piece of work inside another is not shown
+    shown = outermost and not late  # the end of a short piece of work inside another is not shown
 
     def advance(steps: int = 1) -> None:
         nonlocal next_line, shown

@@ -136,7 +136,7 @@ def test_graddrop_takes_families_whose_blocks_add(family, word_tokenizer):
 def test_progress_of_many_passes_ends_where_it_was_promised(tiny):
     for name, options in [("attribution", {"graddrop": True}), ("integrated", {"steps": 3}), ("keep", {})]:
         steps = []
-        hw.score(tiny, word_task(3), name, advance=steps.append, **options)
+        hw.score(tiny, word_task(3), name, progress=steps.append, **options)
         assert sum(steps) == hw.scores.method(name).steps(tiny, word_task(3)), name
 
 

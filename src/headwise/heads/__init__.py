@@ -1,25 +1,29 @@
 """Heads, scores on heads, orders, gates over heads, and the controls they are compared with.
 
-Begin with `scores.py`; `controls.py` draws random and layer-matched heads, `heads_file.py` reads a list of heads or
-a score table. Nothing here knows what a model is. May import: errors, files, stats, charts.
+Begin with `scores.py`; `gates.py` makes gates from heads, `controls.py` draws random and layer-matched heads,
+`heads_file.py` reads a list of heads or a score table. Nothing here knows what a model is. May import: errors, files,
+stats, charts.
 """
 
+from headwise.heads.gates import (
+    chosen_gates,
+    gate_numbers,
+    keep_gates,
+    lone_gates,
+    mask_gates,
+    ones,
+    single_gates,
+)
 from headwise.heads.scores import (
     RANKED_BY,
     Head,
     Order,
     Scores,
-    gate_numbers,
     head_list,
     heads_of,
-    keep_gates,
     load_order,
-    lone_gates,
-    mask_gates,
-    ones,
     ranked,
     save_order,
-    single_gates,
 )
 
 __all__ = [
@@ -27,6 +31,7 @@ __all__ = [
     "Head",
     "Order",
     "Scores",
+    "chosen_gates",
     "gate_numbers",
     "head_list",
     "heads_of",

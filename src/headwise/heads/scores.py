@@ -1,6 +1,6 @@
-"""Heads, scores on heads, and gates over heads. Nothing here knows what a model is.
+"""Heads, and scores on heads. Nothing here knows what a model is.
 
-L layers, H heads, E examples, V variants (one array of gates each).
+L layers, H heads, E examples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from headwise.errors import HeadwiseError, first_line, quoted
+from headwise.errors import HeadwiseError, quoted
 
 _UNREADABLE: tuple[type[Exception], ...] = (
     OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RecursionError,
@@ -107,74 +107,6 @@ def _not_a_head(value: Any) -> HeadwiseError:
     return HeadwiseError(f"{quoted(value)} is not a head; heads are written like 'L12H3' (layer 12, head 3)")
 
 
-def gate_numbers(values: Any, what: str) -> np.ndarray:
-    """Gates, or other numbers of a caller, as an array of float64; nothing is converted silently.
-
-    Text, complex numbers, lists of unequal length and numbers that float32 cannot hold are refused.
-    """
-    try:
-        if hasattr(values, "detach"):  # a tensor; numpy has no bfloat16
-            values = values.detach().cpu()
-            values = values.double() if values.is_floating_point() else values
-        array = np.asarray(values)
-        if array.dtype.kind not in "biuf":
-            raise ValueError(f"an array of {array.dtype}")
-        array = array.astype(np.float64)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise HeadwiseError(
-            f"{what} must be an array of numbers; {quoted(values)} is none ({first_line(error)})"
-        ) from None
-    if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
-        raise HeadwiseError(f"{what} must be an array of numbers; this one has masked entries")
-    with np.errstate(over="ignore"):
-        if not np.isfinite(array.astype(np.float32)).all():
-            raise HeadwiseError(
-                f"{what} must be finite numbers that float32 can hold; 0 removes a head, 1 leaves it, above 1 "
-                "amplifies it"
-            )
-    return array
-
-
-def ones(shape: tuple[int, int]) -> np.ndarray:
-    """Gates `[L, H]` that leave every head as it is."""
-    return np.ones(shape, dtype=np.float32)
-
-
-def mask_gates(heads: Iterable[Head], shape: tuple[int, int]) -> np.ndarray:
-    """Gates `[L, H]` with the given heads at 0 and all others at 1."""
-    gates = ones(shape)
-    for head in _inside(heads, shape):
-        gates[head] = 0
-    return gates
-
-
-def keep_gates(heads: Iterable[Head], shape: tuple[int, int]) -> np.ndarray:
-    """Gates `[L, H]` with the given heads at 1 and all others at 0."""
-    return 1 - mask_gates(heads, shape)
-
-
-def lone_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
-    """Gates `[V, L, H]`, one variant per head, each with that head alone at 1."""
-    return 1 - single_gates(heads, shape)
-
-
-def single_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
-    """Gates `[V, L, H]`, one variant per head, each with that head alone at 0."""
-    chosen = _inside(heads, shape)
-    gates = np.ones((len(chosen), *shape), dtype=np.float32)
-    for variant, head in zip(gates, chosen, strict=True):
-        variant[head] = 0
-    return gates
-
-
-def _inside(heads: Iterable[Head], shape: tuple[int, int]) -> list[Head]:
-    checked = head_list(heads)
-    for head in checked:
-        if not (0 <= head.layer < shape[0] and 0 <= head.head < shape[1]):
-            raise HeadwiseError(f"{head} is outside a model of {shape[0]} layers × {shape[1]} heads")
-    return checked
-
-
 @dataclass(frozen=True)
 class Scores:
     """One number per head, with the per-example values behind it.
@@ -244,12 +176,37 @@ class Scores:
     def __getitem__(self, head: Head | str) -> float:
         return float(self.values[Head.parse(head) if isinstance(head, str) else tuple(head)])
 
+    def __sub__(self, other: Scores) -> Scores:
+        """This score minus another one of the same examples, head by head: paired, with intervals and q-values.
+
+        The two may differ in model, method, reference or positions. The difference is positive where the head helps
+        more here than in `other`.
+
+        >>> (hw.score(tuned, task) - hw.score(base, task)).table()      # doctest: +SKIP
+        """
+        if not isinstance(other, Scores):
+            return NotImplemented
+        _check_paired(self, other)
+        exists = self._existing() & other._existing()
+        return Scores.from_examples(
+            np.where(exists, self.examples - other.examples, np.nan),
+            **_difference_names(self, other),
+            task=self.task,
+            metric=self.metric,
+            details={"minuend": dict(self.details), "subtrahend": dict(other.details)},
+            exists=exists,
+            groups=self.groups,
+        )
+
     def heads(self) -> list[Head]:
         """Every head there is, layer by layer; heads whose score is NaN included."""
-        exists = self.exists
-        if exists is None:
-            exists = ~np.isnan(self.values) | ~np.isnan(self.examples).all(axis=0)
-        return [Head(int(layer), int(head)) for layer, head in np.argwhere(exists)]
+        return [Head(int(layer), int(head)) for layer, head in np.argwhere(self._existing())]
+
+    def _existing(self) -> np.ndarray:
+        if self.exists is not None:
+            return self.exists
+        existing: np.ndarray = ~np.isnan(self.values) | ~np.isnan(self.examples).all(axis=0)
+        return existing
 
     def order(self, by: str = "signed") -> Order:
         """All heads, most important first. `by`: `signed` (helps most first), `absolute`, `hinders`.
@@ -334,6 +291,50 @@ class Scores:
         from headwise.charts.style import png
 
         return png(self.plot())
+
+
+def _check_paired(a: Scores, b: Scores) -> None:
+    """Refuse two scores whose rows are not the same examples, or whose numbers have different units."""
+    for what, pair in (("task", (a.task, b.task)), ("metric", (a.metric, b.metric))):
+        if pair[0] != pair[1]:
+            raise HeadwiseError(
+                f"the scores have different {what}s ({pair[0]!r} and {pair[1]!r}); a difference needs the same {what} "
+                "for both"
+            )
+    if a.shape != b.shape:
+        raise HeadwiseError(
+            f"{a.model} has {a.shape[0]} layers × {a.shape[1]} heads and {b.model} {b.shape[0]} × {b.shape[1]}; heads "
+            "can be compared only between models of the same shape"
+        )
+    if any(scores.own or scores.details.get("replicates") == "seeds" for scores in (a, b)):
+        raise HeadwiseError(
+            "a paired difference needs the value of every head on every example; score both without precision and "
+            "top, by a method whose rows are examples, such as ablation"
+        )
+    rows = [(scores.n, scores.details.get("held_out"), list(scores.groups or ())) for scores in (a, b)]
+    prints = {scores.details.get("examples") for scores in (a, b)} - {
+        None
+    }  # files of earlier versions have none
+    if rows[0] != rows[1] or len(prints) > 1:
+        raise HeadwiseError(
+            f"the scores are of different examples of {a.task!r} (n = {a.n} and {b.n}); score both on the same task "
+            "object, so that the difference is paired"
+        )
+
+
+def _difference_names(a: Scores, b: Scores) -> dict[str, str]:
+    """Model and method of a difference, which name what differs.
+
+    Two scores of one model by one method are named by the first option that differs.
+    """
+    model, method = (" − ".join(dict.fromkeys((getattr(a, x), getattr(b, x)))) for x in ("model", "method"))
+    if (a.model, a.method) == (b.model, b.method):
+        pairs = [
+            (a.details.get(option), b.details.get(option)) for option in ("reference", "positions", "seed")
+        ]
+        one, other = next((pair for pair in pairs if pair[0] != pair[1]), ("same", "same"))
+        method = f"{method} ({one} − {other})"
+    return {"model": model, "method": method}
 
 
 def save_order(order: Sequence[Head], path: str | Path) -> None:

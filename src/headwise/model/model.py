@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -14,19 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError
-from headwise.heads import Head
+from headwise.display import html_facts
+from headwise.errors import HeadwiseError, unknown
+from headwise.heads import Head, chosen_gates, head_list
+from headwise.model.forward.gate import same_gates
 from headwise.model.forward.onednn import frozen
+from headwise.model.forward.out_of_memory import example_too_large, in_halves
 from headwise.model.forward.run import Output, Pass, run
+from headwise.model.forward.schedule import batches
 from headwise.model.origin import Origin, replica
 from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.devices import entry_device, stored
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.probe import weight_dtype
 from headwise.model.sparse import adapter
+from headwise.model.tokens.encode import pad_right
 from headwise.model.tokens.text import Text
 from headwise.model.verify.capabilities import Capabilities
 from headwise.model.verify.identities import Proof
+from headwise.several import several
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -74,6 +80,18 @@ class Model:
     def __repr__(self) -> str:
         layers, heads = self.shape
         return f"Model({self.name!r}, {layers} layers × {heads} heads, {self.dtype}, {self.device})"
+
+    def _repr_html_(self) -> str:
+        """In a notebook, what it is and how its heads are reached."""
+        parameters = sum(p.numel() for p in self.hf.parameters())
+        facts = {
+            "class": type(self.hf).__name__,
+            "heads": f"{len(self.heads())} in {self.shape[0]} layers of up to {self.shape[1]}",
+            "parameters": f"{parameters / 1e6:,.1f} million, {str(self.dtype).removeprefix('torch.')}",
+            "device": str(self.device),
+            "heads changed by": self.hooks.mechanism,
+        }
+        return html_facts(f"Model {self.name}", facts)
 
     @property
     def text(self) -> Text:
@@ -150,8 +168,68 @@ class Model:
         """Number of tokens that have an input embedding; None where the model has no plain embedding table."""
         return _rows(self.hf.get_input_embeddings())  # type: ignore[operator]
 
+    def gates(self, gates: Any = None, *, ablate: Any = None, keep: Any = None) -> np.ndarray:
+        """Gates `[L, H]` or `[V, L, H]` for this model: an array, or heads to ablate, or the only heads to keep.
+
+        >>> model.gates(ablate=["L3H2", "L5H0"])                              # doctest: +SKIP
+        """
+        for heads in (ablate, keep):
+            self.check_heads([] if heads is None else head_list(heads))
+        made = chosen_gates(self.shape, gates, ablate, keep)
+        if made.ndim not in (2, 3) or made.shape[-2:] != self.shape or not len(made):
+            sizes = f"{self.shape[0]}, {self.shape[1]}"
+            raise HeadwiseError(
+                f"gates of shape {made.shape} do not fit {self.name}: expected [{sizes}] or [variants, {sizes}]"
+            )
+        return np.where(self.exists, made, 1.0)
+
+    def gated(
+        self,
+        gates: Any = None,
+        *,
+        ablate: Any = None,
+        keep: Any = None,
+        reference: str = "zero",
+        reference_prompts: str | Sequence[str] | None = None,
+    ) -> AbstractContextManager[None]:
+        """While this holds, every forward pass of `model.hf` has these gates: your own code and `model.hf.generate`.
+
+        gates: one set `[L, H]`; or name heads to `ablate`, or the only heads to `keep`.
+        reference: `zero`, or `mean`, the head's mean output over all tokens of `reference_prompts`. The references
+            that are taken from another prompt (`patch`, `resample`) need to know which prompt belongs to which row:
+            use `hw.patch`, or `hw.measure` with examples that have counterfactuals.
+
+        >>> with model.gated(ablate=["L3H2"]):                                # doctest: +SKIP
+        ...     model.hf.generate(**inputs)
+        """
+        made = self.gates(gates, ablate=ablate, keep=keep)
+        if made.ndim != 2:
+            raise HeadwiseError(
+                f"model.gated takes one set of gates [{self.shape[0]}, {self.shape[1]}], not {made.shape}; to run many "
+                "at once use hw.measure or hw.generate"
+            )
+        hook = same_gates(made)
+        if reference == "mean":
+            if reference_prompts is None:
+                raise HeadwiseError(
+                    "the reference 'mean' needs texts to average over; give reference_prompts=['…', …]"
+                )
+            hook.reference = self.mean_outputs(self.text.encode_whole(several(reference_prompts)))
+        elif reference in ("patch", "resample", "position_mean"):
+            raise HeadwiseError(
+                f"model.gated cannot use the reference {reference!r}: it does not know which prompt belongs to which "
+                "row of your forward pass; use 'zero' or 'mean' here, or hw.patch or hw.measure"
+            )
+        elif reference != "zero":
+            raise unknown("reference of model.gated", reference, ("zero", "mean"))
+        return self.hook(hook)
+
     def hook(self, hook: HeadHook) -> AbstractContextManager[None]:
         """While this holds, `hook(layer, z)` returns the new z `[B, T, H, D]` of each layer in every forward pass.
+
+        z is the output of every head of the layer before the output projection: B rows of the batch, T tokens, H heads,
+        D numbers per head. A hook that only reads returns z unchanged. In `generate` with a KV cache, T is 1 after the
+        first pass. One hook can be active at a time.
 
         >>> with model.hook(lambda layer, z: z * 0 if layer == 3 else z):     # doctest: +SKIP
         ...     model.hf(input_ids=ids)
@@ -209,6 +287,29 @@ class Model:
         with torch.no_grad():
             self.run(Pass(ids=ids.to(self.device), scored=first, heads=note))
         return seen
+
+    def mean_outputs(
+        self, prompts: Sequence[Sequence[int]], by_position: bool = False, batch_tokens: int | None = None
+    ) -> dict[int, Tensor]:
+        """Each layer's mean head output over all tokens of the prompts: `[H, D]`, or `[T, H, D]` by position."""
+        lengths = torch.tensor([len(ids) for ids in prompts])
+        sums: dict[int, Tensor] = {}
+
+        def add(numbers: Sequence[int]) -> None:
+            ids = pad_right([prompts[n] for n in numbers])
+            real = torch.arange(ids.shape[1])[None, :] < lengths[list(numbers), None]
+
+            def total(z: Tensor) -> Tensor:
+                kept = z.double() * real.to(z.device)[:, :, None, None]
+                return kept.sum(0) if by_position else kept.sum((0, 1))
+
+            for layer, outputs in self.outputs(ids, total).items():
+                sums[layer] = sums[layer] + outputs if layer in sums else outputs
+
+        for numbers in batches(lengths.tolist(), batch_tokens or self.batch_tokens):
+            in_halves(numbers, add, example_too_large)
+        count = len(prompts) if by_position else int(lengths.sum())
+        return {layer: (total / count).to(self.dtype) for layer, total in sums.items()}
 
     @cached_property
     def fingerprint(self) -> str:

@@ -74,7 +74,7 @@ def ablation(setup: Setup, **options: Any) -> np.ndarray:
     (`headwise.scores.adaptive.adaptive`).
     """
     asked, engine = AblationOptions(**options), setup.engine()
-    heads = setup.model.heads()
+    heads = setup.heads
     gates = single_gates(heads, setup.model.shape)
     if asked.early:
         return _adaptive(setup, engine, asked, heads, gates)
@@ -90,7 +90,7 @@ def _adaptive(
     N, K = len(setup.task), len(heads)
     attribution = None
     if setup.metric.first_order:  # without a gradient at full gates there is no control variate
-        attribution = engine.gradients()[1][:, setup.model.exists]  # E, heads
+        attribution = engine.gradients()[1][:, setup.exists]  # E, heads
     sample = Sample(
         lambda chosen, examples: engine.measure(gates[chosen], examples).effects.T,
         attribution,

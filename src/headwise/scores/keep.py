@@ -23,6 +23,6 @@ def keep(setup: Setup) -> np.ndarray:
     scrubbing, and Wang et al. 2022, arXiv 2211.00593, on what a circuit is tested against).
     """
     engine, model = setup.engine(), setup.model
-    measured = engine.measure(lone_gates(model.heads(), model.shape), baseline=np.zeros(model.shape))
+    measured = engine.measure(lone_gates(setup.heads, model.shape), baseline=np.zeros(model.shape))
     setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
     return setup.per_head(measured.values - measured.full)

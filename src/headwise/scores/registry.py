@@ -16,12 +16,13 @@ import numpy as np
 from pydantic import ConfigDict, create_model
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads import Scores
+from headwise.heads import Head, Scores, head_list, mask_gates
 from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import MeasureSettings
 from headwise.model.model import Model
+from headwise.progress import Progress, advance_is_progress, reporting
 from headwise.registry import Registry
 from headwise.settings import Settings
 from headwise.tasks.examples import Task
@@ -51,6 +52,18 @@ class Setup:
     """Set by a method whose option decides whether its numbers have a sign."""
     unit: str | None = None
     """Set by a method whose numbers are not in the metric's unit."""
+    chosen: np.ndarray | None = None
+    """`[L, H]`: the heads that are asked for; None for all. A method may compute others too; they are left out."""
+
+    @property
+    def exists(self) -> np.ndarray:
+        """`[L, H]`: the heads that are scored."""
+        return self.model.exists if self.chosen is None else self.chosen
+
+    @property
+    def heads(self) -> list[Head]:
+        """The heads that are scored, layer by layer."""
+        return [Head(int(layer), int(head)) for layer, head in np.argwhere(self.exists)]
 
     @property
     def engine_options(self) -> dict[str, Any]:
@@ -64,12 +77,12 @@ class Setup:
         return Engine(self.model, self.task, self.metric, **self.engine_options, advance=advance)
 
     def per_head(self, values: np.ndarray) -> np.ndarray:
-        """Numbers of the model's heads in their order, `[heads]` or `[heads, E]`, as `[L, H]` or `[E, L, H]`.
+        """Numbers of the scored heads in their order, `[heads]` or `[heads, E]`, as `[L, H]` or `[E, L, H]`.
 
-        Heads that the model does not have are NaN.
+        All other entries are NaN.
         """
         full = np.full((*values.shape[1:], *self.model.shape), np.nan)
-        full[..., self.model.exists] = values.T
+        full[..., self.exists] = values.T
         return full
 
 
@@ -217,24 +230,29 @@ def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -
         )
 
 
+@advance_is_progress
 def score(
     model: Model,
     task: Task,
     by: str = "ablation",
     *,
+    heads: Any = None,
     metric: str | None = None,
     reference: str = "zero",
     positions: str = "all",
     seed: int = 0,
     reference_task: Task | None = None,
     batch_tokens: int | None = None,
-    advance: Callable[[int], None] | None = None,
+    progress: Progress = True,
     **options: Any,
 ) -> Scores:
     """One number per head, with its per-example values and standard error.
 
     by: the method ("ablation", "attribution", "random", …; `headwise list methods`).
+    heads: score only these, such as ["L3H2"]. `ablation` and `keep` then run only these; gradient methods compute all
+        heads in one pass anyway. q-values correct for the heads that are scored.
     metric: by default that of the task. reference, positions: see `headwise.model.measure.engine.Engine`.
+    progress: False for no progress bar.
     options: the method's own.
     """
     chosen = method(by)
@@ -244,8 +262,13 @@ def score(
     MeasureSettings(reference=reference, positions=positions, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
     check_metric(chosen, measured, options)
-    setup = Setup(model, task, measured, reference, positions, seed, reference_task, batch_tokens, advance)
-    examples = np.where(model.exists, chosen.run(setup, **options), np.nan)
+    setup = Setup(model, task, measured, reference, positions, seed, reference_task, batch_tokens)
+    setup.chosen = None if heads is None else _chosen_heads(model, heads)
+    steps = chosen.steps(model, task)
+    if steps == len(model.heads()) * len(task):  # one step per head and example
+        steps = len(setup.heads) * len(task)
+    with reporting(f"{by} on {task.name}", steps, progress) as setup.advance:
+        examples = np.where(setup.exists, chosen.run(setup, **options), np.nan)
     details = {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details}
     about: dict[str, Any] = {
         "model": model.name,
@@ -253,14 +276,25 @@ def score(
         "method": by,
         "signed": chosen.signed if setup.signed is None else setup.signed,
         "metric": setup.unit or measured.name,
-        "details": details | {"options": options},
-        "exists": np.array(model.exists),
+        "details": details | {"options": options, "examples": task.fingerprint},
+        "exists": np.array(setup.exists),
         "groups": row_groups(task, setup.details),
     }
     columns = dict(setup.estimates)
     if columns:
         return Scores(columns.pop("value"), columns.pop("stderr"), examples, **about, own=columns)
     return Scores.from_examples(examples, **about)
+
+
+def _chosen_heads(model: Model, heads: Any) -> np.ndarray:
+    """`[L, H]`: True for these heads, which the model must have."""
+    listed = head_list(heads)
+    model.check_heads(listed)
+    if not listed:
+        raise HeadwiseError(
+            "heads is empty; name at least one head, such as 'L0H0', or leave heads out for all"
+        )
+    return mask_gates(listed, model.shape) == 0
 
 
 def row_groups(task: Task, details: dict[str, Any]) -> tuple[str | None, ...] | None:

@@ -96,4 +96,4 @@ class Context(Generic[S]):
     def scores(self, label: str, model: Model, task: Task, by: str, **options: Any) -> Scores:
         """Scores by a method with the study's seed, under a progress bar."""
         with self.progress(label, method(by).steps(model, task)) as advance:
-            return score(model, task, by, seed=self.settings.seed, advance=advance, **options)
+            return score(model, task, by, seed=self.settings.seed, progress=advance, **options)

@@ -62,9 +62,9 @@ class Sweep:
     details: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        reached = (
-            f"{self.k_at().k:.0f} heads reach {THRESHOLD:.0%}" if self.defined else "no effect to explain"
-        )
+        k = self.k_at().k
+        reached = f"{k:.0f} heads reach {THRESHOLD:.0%}" if k == k else f"{THRESHOLD:.0%} is not reached"
+        reached = reached if self.defined else "no effect to explain"
         return (
             f"Sweep({self.action} by {self.series} on {self.task}, {self.model}: {len(self.k)} points up to "
             f"{self.k[-1]} of {self.total} heads, n = {self.n}; {reached})"

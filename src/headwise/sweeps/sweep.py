@@ -5,8 +5,9 @@ K points of a curve, E examples, V variants (one array of gates each), L layers,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,10 +18,15 @@ from headwise.heads.controls import control_sets, most_k
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
+from headwise.progress import Progress, advance_is_progress, reporting
+from headwise.scores.measure import MeasureOptions
 from headwise.several import several
 from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
 from headwise.sweeps.explained import knee_points, spread_points
 from headwise.tasks.examples import Task
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 ACTIONS = ("keep", "mask")
 CONTROLS = ("random", "random_layer")
@@ -31,13 +37,14 @@ DRAWS = 5
 """Of each control: one draw may hold, by chance, heads that matter."""
 
 
+@advance_is_progress
 def sweep(
     model: Model,
     task: Task,
-    order: Scores | Head | str | Sequence[Head | str],
-    action: str = "keep",
+    order: Scores | Head | str | Sequence[Head | str] | None = None,
+    action: str | None = None,
     *,
-    reference: str | None = None,
+    heads: Any = None,
     metric: str | None = None,
     k: Sequence[int] | None = None,
     controls: str | Sequence[str] = CONTROLS,
@@ -46,57 +53,55 @@ def sweep(
     threshold: float = THRESHOLD,
     points: int = POINTS,
     control_points: int = CONTROL_POINTS,
-    positions: str = "all",
-    seed: int = 0,
-    reference_task: Task | None = None,
-    batch_tokens: int | None = None,
-    advance: Callable[[int], None] | None = None,
+    progress: Progress = True,
+    **how: Unpack[MeasureOptions],
 ) -> Sweep:
     """The metric as only the first k heads of an order are kept, or as they are masked; the rest is the reference.
 
     order: scores (ranked by `by`: signed, absolute, hinders), or heads, most important first. To test an order,
         measure it on examples that it was not found on: `found, tested = task.halves()`.
-    reference: by default `patch` where every example has a counterfactual, else `mean`.
-    metric: by default the task's own. positions, reference_task: see `headwise.model.measure.engine.Engine`.
+    action: `keep` (default) or `mask`; with `heads` the default is `mask`.
+    heads: ablate these, such as ["L3H2", "L5H0"], one more at each k: in their rank in `order`, or as listed here.
+    metric: by default the task's own.
     k: the numbers of heads to measure; by default at most `points`, a few spread over all heads and the rest
         where the curve reaches `threshold` of the explained effect.
     controls: `random` heads and `random_layer` ones (as many from each layer as the order's first k have there), never
         one of the order's first k; `draws` of each, at `control_points` numbers of heads, up to half of all heads:
         beyond that there are not enough others.
+    progress: False for no progress bar.
+    how: `reference` (by default `patch` where every example has a counterfactual, else `mean`), `positions`, `seed`,
+        `reference_task`, `batch_tokens`: see `hw.measure`.
 
     >>> found, tested = hw.task("ioi", 64, model=model).halves()                # doctest: +SKIP
     >>> scores = hw.score(model, found, "integrated", reference="patch")        # doctest: +SKIP
     >>> hw.sweep(model, tested, scores).k_at(0.9)                               # doctest: +SKIP
     """
     controls = several(controls)
+    action = action or ("keep" if heads is None else "mask")
     _check(action, controls, draws, points, control_points)
     check_threshold(threshold)
-    heads, ranked_by, name = _ranked(model, order, by)
-    grid = None if k is None else _checked(k, len(heads))
-    engine = Engine(
-        model,
-        task,
-        metric_named(metric or task.metric),
-        reference=reference or default_reference(task),
-        positions=positions,
-        reference_task=reference_task,
-        seed=seed,
-        batch_tokens=batch_tokens,
-        advance=advance,
-    )
-    measured = _Curves(engine, action)
-    first = grid or spread_points(len(heads), max(2, points // 3 + 1))
-    control_k = spread_points(min(len(heads), most_k(len(model.heads()))), control_points)
+    how["reference"] = how.get("reference") or default_reference(task)
+    seed = how.setdefault("seed", 0)
+    ranked_heads, ranked_by, name = _ranked(model, order, by, heads)
+    grid = None if k is None else _checked(k, len(ranked_heads))
+    first = grid or spread_points(len(ranked_heads), max(2, points // 3 + 1))
+    control_k = spread_points(min(len(ranked_heads), most_k(len(model.heads()))), control_points)
     drawn = {
-        (kind, draw): control_sets(kind, model.heads(), heads, control_k, f"{seed}/{draw}")
+        (kind, draw): control_sets(kind, model.heads(), ranked_heads, control_k, f"{seed}/{draw}")
         for kind in controls
         for draw in range(draws)
     }
-    asked = [[heads[:k] for k in first], *([drawing.heads for drawing in sets] for sets in drawn.values())]
-    values, *control_values = measured.values(asked)
-    curve = measured.sweep(first, values, heads, seed)
-    if grid is None:
-        curve = _refined(measured, curve, threshold, points)
+    # No heads and all heads are the two ends, which are measured once.
+    inner = [sum(0 < k < len(model.heads()) for k in grid) for grid in (first, control_k)]
+    variants = 1 + (inner[0] if grid else min(points, len(ranked_heads))) + len(drawn) * inner[1]
+    with reporting(f"sweep on {task.name}", variants * len(task), progress) as advance:
+        engine = Engine(model, task, metric_named(metric or task.metric), advance=advance, **how)
+        measured = _Curves(engine, action)
+        asked = [[ranked_heads[:k] for k in first], *([one.heads for one in sets] for sets in drawn.values())]
+        values, *control_values = measured.values(asked)
+        curve = measured.sweep(first, values, ranked_heads, seed)
+        if grid is None:
+            curve = _refined(measured, curve, threshold, points)
     others = []
     for ((kind, draw), sets), values in zip(drawn.items(), control_values, strict=True):
         control = measured.sweep(control_k, values, sets[-1].heads, seed)
@@ -210,13 +215,23 @@ def _refined(measured: _Curves, curve: Sweep, threshold: float, points: int) -> 
 
 
 def _ranked(
-    model: Model, order: Scores | Head | str | Sequence[Head | str], by: str
+    model: Model, order: Scores | Head | str | Sequence[Head | str] | None, by: str, only: Any = None
 ) -> tuple[Order, str, str]:
-    """The heads of an order, how they are ranked, and its name."""
+    """The heads of an order (of those in `only`, where it is given), how they are ranked, and its name."""
+    if order is None and only is None:
+        raise HeadwiseError("a sweep needs an order: scores of hw.score, or heads=['L3H2', …] to ablate")
     if isinstance(order, Scores):
         heads, (ranked_by, name) = order.order(by), ranking(order.method, order.signed, by)
     else:
-        heads, ranked_by, name = head_list(order), "given", "order"
+        heads, ranked_by, name = head_list(only if order is None else order), "given", "order"
+    if only is not None:
+        chosen = head_list(only)
+        missing = [head for head in chosen if head not in heads]
+        if missing:
+            raise HeadwiseError(
+                f"heads names {missing[0]}, which the order does not have; give heads of the order"
+            )
+        heads = heads if order is None else [head for head in heads if head in chosen]
     known = set(model.heads())
     for index, head in enumerate(heads):
         if head not in known:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from headwise.display import html_table, shortened
 from headwise.errors import HeadwiseError, quoted
 from headwise.several import several
 
@@ -41,7 +42,24 @@ class Example:
             object.__setattr__(self, name, texts)
 
 
-@dataclass(frozen=True)
+_MOST_SHOWN = 8
+"""Examples that a notebook shows."""
+_COLUMNS = ("prompt", "target", "also", "foils", "counterfactual", "label", "group")
+
+
+def _in_quotes(text: str) -> str:
+    """An answer with its leading space, which must not become the end of a line."""
+    return repr(text).replace(" ", "\u00a0")
+
+
+def _words(value: Any) -> str:
+    """A field of an example for a table, with its leading space visible."""
+    if isinstance(value, tuple):
+        return ", ".join(_in_quotes(text) for text in value[:4]) + ", …" * (len(value) > 4)
+    return "" if value is None else shortened(value, 160).replace("\n", "⏎\n")
+
+
+@dataclass(frozen=True, repr=False)
 class Task:
     """A named list of examples with the metric that suits it."""
 
@@ -54,6 +72,32 @@ class Task:
     def __post_init__(self) -> None:
         if not self.examples:
             raise HeadwiseError(f"task {self.name!r} is empty; a task needs at least one example")
+
+    def __repr__(self) -> str:
+        count, first = len(self), self.examples[0]
+        foils = f", not {quoted(first.foils[0], 30)}" if first.foils else ""
+        return (
+            f"Task({self.name!r}, {count} example{'s' * (count != 1)}, metric {self.metric}; first: "
+            f"{shortened(first.prompt, 70)!r} → {quoted(first.target, 30)}{foils})"
+        )
+
+    def _repr_html_(self) -> str:
+        """In a notebook, the first examples."""
+        shown = self.examples[:_MOST_SHOWN]
+        fields = [name for name in _COLUMNS if any(getattr(example, name) for example in shown)]
+        rows = (
+            [
+                _in_quotes(example.target) if name == "target" else _words(getattr(example, name))
+                for name in fields
+            ]
+            for example in shown
+        )
+        of = (
+            f"the first {len(shown)} of {len(self)} examples"
+            if len(shown) < len(self)
+            else f"{len(self)} examples"
+        )
+        return html_table(f"Task {self.name}, metric {self.metric}: {of}", fields, rows)
 
     def __len__(self) -> int:
         return len(self.examples)

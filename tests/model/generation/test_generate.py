@@ -212,7 +212,9 @@ def test_any_token_budget_gives_the_same_text(llama, batch_tokens):
     gates = some_gates(llama)[:3]
     whole = hw.generate(llama, PROMPTS, gates, max_new_tokens=6)
     done = []
-    cut = hw.generate(llama, PROMPTS, gates, max_new_tokens=6, batch_tokens=batch_tokens, advance=done.append)
+    cut = hw.generate(
+        llama, PROMPTS, gates, max_new_tokens=6, batch_tokens=batch_tokens, progress=done.append
+    )
     assert cut.texts == whole.texts
     assert sum(done) == len(gates) * len(PROMPTS)
 

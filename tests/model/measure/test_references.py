@@ -10,7 +10,6 @@ from headwise.errors import HeadwiseError
 from headwise.heads import single_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.model.measure.references.means import mean_outputs
 from headwise.model.measure.references.registry import REFERENCES, register
 from headwise.model.tokens.encode import encode_rows
 from headwise.tasks import Example
@@ -32,7 +31,7 @@ def rows(tiny):
 
 @pytest.mark.parametrize("budget", [1, 12, 1000])
 def test_the_mean_is_over_every_real_token_whatever_the_batches(tiny, rows, budget):
-    found = mean_outputs(tiny, rows, by_position=False, batch_tokens=budget)
+    found = tiny.mean_outputs([row.ids for row in rows], batch_tokens=budget)
     single = [tiny.outputs(torch.tensor([row.ids])) for row in rows]
     for layer in range(tiny.shape[0]):
         tokens = np.concatenate([one[layer][0].cpu().numpy() for one in single])
@@ -40,7 +39,7 @@ def test_the_mean_is_over_every_real_token_whatever_the_batches(tiny, rows, budg
 
 
 def test_out_of_memory_halves_a_batch_and_one_text_that_does_not_fit_is_named(tiny, rows, monkeypatch):
-    expected = mean_outputs(tiny, rows, by_position=False, batch_tokens=1000)
+    expected = tiny.mean_outputs([row.ids for row in rows], batch_tokens=1000)
     real, most = type(tiny).outputs, 1
 
     def greedy(model, ids, keep=None):
@@ -49,12 +48,12 @@ def test_out_of_memory_halves_a_batch_and_one_text_that_does_not_fit_is_named(ti
         return real(model, ids, keep)
 
     monkeypatch.setattr(type(tiny), "outputs", greedy)
-    found = mean_outputs(tiny, rows, by_position=False, batch_tokens=1000)
+    found = tiny.mean_outputs([row.ids for row in rows], batch_tokens=1000)
     for layer, value in expected.items():
         np.testing.assert_allclose(found[layer].cpu().numpy(), value.cpu().numpy(), atol=1e-6)
     most = 0
     with pytest.raises(HeadwiseError, match="example 1 alone does not fit"):
-        mean_outputs(tiny, rows, by_position=False, batch_tokens=1000)
+        tiny.mean_outputs([row.ids for row in rows], batch_tokens=1000)
 
 
 def test_a_registered_reference_gives_outputs_or_donor_prompts(tiny):

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headwise.display import html_table, shortened
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, head_list
 from headwise.model.attention.blocks import attention_blocks, watchable
@@ -37,11 +38,13 @@ Prompt = str | Sequence[int]
 Heads = Head | str | Iterable[Head | str] | None
 """One head, several, or None for every head."""
 
+_MOST_SHOWN = 20
+"""Heads that a notebook shows."""
 LARGEST_MAPS = 2 * 2**30
 """Maximum size of whole maps over all prompts, in numbers: 8 GB in float32."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Attention:
     """What chosen heads attend to in one prompt. h heads, T tokens, Q rows and K columns that were asked for.
 
@@ -64,6 +67,28 @@ class Attention:
     """Positions of the tokens whose columns were asked for."""
     columns: np.ndarray  # h, T, K
     maps: np.ndarray | None = field(default=None, repr=False)  # h, T, T
+
+    def __repr__(self) -> str:
+        some = ", ".join(map(str, self.heads[:3])) + ", …" * (len(self.heads) > 3)
+        maps = ", with whole maps" if self.maps is not None else ""
+        return (
+            f"Attention({self.model}: {len(self.heads)} head{'s' * (len(self.heads) != 1)} ({some}) on "
+            f"{len(self.tokens)} tokens {shortened(''.join(self.tokens), 60)!r}{maps})"
+        )
+
+    def _repr_html_(self) -> str:
+        """In a notebook, for each head and each row that was asked for, the tokens that get most attention."""
+        rows = []
+        for head, of_head in list(zip(self.heads, self.rows, strict=True))[:_MOST_SHOWN]:
+            for query, row in zip(self.queries, of_head, strict=True):
+                most = np.argsort(-row[: query + 1])[:5]
+                targets = ", ".join(f"{self.tokens[key]!r} ({key}) {row[key]:.2f}" for key in most)
+                rows.append((head, f"{self.tokens[query]!r} ({query})", targets))
+        of = f" (the first {_MOST_SHOWN} of {len(self.heads)} heads)" * (len(self.heads) > _MOST_SHOWN)
+        title = f"Attention, {self.model}, {len(self.tokens)} tokens{of}"
+        return html_table(
+            title, ["head", "from token (position)", "to tokens (position) with the largest share"], rows
+        )
 
     def index(self, head: Head | str) -> int:
         """The index of a head on the first axis of every array."""

@@ -11,24 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.errors import HeadwiseError
+from headwise.display import html_table, shortened
+from headwise.errors import HeadwiseError, quoted
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.decode import Batch
 from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.out_of_memory import in_halves
 from headwise.model.generation.prompts import Prompt, continuation, encode_prompts, end_tokens
 from headwise.model.generation.sampling import choose, uniforms
-from headwise.model.measure.references.means import mean_outputs
 from headwise.model.measure.rows import MeasureSettings
 from headwise.model.sites.attention_function import HeadHook
-from headwise.model.tokens.encode import Row
 from headwise.model.tokens.text import common_prefix
+from headwise.progress import Progress, advance_is_progress, reporting
 from headwise.several import several
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 LOGIT_BUDGET = 2**26
 """Maximum number of logits in memory at once: 256 MB in float32."""
+
+_MOST_SHOWN = 20
+"""Prompts that a notebook shows."""
 
 LEAST_SHARED = 16
 """A shared prefix shorter than this is not worth a pass of its own."""
@@ -55,6 +58,28 @@ class Generated:
     """`[E]` token ids of the prompts as the model read them."""
     passes: list[int]
     """Rows of each forward pass, in order; their sum is the work done."""
+    read: list[str] = field(default_factory=list)
+    """`[E]` the prompts as texts, with what the tokenizer or the chat template adds."""
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.texts)} variant{'s' * (len(self.texts) != 1)} × {len(self.prompts)} prompts"
+        first = quoted(self.texts[0][0], 60) if self.texts and self.texts[0] else "none"
+        return f"Generated({counts}, {int(self.truncated.sum())} cut off; first text: {first})"
+
+    def _repr_html_(self) -> str:
+        """In a notebook, the texts of the first prompts under every variant; … marks a text that was cut off."""
+        variants = [f"variant {v}" for v in range(len(self.texts))] if len(self.texts) > 1 else ["text"]
+        shown = range(min(len(self.prompts), _MOST_SHOWN))
+        rows = [
+            [shortened(self.read[e]) if self.read else f"prompt {e + 1}"]
+            + [
+                of_variant[e] + "…" * bool(cut[e])
+                for of_variant, cut in zip(self.texts, self.truncated, strict=True)
+            ]
+            for e in shown
+        ]
+        of = f" (the first {len(shown)} of {len(self.prompts)} prompts)" * (len(shown) < len(self.prompts))
+        return html_table(f"Generated texts{of}", ["prompt", *variants], rows)
 
     @property
     def truncated(self) -> np.ndarray:
@@ -62,11 +87,13 @@ class Generated:
         return ~self.finished
 
 
+@advance_is_progress
 def generate(
     model: Model,
     prompts: Sequence[Prompt],
     gates: np.ndarray | None = None,
     *,
+    heads: Any = None,
     max_new_tokens: int = 32,
     temperature: float = 0.0,
     top_p: float = 1.0,
@@ -78,11 +105,12 @@ def generate(
     reference_prompts: Sequence[Prompt] | None = None,
     shifts: np.ndarray | None = None,
     batch_tokens: int | None = None,
-    advance: Callable[[int], None] | None = None,
+    progress: Progress = True,
 ) -> Generated:
     """Write on from each prompt under each variant of the gates.
 
     gates: `[L, H]` or `[V, L, H]`; by default all 1. 0 removes a head, above 1 amplifies it.
+    heads: ablate these, such as ["L3H2"], in every variant of the gates.
     temperature: 0 is greedy; above it tokens are drawn from the `top_p` nucleus, seeded per prompt, with the
         same random draws for every variant.
     chat: prompts are put into the tokenizer's chat template; a prompt may then be a list of messages.
@@ -91,7 +119,7 @@ def generate(
     positions: gates act at `all` positions, or from the `last` prompt token on.
     shifts: `[L, H, D]` or `[V, L, H, D]`, added to the heads' outputs after the gates, where these act.
     batch_tokens: most tokens in one batch; halved when memory runs out.
-    advance: called with the number of rows just finished.
+    progress: False for no progress bar.
     """
     _check(max_new_tokens, temperature, top_p, reference, positions)
     if isinstance(prompts, str):
@@ -107,10 +135,11 @@ def generate(
     means = None
     if reference == "mean":
         texts = encoded if reference_prompts is None else encode_prompts(model, reference_prompts, chat)
-        rows = [Row(number, ids, len(ids), [], []) for number, ids in enumerate(texts)]
-        means = mean_outputs(model, rows, False, budget)
+        means = model.mean_outputs(texts, batch_tokens=budget)
     draws = [uniforms(seed, e, max_new_tokens) for e in range(len(encoded))]
     checked_gates, checked_shifts = _checked_variants(model, gates, shifts)
+    if heads is not None:
+        checked_gates = checked_gates * model.gates(ablate=heads)
     writer = _Writer(
         model=model,
         prompts=encoded,
@@ -123,9 +152,9 @@ def generate(
         draws=np.stack(draws) if temperature else None,
         stops=stops,
         batch_tokens=budget,
-        advance=advance,
     )
-    return writer.run()
+    with reporting("generating", len(checked_gates) * len(encoded), progress) as writer.advance:
+        return writer.run()
 
 
 # ---- the loop ---------------------------------------------------------------------------------------------
@@ -149,7 +178,7 @@ class _Writer:
     draws: np.ndarray | None  # E, max_new_tokens
     stops: tuple[str, ...]
     batch_tokens: int
-    advance: Callable[[int], None] | None
+    advance: Callable[[int], None] | None = None
     passes: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -174,7 +203,8 @@ class _Writer:
                 in_halves(waiting[:size], self._write, self._too_large, self._shrink)
                 waiting = waiting[size:]
         texts = [[self._text(e, ids)[0] for e, ids in enumerate(row)] for row in self.written]
-        return Generated(texts, self.written, self.ended, self.prompts, self.passes)
+        read = [self.model.text.tokenizer.decode(ids) for ids in self.prompts] if self.model.has_text else []
+        return Generated(texts, self.written, self.ended, self.prompts, self.passes, read)
 
     def _batch_size(self, waiting: Sequence[_Pair]) -> int:
         """How many of the waiting rows, shortest first, make the next batch."""

@@ -89,7 +89,10 @@ class HeadHooks:
         given = {kind: one for kind, one in given.items() if one is not None}
         for kind in given:
             if getattr(self.listener, kind) is not None:
-                raise RuntimeError(f"this model has a {kind} already; one at a time")
+                raise HeadwiseError(
+                    f"this model has a {kind} already, and it can have one at a time; leave the outer `with` block "
+                    "(model.gated, model.hook) first, or do both edits in one hook"
+                )
         with ExitStack() as undo:
             if given and not self._in_place:
                 self._put_in_place(undo)

@@ -197,7 +197,7 @@ def measure(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
             threshold=s.threshold,
             points=s.points,
             seed=s.seed,
-            advance=advance,
+            progress=advance,
         )
     curve = renamed(curve, model=context.display_name(cell.model), task=cell.task)
     examples = curve.example_table()

@@ -108,7 +108,7 @@ def write(context: Context[MaskingSettings], case: Case, part: str, **options: A
             max_new_tokens=s.new_tokens,
             chat=s.chat,
             batch_tokens=s.batch_tokens,
-            advance=advance,
+            progress=advance,
             **{"positions": s.positions, **options},
         ).texts
 

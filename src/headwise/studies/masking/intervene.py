@@ -61,10 +61,10 @@ def intervene(
     judge = Judge(accuracy, "chrf", **judging)
 
     def write(texts: list[str]) -> list[str]:
-        return generate(model, texts, max_new_tokens=max_new_tokens).texts[0]
+        return generate(model, texts, max_new_tokens=max_new_tokens, progress=False).texts[0]
 
     options = variants(model, find, [heads], kind, strengths, judge, write)
-    after = generate(model, prompts(test), max_new_tokens=max_new_tokens, **options).texts
+    after = generate(model, prompts(test), max_new_tokens=max_new_tokens, progress=False, **options).texts
     full = write(prompts(test))
     values = np.stack([judge.right(texts, test, full) for texts in after])[:, None]  # S, 1, E
     before = judge.right(full, test, full)

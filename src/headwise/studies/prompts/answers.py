@@ -40,7 +40,7 @@ def answer_rows(
             seed=seed,
             stop=problems.stop,
             batch_tokens=settings.batch_tokens,
-            advance=advance,
+            progress=advance,
         )
     texts, truncated = written.texts[0], written.truncated[0]
     right, parsed = judged(texts, truncated, problems.gold, settings.metric)

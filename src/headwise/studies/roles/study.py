@@ -245,7 +245,7 @@ def remove_together(context: Context[RolesSettings], cell: Cell) -> CellResult:
     with context.progress(f"ablation on {case.about['task']}", steps) as advance:
         engine = Engine(model, tested_on, metric("logprob"), advance=advance, **case.how)
         effects = engine.measure(gates).effects  # sets, E
-        alone = score(model, tested_on, "ablation", metric="logprob", advance=advance, **case.how).values
+        alone = score(model, tested_on, "ablation", metric="logprob", progress=advance, **case.how).values
     scores, exists = role_scores(plus.mean(axis=0), minus.mean(axis=0)), model.exists
     correlation = {
         f"{role}_correlation": stats.rank_correlation(scores[role][exists], alone[exists]) for role in ROLES

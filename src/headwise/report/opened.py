@@ -1,0 +1,84 @@
+"""`hw.open_run`: a run folder in Python, with its tables, settings, charts and findings. Nothing is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from headwise.charts.chart import Chart
+from headwise.charts.section import Finding
+from headwise.charts.static import figure
+from headwise.errors import HeadwiseError, unknown
+from headwise.report.page import _section, write_report
+from headwise.runs.folder import display
+from headwise.runs.gather import Run
+
+
+@dataclass(frozen=True, repr=False)
+class OpenedRun(Run):
+    """A finished or unfinished run, opened to read. `tables` has a DataFrame per table, read when it is asked for."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the tables were computed with."""
+        return dict(self.made_with["settings"])
+
+    @property
+    def status(self) -> str:
+        """`done`, `interrupted` or `failed`; `running` also where the process was killed."""
+        return str(self.info["status"])
+
+    @property
+    def notices(self) -> list[str]:
+        """What the run told its user, and what is wrong with its files, if anything."""
+        return [*self.info["notices"], *self.warnings]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The results in sentences, as the report has them."""
+        return _section(self).findings
+
+    @cached_property
+    def charts(self) -> dict[str, Chart]:
+        """The charts of the report by name; `plot` draws one."""
+        charts = _section(self).charts
+        return {chart.name or f"chart_{number}": chart for number, chart in enumerate(charts)}
+
+    def plot(self, name: str | None = None) -> Any:
+        """Draw the chart of this name (by default the first one); returns the matplotlib figure."""
+        if not self.charts:
+            raise HeadwiseError(f"the run {self.path} has no charts; its status is {self.status!r}")
+        name = next(iter(self.charts)) if name is None else name
+        if name not in self.charts:
+            raise unknown("chart", name, self.charts)
+        return figure(self.charts[name])
+
+    @property
+    def report(self) -> Path | None:
+        """The run's report; None where it has none (`write_report` writes it)."""
+        page = self.path / "report.html"
+        return page if page.is_file() else None
+
+    def write_report(self, out: str | Path | None = None) -> Path:
+        """Write the report of this run (by default into its folder) and return its path."""
+        return write_report([self.path], self.path / "report.html" if out is None else out)
+
+    def __repr__(self) -> str:
+        return display.line(self.path, {**self.info, "tables": list(self.tables)})
+
+    def _repr_html_(self) -> str:
+        """In a notebook, what it is, its notices and its figures."""
+        return display.page(self.path, {**self.info, "tables": list(self.tables)}, self.notices)
+
+
+def open_run(path: str | Path) -> OpenedRun:
+    """Open a run folder to read it: tables, settings, status, notices, findings, charts and report.
+
+    >>> run = hw.open_run("runs/score-smollm2-ioi")                   # doctest: +SKIP
+    >>> run.tables["scores"].nlargest(5, "score")                     # doctest: +SKIP
+    """
+    run = OpenedRun(Path(path).expanduser())
+    _ = run.info  # a folder that is no run is refused here, and not at the first use
+    return run

@@ -1,0 +1,153 @@
+"""`hw.measure`: a metric under any gates, per example, beside the same examples with all heads.
+
+V variants (one array of gates each), E examples, L layers, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+import pandas as pd
+
+from headwise import stats
+from headwise.display import html_table
+from headwise.metrics import metric as metric_named
+from headwise.model.measure.engine import Engine
+from headwise.model.model import Model
+from headwise.progress import Progress, reporting
+from headwise.tasks.examples import Task
+from headwise.tasks.opening import task as open_task
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class MeasureOptions(TypedDict, total=False):
+    """How heads are ablated; see `headwise.model.measure.rows.MeasureSettings`."""
+
+    reference: str | None
+    positions: str
+    seed: int
+    reference_task: Task | None
+    batch_tokens: int | None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A metric under gates, with its value on every example."""
+
+    values: np.ndarray
+    """`[E]`, or `[V, E]` where several sets of gates were given."""
+    full: np.ndarray
+    """The same examples with all heads, in the same shape."""
+    model: str
+    task: str
+    metric: str
+    reference: str
+    groups: Sequence[str | None] | None = field(default=None, repr=False)
+    """The group of every example, where some share one: intervals then resample groups."""
+    seed: int = 0
+
+    @property
+    def n(self) -> int:
+        """The number of examples."""
+        return int(self.values.shape[-1])
+
+    @property
+    def mean(self) -> Any:
+        """The mean over the examples: a number, or one per variant `[V]`."""
+        return self.values.mean(-1)
+
+    @property
+    def effects(self) -> np.ndarray:
+        """Metric with all heads minus metric under the gates: positive where what was removed helps."""
+        return self.full - self.values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.values, dtype=dtype)
+
+    def table(self) -> pd.DataFrame:
+        """One row per variant: the mean with its interval, the mean with all heads, and the paired effect with
+        interval, p (sign flip over examples) and q (Benjamini–Hochberg over the variants)."""
+        values, full, effects = (np.atleast_2d(x).T for x in (self.values, self.full, self.effects))  # E, V
+        how: dict[str, Any] = {"groups": self.groups, "seed": self.seed}
+        lo, hi = stats.bootstrap_mean(values, **how)
+        effect_lo, effect_hi = stats.bootstrap_mean(effects, **how)
+        p = stats.sign_flip(effects, **how)
+        paired = {"effect": effects.mean(0), "effect_lo": effect_lo, "effect_hi": effect_hi}
+        tests = {"p": p, "q": stats.benjamini_hochberg(p), "n": self.n, "metric": self.metric}
+        numbers = {"mean": values.mean(0), "lo": lo, "hi": hi, "full": full.mean(0)}
+        return pd.DataFrame({"variant": np.arange(values.shape[1]), **numbers, **paired, **tests})
+
+    def _lines(self) -> list[list[str]]:
+        """Mean, mean with all heads and effect of each variant, in words."""
+        return [
+            [
+                f"{row.mean:.4g} [{row.lo:.4g}, {row.hi:.4g}]",
+                f"{row.full:.4g}",
+                f"{row.effect:+.4g} [{row.effect_lo:+.4g}, {row.effect_hi:+.4g}]",
+            ]
+            for row in self.table().itertuples(index=False)
+        ]
+
+    def __repr__(self) -> str:
+        head = f"{self.metric} on {self.task}, {self.model}, {self.reference} ablation, n = {self.n}"
+        lines = [
+            f"{value}; all heads {full}; effect {effect}"
+            for value, full, effect in self._lines()[:_MOST_SHOWN]
+        ]
+        more = [f"… {len(np.atleast_2d(self.values))} variants in all"] * (
+            len(np.atleast_2d(self.values)) > len(lines)
+        )
+        if len(lines) == 1:
+            return f"Measurement({head}: {lines[0]})"
+        return "\n  ".join([f"Measurement({head}, mean with 95 % interval:", *lines, *more]) + ")"
+
+    def _repr_html_(self) -> str:
+        title = f"{self.metric} on {self.task}, {self.model} ({self.reference} ablation, n = {self.n}, 95 % intervals)"
+        columns = ["variant", "mean", "all heads", "effect (all heads − this)"]
+        return html_table(title, columns, ([number, *line] for number, line in enumerate(self._lines())))
+
+
+_MOST_SHOWN = 10
+"""Variants that a repr shows."""
+
+
+def measure(
+    model: Model,
+    task: Any,
+    gates: Any = None,
+    *,
+    ablate: Any = None,
+    keep: Any = None,
+    metric: str | None = None,
+    progress: Progress = True,
+    **how: Unpack[MeasureOptions],
+) -> Measurement:
+    """The metric under gates, per example, beside the same examples with all heads.
+
+    task: a task, or what `hw.task` makes one of.
+    gates: `[L, H]`, or `[V, L, H]` for several at once: 0 removes a head, 1 leaves it, above 1 amplifies it. Or name
+        heads to `ablate`, or the only heads to `keep`: `ablate=["L3H2", "L5H0"]`. By default all heads are left.
+    metric: by default that of the task.
+    how: `reference` (what replaces an ablated head: zero, mean, position_mean, resample, patch), `positions` (where
+        gates act: all, or from the last prompt token on), `seed`, `reference_task`, `batch_tokens`.
+
+    >>> hw.measure(model, task, ablate=["L3H2"], reference="mean")            # doctest: +SKIP
+    """
+    made = model.gates(gates, ablate=ablate, keep=keep)
+    task = task if isinstance(task, Task) else open_task(task, model=model)
+    how["reference"] = how.get("reference") or "zero"
+    variants = made if made.ndim == 3 else made[None]
+    chosen = metric_named(metric or task.metric)
+    with reporting(f"measuring {task.name}", len(variants) * len(task), progress) as advance:
+        engine = Engine(model, task, chosen, advance=advance, **how)
+        measured = engine.measure(variants)
+    values, full = measured.values, measured.full
+    if made.ndim == 2:
+        values, full = values[0], full[0]
+    about = (model.name, task.name, chosen.name, engine.reference, task.shared_groups(), how.get("seed", 0))
+    return Measurement(values, full, *about)

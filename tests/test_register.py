@@ -1,0 +1,75 @@
+"""`hw.register`: decorators that make a task, metric, reference, method or study known by name."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+
+import headwise as hw
+from headwise.metrics.registry import METRICS
+from headwise.model.measure.references.registry import REFERENCES
+from headwise.scores.registry import METHODS
+from headwise.studies.base import STUDIES, Study
+from headwise.studies.settings.shared import StudySettings
+from headwise.tasks.registry import FAMILIES
+from helpers import WORDS, word_task
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    with contextlib.ExitStack() as stack:
+        for registry in (FAMILIES, METRICS, METHODS, REFERENCES, STUDIES):
+            stack.enter_context(registry.restored())
+        yield
+
+
+def test_each_decorator_makes_its_kind_known_by_name(tiny):
+    @hw.register.task("echo", metric="logprob", about="say the word again")
+    def echo(draw):
+        words = draw.sample(WORDS, 3)
+        return hw.Example(" ".join(words), f" {words[-1]}")
+
+    @hw.register.metric("first_logit", needs="target", about="logit of the first target token")
+    def first_logit(scored):
+        return scored.logits[:, 0].gather(1, scored.tokens[:, :1])[:, 0]
+
+    @hw.register.method("ones", about="every head scores 1")
+    def every_one(setup):
+        return np.ones((len(setup.task), *setup.model.shape))
+
+    @hw.register.reference("nothing")
+    def nothing(source):
+        return None
+
+    task = hw.task("echo", 4)
+    assert hw.score(tiny, task, "ones")["L0H0"] == 1
+    measured = hw.measure(tiny, task, ablate="L1H1", metric="first_logit", reference="nothing")
+    zero = hw.measure(tiny, task, ablate="L1H1", metric="first_logit", reference="zero")
+    np.testing.assert_array_equal(measured.values, zero.values)
+    assert measured.metric == "first_logit"
+
+
+@pytest.mark.parametrize("as_decorator", [True, False])
+def test_a_study_is_registered_as_an_object_or_by_a_function_that_returns_it(as_decorator):
+    asked = Study(name="mine", question="?", settings=StudySettings, stages=lambda context: [], compute={})
+    if as_decorator:
+
+        @hw.register.study
+        def mine():
+            return asked
+
+        assert mine() is asked
+    else:
+        assert hw.register.study(asked) is asked
+    assert STUDIES.get("mine") is asked
+
+
+def test_a_list_of_examples_and_a_text_metric_have_decorators_too():
+    @hw.register.task_list("fixed", metric="logprob", about="three sentences")
+    def fixed():
+        return word_task(3).examples
+
+    assert len(hw.task("fixed", 3)) == 3
+    assert callable(hw.register.text_metric)
