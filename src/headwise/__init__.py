@@ -14,6 +14,7 @@ from headwise._version import __version__
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
+    from headwise.cards import Card, card
     from headwise.harness import lm_eval
     from headwise.heads import Head, Scores
     from headwise.model.attention.attention import attention
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 
 # Imported when first used: `headwise --help` should not wait for torch.
 _HOMES = {
+    "Card": "headwise.cards",
     "Example": "headwise.tasks",
     "Head": "headwise.heads",
     "Scores": "headwise.heads",
     "Task": "headwise.tasks",
+    "card": "headwise.cards",
     "compare": "headwise.scores.compare",
     "attention": "headwise.model.attention.attention",
     "generate": "headwise.model.generation.generate",
@@ -43,6 +46,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Card",
     "Example",
     "Head",
     "HeadwiseError",
@@ -50,6 +54,7 @@ __all__ = [
     "Task",
     "__version__",
     "attention",
+    "card",
     "compare",
     "generate",
     "lm_eval",
