@@ -14,7 +14,7 @@ from headwise._version import __version__
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
-    from headwise.cards import Card, card
+    from headwise.cards import card
     from headwise.harness import lm_eval
     from headwise.heads import Head, Scores
     from headwise.model.attention.attention import attention
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # Imported when first used: `headwise --help` should not wait for torch.
 _HOMES = {
-    "Card": "headwise.cards",
     "Example": "headwise.tasks",
     "Head": "headwise.heads",
     "Scores": "headwise.heads",
@@ -46,7 +45,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "Card",
     "Example",
     "Head",
     "HeadwiseError",

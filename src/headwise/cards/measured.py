@@ -25,7 +25,7 @@ from headwise.tasks.examples import Task
 
 TABLES = ("card_examples", "card_attention", "card_tokens", "card_patterns")
 WHOLE_MAP = 40
-"""Most tokens of a prompt whose whole attention map is kept; of longer ones only the answer's row is."""
+"""Most tokens of a head's strongest prompts whose whole attention maps are kept; else only the answer's rows are."""
 
 
 @dataclass
@@ -119,16 +119,17 @@ def _attention(
 ) -> pd.DataFrame:
     """Attention of each head on its strongest examples, a row for every query and each key that it can attend to."""
     parts = []
-    for head, number in ((head, int(n)) for head, chosen in zip(heads, strongest, strict=True) for n in chosen):
-        ids = prompts[number].ids
-        (seen,) = attention(model, [ids], [head], maps=len(ids) <= WHOLE_MAP)
-        weights = seen.rows[0] if seen.maps is None else seen.maps[0]
-        first = len(ids) - len(weights)  # the first query that is kept
-        query, key = np.nonzero(np.tri(*weights.shape, k=first, dtype=bool))
-        place = {"layer": head.layer, "head": head.head, "example": number}
-        pairs = {"query": query + first, "key": key, "attention": weights[query, key]}
-        texts = {"token": np.array(seen.tokens, dtype=object)[key], "id": np.array(ids)[key]}
-        parts.append(pd.DataFrame({**place, **pairs, **texts}))
+    for head, chosen in zip(heads, strongest, strict=True):
+        rows = [prompts[number].ids for number in chosen]
+        maps = max(map(len, rows)) <= WHOLE_MAP
+        for number, seen in zip(chosen, attention(model, rows, [head], maps=maps), strict=True):
+            weights = seen.rows[0] if seen.maps is None else seen.maps[0]
+            first = len(seen.ids) - len(weights)  # the first query that is kept
+            query, key = np.nonzero(np.tri(*weights.shape, k=first, dtype=bool))
+            place = {"layer": head.layer, "head": head.head, "example": int(number)}
+            pairs = {"query": query + first, "key": key, "attention": weights[query, key]}
+            texts = {"token": np.array(seen.tokens, dtype=object)[key], "id": np.array(seen.ids)[key]}
+            parts.append(pd.DataFrame({**place, **pairs, **texts}))
     return pd.concat(parts, ignore_index=True)
 
 
