@@ -116,7 +116,7 @@ def _by_source(tokens: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def _example(row: dict[str, Any]) -> str:
     foils = f", not {row['foils']}" if row["foils"] else ""
-    return f"{number(row['value'])}  {row['prompt']!r} → {row['target']!r}{foils}"
+    return f"{number(row['value'])}  {row['prompt']!r} → {row['target']}{foils}"
 
 
 def _shaded(attention: pd.DataFrame) -> str:

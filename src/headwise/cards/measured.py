@@ -106,8 +106,8 @@ def _examples(task: Task, heads: Sequence[Head], effects: np.ndarray, count: int
             order = [e for e in np.argsort(-sign * of_head, kind="stable") if sign * of_head[e] > 0]
             for rank, number in enumerate(order[:count], 1):
                 example = task.examples[number]
-                foils = ", ".join(map(repr, example.foils))
-                texts = {"prompt": example.prompt, "target": example.target, "foils": foils}
+                foils = ", ".join(foil.strip() for foil in example.foils)
+                texts = {"prompt": example.prompt, "target": example.target.strip(), "foils": foils}
                 place = {"layer": head.layer, "head": head.head, "kind": kind, "rank": rank, "example": int(number)}
                 rows.append({**place, **texts, "value": float(of_head[number])})
     columns = ["layer", "head", "kind", "rank", "example", "prompt", "target", "foils", "value"]

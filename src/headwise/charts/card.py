@@ -34,10 +34,11 @@ def sentences(tokens: pd.DataFrame, patterns: pd.DataFrame) -> list[str]:
         said += _own_tokens(tokens[(tokens["path"] == "weights") & (tokens["kind"] == "own")])
     if len(patterns):
         best = patterns.loc[patterns["rank"].idxmin()]
-        said.append(
-            f"Best rank among attention patterns: {PATTERNS.get(best['pattern'], best['pattern'])}, {best['rank']} of "
-            f"{best['heads']} heads ({best['attention']:.0%} of its attention on {best['prompts']})."
-        )
+        name = PATTERNS.get(best["pattern"], best["pattern"])
+        place = f"{name}, {best['rank']} of {best['heads']} heads, {best['attention']:.0%} of its attention"
+        high = best["rank"] <= best["heads"] / 10
+        start = "Attention pattern" if high else "Not in the top tenth of any attention pattern; its best rank"
+        said.append(f"{start}: {place} (prompts: {best['prompts']}).")
     return said
 
 

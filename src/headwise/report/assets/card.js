@@ -84,7 +84,7 @@
   }
 
   function pageOf(card) {
-    const parts = [make("h3", `On ${card.task} (${card.study})`), make("ul", null, {}, ...card.sentences.map((s) => make("li", s)))];
+    const parts = [make("h3", `On ${card.task} (study ${card.study})`), make("ul", null, {}, ...card.sentences.map((s) => make("li", s)))];
     if (card.attention.length) parts.push(make("h4", "Strongest examples"), ...card.attention.map((seen, i) => exampleOf(card, seen, i === 0)));
     for (const of of card.weights) {
       parts.push(make("details", null, {}, make("summary", `OV weights alone, attending to “${visible(of.source)}”`), lists(of, [of.source])));
@@ -93,7 +93,8 @@
       const rows = card.patterns.map((p) => [p.pattern, p.prompts, p.attention.toFixed(3), `${p.rank} of ${p.heads}`]);
       parts.push(make("h4", "Known attention patterns"), tableOf(["pattern", "prompts", "attention", "rank"], rows));
     }
-    for (const [kind, words] of [["helps", "Examples on which it helps most"], ["hurts", "Examples on which it hurts most"]]) {
+    for (const kind of ["helps", "hurts"]) {
+      const words = `Examples on which it ${kind} most (metric with the head minus metric without it)`;
       const rows = card.examples.filter((e) => e.kind === kind).map((e) => [number(e.value), e.prompt, e.foils ? `${e.target}, not ${e.foils}` : e.target]);
       if (rows.length) parts.push(make("h4", words), tableOf([card.examples[0].metric, "prompt", "answer"], rows));
     }
