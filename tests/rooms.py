@@ -29,7 +29,8 @@ ROOM_OF: dict[str, str] = {
     "registry.py": "registry", "registry": "registry",
     "hub.py": "hub", "hub": "hub",
     "stats": "stats", "charts": "charts", "heads": "heads", "tasks": "tasks", "model": "model",
-    "metrics": "metrics", "scores": "scores", "cards": "cards", "sweeps": "sweeps", "studies": "studies", "runs": "runs",
+    "metrics": "metrics", "scores": "scores", "cards": "cards", "sweeps": "sweeps", "studies": "studies",
+    "runs": "runs",
     "studies/*/charts.py": "study pages", "studies/*/findings.py": "study pages",
     "studies/*/map_charts.py": "study pages", "studies/*/condition_style.py": "study pages",
     "report": "report", "explore": "explore", "sparsify": "sparsify", "cli": "cli",
@@ -65,8 +66,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": _ALL,
     "public": _ALL,
 }
-"""errors, files, registry, hub, stats ← charts ← heads, tasks ← model ← metrics ← scores ← sweeps, cards ← studies ← cli,
-explore; runs imports the first group alone; what the report reads of a study imports charts and heads."""
+"""errors, files, registry, hub, stats ← charts ← heads, tasks ← model ← metrics ← scores ← sweeps, cards ← studies ←
+cli, explore; runs imports the first group alone; what the report reads of a study imports charts and heads."""
 
 
 def room(path: str) -> str:

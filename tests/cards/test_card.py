@@ -39,7 +39,9 @@ def test_the_answers_logits_are_those_of_direct_logit_attribution(family, word_t
     direct = hw.score(model, task, "direct", reference="zero")
     for head in (Head(0, 1), Head(3, 2)):
         tokens = TokenReader(model, prompts_of(model, task)).output_table(head)
-        answers = {kind: named(tokens, kind=kind).set_index("example")["logit"] for kind in ("target", "foil")}
+        answers = {
+            kind: named(tokens, kind=kind).set_index("example")["logit"] for kind in ("target", "foil")
+        }
         difference = (answers["target"] - answers["foil"]).to_numpy()
         np.testing.assert_allclose(difference, direct.examples[:, head.layer, head.head], atol=2e-5)
 
@@ -50,7 +52,10 @@ def ov_logits_by_hand(tiny, head, token, scale):
     with torch.no_grad():
         value = layer.self_attn.v_proj(layer.input_layernorm(tiny.hf.model.embed_tokens.weight[token]))
         group = head.head // (4 // 2)  # 4 heads share 2 groups of keys and values
-        written = layer.self_attn.o_proj.weight[:, 8 * head.head : 8 * head.head + 8] @ value[8 * group : 8 * group + 8]
+        written = (
+            layer.self_attn.o_proj.weight[:, 8 * head.head : 8 * head.head + 8]
+            @ value[8 * group : 8 * group + 8]
+        )
         logits = tiny.hf.lm_head.weight @ (scale * tiny.hf.model.norm.weight * written)
     return logits - logits.mean()
 
@@ -63,7 +68,9 @@ def test_the_ov_weights_are_embedding_values_output_projection_and_unembedding(t
     scales = []
     for prompt in prompts:
         seen = []
-        handle = tiny.hf.model.norm.register_forward_pre_hook(lambda _, args, seen=seen: seen.append(args[0][0, -1]))
+        handle = tiny.hf.model.norm.register_forward_pre_hook(
+            lambda _, args, seen=seen: seen.append(args[0][0, -1])
+        )
         plain_logits(tiny, prompt.ids)
         handle.remove()
         scales.append(float((seen[0].pow(2).mean() + tiny.hf.config.rms_norm_eps).rsqrt()))
@@ -92,7 +99,10 @@ def test_lists_are_sorted_and_ranks_count_from_the_most_promoted(tiny):
 
 def test_a_model_without_a_linear_path_has_a_card_with_the_reason(word_tokenizer):
     model = hw.load(
-        tiny_model("gemma2", vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name="gemma2", bos=False
+        tiny_model("gemma2", vocab_size=len(word_tokenizer)),
+        tokenizer=word_tokenizer,
+        name="gemma2",
+        bos=False,
     )
     card = hw.card(model, "L1H1", word_task(3), progress=False)
     assert "tokens" not in card.tables
@@ -134,7 +144,9 @@ def test_attention_is_the_eager_map_with_the_tokens_of_the_prompt(tiny, word_tok
     rows = card.table("attention")
     (number,) = rows["example"].unique()
     ids = tiny.tokens(task.examples[number].prompt)
-    eager = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512, attn_implementation="eager")
+    eager = tiny_model(
+        "llama", vocab_size=len(word_tokenizer), max_position_embeddings=512, attn_implementation="eager"
+    )
     with torch.no_grad():
         maps = eager(input_ids=torch.tensor([ids]), output_attentions=True, use_cache=False).attentions
     np.testing.assert_allclose(rows["attention"], maps[1][0, 2][rows["query"], rows["key"]], atol=1e-5)
@@ -146,7 +158,9 @@ def test_attention_is_the_eager_map_with_the_tokens_of_the_prompt(tiny, word_tok
 def test_of_a_long_prompt_only_the_answers_row_is_kept(tiny):
     task = Task("long", (Example(" ".join(["the cat saw a dog ."] * 10), " he", (" she",)),), "logit_diff")
     card = hw.card(tiny, "L1H2", task, progress=False)
-    assert card.table("attention")["query"].unique().tolist() == [len(tiny.tokens(task.examples[0].prompt)) - 1]
+    assert card.table("attention")["query"].unique().tolist() == [
+        len(tiny.tokens(task.examples[0].prompt)) - 1
+    ]
     assert card.table("attention")["attention"].sum() == pytest.approx(1, abs=1e-5)
     card.plot()
 
@@ -255,11 +269,21 @@ def test_without_cards_a_study_has_no_such_tables(tiny, tmp_path, run_folder):
 
 def test_a_card_shows_itself_and_escapes_what_prompts_say(tiny):
     task = Task(
-        HOSTILE, tuple(Example(f"{HOSTILE} the cat {e.prompt}", e.target, e.foils) for e in word_task(3)), "logit_diff"
+        HOSTILE,
+        tuple(Example(f"{HOSTILE} the cat {e.prompt}", e.target, e.foils) for e in word_task(3)),
+        "logit_diff",
     )
     card = hw.card(tiny, "L2H1", task, progress=False)
     text, html = repr(card), card._repr_html_()
-    for words in ("L2H1 of tiny", "attends to", "promotes", "suppresses", "previous token", "OV weights", "ablation"):
+    for words in (
+        "L2H1 of tiny",
+        "attends to",
+        "promotes",
+        "suppresses",
+        "previous token",
+        "OV weights",
+        "ablation",
+    ):
         assert words in text
     assert HOSTILE not in html
     assert "&lt;script&gt;" in html

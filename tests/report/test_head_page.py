@@ -23,18 +23,41 @@ def card_tables(*heads, model="tiny", task="ioi"):
             for key in range(query + 1):
                 last = query == len(TOKENS) - 1
                 weight = {6: 0.6, 0: 0.3}.get(key, 0.1 / 6) if last else float(key == 0)
-                pair = {"example": 4, "query": query, "key": key, "attention": weight, "token": TOKENS[key], "id": key}
+                pair = {
+                    "example": 4,
+                    "query": query,
+                    "key": key,
+                    "attention": weight,
+                    "token": TOKENS[key],
+                    "id": key,
+                }
                 tables["card_attention"].append({**about, **pair})
         for path, example, source in (("output", 4, ""), ("weights", -1, " Ann")):
             for place in range(10):
                 row = {"path": path, "example": example, "source": source, "of": 100}
                 up, down = f"up{place}", " Ann" if place == 0 else f"down{place}"
                 tables["card_tokens"] += [
-                    {**about, **row, "kind": "promoted", "rank": 1 + place, "token": up, "logit": 2 - place / 10},
-                    {**about, **row, "kind": "suppressed", "rank": 100 - place, "token": down, "logit": -3 + place / 10},
+                    {
+                        **about,
+                        **row,
+                        "kind": "promoted",
+                        "rank": 1 + place,
+                        "token": up,
+                        "logit": 2 - place / 10,
+                    },
+                    {
+                        **about,
+                        **row,
+                        "kind": "suppressed",
+                        "rank": 100 - place,
+                        "token": down,
+                        "logit": -3 + place / 10,
+                    },
                 ]
         answer = {"path": "output", "example": 4, "source": "", "of": 100}
-        tables["card_tokens"].append({**about, **answer, "kind": "foil", "rank": 100, "token": " Ann", "logit": -3.0})
+        tables["card_tokens"].append(
+            {**about, **answer, "kind": "foil", "rank": 100, "token": " Ann", "logit": -3.0}
+        )
         pattern = {"prompts": task, "pattern": "induction", "n": 5, "heads": 12, "attention": 0.25, "rank": 1}
         tables["card_patterns"].append({**about, **pattern})
         for kind, value in (("helps", 1.5), ("hurts", -0.75)):
@@ -59,7 +82,9 @@ def report(make_run, tmp_path):
 def page(browser):  # noqa: F811 - the fixture
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.problems = []
-    page.on("console", lambda message: page.problems.append(message.text) if message.type == "error" else None)
+    page.on(
+        "console", lambda message: page.problems.append(message.text) if message.type == "error" else None
+    )
     page.on("pageerror", lambda error: page.problems.append(str(error)))
     yield page
     assert page.problems == []
@@ -100,14 +125,20 @@ def test_the_map_has_the_tokens_on_both_axes_and_the_prompt_above(page, report):
     assert cell.get_attribute("title") == "from “ spoke to” to “ Ann”: 0.6"
     assert cell.evaluate("node => node.style.getPropertyValue('--share')") == "100"
     assert card.locator(".map td.heat").count() == 8 * 9 / 2
-    assert card.locator(".prompt .heat").nth(6).evaluate("node => node.style.getPropertyValue('--share')") == "27"
+    assert (
+        card.locator(".prompt .heat").nth(6).evaluate("node => node.style.getPropertyValue('--share')")
+        == "27"
+    )
 
 
 def test_token_lists_are_in_order_and_the_answer_stands_out(page, report):
     opened_at(page, report, "#L1H2")
     promoted, suppressed = page.locator("#card-page details").first.locator(".lists table").all()
     assert promoted.locator("code").all_text_contents() == [f"up{place}" for place in range(10)]
-    assert suppressed.locator("code").all_text_contents() == ["␣Ann", *(f"down{place}" for place in range(1, 10))]
+    assert suppressed.locator("code").all_text_contents() == [
+        "␣Ann",
+        *(f"down{place}" for place in range(1, 10)),
+    ]
     assert suppressed.locator("tr.answer code").all_text_contents() == ["␣Ann"]
     assert suppressed.locator("td.logit").first.inner_text() == "−3.00"
 
@@ -165,5 +196,7 @@ def test_an_accessibility_check_of_the_head_page_finds_nothing_serious(page, rep
     page.emulate_media(color_scheme=scheme)
     opened_at(page, report, "#L1H2")
     found = axe.Axe().run(page).response["violations"]
-    serious = [(v["id"], v["nodes"][0]["html"][:120]) for v in found if v["impact"] in ("serious", "critical")]
+    serious = [
+        (v["id"], v["nodes"][0]["html"][:120]) for v in found if v["impact"] in ("serious", "critical")
+    ]
     assert serious == []

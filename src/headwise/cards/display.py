@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from headwise.charts.card import PATTERNS, answer_row, number, sentences
+from headwise.charts.section import groups
 
 if TYPE_CHECKING:
-    from headwise.cards.card import Card
+    from headwise.cards.head_card import Card
 
 _WIDTH = 14
 _ATTENDED = 5
@@ -24,7 +25,7 @@ def as_text(card: Card) -> str:
     lines += _block("scores", [_score(row) for row in card.table("scores").to_dict("records")])
     lines += _block("in words", sentences(card.table("tokens"), card.table("patterns")))
     lines += _block("patterns", [_pattern(row) for row in card.table("patterns").to_dict("records")])
-    for example, attention in _by_example(card.table("attention")):
+    for example, attention in groups(card.table("attention"), "example"):
         tokens = card.table("tokens")
         listed = tokens[tokens["example"] == example] if len(tokens) else tokens
         inside = [f"{''.join(answer_row(attention)['token'])!r}", f"attends to  {_attended(attention)}"]
@@ -33,7 +34,7 @@ def as_text(card: Card) -> str:
     for source, rows in _by_source(card.table("tokens")):
         inside = [f"{words}  {_tokens(part)}" for words, part in _lists(rows)]
         lines += _block("OV weights", [f"attending to {source!r}", *inside])
-    for kind, rows in _by_kind(card.table("examples")):
+    for kind, rows in groups(card.table("examples"), "kind"):
         lines += _block(f"{kind} most", [_example(row) for row in rows.to_dict("records")])
     return "\n".join([*lines, *_block("note", list(card.notes))])
 
@@ -46,14 +47,17 @@ def as_html(card: Card) -> str:
     parts.append(_html_table("Scores", card.table("scores")))
     shown = ["prompts", "pattern", "attention", "rank", "heads", "n"]
     parts.append(_html_table("Attention patterns", card.table("patterns").reindex(columns=shown)))
-    for example, attention in _by_example(card.table("attention")):
+    for example, attention in groups(card.table("attention"), "example"):
         tokens = card.table("tokens")
         listed = tokens[tokens["example"] == example] if len(tokens) else tokens
-        parts.append(f"<h5>Example {example + 1}: attention of the answer's position</h5>{_shaded(attention)}")
+        parts.append(
+            f"<h5>Example {example + 1}: attention of the answer's position</h5>{_shaded(attention)}"
+        )
         parts += [f"<p>{words}: {escape(_tokens(rows))}</p>" for words, rows in _lists(listed)]
     for source, rows in _by_source(card.table("tokens")):
         parts += [
-            f"<p>OV weights, {escape(repr(source))} {words}: {escape(_tokens(part))}</p>" for words, part in _lists(rows)
+            f"<p>OV weights, {escape(repr(source))} {words}: {escape(_tokens(part))}</p>"
+            for words, part in _lists(rows)
         ]
     shown = ["kind", "value", "prompt", "target", "foils"]
     parts.append(_html_table("Examples", card.table("examples").reindex(columns=shown)))
@@ -69,14 +73,14 @@ def _block(name: str, lines: list[str]) -> list[str]:
     return [f"  {'' if place else name:<{_WIDTH}}{line}" for place, line in enumerate(lines)]
 
 
-def _score(row: dict[str, Any]) -> str:
+def _score(row: dict[Any, Any]) -> str:
     rank = f", rank {row['rank']:.0f} of {row['heads']:.0f}" if row["rank"] == row["rank"] else ""
     q = f", q = {row['q']:.2g}" if row["q"] == row["q"] else ""
     interval = f" [{number(row['lo'])}, {number(row['hi'])}]" if row["lo"] == row["lo"] else ""
     return f"{row['measure']} on {row['task']} {number(row['score'])}{interval}{q}{rank}"
 
 
-def _pattern(row: dict[str, Any]) -> str:
+def _pattern(row: dict[Any, Any]) -> str:
     name = f"{PATTERNS.get(row['pattern'], row['pattern'])}, {row['prompts']}"
     return f"{name:<42}{row['attention']:.3f}  rank {row['rank']} of {row['heads']}"
 
@@ -98,23 +102,15 @@ def _lists(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
             yield words, part.sort_values("rank", ascending=kind == "promoted")
 
 
-def _by_example(table: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
-    return list(table.groupby("example", sort=False)) if len(table) else []
-
-
-def _by_kind(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    return list(table.groupby("kind", sort=False)) if len(table) else []
-
-
 def _by_source(tokens: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Token lists of the OV weights, by the token that is attended to."""
     if not len(tokens):
         return []
     rows = tokens[(tokens["path"] == "weights") & (tokens["kind"] != "own")]
-    return list(rows.groupby("source", sort=False))
+    return groups(rows, "source")
 
 
-def _example(row: dict[str, Any]) -> str:
+def _example(row: dict[Any, Any]) -> str:
     foils = f", not {row['foils']}" if row["foils"] else ""
     return f"{number(row['value'])}  {row['prompt']!r} → {row['target']}{foils}"
 
@@ -132,4 +128,6 @@ def _shaded(attention: pd.DataFrame) -> str:
 def _html_table(title: str, table: pd.DataFrame) -> str:
     if not len(table):
         return ""
-    return f"<h5>{title}</h5>" + table.to_html(index=False, float_format="{:.3g}".format, na_rep="–", border=0)
+    return f"<h5>{title}</h5>" + table.to_html(
+        index=False, float_format="{:.3g}".format, na_rep="–", border=0
+    )

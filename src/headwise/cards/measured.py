@@ -108,7 +108,13 @@ def _examples(task: Task, heads: Sequence[Head], effects: np.ndarray, count: int
                 example = task.examples[number]
                 foils = ", ".join(foil.strip() for foil in example.foils)
                 texts = {"prompt": example.prompt, "target": example.target.strip(), "foils": foils}
-                place = {"layer": head.layer, "head": head.head, "kind": kind, "rank": rank, "example": int(number)}
+                place = {
+                    "layer": head.layer,
+                    "head": head.head,
+                    "kind": kind,
+                    "rank": rank,
+                    "example": int(number),
+                }
                 rows.append({**place, **texts, "value": float(of_head[number])})
     columns = ["layer", "head", "kind", "rank", "example", "prompt", "target", "foils", "value"]
     return pd.DataFrame(rows, columns=columns)
@@ -125,7 +131,7 @@ def _attention(
         for number, seen in zip(chosen, attention(model, rows, [head], maps=maps), strict=True):
             weights = seen.rows[0] if seen.maps is None else seen.maps[0]
             first = len(seen.ids) - len(weights)  # the first query that is kept
-            query, key = np.nonzero(np.tri(*weights.shape, k=first, dtype=bool))
+            query, key = np.nonzero(np.tri(len(weights), len(seen.ids), first, bool))
             place = {"layer": head.layer, "head": head.head, "example": int(number)}
             pairs = {"query": query + first, "key": key, "attention": weights[query, key]}
             texts = {"token": np.array(seen.tokens, dtype=object)[key], "id": np.array(seen.ids)[key]}
@@ -136,7 +142,9 @@ def _attention(
 def _most_attended(looked: pd.DataFrame, head: Head) -> list[int]:
     """The token that the answer's position attends to most in each example; the first token is not counted."""
     of_head = _of_heads(looked, [head])
-    rows = of_head[(of_head["query"] == of_head.groupby("example")["query"].transform("max")) & (of_head["key"] > 0)]
+    rows = of_head[
+        (of_head["query"] == of_head.groupby("example")["query"].transform("max")) & (of_head["key"] > 0)
+    ]
     largest = rows.loc[rows.groupby("example", sort=False)["attention"].idxmax(), "id"]
     return list(dict.fromkeys(map(int, largest)))
 

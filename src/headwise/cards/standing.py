@@ -53,7 +53,7 @@ def quick_scores(
     lo, hi = stats.bootstrap_mean(effects[:, None], groups=task.shared_groups())
     exact = {"score": float(effects.mean()), "lo": float(lo[0]), "hi": float(hi[0]), "n": len(effects)}
     about = {"study": "card", "task": task.name}
-    rows = [{**about, "measure": "ablation", **exact}]
+    rows: list[Any] = [{**about, "measure": "ablation", **exact}]
     if metric_named(measured.metric).first_order:
         table = score(model, task, "attribution", **how).table()
         rank = table["score"].abs().rank(ascending=False, method="min")

@@ -66,7 +66,9 @@ class TokenReader:
         self.known = min(model.vocabulary, len(model.text.tokenizer))
         """Tokens that the tokenizer has: some unembeddings are padded with rows that were never trained."""
         self._runs: list[tuple[list[int], dict[int, Tensor], dict[nn.Module, FrozenNorm]]] = []
-        budget = min(model.batch_tokens, max(1, _AT_ONCE // model.vocabulary) * min(len(p.ids) for p in prompts))
+        budget = min(
+            model.batch_tokens, max(1, _AT_ONCE // model.vocabulary) * min(len(p.ids) for p in prompts)
+        )
         for numbers in batches([len(prompt.ids) for prompt in prompts], budget):
             ids = pad_right([prompts[n].ids for n in numbers]).to(model.device)
             last = torch.tensor([[len(prompts[n].ids) - 1] for n in numbers], device=model.device)
@@ -101,9 +103,7 @@ class TokenReader:
             for source, logits in zip(part, self._logits(head, z, norms), strict=True):
                 about = {"path": "weights", "example": -1, "source": self._text(source)}
                 of_tokens = self._listed(logits, [("own", source)])
-                rows += [
-                    {**about, **row} for row in of_tokens if row["kind"] == "own" or source in listed
-                ]
+                rows += [{**about, **row} for row in of_tokens if row["kind"] == "own" or source in listed]
         return pd.DataFrame(rows)
 
     def _logits(self, head: Head, z: Tensor, norms: Mapping[nn.Module, FrozenNorm]) -> Tensor:
@@ -117,7 +117,9 @@ class TokenReader:
         up, down = logits.topk(min(LISTED, count)), (-logits).topk(min(LISTED, count))
         ranked = [("promoted", place + 1, int(token)) for place, token in enumerate(up.indices)]
         ranked += [("suppressed", count - place, int(token)) for place, token in enumerate(down.indices)]
-        ranked += [(kind, 1 + int((logits > logits[token]).sum()), token) for kind, token in named if token < count]
+        ranked += [
+            (kind, 1 + int((logits > logits[token]).sum()), token) for kind, token in named if token < count
+        ]
         for kind, rank, token in ranked:
             logit = float(logits[token])
             yield {"kind": kind, "rank": rank, "of": count, "token": self._text(token), "logit": logit}

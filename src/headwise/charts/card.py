@@ -33,11 +33,13 @@ def sentences(tokens: pd.DataFrame, patterns: pd.DataFrame) -> list[str]:
         said += _answers(tokens[tokens["path"] == "output"])
         said += _own_tokens(tokens[(tokens["path"] == "weights") & (tokens["kind"] == "own")])
     if len(patterns):
-        best = patterns.loc[patterns["rank"].idxmin()]
+        best = patterns.sort_values("rank", kind="stable").iloc[0]
         name = PATTERNS.get(best["pattern"], best["pattern"])
         place = f"{name}, {best['rank']} of {best['heads']} heads, {best['attention']:.0%} of its attention"
         high = best["rank"] <= best["heads"] / 10
-        start = "Attention pattern" if high else "Not in the top tenth of any attention pattern; its best rank"
+        start = (
+            "Attention pattern" if high else "Not in the top tenth of any attention pattern; its best rank"
+        )
         said.append(f"{start}: {place} (prompts: {best['prompts']}).")
     return said
 
@@ -102,7 +104,9 @@ def card_chart(title: str, attention: pd.DataFrame, tokens: pd.DataFrame, patter
 def _attention_panel(attention: pd.DataFrame) -> Panel:
     last, weights = answer_row(attention), attention_map(attention)
     if weights is not None:
-        (panel,) = attention_chart(weights, last["token"].tolist(), title="Attention, strongest example").panels
+        (panel,) = attention_chart(
+            weights, last["token"].tolist(), title="Attention, strongest example"
+        ).panels
         assert panel is not None
         return panel
     most = last.nlargest(20, "attention")

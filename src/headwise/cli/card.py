@@ -25,7 +25,9 @@ def card(
     reference: Annotated[
         str, typer.Option(help="ablation type: zero, mean, position_mean, resample, patch")
     ] = "zero",
-    plot: Annotated[Path | None, typer.Option(help="also draw the card into this file (PNG, SVG, PDF)")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="also draw the card into this file (PNG, SVG, PDF)")
+    ] = None,
     **flags: Any,
 ) -> None:
     """Show what one head does: attention, tokens it promotes and suppresses, patterns, scores, examples."""

@@ -69,7 +69,11 @@ def _lists(rows: pd.DataFrame) -> dict[str, Any]:
     """Promoted and suppressed tokens with their logits, the strongest first; and those of the answers."""
     lists: dict[str, Any] = {}
     for kind in ("promoted", "suppressed", "target", "foil"):
-        part = rows[rows["kind"] == kind].sort_values("rank", ascending=kind != "suppressed") if len(rows) else rows
+        part = (
+            rows[rows["kind"] == kind].sort_values("rank", ascending=kind != "suppressed")
+            if len(rows)
+            else rows
+        )
         lists[kind] = [[str(row["token"]), float(row["logit"])] for row in part.to_dict("records")]
     return lists
 

@@ -35,7 +35,8 @@ def pattern(setup: Setup, kind: Kind = "previous") -> np.ndarray:
     tokens that followed those (Elhage et al. 2021; Olsson et al. 2022, arXiv 2209.11895). Each is the mean over
     the prompt's queries for which there is such a key. `retrieval`: where the target is predicted, on copies of
     that token inside the prompt, mean over the target's tokens (Wu et al. 2024, arXiv 2404.15574). `first`: on the
-    first token. Metric and reference play no part. Cost: one forward pass, and the weights of one block of queries at a time.
+    first token. Metric and reference play no part. Cost: one forward pass, and the weights of one block of queries at
+    a time.
     Known failure: it shows where a head looks, not what it moves from there or whether that matters; a head may
     attend and write nothing.
     """

@@ -4,6 +4,7 @@ stage makes cards of the heads with the largest scores."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from headwise.cards.measured import STEPS, measure_heads
 from headwise.charts.heatmap import by_size, significant
@@ -73,7 +74,7 @@ def score_heads(context: Context[ScoreSettings], cell: Cell) -> CellResult:
 
 
 def _card_cell(context: Context[ScoreSettings], model: str, task: str) -> Cell | None:
-    """The cell of the cards of the heads with the largest significant scores, by any method; None without such heads."""
+    """The cell of the cards of the heads with the largest significant scores, by any method; None without any."""
     s, examples = context.settings, _task(context, model, task)
     scores = context.table("scores", model=model, task=task)
     tops = [by_size(significant(rows)).head(s.cards) for _, rows in scores.groupby("method", sort=False)]
@@ -90,7 +91,12 @@ def make_cards(context: Context[ScoreSettings], cell: Cell) -> CellResult:
     """The tables of the head pages. A task that does not allow them has scores all the same."""
     s, examples = context.settings, _task(context, cell.model, cell.task)
     model, heads = context.model(cell.model), head_list(cell.settings["heads"])
-    how = {"metric": s.metric, "reference": s.reference, "positions": s.positions, "seed": s.seed}
+    how: dict[str, Any] = {
+        "metric": s.metric,
+        "reference": s.reference,
+        "positions": s.positions,
+        "seed": s.seed,
+    }
     try:
         with context.progress(f"cards of {len(heads)} heads on {cell.task}", STEPS) as advance:
             measured = measure_heads(model, examples, heads, advance=advance, **how)

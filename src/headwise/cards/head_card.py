@@ -84,7 +84,9 @@ def card(
     >>> hw.card(model, "L23H3", task="ioi")     # doctest: +SKIP
     """
     if task is None:
-        raise HeadwiseError("a card needs a task to run the head on, such as hw.card(model, 'L23H3', task='ioi')")
+        raise HeadwiseError(
+            "a card needs a task to run the head on, such as hw.card(model, 'L23H3', task='ioi')"
+        )
     (chosen,) = _one(head)
     model.check_heads([chosen])
     asked = task if isinstance(task, Task) else task_of(task, n, model=model, seed=how.get("seed", 0))
@@ -102,11 +104,19 @@ def card(
 def _one(head: Head | str) -> list[Head]:
     heads = head_list(head)
     if len(heads) != 1:
-        raise HeadwiseError(f"a card is of one head, such as 'L23H3', not of {len(heads)}; make one card for each")
+        raise HeadwiseError(
+            f"a card is of one head, such as 'L23H3', not of {len(heads)}; make one card for each"
+        )
     return heads
 
 
 def _card(model: Model, task: Task, head: Head, measured: Measured, scores: pd.DataFrame) -> Card:
     tables = {name.removeprefix("card_"): table for name, table in measured.tables.items()}
-    about = {"model": model.name, "task": task.name, "head": head, "n": len(task), "metric": measured.metric}
+    about: dict[str, Any] = {
+        "model": model.name,
+        "task": task.name,
+        "head": head,
+        "n": len(task),
+        "metric": measured.metric,
+    }
     return Card(**about, tables={"scores": scores, **tables}, notes=tuple(measured.notes))
