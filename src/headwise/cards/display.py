@@ -2,70 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from headwise.charts.card import PATTERNS, answer_row, number, sentences
-from headwise.charts.section import groups
-
-if TYPE_CHECKING:
-    from headwise.cards.head_card import Card
+from headwise.charts.section import Tables, groups, table_of
 
 _WIDTH = 14
 _ATTENDED = 5
 """Tokens listed as attended to most."""
 
 
-def as_text(card: Card) -> str:
-    """The card in about thirty lines."""
-    lines = [_title(card)]
-    lines += _block("scores", [_score(row) for row in card.table("scores").to_dict("records")])
-    lines += _block("in words", sentences(card.table("tokens"), card.table("patterns")))
-    lines += _block("patterns", [_pattern(row) for row in card.table("patterns").to_dict("records")])
-    for example, attention in groups(card.table("attention"), "example"):
-        tokens = card.table("tokens")
+def as_text(title: str, tables: Tables, notes: Sequence[str]) -> str:
+    """The card in about thirty lines; the tables are those of `Card.tables`."""
+    lines = [title]
+    lines += _block("scores", [_score(row) for row in table_of(tables, "scores").to_dict("records")])
+    lines += _block("in words", sentences(table_of(tables, "tokens"), table_of(tables, "patterns")))
+    lines += _block("patterns", [_pattern(row) for row in table_of(tables, "patterns").to_dict("records")])
+    for example, attention in groups(table_of(tables, "attention"), "example"):
+        tokens = table_of(tables, "tokens")
         listed = tokens[tokens["example"] == example] if len(tokens) else tokens
         inside = [f"{''.join(answer_row(attention)['token'])!r}", f"attends to  {_attended(attention)}"]
         inside += [f"{words}  {_tokens(rows)}" for words, rows in _lists(listed)]
         lines += _block(f"example {example + 1}", inside)
-    for source, rows in _by_source(card.table("tokens")):
+    for source, rows in _by_source(table_of(tables, "tokens")):
         inside = [f"{words}  {_tokens(part)}" for words, part in _lists(rows)]
         lines += _block("OV weights", [f"attending to {source!r}", *inside])
-    for kind, rows in groups(card.table("examples"), "kind"):
+    for kind, rows in groups(table_of(tables, "examples"), "kind"):
         lines += _block(f"{kind} most", [_example(row) for row in rows.to_dict("records")])
-    return "\n".join([*lines, *_block("note", list(card.notes))])
+    return "\n".join([*lines, *_block("note", list(notes))])
 
 
-def as_html(card: Card) -> str:
+def as_html(title: str, tables: Tables, notes: Sequence[str]) -> str:
     """The card for a notebook: every text is escaped."""
-    parts = [f"<h4>{escape(_title(card))}</h4>"]
-    said = sentences(card.table("tokens"), card.table("patterns")) + list(card.notes)
+    parts = [f"<h4>{escape(title)}</h4>"]
+    said = sentences(table_of(tables, "tokens"), table_of(tables, "patterns")) + list(notes)
     parts.append("<ul>" + "".join(f"<li>{escape(sentence)}</li>" for sentence in said) + "</ul>")
-    parts.append(_html_table("Scores", card.table("scores")))
+    parts.append(_html_table("Scores", table_of(tables, "scores")))
     shown = ["prompts", "pattern", "attention", "rank", "heads", "n"]
-    parts.append(_html_table("Attention patterns", card.table("patterns").reindex(columns=shown)))
-    for example, attention in groups(card.table("attention"), "example"):
-        tokens = card.table("tokens")
+    parts.append(_html_table("Attention patterns", table_of(tables, "patterns").reindex(columns=shown)))
+    for example, attention in groups(table_of(tables, "attention"), "example"):
+        tokens = table_of(tables, "tokens")
         listed = tokens[tokens["example"] == example] if len(tokens) else tokens
         parts.append(
             f"<h5>Example {example + 1}: attention of the answer's position</h5>{_shaded(attention)}"
         )
         parts += [f"<p>{words}: {escape(_tokens(rows))}</p>" for words, rows in _lists(listed)]
-    for source, rows in _by_source(card.table("tokens")):
+    for source, rows in _by_source(table_of(tables, "tokens")):
         parts += [
             f"<p>OV weights, {escape(repr(source))} {words}: {escape(_tokens(part))}</p>"
             for words, part in _lists(rows)
         ]
     shown = ["kind", "value", "prompt", "target", "foils"]
-    parts.append(_html_table("Examples", card.table("examples").reindex(columns=shown)))
+    parts.append(_html_table("Examples", table_of(tables, "examples").reindex(columns=shown)))
     return "".join(parts)
-
-
-def _title(card: Card) -> str:
-    return f"{card.head} of {card.model} on {card.task} ({card.n} examples, {card.metric})"
 
 
 def _block(name: str, lines: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.cards import display
+from headwise.cards.display import as_html, as_text
 from headwise.cards.measured import STEPS, TABLES, Measured, measure_heads
 from headwise.cards.standing import quick_scores, run_scores
 from headwise.errors import HeadwiseError, unknown
@@ -52,15 +52,20 @@ class Card:
         from headwise.charts.card import card_chart
         from headwise.charts.static import figure
 
-        title = f"{self.head} of {self.model} on {self.task}"
-        return figure(card_chart(title, *(self.table(name) for name in ("attention", "tokens", "patterns"))))
+        return figure(
+            card_chart(self._title, *(self.table(name) for name in ("attention", "tokens", "patterns")))
+        )
+
+    @property
+    def _title(self) -> str:
+        return f"{self.head} of {self.model} on {self.task}"
 
     def __repr__(self) -> str:
-        return display.as_text(self)
+        return as_text(f"{self._title} ({self.n} examples, {self.metric})", self.tables, self.notes)
 
     def _repr_html_(self) -> str:
         """In a notebook, the card with coloured prompts and tables."""
-        return display.as_html(self)
+        return as_html(f"{self._title} ({self.n} examples, {self.metric})", self.tables, self.notes)
 
 
 def card(
@@ -112,11 +117,5 @@ def _one(head: Head | str) -> list[Head]:
 
 def _card(model: Model, task: Task, head: Head, measured: Measured, scores: pd.DataFrame) -> Card:
     tables = {name.removeprefix("card_"): table for name, table in measured.tables.items()}
-    about: dict[str, Any] = {
-        "model": model.name,
-        "task": task.name,
-        "head": head,
-        "n": len(task),
-        "metric": measured.metric,
-    }
-    return Card(**about, tables={"scores": scores, **tables}, notes=tuple(measured.notes))
+    shown = {"scores": scores, **tables}
+    return Card(model.name, task.name, head, len(task), measured.metric, shown, tuple(measured.notes))
