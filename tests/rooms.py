@@ -29,7 +29,8 @@ ROOM_OF: dict[str, str] = {
     "registry.py": "registry", "registry": "registry",
     "hub.py": "hub", "hub": "hub",
     "stats": "stats", "charts": "charts", "heads": "heads", "tasks": "tasks", "model": "model",
-    "metrics": "metrics", "scores": "scores", "sweeps": "sweeps", "studies": "studies", "runs": "runs",
+    "metrics": "metrics", "scores": "scores", "cards": "cards", "sweeps": "sweeps", "studies": "studies",
+    "runs": "runs",
     "studies/*/charts.py": "study pages", "studies/*/findings.py": "study pages",
     "studies/*/map_charts.py": "study pages", "studies/*/condition_style.py": "study pages",
     "report": "report", "explore": "explore", "sparsify": "sparsify", "cli": "cli",
@@ -45,7 +46,7 @@ _MODEL = _HEADS | {"heads", "tasks"}
 _METRICS = _MODEL | {"model"}
 _SCORES = _METRICS | {"metrics"}
 _SWEEPS = _SCORES | {"scores"}
-_STUDIES = _SWEEPS | {"sweeps", "runs", "report", "study pages"}
+_STUDIES = _SWEEPS | {"sweeps", "runs", "cards", "report", "study pages"}
 _ALL = _STUDIES | {"studies", "sparsify", "explore", "cli", "public"}
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(_GROUND, _GROUND),
@@ -56,6 +57,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "metrics": _METRICS,
     "scores": _SCORES,
     "sweeps": _SWEEPS,
+    "cards": _SWEEPS | {"runs"},
     "runs": _GROUND,
     "study pages": _HEADS | {"heads"},
     "report": _HEADS | {"runs", "study pages"},
@@ -65,8 +67,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": _ALL,
     "public": _ALL,
 }
-"""errors, files, registry, hub, stats ← charts ← heads, tasks ← model ← metrics ← scores ← sweeps ← studies ← cli,
-explore; runs imports the first group alone; what the report reads of a study imports charts and heads."""
+"""errors, files, registry, hub, stats ← charts ← heads, tasks ← model ← metrics ← scores ← sweeps, cards ← studies ←
+cli, explore; runs imports the first group alone; what the report reads of a study imports charts and heads."""
 
 
 def room(path: str) -> str:

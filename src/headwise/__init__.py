@@ -15,6 +15,7 @@ from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
     from headwise import register
+    from headwise.cards import card
     from headwise.harness import lm_eval
     from headwise.heads import Head, Scores
     from headwise.model.attention.attention import attention
@@ -37,6 +38,7 @@ _HOMES = {
     "Model": "headwise.model.model",
     "Scores": "headwise.heads",
     "Task": "headwise.tasks",
+    "card": "headwise.cards",
     "compare": "headwise.scores.compare",
     "attention": "headwise.model.attention.attention",
     "generate": "headwise.model.generation.generate",
@@ -61,6 +63,7 @@ __all__ = [
     "Task",
     "__version__",
     "attention",
+    "card",
     "compare",
     "generate",
     "lm_eval",

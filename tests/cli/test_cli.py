@@ -352,6 +352,20 @@ def test_fresh_with_a_mistake_in_the_settings_leaves_the_earlier_run_where_it_is
     assert (tmp_path / "run/earlier/cells.sqlite").is_file()
 
 
+def test_card_shows_a_head_with_the_scores_of_a_run_and_draws_it(folder, tmp_path, here):
+    where = ["--device", "cpu", "-n", 6]
+    assert here("score", folder, "induction", *where, "--method", "random", "--out", "run").returncode == 0
+    done = here("card", folder, "induction", "L2H1", *where, "--run", "run", "--plot", "card.png")
+    assert done.returncode == 0, done.stderr
+    assert "L2H1 of tiny on induction (6 examples, " in done.stdout
+    assert "random on induction" in done.stdout
+    assert "rank" in done.stdout
+    assert (tmp_path / "card.png").stat().st_size > 10_000
+    one_sentence(here("card", folder, "induction", "L9H0", *where), "has no head L9H0")
+    one_sentence(here("card", folder, "induction", "23.3", *where), "L12H3")
+    one_sentence(here("card", folder, "induction", "L2H1", *where, "--run", "absent"), "absent")
+
+
 def test_a_report_through_a_link_is_refused(folder, tmp_path, here):
     (tmp_path / "page").symlink_to("other.html")
     one_sentence(here("report", tmp_path, "--out", "page"), "is a link")

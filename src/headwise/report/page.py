@@ -23,6 +23,7 @@ from headwise.charts.interactive import page_chart, rounded
 from headwise.charts.section import SECTIONS, Finding
 from headwise.errors import HeadwiseError, quoted
 from headwise.files import explain_disk_errors, replacing
+from headwise.report.cards import head_pages
 from headwise.runs.gather import Run
 
 log = logging.getLogger("headwise")
@@ -70,6 +71,7 @@ class _Section:
     charts: list[Chart]
     heads: pd.DataFrame | None
     texts: pd.DataFrame | None
+    cards: list[dict[str, Any]]
 
 
 def _section(run: Run) -> _Section:
@@ -78,9 +80,8 @@ def _section(run: Run) -> _Section:
     study = known.get(run.study, known["score"])
     try:
         tables = run.tables
-        return _Section(
-            study.findings(tables), study.charts(tables), study.heads(tables), study.texts(tables)
-        )
+        parts = (study.findings(tables), study.charts(tables), study.heads(tables), study.texts(tables))
+        return _Section(*parts, head_pages(tables))
     except HeadwiseError:
         raise
     except Exception as error:
@@ -96,7 +97,7 @@ def _page(runs: Sequence[Run]) -> str:
     from plotly.offline import get_plotlyjs
 
     charts: dict[str, Any] = {}
-    sections, heads = [], []
+    sections, heads, cards = [], [], list[dict[str, Any]]()
     for number, run in enumerate(runs):
         section = _section(run)
         shown = []
@@ -107,6 +108,7 @@ def _page(runs: Sequence[Run]) -> str:
             shown.append({"id": name, "table": _table(chart.table), **words})
         if section.heads is not None and len(section.heads):
             heads.append(section.heads.assign(study=run.study, run=number))
+        cards += [{"study": run.study, **card} for card in section.cards]
         sections.append(
             {
                 "id": f"study-{number}",
@@ -125,6 +127,7 @@ def _page(runs: Sequence[Run]) -> str:
     models = list(dict.fromkeys(model for run in runs for model in run.models))
     data = _in_script({"charts": charts, "heads": _heads(heads)})
     parts = {"style": _asset("page.css"), "script": _asset("page.js"), "plotly": get_plotlyjs(), "data": data}
+    parts |= {"card_style": _asset("card.css"), "card_script": _asset("card.js"), "cards": _in_script(cards)}
     return template.render(version=__version__, models=models, sections=sections, **parts)
 
 

@@ -1,11 +1,12 @@
-"""What a head attends to: the previous token, an equal one, what followed an equal one, or the answer.
+"""What a head attends to: the previous token, an equal one, what followed an equal one, the answer, or the first token.
 
-Q queries, K keys. The first key is never counted: most heads attend to it when they have nothing to do.
+Q queries, K keys, M masks. Only the pattern `first` counts the first key: most heads attend to it when they have
+nothing to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.model.attention.blocks import attention_blocks, watchable
 from headwise.model.forward.schedule import batches
+from headwise.model.model import Model
 from headwise.model.tokens.encode import Row, encode_rows, pad_right
 from headwise.scores.registry import Setup, register
 from headwise.settings import one_of
@@ -24,7 +26,7 @@ Kind = Annotated[str, one_of("kind of pattern", lambda: KINDS)]
 @register(
     "pattern",
     signed=False,
-    about="attention on the previous token, an equal one, what followed one, or the answer in the prompt (kind=)",
+    about="attention on the previous token, an equal one, what followed one, the answer, or the first token (kind=)",
 )
 def pattern(setup: Setup, kind: Kind = "previous") -> np.ndarray:
     """The share of its attention that a head spends where its `kind` would, per example, from 0 to 1; unsigned.
@@ -32,44 +34,67 @@ def pattern(setup: Setup, kind: Kind = "previous") -> np.ndarray:
     `previous`: on the token before. `duplicate`: on earlier tokens equal to the query's. `induction`: on the
     tokens that followed those (Elhage et al. 2021; Olsson et al. 2022, arXiv 2209.11895). Each is the mean over
     the prompt's queries for which there is such a key. `retrieval`: where the target is predicted, on copies of
-    that token inside the prompt, mean over the target's tokens (Wu et al. 2024, arXiv 2404.15574). Metric and
-    reference play no part. Cost: one forward pass, and the weights of one block of queries at a time.
+    that token inside the prompt, mean over the target's tokens (Wu et al. 2024, arXiv 2404.15574). `first`: on the
+    first token. Metric and reference play no part. Cost: one forward pass, and the weights of one block of queries at
+    a time.
     Known failure: it shows where a head looks, not what it moves from there or whether that matters; a head may
     attend and write nothing.
     """
     model = setup.model
     rows = encode_rows(model.text, setup.task.examples, "target")
-    masks = [KINDS[kind](row) for row in rows]
-    for mask in masks:
-        mask[:, :1] = False
+    masks = [counted_pairs(kind, row)[None] for row in rows]
     empty = [row.example + 1 for row, mask in zip(rows, masks, strict=True) if not mask.any()]
     if empty:
         raise HeadwiseError(
             f"{len(empty)} of {len(rows)} examples of task {setup.task.name!r} (the first: example {empty[0]}) have no "
             f"token for the pattern {kind!r}: {_MISSING[kind]}; leave them out, or use kind=previous"
         )
+    shares = attention_shares(model, rows, masks, setup.batch_tokens, setup.advance)
+    examples = np.full((len(rows), *model.shape), np.nan)
+    examples[[row.example for row in rows]] = setup.per_head(shares[:, 0].T)
+    setup.unit = f"attention, {kind}"
+    return examples
+
+
+def attention_shares(
+    model: Model,
+    rows: Sequence[Row],
+    masks: Sequence[np.ndarray],
+    batch_tokens: int | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """The share of its attention that every head spends on the pairs of each mask `[rows, M, heads]`.
+
+    masks: for each row `[M, Q, K]`. The mean is over queries with such a key; NaN where a row has none.
+    """
     heads, watched = model.heads(), watchable(model.hooks)
     # Attention maps that the model itself reports are large: one example at a time.
-    at_once = (setup.batch_tokens or model.batch_tokens) if watched else 1
-    sums = np.zeros((len(rows), len(heads)))
+    at_once = (batch_tokens or model.batch_tokens) if watched else 1
+    sums = np.zeros((len(rows), len(masks[0]), len(heads)))
     for numbers in batches([len(row.ids) for row in rows], at_once):
 
         def add(chosen: list[int], start: int, weights: torch.Tensor, numbers: list[int] = numbers) -> None:
             """The attention on the counted pairs of one block of queries, of the heads at `chosen`."""
             for n, of_row in zip(numbers, weights, strict=True):
-                part = masks[n][start : start + of_row.shape[1], : of_row.shape[2]]
-                queries, keys = part.shape
-                counted = of_row[:, :queries, :keys].double() * torch.from_numpy(part).to(of_row.device)
-                sums[n, chosen] += counted.sum((1, 2)).cpu().numpy()
+                for m, mask in enumerate(masks[n]):
+                    part = mask[start : start + of_row.shape[1], : of_row.shape[2]]
+                    queries, keys = part.shape
+                    counted = of_row[:, :queries, :keys].double() * torch.from_numpy(part).to(of_row.device)
+                    sums[n, m, chosen] += counted.sum((1, 2)).cpu().numpy()
 
         attention_blocks(model, watched, pad_right([rows[n].ids for n in numbers]), heads, add)
-        if setup.advance:
-            setup.advance(len(numbers))
-    examples = np.full((len(rows), *model.shape), np.nan)
-    queries = np.array([mask.any(1).sum() for mask in masks])
-    examples[[row.example for row in rows]] = setup.per_head((sums / queries[:, None]).T)
-    setup.unit = f"attention, {kind}"
-    return examples
+        if advance:
+            advance(len(numbers))
+    queries = np.array([mask.any(2).sum(1) for mask in masks])[:, :, None]  # rows, M, 1
+    return np.divide(sums, queries, out=np.full_like(sums, np.nan), where=queries > 0)
+
+
+def counted_pairs(kind: str, row: Row) -> np.ndarray:
+    """The (query, key) pairs `[Q, K]` of a row that are a pattern of this kind."""
+    pairs = KINDS[kind](row)
+    if kind != "first":
+        pairs[:, :1] = False
+    return pairs
 
 
 def _previous(row: Row) -> np.ndarray:
@@ -97,11 +122,18 @@ def _retrieval(row: Row) -> np.ndarray:
     return pairs
 
 
+def _first(row: Row) -> np.ndarray:
+    pairs = np.zeros((row.start, row.start), dtype=bool)
+    pairs[1:, :1] = True
+    return pairs
+
+
 KINDS: dict[str, Callable[[Row], np.ndarray]] = {
     "previous": _previous,
     "duplicate": _duplicate,
     "induction": _induction,
     "retrieval": _retrieval,
+    "first": _first,
 }
 """From a row to which (query, key) pairs count `[Q, K]`."""
 
@@ -110,4 +142,5 @@ _MISSING = {
     "duplicate": "no token of the prompt comes twice",
     "induction": "no token of the prompt comes twice with another one between",
     "retrieval": "the target is not in the prompt",
+    "first": "a prompt needs two tokens",
 }

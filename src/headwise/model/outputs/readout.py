@@ -17,7 +17,7 @@ B rows, P positions, T tokens, W width of the stream, H heads, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
+from headwise.heads import Head
 from headwise.model.forward.run import Pass, at_positions
 from headwise.model.outputs.bypass import check_residual
 from headwise.model.sites.patch import hooked
@@ -49,6 +50,10 @@ class FrozenNorm:
         """The direction in x that reads what `direction[B, P, W]` reads in y, the bias aside."""
         back = self.scale * self.weight * direction
         return back - back.mean(-1, keepdim=True) if self.centred else back
+
+    def linear(self, x: Tensor) -> Tensor:
+        """What the norm makes of a part `x[B, P, W]` of its input, the bias aside."""
+        return self.scale * self.weight * (x - x.mean(-1, keepdim=True) if self.centred else x)
 
 
 def frozen_norm(norm: nn.Module, x: Tensor, y: Tensor) -> FrozenNorm | None:
@@ -224,6 +229,21 @@ class Readout:
         for write in self.writes:
             into = write.factor * (back if write.norm is None else reading.norms[write.norm].transposed(back))
             yield write.site.layer, _transposed(write.projection, into, reading.z[write.site.layer])
+
+    def written(self, head: Head, z: Tensor, norms: Mapping[nn.Module, FrozenNorm]) -> Tensor:
+        """The logits `[B, P, vocabulary]` that the output `z[B, P, D]` of one head adds by itself, biases aside."""
+        write = next(write for write in self.writes if write.site.layer == head.layer)
+        of_layer = z.new_zeros(*z.shape[:-1], write.site.heads, z.shape[-1])
+        nothing = of_layer.flatten(-2)
+        of_layer = of_layer.index_copy(-2, torch.tensor([head.head], device=z.device), z[..., None, :])
+        with torch.no_grad():
+            added = (write.projection(of_layer.flatten(-2)) - write.projection(nothing)).double()
+            for norm in (write.norm, self.norm):
+                if norm is not None:
+                    added = norms[norm].linear(added.to(norms[norm].weight.device))
+            weight = self.weight.detach()
+            logits = nn.functional.linear(added.to(weight.device, weight.dtype), weight).float()
+        return self.factor * write.factor * logits
 
     def linear(self, reading: Reading, direction: Tensor) -> Tensor:
         """What the frozen path makes of the whole stream, read along `direction[B, P, W]`: `[B, P]`."""

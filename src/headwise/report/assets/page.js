@@ -161,7 +161,9 @@
     for (const [id, was] of drawn) Plotly.relayout(byId(id), { shapes: [...was.own, ...marksOf(was.references)] });
     card();
     fill();
+    document.dispatchEvent(new CustomEvent("head-chosen", { detail: head })); // card.js shows its page
   }
+  document.addEventListener("choose-head", (event) => choose(event.detail));
 
   function card() {
     const box = byId("card"), body = byId("card-body");

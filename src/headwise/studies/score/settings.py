@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 from typing_extensions import Self
 
 from headwise.scores.registry import check_methods
@@ -33,6 +33,9 @@ class ScoreSettings(shared.StudySettings):
     """Options of the task (pattern: ABB), of its prompts (shots, template, separator) or of its file (columns)."""
     method_options: shared.Options = Field(default_factory=dict)
     """Options of the method."""
+    cards: NonNegativeInt = 6
+    """Number of heads of each model, task and method that get a card (head page) in the report: the largest scores with
+    q < 0.05. 0 for none."""
 
     @model_validator(mode="after")
     def _methods_fit(self) -> Self:

@@ -1,0 +1,11 @@
+"""Cards of single heads: where a head attends, which tokens it promotes and suppresses, known attention patterns, its
+scores, and the examples on which it helps and hurts most.
+
+Begin with `head_card.py`. `tokens.py` reads a head's output and its OV weights as tokens, `patterns.py` compares its
+attention with that of all heads, `measured.py` puts the tables of several heads together in a few passes, `display.py`
+shows a card. May import: everything below studies, and runs.
+"""
+
+from headwise.cards.head_card import Card, card
+
+__all__ = ["Card", "card"]

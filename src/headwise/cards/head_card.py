@@ -1,0 +1,121 @@
+"""The card of one head, and `card`, which makes it without a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from headwise.cards.display import as_html, as_text
+from headwise.cards.measured import STEPS, TABLES, Measured, measure_heads
+from headwise.cards.standing import quick_scores, run_scores
+from headwise.errors import HeadwiseError, unknown
+from headwise.heads import Head, head_list
+from headwise.model.model import Model
+from headwise.progress import progress as progress_bar
+from headwise.tasks import Task
+from headwise.tasks import task as task_of
+
+_PARTS = ("scores", *(name.removeprefix("card_") for name in TABLES))
+
+
+@dataclass(frozen=True, repr=False)
+class Card:
+    """What is known of one head: it displays itself in a terminal and in a notebook; `plot` draws it.
+
+    Logits are what the head itself adds, relative to the mean over the vocabulary, without anything that later layers
+    make of its output.
+    """
+
+    model: str
+    task: str
+    head: Head
+    n: int
+    """Number of examples."""
+    metric: str
+    tables: Mapping[str, pd.DataFrame]
+    """`scores`, `examples`, `attention`, `tokens` and `patterns`; a part that the model does not allow is missing."""
+    notes: tuple[str, ...] = ()
+    """Why a part is missing."""
+
+    def table(self, part: str = "scores") -> pd.DataFrame:
+        """One of the card's tables: `scores`, `examples`, `attention`, `tokens` or `patterns`."""
+        if part not in _PARTS:
+            raise unknown("table of a card", part, _PARTS)
+        return self.tables.get(part, pd.DataFrame())
+
+    def plot(self) -> Any:
+        """Draw attention and tokens of the strongest example, and the attention patterns; the matplotlib figure."""
+        from headwise.charts.card import card_chart
+        from headwise.charts.static import figure
+
+        return figure(
+            card_chart(self._title, *(self.table(name) for name in ("attention", "tokens", "patterns")))
+        )
+
+    @property
+    def _title(self) -> str:
+        return f"{self.head} of {self.model} on {self.task}"
+
+    def __repr__(self) -> str:
+        return as_text(f"{self._title} ({self.n} examples, {self.metric})", self.tables, self.notes)
+
+    def _repr_html_(self) -> str:
+        """In a notebook, the card with coloured prompts and tables."""
+        return as_html(f"{self._title} ({self.n} examples, {self.metric})", self.tables, self.notes)
+
+
+def card(
+    model: Model,
+    head: Head | str,
+    task: Task | Any = None,
+    *,
+    n: int = 32,
+    run: str | Path | None = None,
+    examples: int = 3,
+    progress: bool = True,
+    **how: Any,
+) -> Card:
+    """What one head does on a task: attention, tokens that it promotes and suppresses, patterns, scores, examples.
+
+    head: "L23H3". task: a `Task`, or what `hw.task` takes (`n` examples of it). run: a run folder; the card then has
+    the head's scores in that run. Without one, its ablation score and its attribution score on the task are computed.
+    examples: how many examples are shown in each list. how: metric, reference, positions, seed, batch_tokens of the
+    ablation, as in `hw.score`.
+
+    >>> hw.card(model, "L23H3", task="ioi")     # doctest: +SKIP
+    """
+    if task is None:
+        raise HeadwiseError(
+            "a card needs a task to run the head on, such as hw.card(model, 'L23H3', task='ioi')"
+        )
+    (chosen,) = _one(head)
+    model.check_heads([chosen])
+    asked = task if isinstance(task, Task) else task_of(task, n, model=model, seed=how.get("seed", 0))
+    # A run that does not have this head is refused before anything is computed.
+    scores = None if run is None else run_scores(run, model.name, chosen)
+    steps = STEPS + (scores is None)
+    with progress_bar(f"Card of {chosen}", steps, show=progress) as advance:
+        measured = measure_heads(model, asked, [chosen], examples=examples, advance=advance, **how)
+        if scores is None:
+            scores = quick_scores(model, asked, chosen, measured, how)
+            advance(1)
+    return _card(model, asked, chosen, measured, scores)
+
+
+def _one(head: Head | str) -> list[Head]:
+    heads = head_list(head)
+    if len(heads) != 1:
+        raise HeadwiseError(
+            f"a card is of one head, such as 'L23H3', not of {len(heads)}; make one card for each"
+        )
+    return heads
+
+
+def _card(model: Model, task: Task, head: Head, measured: Measured, scores: pd.DataFrame) -> Card:
+    tables = {name.removeprefix("card_"): table for name, table in measured.tables.items()}
+    shown = {"scores": scores, **tables}
+    return Card(model.name, task.name, head, len(task), measured.metric, shown, tuple(measured.notes))
