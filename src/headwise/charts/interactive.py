@@ -229,7 +229,7 @@ def _bars(mark: Bars) -> dict[str, Any]:
 
 
 def _examples(mark: Cells | Line | Bars, keys: Sequence[str] | None = None) -> dict[str, Any]:
-    """Whose examples a click shows; `ids` says it of each point, and a cell of a map is the head of its row and column."""
+    """Whose examples a click shows; `ids` name the points. A cell of a map is the head of its row and column."""
     if not mark.examples:
         return {}
     return {"examples": dict(mark.examples)} | ({} if keys is None else {"ids": list(keys)})

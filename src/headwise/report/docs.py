@@ -13,10 +13,11 @@ _FOLDERS = (Path(__file__).parent / "docs", Path(__file__).parents[3] / "docs")
 """In an installed package, and in a checkout."""
 GLOSSARY = "glossary"
 _WORD = r"[A-Za-z0-9_⁺⁻]"
-_COMMON = frozenset(
-    "head g z r m mask keep full none positions example target label task group metric row score order effect stays "
-    "draw moved always ever joint cross shift amplify edge bound run cell finding notice quick published reached n p".split()
-)
+_COMMON = {
+    *"head g z r m mask keep full none positions example target label task group metric row score order".split(),
+    *"effect stays draw moved always ever joint cross shift amplify edge bound excess run cell finding".split(),
+    *"notice quick published reached n p mean zero top roles circuits masking prompts functions".split(),
+}
 """Terms that are also everyday words or single letters: nobody looks for them below a chart."""
 
 
@@ -65,10 +66,11 @@ def glossary(others: Collection[str] = ()) -> str:
 @cache
 def terms() -> tuple[Term, ...]:
     """The entries of the glossary, in order."""
-    found = re.findall(r"^- \*\*(.+?)\*\*", markdown(GLOSSARY), flags=re.MULTILINE)
+    found = re.findall(r"^- \*\*(.+?)\*\*(?: \(([^)]*)\))?", markdown(GLOSSARY), flags=re.MULTILINE)
     entries = []
-    for number, bold in enumerate(found):
+    for number, (bold, code) in enumerate(found):
         names = re.split(r",\s*|\s+=\s+", unescape(re.sub(r"\s*\(([^)]*)\)", r", \1", bold)))
+        names += re.findall(r"`([^`]+)`", code)  # as settings and tables call it
         entries.append(Term(f"term-{number}", tuple(name.strip("` ") for name in names if name.strip("` "))))
     return tuple(entries)
 

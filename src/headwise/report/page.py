@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from headwise._version import __version__
-from headwise.charts.chart import Chart
+from headwise.charts.chart import Chart, Panel
 from headwise.charts.interactive import page_chart, rounded
 from headwise.charts.section import SECTIONS, Finding
 from headwise.errors import HeadwiseError, quoted
@@ -147,11 +147,13 @@ def _page(runs: Sequence[Run]) -> str:
 def _shown(chart: Chart, name: str) -> dict[str, Any]:
     """What the page says around a chart."""
     caption = _caption(chart)
-    used = " ".join(
-        [chart.title, caption, *(panel.x.label + " " + panel.y.label for panel in chart.page_panels)]
-    )
+    used = " ".join([chart.title, caption, *map(_panel_words, chart.page_panels)])
     words = {"title": chart.title, "caption": caption, "prompt": chart.prompt, "terms": terms_in(used)}
     return {"id": name, "name": chart.name, "table": _table(chart.table), **words}
+
+
+def _panel_words(panel: Panel) -> str:
+    return " ".join((panel.heading, panel.note, panel.x.label, panel.y.label))
 
 
 def _with_examples(chart: dict[str, Any], number: int, run: Run, examples: ExampleSets) -> dict[str, Any]:

@@ -33,14 +33,24 @@
     };
   };
 
+  const lighter = (part) => Math.round(0.7 * part + 0.3 * 255); // lines and bands on a dark page
+
   // Colours that depend on the page: text, background, and palettes that are nearly white at 0.
   function themed(trace) {
     const { dark, ...rest } = trace;
-    const named = (value) => (value === "ink" || value === "paper" ? colour(`--${value}`) : value);
-    if (dark && root.dataset.theme === "dark") rest.colorscale = dark;
+    const named = (value) => {
+      if (value === "ink" || value === "paper") return colour(`--${value}`);
+      const hex = root.dataset.theme === "dark" && /^#([\da-f]{2})([\da-f]{2})([\da-f]{2})$/i.exec(value || "");
+      return hex ? `rgb(${hex.slice(1).map((part) => lighter(parseInt(part, 16)))})` : value;
+    };
+    const on = root.dataset.theme === "dark";
+    if (dark && on) rest.colorscale = dark;
+    if (rest.fillcolor && on) rest.fillcolor = rest.fillcolor.replace(/^rgba\((\d+),(\d+),(\d+),([\d.]+)\)$/,
+      (_, r, g, b, a) => `rgba(${[r, g, b].map(lighter)},${Math.min(1, 1.6 * a)})`);
     if (rest.line) rest.line = { ...rest.line, color: named(rest.line.color) };
+    if (rest.error_y && on) rest.error_y = { ...rest.error_y, color: named(rest.error_y.color) };
     if (rest.marker) {
-      rest.marker = { ...rest.marker, color: named(rest.marker.color) };
+      rest.marker = { ...rest.marker, color: rest.type === "scatter" ? named(rest.marker.color) : rest.marker.color };
       if (rest.marker.line) rest.marker.line = { ...rest.marker.line, color: named(rest.marker.line.color) };
     }
     return rest;
@@ -299,7 +309,7 @@
     table.tHead.replaceChildren(header);
     table.tBodies[0].replaceChildren(...(point ? point.e : []).map((e, i) => {
       const line = make("tr");
-      for (const [name, text] of parts) line.append(make("td", text(e, i), ["example", set.unit].includes(name) ? { class: "number" } : {}));
+      for (const [name, text] of parts) line.append(make("td", text(e, i), { class: ["example", set.unit].includes(name) ? "number" : name === "prompt" ? "long" : "" }));
       return line;
     }));
   }

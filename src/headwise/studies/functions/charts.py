@@ -49,8 +49,8 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
     """How far the heads of each two abilities are the same, one matrix per method.
 
     `table` holds the rows of `overlap` of one model. A number is the Jaccard index of the two sets of heads
-    before the elbow. In brackets after the ability's name: for a signed score, how many heads are significant (q < .05);
-    then how many are before the elbow, which need not be significant.
+    before the elbow. In brackets after the ability's name: for a signed score the significant heads (q < .05);
+    then the heads before the elbow, which need not be significant.
     """
     abilities, scale = (
         distinct(table["task"]),

@@ -102,8 +102,8 @@ def masking_curves(table: pd.DataFrame, orders: Mapping[str, Sequence[str]] | No
         panels=paper,
         page=page,
         caption="Accuracy (blue) and similarity to the unmasked model's text (red) against the number of masked heads: "
-        "the ability's top heads (TopK), as many random heads (RandomK), as many random heads of the same layers. Bands "
-        "are 95 % CIs over examples and draws.",
+        "the ability's top heads (TopK), as many random heads (RandomK), as many random heads of the same layers. "
+        "Bands are 95 % CIs over examples and draws.",
         size=(max(5.2, 2.6 * columns + 0.9), 2.5 * rows + 0.9),
         page_columns=2,
         legend_columns=2 if len(abilities) < 3 else 6,

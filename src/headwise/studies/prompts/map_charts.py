@@ -216,8 +216,9 @@ def first_shown(profiles: pd.DataFrame) -> int:
 
 
 def prompt_text(profiles: pd.DataFrame) -> str:
-    """The prompt without insertions, where the profile is of one prompt."""
+    """The prompt without insertions from the first token drawn, where the profile is of one prompt."""
     if (profiles["n"] != 1).any():
         return ""
-    first = profiles[profiles["condition"] == profiles["condition"].iloc[0]]
-    return "".join(first[~first["inserted"]].sort_values("position")["token"].astype(str))
+    begin, first = first_shown(profiles), profiles[profiles["condition"] == profiles["condition"].iloc[0]]
+    shown = first[~first["inserted"] & (first["aligned"] >= begin)].sort_values("position")
+    return ("…" if begin else "") + "".join(shown["token"].astype(str))
