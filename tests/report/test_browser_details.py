@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from headwise.report import write_report
@@ -22,15 +23,8 @@ def page(browser, tmp_path_factory):  # noqa: F811
     circuits = small_tables.circuits()
     first = circuits["attention"].iloc[0].to_dict()
     pairs = [(query, key) for query in range(len(TOKENS)) for key in range(query + 1)]
-    circuits["attention"] = (
-        circuits["attention"]
-        .iloc[:0]
-        ._append(
-            [
-                {**first, "query": query, "key": key, "token": TOKENS[key], "attention": 1 / (query + 1)}
-                for query, key in pairs
-            ]
-        )
+    circuits["attention"] = pd.DataFrame(
+        [{**first, "query": q, "key": k, "token": TOKENS[k], "attention": 1 / (q + 1)} for q, k in pairs]
     )
     runs = [
         finished_run(place / "s", "score", {"scores": scores, "examples": rows, "inputs": inputs}),

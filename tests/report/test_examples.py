@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import tomllib
 
 from headwise.charts.chart import DARK_PALETTES, PALETTES
 from headwise.charts.section import SECTIONS
@@ -192,6 +191,7 @@ def test_a_term_is_found_in_the_words_of_a_chart(text):
 
 
 def test_every_documentation_page_that_a_chart_links_to_exists_and_is_packaged(make_run, tmp_path):
+    tomllib = pytest.importorskip("tomllib")  # from Python 3.11 on
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
         "wheel"
     ]
