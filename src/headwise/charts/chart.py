@@ -36,9 +36,9 @@ PALETTES = {
 """Colours at even steps, safe for colour-blind readers; for a signed score red is interference, blue facilitation."""
 DARK_PALETTES = {
     "RdBu": "#ffb3a0 #f78a76 #e0604f #b5433a #6b2f2e #24282e #24456b #2f6fae #4f98d8 #86bdec #c0ddf9",
-    "Greens": "#1d2420 #1c3325 #1c4a30 #1f643d #27804c #34a05f #58bd7b #8dd8a3 #c3efcf",
-    "Blues": "#1c222b #1d2f47 #1f4168 #24578c #2e71b3 #4a90d2 #78b0e4 #a9cff1 #d8e9fa",
-    "Reds": "#281e1e #412424 #622b2a #873431 #ae413b #d35b52 #e98478 #f4b0a6 #fbdad4",
+    "Greens": "#1d2420 #1c3325 #1c4a30 #1f643d #27804c #34a05f #55b978 #76d096 #9be8b3",
+    "Blues": "#1c222b #1d2f47 #1f4168 #24578c #2e71b3 #4a90d2 #6ba8e0 #8bbeee #add5fb",
+    "Reds": "#281e1e #412424 #622b2a #873431 #ae413b #d35b52 #e2756b #ec8f85 #f7aaa0",
 }
 """The palettes that are nearly white at 0, for a dark page: 0 is as dark as the page, large values are bright."""
 

@@ -84,7 +84,8 @@ def terms_in(text: str, most: int = 8) -> list[tuple[str, str]]:
             hit = re.search(
                 rf"(?<!{_WORD}){re.escape(name)}s?(?!{_WORD})", text, 0 if exact else re.IGNORECASE
             )
-            if hit and term.id not in places and name not in _COMMON:
+            known = term.id in places or name in _COMMON or name in (other for _, other in places.values())
+            if hit and not known:
                 places[term.id] = (hit.start(), name)
     ordered = sorted((start, name, anchor) for anchor, (start, name) in places.items())
     return [(name, anchor) for _, name, anchor in ordered[:most]]
