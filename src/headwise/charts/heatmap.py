@@ -199,8 +199,7 @@ def _largest(table: pd.DataFrame, signed: bool, bars: int) -> Panel:
     )
     marks: list[Mark] = [heads, Rule(at=0, of="x", colour="#808080"), *_stars(largest, known)]
     return Panel(
-        title=f"The {len(largest)} largest",
-        note="*: q < .05" if len(significant(largest)) else "",
+        title=f"The {len(largest)} largest" + ("; *: q < .05" if len(significant(largest)) else ""),
         marks=marks,
         x=Axis(label=f"Score{score_unit(table)}, 95 % interval"),
         y=names_axis(names, down=True),
