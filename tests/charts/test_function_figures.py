@@ -139,7 +139,7 @@ def test_the_matrix_shows_the_jaccard_index_of_every_pair():
     picture = figure(overlap_matrix(counted))
     panels, _ = drawn(picture)
     labels = [[label.get_text() for label in panel.get_yticklabels()][2] for panel in panels]
-    assert labels == ["Logical Reasoning (5; 3)", "Logical Reasoning (5)"]
+    assert labels == ["Logical Reasoning (3; 5)", "Logical Reasoning (5)"]
     assert all(texts_apart(picture, panel.get_yticklabels()) for panel in panels)
 
 

@@ -139,7 +139,7 @@ def five(browser, tmp_path_factory):
 def test_hovering_shows_the_number_of_the_table_in_every_study(five, title, x, y, expected):
     heading = five.locator("h3", has_text=title).first
     chart = heading.get_attribute("id").removesuffix("-title")
-    heading.scroll_into_view_if_needed()
+    five.locator(f"#{chart}").evaluate("chart => chart.scrollIntoView()")
     five.wait_for_selector(f"#{chart} .subplot", state="attached")
     five.mouse.move(0, 0)
     hover_at(five, chart, x, y, axis="2" if "token" in expected else "")  # bars stand before the tokens

@@ -419,7 +419,8 @@ def test_every_finding_stands_on_the_page_as_it_was_worded(make_run, tmp_path):
         make_run("p", "prompts", small.prompts()),
     ]
     page = write_report(runs, tmp_path / "r.html").read_text()
-    items = re.findall(r"<li>(.*?)</li>", page.split('<script type="application/json"')[0])
+    lists = re.findall(r'<ul class="findings">(.*?)</ul>', page)
+    items = [item for found in lists for item in re.findall(r"<li>(.*?)</li>", found)]
     tables = {
         "roles": small.roles,
         "circuits": small.circuits,
@@ -433,7 +434,7 @@ def test_every_finding_stands_on_the_page_as_it_was_worded(make_run, tmp_path):
     assert json.dumps(data_of(page)).count('"map": true') == 6 + 2
 
 
-def test_a_count_of_heads_by_the_elbow_stands_beside_those_told_from_zero():
+def test_a_count_of_heads_counts_significant_ones_beside_those_before_the_elbow():
     from headwise.studies.functions.findings import _abilities
 
     elbows = pd.DataFrame(
@@ -453,8 +454,11 @@ def test_a_count_of_heads_by_the_elbow_stands_beside_those_told_from_zero():
     overlap = pd.DataFrame(columns=["model", "method", "task", "other", "jaccard", "by_chance"])
     (finding,) = _abilities(elbows, overlap, scores)
     assert finding.sentence == (
-        "m, attribution: an ability has 18 (Retrieval) to 30 (Inference) of 40 heads before the elbow; 0 (Inference) "
-        "to 2 (Retrieval) have q < .05, none in 1 of 3 abilities."
+        "m, attribution: an ability has 0 (Inference) to 2 (Retrieval) of 40 heads with q < .05, none in 1 of 3 "
+        "abilities; 18 (Retrieval) to 30 (Inference) of 40 heads are before the elbow."
     )
     (finding,) = _abilities(elbows, overlap, scores.assign(q=float("nan")))
-    assert finding.sentence.endswith("of 40 heads before the elbow; the method has no test of single heads.")
+    assert finding.sentence == (
+        "m, attribution: the method has no significance test; 18 (Retrieval) to 30 (Inference) of 40 heads are before "
+        "the elbow."
+    )

@@ -53,12 +53,22 @@ def kept_heads(table: pd.DataFrame, name: str = "") -> Chart:
         name=name,
         title=f"{task_title(first['task'])}: attention of the top heads, ranked by {first['series']}{where}",
         panels=panels,
-        caption="Each row shows where one token of a test prompt attends. Colours end at the largest attention to any "
+        prompt=_prompt(table),
+        caption="Each row shows where one token of the prompt attends. Colours end at the largest attention to any "
         "token but the first.",
         size=(side * columns + 1.6, (side + 0.55) * len(models) + 0.5),
         columns=columns,
-        least=240,
+        page_columns=2,
+        least=330,
+        height=400,
     )
+
+
+def _prompt(table: pd.DataFrame) -> str:
+    """The text whose tokens the first map has."""
+    _, part = groups(table, "model", "rank")[0]
+    last = part[part["query"] == part["query"].max()].sort_values("key")
+    return "".join(last["token"].astype(str))
 
 
 def _kept(part: pd.DataFrame, scale: Scale, side: float) -> Panel:

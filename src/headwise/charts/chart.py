@@ -9,8 +9,8 @@ A panel holds marks in the order in which they are drawn:
     Span    a shaded range of x
     Text    words at a point
 
-The colour `ink` is the colour of text: black on paper, light on a dark page. Words are plain text; each
-renderer escapes the characters that its markup would interpret.
+The colour `ink` is the colour of text: black on paper, light on a dark page; `paper` is the background. Words are
+plain text; each renderer escapes the characters that its markup would interpret.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pandas as pd
 
 Numbers = Sequence[float] | np.ndarray | pd.Series
 
-INK = "ink"
+INK, PAPER = "ink", "paper"
 GREY = "#737373"
 PALETTES = {
     "viridis": "#440154 #482576 #414487 #355f8d #2a788e #21918c #22a884 #42be71 #7ad151 #bddf26 #fde725",
@@ -34,6 +34,13 @@ PALETTES = {
     "Reds": "#fff5f0 #fee0d2 #fcbba1 #fc9272 #fb694a #ef3c2c #cb181d #a50f15 #67000d",
 }
 """Colours at even steps, safe for colour-blind readers; for a signed score red is interference, blue facilitation."""
+DARK_PALETTES = {
+    "RdBu": "#ffb3a0 #f78a76 #e0604f #b5433a #6b2f2e #24282e #24456b #2f6fae #4f98d8 #86bdec #c0ddf9",
+    "Greens": "#1d2420 #1c3325 #1c4a30 #1f643d #27804c #34a05f #55b978 #76d096 #9be8b3",
+    "Blues": "#1c222b #1d2f47 #1f4168 #24578c #2e71b3 #4a90d2 #6ba8e0 #8bbeee #add5fb",
+    "Reds": "#281e1e #412424 #622b2a #873431 #ae413b #d35b52 #e2756b #ec8f85 #f7aaa0",
+}
+"""The palettes that are nearly white at 0, for a dark page: 0 is as dark as the page, large values are bright."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +82,11 @@ class Scale:
         """The palette's colours, from low to high."""
         return PALETTES[self.palette].split()
 
+    @property
+    def dark_colours(self) -> list[str]:
+        """The colours on a dark page."""
+        return DARK_PALETTES.get(self.palette, PALETTES[self.palette]).split()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
@@ -87,7 +99,7 @@ class Cells:
     bold: np.ndarray | None = None
     """Which of the words are bold."""
     details: np.ndarray | None = None
-    """rows × columns × (lo, hi, n), shown in the hover text."""
+    """rows × columns × (lo, hi, n, q), shown in the hover text."""
     heads: bool = False
     """Whether rows are layers and columns heads, so that a click chooses a head."""
     hover: str = "{row}, {column}: {value}"
@@ -95,6 +107,8 @@ class Cells:
     empty: str = "#d9d9d9"
     """Colour of an empty cell: grey for a head that does not exist."""
     square: bool = False
+    examples: Mapping[str, str] = field(default_factory=dict)
+    """Which rows of the run's per-example tables are behind the numbers: column -> value. A cell is one head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +144,8 @@ class Line:
     """Start of the hover text, where several lines share one name."""
     common: bool = False
     """Whether its entry is in the chart's legend although the panel has a legend of its own."""
+    examples: Mapping[str, str] = field(default_factory=dict)
+    """Which rows of the run's per-example tables are behind the numbers: column -> value. A point is one k."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +167,10 @@ class Bars:
     """The text inside each bar; empty where the bar is too short."""
     hover: Sequence[str] | None = None
     """Hover text of each bar, after the name."""
+    examples: Mapping[str, str] = field(default_factory=dict)
+    """Which rows of the run's per-example tables are behind the numbers: column -> value."""
+    keys: Sequence[str] | None = None
+    """Which of these rows are behind each bar: a head (`L12H3`), or a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +264,8 @@ class Chart:
     """A line below the figure on paper; on the page part of the caption."""
     caption: str = ""
     """Explanation below the chart on the page."""
+    prompt: str = ""
+    """The prompt whose tokens the chart shows; on the page it is above the chart."""
     size: tuple[float, float] = (6.4, 4.8)
     """Width and height on paper, in inches."""
     columns: int = 4
@@ -275,6 +297,11 @@ class Chart:
 def distinct(values: Iterable[Any]) -> list[Any]:
     """Each value once, in the order of first appearance."""
     return list(dict.fromkeys(values))
+
+
+def columns_of(rows: pd.DataFrame, *columns: str) -> dict[str, str]:
+    """What these columns of the rows hold, as texts; each has one value. Columns that the table lacks are left out."""
+    return {name: str(rows[name].iloc[0]) for name in columns if name in rows and len(rows)}
 
 
 def curve(rows: pd.DataFrame, x: str = "k", y: str = "value", **look: Any) -> Line:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import INK, Axis, Chart, Line, Mark, Panel, Text, curve, grid_shape
+from headwise.charts.chart import INK, Axis, Chart, Line, Mark, Panel, Text, columns_of, curve, grid_shape
 from headwise.charts.words import shortened, task_title
 
 EXPLAINED = "explained_effect"
@@ -123,7 +123,8 @@ def _curve(rows: pd.DataFrame, member: Mapping[Any, Any]) -> Line:
     if rows["value"].isna().all():
         return Line(x=[], y=[], name=f"{name}: no effect to explain", colour=colour)
     dash = "dashdot" if member["role"] == "control" else "solid"
-    return curve(rows, name=name, colour=colour, dash=dash, width=1.6)
+    examples = columns_of(rows, "model", "task", "series", "order", "by", "reference")
+    return curve(rows, name=name, colour=colour, dash=dash, width=1.6, examples=examples)
 
 
 def _controls(table: pd.DataFrame, note: str) -> list[Line]:

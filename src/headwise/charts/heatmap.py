@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Cells, Chart, Line, Panel, Rule, Scale, names_axis, whole_ticks
+from headwise.charts.chart import (
+    INK,
+    PAPER,
+    Axis,
+    Bars,
+    Cells,
+    Chart,
+    Line,
+    Mark,
+    Panel,
+    Rule,
+    Scale,
+    Text,
+    columns_of,
+    names_axis,
+    whole_ticks,
+)
 from headwise.charts.section import head_names
 from headwise.charts.words import minus, span
 
@@ -18,7 +35,9 @@ SATURATION = 99.0
 LEVEL = 0.05
 """Heads whose q-value is below it carry a dot."""
 HELPS, HINDERS, UNSIGNED = "#2166ac", "#b2182b", "#35608d"
-_DOT: dict[str, Any] = {"dash": "none", "marker": "circle", "size": 2.2, "colour": "#000", "edge": "#fff"}
+_DOT: dict[str, Any] = {"dash": "none", "marker": "circle", "size": 2.2, "colour": INK, "edge": PAPER}
+SCORED = ("model", "task", "method")
+"""The columns that tell whose per-example values a map shows."""
 
 
 def map_shape(table: pd.DataFrame) -> tuple[int, int]:
@@ -52,8 +71,13 @@ def head_panel(
     layers, heads = shape = shape or map_shape(table)
     values, absent = grid(table, of, shape), np.full(shape, np.nan)
     values[~np.isfinite(values)] = np.nan
-    details = [grid(table, name, shape) if name in table else absent for name in (*bounds, "n")]
+    details = [
+        grid(table, name, shape) if name in table else absent
+        for name in (*bounds, "n", "q" if of == "score" else "")
+    ]
     cells = Cells(values=values, scale=scale, details=np.stack(details, axis=-1), heads=True)
+    if of == "score":
+        cells = replace(cells, examples=columns_of(table, *SCORED))
     marks: list[Cells | Line] = [cells]
     if dots is not None and len(dots):
         marks.append(Line(x=dots["head"], y=dots["layer"], **_DOT))
@@ -170,13 +194,28 @@ def _largest(table: pd.DataFrame, signed: bool, bars: int) -> Panel:
         colours=[HELPS if score > 0 else HINDERS for score in largest["score"]] if signed else UNSIGNED,
         lying=True,
         hover=[f"{name}: {score:.4g} [{lo:.4g}, {hi:.4g}]" for name, score, lo, hi in rows],
+        examples=columns_of(table, *SCORED),
+        keys=names,
     )
+    marks: list[Mark] = [heads, Rule(at=0, of="x", colour="#808080"), *_stars(largest, known)]
     return Panel(
-        title=f"The {len(largest)} largest",
-        marks=[heads, Rule(at=0, of="x", colour="#666666")],
+        title=f"The {len(largest)} largest" + ("; *: q < .05" if len(significant(largest)) else ""),
+        marks=marks,
         x=Axis(label=f"Score{score_unit(table)}, 95 % interval"),
         y=names_axis(names, down=True),
     )
+
+
+def _stars(largest: pd.DataFrame, known: bool) -> list[Mark]:
+    """A star beside the end of each bar whose head has q < .05."""
+    marks: list[Mark] = []
+    for number, row in enumerate(largest.to_dict("records")):
+        side, direction, end = ("left", 1, "hi") if row["score"] > 0 else ("right", -1, "lo")
+        if row.get("q", 1) < LEVEL:
+            x = float(row[end] if known else row["score"])
+            look: dict[str, Any] = {"across": side, "shift": (3 * direction, -1), "size": 10}
+            marks.append(Text(x=x, y=number, text="*", **look))
+    return marks
 
 
 def saturation(scores: np.ndarray) -> tuple[float, float]:

@@ -5,7 +5,7 @@ The page has one scale per panel: a chart with two in one panel has separate pan
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from textwrap import wrap
 from typing import Any
@@ -34,6 +34,7 @@ def page_chart(chart: Chart) -> dict[str, Any]:
     turned_length = max([_longest_name(panel.x) for panel in shown if panel.x.angle], default=0)
     return {
         "title": chart.title,
+        "square": any(isinstance(mark, Cells) and mark.square for panel in shown for mark in panel.marks),
         "panels": panels,
         "columns": chart.page_columns or chart.columns,
         "least": chart.least,
@@ -119,17 +120,19 @@ def _position(values: Any, axis: Axis) -> list[Any]:
 def _cells(mark: Cells, panel: Panel, bars: list[Scale]) -> dict[str, Any]:
     values, scale = np.asarray(mark.values, dtype=float), mark.scale
     last = len(scale.colours) - 1
-    trace: dict[str, Any] = {"type": "heatmap", "z": rounded(values), "hoverongaps": False}
+    trace: dict[str, Any] = {"type": "heatmap", "z": rounded(values), "hoverongaps": False} | _examples(mark)
     trace |= {"zmin": scale.low, "zmax": scale.high, "showscale": scale not in bars}
-    trace["colorscale"] = [[round(i / last, 4), colour] for i, colour in enumerate(scale.colours)]
+    for name, colours in (("colorscale", scale.colours), ("dark", scale.dark_colours)):
+        trace[name] = [[round(i / last, 4), colour] for i, colour in enumerate(colours)]
     if scale not in bars:
         trace["colorbar"] = _colour_bar(scale, len(bars))
         bars.append(scale)
     if mark.heads:
-        details = mark.details if mark.details is not None else np.full((*values.shape, 3), np.nan)
+        details = mark.details if mark.details is not None else np.full((*values.shape, 4), np.nan)
         # Plotly writes 0 for a bound that is missing, so the hover text of a map without intervals has none.
         between = f" {_INTERVAL}" if _any(details[..., :2]) else ""
         n = "<br>n = %{customdata[2]}" if _any(details[..., 2]) else ""
+        n += "<br>q = %{customdata[3]:.2~g}" if _any(details[..., 3]) else ""
         gap = int(values.shape[1] <= 16)  # among many heads gaps would be all that is seen
         trace |= {"customdata": rounded(details), "xgap": gap, "ygap": gap}
         trace["hovertemplate"] = f"<b>L%{{y}}H%{{x}}</b><br>%{{z:.4~g}}{between}{n}<extra></extra>"
@@ -156,15 +159,16 @@ def _line(mark: Line, panel: Panel) -> list[dict[str, Any]]:
     trace["line"] = {"color": mark.colour, "dash": dash, "width": 1.3 * mark.width}
     if mark.marker:
         symbol = mark.marker + ("-open" if mark.hollow else "")
-        trace["marker"] = {"symbol": symbol, "size": max(4.0, _POINT * mark.size), "color": mark.colour}
+        trace["marker"] = {"symbol": symbol, "size": max(5.0, _POINT * mark.size), "color": mark.colour}
         if mark.edge:
-            trace["marker"]["line"] = {"color": mark.edge, "width": 0.6}
+            trace["marker"]["line"] = {"color": mark.edge, "width": 1}
     bounded = mark.lo is not None and mark.hi is not None and _any(mark.lo)
     lo, hi = (rounded(mark.lo), rounded(mark.hi)) if bounded else ([None] * len(xs), [None] * len(xs))
     if mark.name:
         hover_x = rounded(mark.x if mark.hover_x is None else mark.hover_x)
         trace |= {"name": safe(mark.name), "common": mark.common, "hovertemplate": _hover(mark, bounded)}
         trace["customdata"] = [list(row) for row in zip(lo, hi, hover_x, strict=True)]
+        trace |= _examples(mark, [str(x) for x in hover_x])
     else:
         trace |= {"hoverinfo": "skip", "showlegend": False}
     if mark.words is not None:
@@ -221,7 +225,14 @@ def _bars(mark: Bars) -> dict[str, Any]:
         name = f"{safe(mark.name)}, " if mark.name else ""
         trace["hovertext"] = [name + safe(words) for words in mark.hover]
     trace["hoverinfo"] = "text" if mark.hover is not None else "skip"
-    return trace
+    return trace | _examples(mark, mark.keys)
+
+
+def _examples(mark: Cells | Line | Bars, keys: Sequence[str] | None = None) -> dict[str, Any]:
+    """Whose examples a click shows; `ids` name the points. A cell of a map is the head of its row and column."""
+    if not mark.examples:
+        return {}
+    return {"examples": dict(mark.examples)} | ({} if keys is None else {"ids": list(keys)})
 
 
 def _error(mark: Line | Bars, values: Any) -> dict[str, Any]:
@@ -231,7 +242,9 @@ def _error(mark: Line | Bars, values: Any) -> dict[str, Any]:
 
 def _colour_bar(scale: Scale, number: int) -> dict[str, Any]:
     """The unit is above the bar: beside it, Plotly writes it over the numbers. The script stacks several bars."""
-    title = "\n".join(wrap(scale.label, 20, break_long_words=False))
+    title = "\n".join(
+        [*wrap(scale.label, 20, break_long_words=False), " "]
+    )  # a line between it and the numbers
     bar: dict[str, Any] = {"title": {"text": safe(title), "side": "top", "font": {"size": 11}}}
     bar |= {"thickness": 12, "outlinewidth": 0, "number": number}
     if scale.ticks:

@@ -12,8 +12,8 @@ from headwise.charts.chart import Chart
 from headwise.registry import Registry
 
 Tables = Mapping[str, pd.DataFrame]
-HEAD_COLUMNS = ["model", "task", "measure", "layer", "head", "score", "lo", "hi", "n", "q"]
-"""Columns of the report's table of heads."""
+HEAD_COLUMNS = ["model", "task", "measure", "layer", "head", "score", "lo", "hi", "n", "q", "unit"]
+"""Columns of the report's table of heads; a table without `unit` has numbers without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,8 @@ class Finding:
     sentence: str
     weight: float = 0.0
     """Rank among findings, where only the first few are shown: an effect size between 0 and 1."""
+    chart: str = ""
+    """Start of the name of the chart that shows it; by default the study's first chart."""
 
 
 def table_of(tables: Tables, name: str) -> pd.DataFrame:
@@ -45,7 +47,8 @@ def head_rows(tables: Tables) -> pd.DataFrame | None:
     """The rows of `scores` as the table of heads has them."""
     if "scores" not in tables:
         return None
-    return tables["scores"].rename(columns={"method": "measure"}).reindex(columns=HEAD_COLUMNS)
+    named = {"method": "measure", "metric": "unit"}
+    return tables["scores"].rename(columns=named).reindex(columns=HEAD_COLUMNS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,8 @@ class Section:
     """Rows for the table of heads, with the columns `HEAD_COLUMNS`."""
     texts: Callable[[Tables], pd.DataFrame | None] = lambda tables: None
     """Sample texts to read, a row each."""
+    docs: str = "scores"
+    """The documentation page that explains the charts, without `.md`."""
 
 
 SECTIONS: Registry[Section] = Registry("section of the report", "headwise.studies.*.charts")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.charts.chart import INK, Axis, Bars, Cells, Chart, Line, Panel, Rule, Scale, Span, Text
+from headwise.charts.chart import INK, PAPER, Axis, Bars, Cells, Chart, Line, Panel, Rule, Scale, Span, Text
 from headwise.charts.style import house_style
 
 _DASHES = {"solid": "-", "dash": (0, (4, 2)), "dot": ":", "dashdot": "-.", "none": "none"}
@@ -171,7 +171,7 @@ def _line(axes: Any, mark: Line, order: float) -> None:
     look = {"color": colour, "zorder": order, "label": mark.name or "_mark"}
     look |= {"marker": _MARKERS[mark.marker], "markersize": mark.size, "markerfacecolor": face}
     if mark.edge:
-        look |= {"markeredgecolor": mark.edge, "markeredgewidth": 0.4}
+        look |= {"markeredgecolor": _ink(mark.edge), "markeredgewidth": 0.4}
     elif not mark.hollow:
         look |= {"markeredgewidth": 0}
     # Points without a line are not clipped at the panel's edge.
@@ -284,7 +284,7 @@ def _entries(axes: Any, twin: Any, panel: Panel) -> list[tuple[str, Any]]:
 
 
 def _ink(colour: str) -> str:
-    return "black" if colour == INK else colour
+    return {INK: "black", PAPER: "white"}.get(colour, colour)
 
 
 def _plain(text: str) -> str:

@@ -18,12 +18,15 @@ from typing import Any
 import pandas as pd
 
 from headwise._version import __version__
-from headwise.charts.chart import Chart
+from headwise.charts.chart import Chart, Panel
 from headwise.charts.interactive import page_chart, rounded
 from headwise.charts.section import SECTIONS, Finding
 from headwise.errors import HeadwiseError, quoted
 from headwise.files import explain_disk_errors, replacing
 from headwise.report.cards import head_pages
+from headwise.report.docs import glossary, markdown, terms_in
+from headwise.report.docs import page as doc_page
+from headwise.report.examples import ExampleSets
 from headwise.runs.gather import Run
 
 log = logging.getLogger("headwise")
@@ -32,6 +35,8 @@ _ROWS = 500
 """Most rows of a chart's table; the run's tables have all rows."""
 _TEXTS = 60
 """Most sample texts on the page."""
+_TOP = 5
+"""Findings at the top of the page."""
 
 
 def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
@@ -58,9 +63,24 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
 
 def findings(runs: Sequence[str | Path]) -> list[Finding]:
     """What the runs found, by weight; the first finding of each run comes before all others."""
-    by_run = [sorted(_section(Run(Path(run))).findings, key=lambda finding: -finding.weight) for run in runs]
-    ranked = [(rank > 0, -finding.weight, finding) for found in by_run for rank, finding in enumerate(found)]
-    return [finding for _, _, finding in sorted(ranked, key=lambda entry: entry[:2])]
+    by_run = [[_Linked(finding) for finding in _section(Run(Path(run))).findings] for run in runs]
+    return [linked.finding for linked in _ranked(by_run)]
+
+
+@dataclass(frozen=True)
+class _Linked:
+    """A finding with the anchor of its chart."""
+
+    finding: Finding
+    anchor: str = ""
+    study: str = ""
+
+
+def _ranked(by_run: Sequence[Sequence[_Linked]]) -> list[_Linked]:
+    """The findings of all runs by weight; the heaviest of each run comes before all others."""
+    in_order = [sorted(found, key=lambda linked: -linked.finding.weight) for found in by_run]
+    ranked = [(rank > 0, linked) for found in in_order for rank, linked in enumerate(found)]
+    return [linked for _, linked in sorted(ranked, key=lambda entry: (entry[0], -entry[1].finding.weight))]
 
 
 @dataclass(frozen=True)
@@ -72,6 +92,7 @@ class _Section:
     heads: pd.DataFrame | None
     texts: pd.DataFrame | None
     cards: list[dict[str, Any]]
+    docs: str
 
 
 def _section(run: Run) -> _Section:
@@ -81,7 +102,7 @@ def _section(run: Run) -> _Section:
     try:
         tables = run.tables
         parts = (study.findings(tables), study.charts(tables), study.heads(tables), study.texts(tables))
-        return _Section(*parts, head_pages(tables))
+        return _Section(*parts, head_pages(tables), study.docs)
     except HeadwiseError:
         raise
     except Exception as error:
@@ -97,38 +118,80 @@ def _page(runs: Sequence[Run]) -> str:
     from plotly.offline import get_plotlyjs
 
     charts: dict[str, Any] = {}
+    examples = ExampleSets()
     sections, heads, cards = [], [], list[dict[str, Any]]()
     for number, run in enumerate(runs):
         section = _section(run)
-        shown = []
-        for chart in section.charts:
-            name = f"chart-{len(charts)}"
-            charts[name] = page_chart(chart)
-            words = {"title": chart.title, "caption": _caption(chart)}
-            shown.append({"id": name, "table": _table(chart.table), **words})
+        shown = [_shown(chart, f"chart-{len(charts) + i}") for i, chart in enumerate(section.charts)]
+        for chart, about in zip(section.charts, shown, strict=True):
+            charts[about["id"]] = _with_examples(page_chart(chart), number, run, examples)
+            about["examples"] = bool(charts[about["id"]]["sets"])
         if section.heads is not None and len(section.heads):
             heads.append(section.heads.assign(study=run.study, run=number))
         cards += [{"study": run.study, **card} for card in section.cards]
-        sections.append(
-            {
-                "id": f"study-{number}",
-                "run": run,
-                "info": run.info,
-                "question": run.question,
-                "findings": section.findings,
-                "charts": shown,
-                "texts": _table(section.texts, _TEXTS),
-                "made_with": run.made_with,
-                "settings": json.dumps(run.made_with["settings"], indent=1, ensure_ascii=False),
-                "took": _took(run.info.get("timings", {}).get("seconds")),
-            }
-        )
+        sections.append(_words(run, section, shown, f"study-{number}"))
+    docs = [name for name in dict.fromkeys(section["docs"] for section in sections) if markdown(name)]
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_asset("page.html"))
-    models = list(dict.fromkeys(model for run in runs for model in run.models))
-    data = _in_script({"charts": charts, "heads": _heads(heads)})
-    parts = {"style": _asset("page.css"), "script": _asset("page.js"), "plotly": get_plotlyjs(), "data": data}
+    content = {"charts": charts, "heads": _heads(heads), "sets": examples.sets, "inputs": examples.inputs}
+    parts = {"style": _asset("page.css"), "script": _asset("page.js"), "plotly": get_plotlyjs()}
     parts |= {"card_style": _asset("card.css"), "card_script": _asset("card.js"), "cards": _in_script(cards)}
-    return template.render(version=__version__, models=models, sections=sections, **parts)
+    return template.render(
+        version=__version__,
+        models=list(dict.fromkeys(model for run in runs for model in run.models)),
+        sections=sections,
+        top=_ranked([section["findings"] for section in sections])[:_TOP],
+        docs=[{"name": name, "html": doc_page(name, docs)} for name in docs],
+        glossary=glossary(docs),
+        data=_in_script(content),
+        **parts,
+    )
+
+
+def _shown(chart: Chart, name: str) -> dict[str, Any]:
+    """What the page says around a chart."""
+    caption = _caption(chart)
+    used = " ".join([chart.title, caption, *map(_panel_words, chart.page_panels)])
+    words = {"title": chart.title, "caption": caption, "prompt": chart.prompt, "terms": terms_in(used)}
+    return {"id": name, "name": chart.name, "table": _table(chart.table), **words}
+
+
+def _panel_words(panel: Panel) -> str:
+    return " ".join((panel.heading, panel.note, panel.x.label, panel.y.label))
+
+
+def _with_examples(chart: dict[str, Any], number: int, run: Run, examples: ExampleSets) -> dict[str, Any]:
+    """The chart, each trace with the number of its set of examples as `meta`; `sets` lists the numbers."""
+    sets: list[int] = []
+    for trace in (trace for panel in chart["panels"] for trace in panel["traces"]):
+        columns = trace.pop("examples", None)
+        found = examples.add(number, run.tables, columns) if columns else None
+        if found is not None:
+            trace["meta"] = found
+            sets.append(found)
+    return chart | {"sets": list(dict.fromkeys(sets))}
+
+
+def _words(run: Run, section: _Section, shown: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """What the template says of one run."""
+
+    def link(finding: Finding) -> str:
+        charts = [chart["id"] for chart in shown if chart["name"].startswith(finding.chart)]
+        first = next(iter([*charts, *(chart["id"] for chart in shown)]), None)
+        return f"{first}-title" if first else name
+
+    return {
+        "id": name,
+        "run": run,
+        "info": run.info,
+        "question": run.question,
+        "findings": [_Linked(finding, link(finding), run.study) for finding in section.findings],
+        "charts": shown,
+        "docs": section.docs,
+        "texts": _table(section.texts, _TEXTS),
+        "made_with": run.made_with,
+        "settings": json.dumps(run.made_with["settings"], indent=1, ensure_ascii=False),
+        "took": _took(run.info.get("timings", {}).get("seconds")),
+    }
 
 
 def _caption(chart: Chart) -> str:
@@ -143,7 +206,8 @@ def _heads(parts: list[pd.DataFrame]) -> dict[str, Any]:
         return {"rows": 0}
     table = pd.concat(parts, ignore_index=True)
     columns: dict[str, Any] = {"rows": len(table)}
-    for name in ("study", "model", "task", "measure"):
+    table["unit"] = table["unit"].fillna("no unit") if "unit" in table else "no unit"
+    for name in ("study", "model", "task", "measure", "unit"):
         codes, words = pd.factorize(table[name].astype(str))
         columns[name] = {"words": list(words), "codes": codes.tolist()}
     for name in ("layer", "head", "run"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pandas as pd
 
 from headwise.heads import Scores
 from headwise.runs import CellResult
+from headwise.tasks import Task
 
 
 def fingerprint(*values: str | np.ndarray) -> str:
@@ -49,9 +50,38 @@ def example_table(scores: Scores) -> pd.DataFrame:
     return table.dropna(subset=["value"]).reset_index(drop=True) if scores.own else table
 
 
-def score_result(scores: Scores, seed: int, numbers: np.ndarray | None = None) -> CellResult:
-    """Tables `scores` and `examples` of one score; `numbers`: of its examples in their task, where it has only some."""
+def input_table(
+    task: Task, about: Mapping[str, Any], part: str, numbers: Sequence[int] | np.ndarray | None = None
+) -> pd.DataFrame:
+    """The table `inputs`: prompt, target and foils of each example, so that the report can show them.
+
+    part: `scores` or `curves`, the per-example values that the numbers belong to; a study may measure both on
+    different examples. numbers: of the examples, where `examples` does not count them from 0.
+    """
+    texts = {
+        "prompt": [example.prompt for example in task],
+        "target": [example.target for example in task],
+        "foils": [" / ".join(foil.strip() for foil in example.foils) for example in task],
+    }
+    example = np.arange(len(task)) if numbers is None else np.asarray(numbers)
+    return pd.DataFrame({**about, "part": part, "example": example.astype(np.int32), **texts})
+
+
+def score_result(
+    scores: Scores, seed: int, numbers: np.ndarray | None = None, inputs: pd.DataFrame | None = None
+) -> CellResult:
+    """Tables `scores` and `examples` of one score, and the `inputs` of its task.
+
+    numbers: of its examples in their task, where it has only some.
+    """
     examples = example_table(scores)
     if numbers is not None:
         examples["example"] = numbers[examples["example"]]
-    return CellResult({"scores": scores.table(seed), "examples": examples}, dict(scores.details))
+    tables = {"scores": scores.table(seed), "examples": examples}
+    # Values per seed belong to no example; without `numbers`, held-out rows do not say which example they are.
+    unnumbered = scores.details.get("replicates") == "seeds" or (
+        "held_out" in scores.details and numbers is None
+    )
+    if inputs is not None and not unnumbered:
+        tables["inputs"] = inputs
+    return CellResult(tables, dict(scores.details))

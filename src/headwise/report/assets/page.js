@@ -16,13 +16,45 @@
   const drawn = new Map(); // id of a chart -> its references, once it is on the page
   let chosen = null; // {model, layer, head}
 
-  const axisStyle = (given, domain, anchor) => {
+  // `pixels`: the length of the axis. Many names (the tokens of a prompt) are written smaller, and where even that does
+  // not fit, every second or third is left out.
+  const axisStyle = (given, domain, anchor, pixels) => {
     const { title, ...rest } = given || {};
+    let size = 11;
+    if (rest.ticktext && rest.ticktext.length > 12) {
+      const every = Math.ceil((8 * rest.ticktext.length) / pixels);
+      rest.tickvals = rest.tickvals.filter((_, i) => i % every === 0);
+      rest.ticktext = rest.ticktext.filter((_, i) => i % every === 0);
+      size = Math.max(7, Math.min(11, (0.8 * pixels) / rest.ticktext.length));
+    }
     return {
       gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--soft"), ...rest,
-      domain, anchor, title: title ? { text: title, standoff: 6, font: { size: 12 } } : undefined, tickfont: { size: 11 },
+      domain, anchor, title: title ? { text: title, standoff: 6, font: { size: 12 } } : undefined, tickfont: { size },
     };
   };
+
+  const lighter = (part) => Math.round(0.7 * part + 0.3 * 255); // lines and bands on a dark page
+
+  // Colours that depend on the page: text, background, and palettes that are nearly white at 0.
+  function themed(trace) {
+    const { dark, ...rest } = trace;
+    const named = (value) => {
+      if (value === "ink" || value === "paper") return colour(`--${value}`);
+      const hex = root.dataset.theme === "dark" && /^#([\da-f]{2})([\da-f]{2})([\da-f]{2})$/i.exec(value || "");
+      return hex ? `rgb(${hex.slice(1).map((part) => lighter(parseInt(part, 16)))})` : value;
+    };
+    const on = root.dataset.theme === "dark";
+    if (dark && on) rest.colorscale = dark;
+    if (rest.fillcolor && on) rest.fillcolor = rest.fillcolor.replace(/^rgba\((\d+),(\d+),(\d+),([\d.]+)\)$/,
+      (_, r, g, b, a) => `rgba(${[r, g, b].map(lighter)},${Math.min(1, 1.6 * a)})`);
+    if (rest.line) rest.line = { ...rest.line, color: named(rest.line.color) };
+    if (rest.error_y && on) rest.error_y = { ...rest.error_y, color: named(rest.error_y.color) };
+    if (rest.marker) {
+      rest.marker = { ...rest.marker, color: rest.type === "scatter" ? named(rest.marker.color) : rest.marker.color };
+      if (rest.marker.line) rest.marker.line = { ...rest.marker.line, color: named(rest.marker.line.color) };
+    }
+    return rest;
+  }
 
   // A panel's own legend, in the corner that its curves leave free.
   function cornerLegend(layout, i, corner, across, up) {
@@ -45,9 +77,11 @@
     const legendLines = Math.ceil(entries.length / Math.max(1, Math.floor(width / (60 + 7 * longest))));
     const titleLines = Math.max(1, ...chart.panels.map((p) => p.title.split("<br>").length));
     const above = 18 + 16 * titleLines + 22 * legendLines, below = chart.below;
-    const height = rows * chart.height + above + below;
+    const left = chart.gap - 4, right = chart.bars ? (width < 500 ? 84 : 112) : 20;
+    const each = (width - left - right - chart.gap * (columns - 1)) / columns; // pixels of a panel
+    const panelHeight = chart.square ? Math.max(220, Math.min(each, 520)) : chart.height;
+    const height = rows * panelHeight + (rows - 1) * (below + 16 * titleLines) + above + below;
     const inner = height - above - below;
-    const left = chart.gap - 4, right = chart.bars ? 112 : 20;
     const gapX = columns > 1 ? chart.gap / Math.max(1, width - left - right) : 0, gapY = (below + 16 * titleLines) / inner;
     const wide = (1 - gapX * (columns - 1)) / columns, tall = (1 - gapY * (rows - 1)) / rows;
     const layout = {
@@ -62,8 +96,8 @@
       const row = Math.floor(i / columns), column = i % columns;
       const n = i === 0 ? "" : String(i + 1);
       const start = column * (wide + gapX), bottom = 1 - row * (tall + gapY) - tall;
-      layout["xaxis" + n] = axisStyle(panel.x, [start, start + wide], "y" + n);
-      layout["yaxis" + n] = axisStyle(panel.y, [bottom, bottom + tall], "x" + n);
+      layout["xaxis" + n] = axisStyle(panel.x, [start, start + wide], "y" + n, each);
+      layout["yaxis" + n] = axisStyle(panel.y, [bottom, bottom + tall], "x" + n, tall * inner);
       layout.annotations.push({
         text: panel.title, x: start + wide / 2, y: bottom + tall, xref: "paper", yref: "paper", yanchor: "bottom", xanchor: "center",
         showarrow: false, font: { size: 12.5 },
@@ -74,11 +108,10 @@
         (kind === "shape" ? layout.shapes : layout.annotations).push({ ...rest, xref: of("x", mark.xref), yref: of("y", mark.yref) });
       }
       for (const trace of panel.traces) {
-        const { corner, ...rest } = trace;
-        for (const part of ["line", "marker"]) if (rest[part] && rest[part].color === "ink") rest[part] = { ...rest[part], color: colour("--ink") };
+        const { corner, ...rest } = themed(trace);
         if (rest.colorbar) {
-          const { number, ...bar } = rest.colorbar, each = Math.min(1 / chart.bars, 300 / inner);
-          rest.colorbar = { ...bar, len: 0.96 * each, y: 1 - number * each, yanchor: "top", tickfont: { size: 10 } };
+          const { number, ...bar } = rest.colorbar, share = Math.min(1 / chart.bars, 300 / inner);
+          rest.colorbar = { ...bar, len: 0.96 * share, y: 1 - number * share, yanchor: "top", tickfont: { size: 10 } };
         }
         if (corner) rest.legend = cornerLegend(layout, i, corner, [start, start + wide], [bottom, bottom + tall]);
         traces.push({ ...rest, xaxis: "x" + n, yaxis: "y" + n });
@@ -126,6 +159,7 @@
         const point = event.points[0];
         const panel = drawn.get(id).references.find((r) => r.xref === point.data.xaxis).panel;
         if (panel.map) choose({ model: panel.model, layer: point.y, head: point.x });
+        else if (point.data.meta !== undefined) showExamples(chart.sets, point.data.meta, point.id);
       });
     }
     drawn.set(id, { ...made, own, width: place.clientWidth });
@@ -187,6 +221,13 @@
         line.append(make("td", `${word("task", row)}, ${word("measure", row)}`));
         const between = heads.lo[row] === null ? "" : ` [${short(heads.lo[row])}, ${short(heads.hi[row])}]`;
         line.append(make("td", short(heads.score[row]) + between, { class: "number" }));
+        const cell = make("td"), behind = setOf(row);
+        if (behind !== undefined) {
+          const button = make("button", "examples", { type: "button", "aria-label": `Examples behind ${name}, ${word("task", row)}, ${word("measure", row)}` });
+          button.addEventListener("click", () => showExamples([behind], behind, name));
+          cell.append(button);
+        }
+        line.append(cell);
         inside.append(line);
       }
       table.append(inside);
@@ -217,13 +258,78 @@
     }
   }
   byId("close").addEventListener("click", () => choose(null));
-  addEventListener("keydown", (event) => { if (event.key === "Escape" && chosen) choose(null); });
+  addEventListener("keydown", (event) => { if (event.key === "Escape" && chosen && !byId("examples").open) choose(null); });
+
+  // ---- the examples behind a number -----------------------------------------------------------------------
+  const setOf = (row) => {
+    const found = data.sets.findIndex((s) => s.run === heads.run[row] && s.columns.method === word("measure", row)
+      && s.columns.model === word("model", row) && s.columns.task === word("task", row));
+    return found < 0 ? undefined : found;
+  };
+  const kinds = { head: (point) => point, k: (point) => `k = ${point}`, model: (point) => point };
+  let open = { set: 0, point: "" };
+
+  // `among`: the sets that the reader can switch to; `set` and `point`: what is shown first.
+  function showExamples(among, set, point) {
+    const select = byId("examples-set");
+    select.replaceChildren(...among.map((number) => make("option", `${data.sets[number].label} (${data.sets[number].unit})`, { value: number })));
+    select.value = String(set);
+    open = { set, point };
+    fillPoints();
+    if (!byId("examples").open) byId("examples").showModal();
+  }
+  function fillPoints() {
+    const chosenSet = data.sets[open.set], points = Object.keys(chosenSet.points), select = byId("examples-point");
+    if (open.point === undefined) open.point = points[0];
+    if (!points.includes(String(open.point)) && open.point !== "") points.unshift(String(open.point));
+    select.replaceChildren(...points.map((point) => make("option", kinds[chosenSet.kind](point), { value: point })));
+    select.value = String(open.point);
+    fillExamples();
+  }
+  function exampleNote(set, point) {
+    if (!point) return set.omitted ? "These examples are not on the page, because it would become too large. They are in the run's tables." : `The examples of this ${set.kind} are not on the page: it has those of the ${Object.keys(set.points).length} heads with the largest mean values. The others are in the run's table examples.`;
+    const notes = [point.n > point.e.length ? `${point.e.length} of ${point.n} examples: the highest and the lowest values. All are in the run's tables.` : `${point.n} ${point.n === 1 ? "example" : "examples"}, highest value first.`];
+    if (set.left) notes.push(`The page has the examples of the ${Object.keys(set.points).length} heads with the largest mean values; those of ${set.left} other heads are in the run's tables.`);
+    if (set.inputs === null) notes.push("This run stores no prompts (it was made by an earlier headwise), so examples are shown by number.");
+    if (point.t) notes.push("Where several draws were made, the value is their mean and the text is of the first.");
+    return notes.join(" ");
+  }
+  function fillExamples() {
+    const set = data.sets[open.set], point = set.points[open.point], table = byId("examples-table");
+    const inputs = set.inputs === null ? {} : data.inputs[set.inputs];
+    const texts = Object.values(inputs);
+    const parts = [["example", (e) => e], [set.unit, (e, i) => short(point.v[i])]];
+    if (texts.length) parts.push(["prompt", (e) => (inputs[e] || [""])[0]], ["target", (e) => (inputs[e] || ["", ""])[1]]);
+    if (texts.some((t) => t[2])) parts.push(["foils", (e) => (inputs[e] || ["", "", ""])[2]]);
+    if (point && point.t) parts.push([set.kind === "k" ? "text, these heads masked" : "text", (e, i) => point.t[i]]);
+    if (point && set.full && open.point !== "0") parts.push(["text, all heads", (e) => set.full[e] || ""]);
+    byId("examples-title").textContent = `${kinds[set.kind](open.point)}: ${set.label}`;
+    byId("examples-note").textContent = exampleNote(set, point);
+    const header = make("tr");
+    if (point) for (const [name] of parts) header.append(make("th", name, { scope: "col" }));
+    table.tHead.replaceChildren(header);
+    table.tBodies[0].replaceChildren(...(point ? point.e : []).map((e, i) => {
+      const line = make("tr");
+      for (const [name, text] of parts) line.append(make("td", text(e, i), { class: ["example", set.unit].includes(name) ? "number" : name === "prompt" ? "long" : "" }));
+      return line;
+    }));
+  }
+  byId("examples-set").addEventListener("change", (event) => { open.set = Number(event.target.value); fillPoints(); });
+  byId("examples-point").addEventListener("change", (event) => { open.point = event.target.value; fillExamples(); });
+  byId("examples-close").addEventListener("click", () => byId("examples").close());
+  byId("examples").addEventListener("click", (event) => { if (event.target === byId("examples")) byId("examples").close(); });
+  for (const button of document.querySelectorAll(".behind")) {
+    const sets = data.charts[button.dataset.chart].sets;
+    button.addEventListener("click", () => showExamples(sets, sets[0], undefined));
+  }
 
   // ---- the table of heads -------------------------------------------------------------------------------
+  // The numbers come first, so that a phone shows them; a word that is the same in every row has no column.
   const columns = [
-    ["head", "head"], ["model", "word"], ["study", "word"], ["task", "word"], ["measure", "word"],
-    ["score", "number"], ["lo", "number"], ["hi", "number"], ["n", "number"], ["q", "number"],
-  ];
+    ["head", "head"], ["score", "number"], ["q", "number"], ["lo", "number"], ["hi", "number"], ["n", "number"],
+    ["task", "word"], ["measure", "word"], ["study", "word"], ["model", "word"],
+  ].filter(([name, kind]) => kind !== "word" || (heads.rows && heads[name].words.length > 1));
+  const significant = (row) => heads.q[row] !== null && heads.q[row] < 0.05;
   const page = 100;
   let sorted = { column: "score", down: true }, limit = page;
   const filters = {};
@@ -232,11 +338,31 @@
     if (column === "head") return heads.layer[row] * 1e4 + heads.head[row];
     return heads[column].codes ? word(column, row) : heads[column][row];
   }
+  // "ioi q < 0.05 |score| > 0.5" as words and comparisons; what cannot be read is named.
+  const comparable = ["score", "lo", "hi", "n", "q", "layer", "head"];
+  const compare = {
+    "<": (x, y) => x < y, "<=": (x, y) => x <= y, ">": (x, y) => x > y, ">=": (x, y) => x >= y,
+    "=": (x, y) => x === y, "!=": (x, y) => x !== y,
+  };
+  function query(text) {
+    const tests = [], problems = [];
+    const rest = text.toLowerCase().replace(/≤/g, "<=").replace(/≥/g, ">=").replace(/−/g, "-").replace(
+      /(\|?[\p{L}\d_]*\|?)\s*(<=|>=|!=|==|<|>|=)\s*([^\s,;]*)/gu, (all, name, sign, number) => {
+        const size = /^\|.*\|$/.test(name), column = size ? name.slice(1, -1) : name;
+        const limit = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?%?$/.test(number) ? parseFloat(number) / (number.endsWith("%") ? 100 : 1) : NaN;
+        if (!comparable.includes(column) || Number.isNaN(limit)) problems.push(all.trim());
+        else tests.push((row) => heads[column][row] !== null && compare[sign.replace("==", "=")](size ? Math.abs(heads[column][row]) : heads[column][row], limit));
+        return " ";
+      });
+    return { words: rest.split(/[\s,;]+/).filter((w) => w && w !== "and"), tests, problems };
+  }
+
   function matching() {
-    const words = byId("find").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const { words, tests } = query(byId("find").value);
     const rows = [];
     for (let row = 0; row < heads.rows; row++) {
       if (Object.entries(filters).some(([name, wanted]) => wanted && word(name, row) !== wanted)) continue;
+      if (!tests.every((test) => test(row))) continue;
       if (words.length) {
         const text = `${headName(row)} ${word("model", row)} ${word("study", row)} ${word("task", row)} ${word("measure", row)}`.toLowerCase();
         const whole = headName(row).toLowerCase();
@@ -263,6 +389,7 @@
       for (const [name, kind] of columns) {
         const cell = make("td", kind === "word" ? word(name, row) : kind === "number" ? short(heads[name][row]) : undefined);
         if (kind === "number") cell.className = "number";
+        if (name === "q" && significant(row)) { cell.className = "number significant"; cell.title = "significant: q < .05"; }
         if (kind === "head") cell.append(make("button", headName(row), { type: "button", class: "pick" }));
         line.append(cell);
       }
@@ -270,7 +397,10 @@
       fragment.append(line);
     }
     body.replaceChildren(fragment);
-    byId("count").textContent = `${rows.length} of ${heads.rows} rows${rows.length > limit ? `, the first ${limit} shown` : ""}`;
+    const { problems } = query(byId("find").value);
+    const total = filters.unit ? heads.unit.codes.filter((code) => heads.unit.words[code] === filters.unit).length : heads.rows;
+    const counted = `${rows.length} of ${total} rows${rows.length > limit ? `, the first ${limit} shown` : ""}; ${rows.filter(significant).length} significant (q < .05).`;
+    byId("count").textContent = counted + (problems.length ? ` Cannot read “${problems.join("”, “")}”: compare score, lo, hi, n, q, layer or head with a number, as in q < 0.05.` : "");
     byId("more").hidden = rows.length <= limit;
   }
   function header() {
@@ -279,7 +409,8 @@
       const cell = make("th", undefined, { scope: "col" });
       if (sorted.column === name) cell.setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
       const arrow = sorted.column === name ? (sorted.down ? " ↓" : " ↑") : "";
-      const button = make("button", name + arrow, { type: "button", "data-column": name });
+      const shown = name === "score" ? `score (${filters.unit || heads.unit.words[0]})` : name;
+      const button = make("button", shown + arrow, { type: "button", "data-column": name });
       button.addEventListener("click", () => {
         sorted = { column: name, down: sorted.column === name ? !sorted.down : name === "score" };
         limit = page;
@@ -293,12 +424,14 @@
     byId("table").tHead.replaceChildren(line);
   }
   if (heads.rows) {
-    for (const name of ["model", "study", "task", "measure"]) {
+    // Scores of different units cannot be compared, so the table shows one unit at a time.
+    if (heads.unit.words.length > 1) filters.unit = heads.unit.words[0];
+    for (const name of ["unit", "model", "study", "task", "measure"]) {
       if (heads[name].words.length < 2) continue;
       const label = make("label", `${name} `), select = make("select", undefined, { "data-filter": name });
-      select.append(make("option", "all", { value: "" }));
+      if (name !== "unit") select.append(make("option", "all", { value: "" }));
       for (const w of heads[name].words) select.append(make("option", w, { value: w }));
-      select.addEventListener("change", () => { filters[name] = select.value; limit = page; fill(); });
+      select.addEventListener("change", () => { filters[name] = select.value; limit = page; header(); fill(); });
       label.append(select);
       byId("selects").append(label);
     }
@@ -307,6 +440,20 @@
     header();
   }
   fill();
+
+  // ---- glossary and documentation ---------------------------------------------------------------------------
+  function unfold() {
+    const target = location.hash.length > 1 && byId(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    const inside = target.closest("details") || (target.classList.contains("doc") && target.querySelector("details"));
+    if (inside && !inside.open) { inside.open = true; target.scrollIntoView(); }
+  }
+  addEventListener("hashchange", unfold);
+  unfold();
+  byId("find-term").addEventListener("input", (event) => {
+    const wanted = event.target.value.toLowerCase();
+    for (const entry of document.querySelectorAll("#terms li")) entry.hidden = !entry.textContent.toLowerCase().includes(wanted);
+  });
 
   // ---- colours, copying ---------------------------------------------------------------------------------
   function theme(name) {

@@ -46,5 +46,5 @@ def _orders(curves: pd.DataFrame, scores: pd.DataFrame) -> dict[tuple[str, str],
     return orders
 
 
-section = Section(charts=charts, findings=findings)
+section = Section(charts=charts, findings=findings, docs="circuits")
 SECTIONS.add("circuits", section)

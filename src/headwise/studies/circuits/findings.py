@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.style import file_name
 from headwise.charts.words import joined, percent
 
 
@@ -25,8 +26,13 @@ def _ratios(ratios: pd.DataFrame) -> list[Finding]:
             for r in known.itertuples()
         ]
         start = f"Circuit size at {percent(rows['threshold'].iloc[0])} faithfulness, ranked by {series}"
-        made += [Finding(sentence=f"{start}: {'; '.join(each)}.", weight=0.55)] if each else []
+        sentence = f"{start}: {'; '.join(each)}."
+        made += [Finding(sentence=sentence, weight=0.55, chart=_chart(series))] if each else []
     return made
+
+
+def _chart(series: str) -> str:
+    return f"circuits-{file_name(series)}"
 
 
 def _heads(k: Any) -> str:
@@ -45,5 +51,5 @@ def _sizes(circuits: pd.DataFrame) -> list[Finding]:
             what = f"Heads to mask to remove {level} of the effect"
         each = joined([f"{r.task} {r.k:.0f} [{r.k_lo:.0f}, {r.k_hi:.0f}]" for r in rows.itertuples()])
         sentence = f"{what}, {model}, ranked by {series}, of {first['of']} heads: {each}."
-        made.append(Finding(sentence=sentence, weight=0.2 if made else 0.5))
+        made.append(Finding(sentence=sentence, weight=0.2 if made else 0.5, chart=_chart(series)))
     return made

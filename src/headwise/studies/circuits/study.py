@@ -28,7 +28,7 @@ from headwise.studies.circuits.charts import section
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.circuits.tables import attention_rows, curve_fingerprint, ratio_row, scores_of
 from headwise.studies.context import Context
-from headwise.studies.tables import fingerprint, score_result
+from headwise.studies.tables import fingerprint, input_table, score_result
 from headwise.sweeps.curve import renamed
 from headwise.sweeps.sweep import default_reference, ranking, sweep
 from headwise.tasks import Task
@@ -128,7 +128,8 @@ def rank(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
             "another metric or reference, or a wider dtype"
         )
     scores = replace(scores, model=context.display_name(cell.model), task=cell.task)
-    return score_result(scores, s.seed, numbers)
+    about = {"model": scores.model, "task": scores.task}
+    return score_result(scores, s.seed, numbers, input_table(half.rank, about, "scores", half.rank_numbers))
 
 
 def _row_numbers(scores: Scores, numbers: np.ndarray) -> np.ndarray:
@@ -203,7 +204,10 @@ def measure(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
     examples = curve.example_table()
     examples["example"] = half.test_numbers[examples["example"]]
     summary = pd.DataFrame([{**curve.summary(s.threshold), "examples": half.test.fingerprint}])
-    return CellResult({"curves": curve.table(), "examples": examples, "circuits": summary}, curve.details)
+    about = {"model": context.display_name(cell.model), "task": cell.task}
+    inputs = input_table(half.test, about, "curves", half.test_numbers)
+    tables = {"curves": curve.table(), "examples": examples, "circuits": summary, "inputs": inputs}
+    return CellResult(tables, curve.details)
 
 
 def attend(context: Context[CircuitsSettings], cell: Cell) -> CellResult:

@@ -69,5 +69,5 @@ def _marks(table: pd.DataFrame, pairs: list[str], measured: str) -> list[Mark]:
     return [*marks, Rule(at=0, colour="#666666", width=0.6), seed]
 
 
-section = Section(charts=charts, findings=findings)
+section = Section(charts=charts, findings=findings, docs="roles")
 SECTIONS.add("contrast", section)

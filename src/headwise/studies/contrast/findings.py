@@ -5,12 +5,16 @@ from __future__ import annotations
 import pandas as pd
 
 from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.style import file_name
 from headwise.studies.score.findings import findings as score_findings
 
 
 def findings(tables: Tables) -> list[Finding]:
     models = groups(table_of(tables, "contrast"), "model")
-    kept = [Finding(sentence=f"{model}: {kept_and_lost(part)}.", weight=0.5) for model, part in models]
+    kept = [
+        Finding(sentence=f"{model}: {kept_and_lost(part)}.", weight=0.5, chart=f"contrast-{file_name(model)}")
+        for model, part in models
+    ]
     return [*kept, *score_findings(tables)]
 
 

@@ -49,8 +49,8 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
     """How far the heads of each two abilities are the same, one matrix per method.
 
     `table` holds the rows of `overlap` of one model. A number is the Jaccard index of the two sets of heads
-    before the elbow. In brackets after the ability's name: how many these are and, for a signed score, how many heads
-    have q < .05: a head before the elbow need not differ significantly from 0.
+    before the elbow. In brackets after the ability's name: for a signed score the significant heads (q < .05);
+    then the heads before the elbow, which need not be significant.
     """
     abilities, scale = (
         distinct(table["task"]),
@@ -67,10 +67,11 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
     model, side = table["model"].iloc[0], 0.42 * len(abilities)
     return Chart(
         name=f"overlap-{file_name(model)}",
-        title=f"Overlap of the abilities' heads, {model} (in brackets: heads before the elbow; heads with q < .05)",
+        title=f"Overlap of the abilities' heads, {model} (in brackets: significant heads; heads before the elbow)",
         panels=panels,
-        caption="Jaccard index of the heads before the elbow: shared heads over heads in either list. A head before "
-        "the elbow need not differ significantly from 0; `significant` counts those with q < .05.",
+        caption="Jaccard index of the heads before the elbow: shared heads over heads in either list. The first number "
+        "in brackets counts the significant heads (q < .05), the second the heads before the elbow. A head before the "
+        "elbow need not be significant.",
         size=(1.9 + (side + 1.6) * len(panels) + 0.8, side + 2.0),
         columns=len(panels),
         page_columns=2,
@@ -81,11 +82,11 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
 
 
 def _counts(part: pd.DataFrame) -> pd.Series:
-    """Of each ability the heads before the elbow and, where there is a test, those with q < .05."""
+    """Of each ability the significant heads, where there is a test, and the heads before the elbow."""
     rows = part.drop_duplicates("task").set_index("task")
     counts = rows["heads"].astype(str)
     if "significant" in rows:
-        counts += ("; " + rows["significant"].astype(str)).where(rows["significant"].notna(), "")
+        counts = (rows["significant"].astype(str) + "; ").where(rows["significant"].notna(), "") + counts
     return counts
 
 
@@ -100,5 +101,5 @@ def _short(value: float) -> str:
     return "1" if value == 1 else ">.99" if value > 0.99 else f"{value:.2f}"[1:]
 
 
-section = Section(charts=charts, findings=findings)
+section = Section(charts=charts, findings=findings, docs="functions")
 SECTIONS.add("functions", section)

@@ -6,6 +6,7 @@ import pandas as pd
 
 from headwise.charts.heatmap import LEVEL
 from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.style import file_name
 from headwise.charts.words import percent
 
 READABLE = "a probe shows what is readable from a head, not what the head does"
@@ -27,8 +28,8 @@ def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame, scores: pd.DataFrame
         in_order = rows.sort_values("heads", kind="stable")
         least, most = in_order.iloc[0], in_order.iloc[-1]
         sentence = (
-            f"{model}, {method}: an ability has {least['heads']} ({least['task']}) to {most['heads']} ({most['task']}) "
-            f"of {most['of']} heads before the elbow; {_tested(by_score[model, method])}"
+            f"{model}, {method}: {_tested(by_score[model, method], most['of'])}; {least['heads']} ({least['task']}) to "
+            f"{most['heads']} ({most['task']}) of {most['of']} heads are before the elbow"
         )
         if (model, method) in by_pairs:
             shared = by_pairs[model, method]
@@ -36,19 +37,21 @@ def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame, scores: pd.DataFrame
                 f"; two abilities share {percent(shared['jaccard'].mean())} of their heads before the elbow on average "
                 f"(by chance {percent(shared['by_chance'].mean())})"
             )
-        made.append(Finding(sentence=sentence + ".", weight=0.5))
+        chart = f"functions-{file_name(model)}-{file_name(method)}"
+        made.append(Finding(sentence=sentence + ".", weight=0.5, chart=chart))
     return made
 
 
-def _tested(scores: pd.DataFrame) -> str:
-    """How many heads differ significantly from 0: a head before the elbow need not."""
+def _tested(scores: pd.DataFrame, total: int) -> str:
+    """How many heads are significant: a head before the elbow need not be."""
     if scores["q"].isna().all():
-        return "the method has no test of single heads"
+        return "the method has no significance test"
     counts = (scores["q"] < LEVEL).groupby(scores["task"], sort=False).sum().sort_values(kind="stable")
     without = int((counts == 0).sum())
     none = f", none in {without} of {len(counts)} abilities" if without else ""
     return (
-        f"{counts.iloc[0]} ({counts.index[0]}) to {counts.iloc[-1]} ({counts.index[-1]}) have q < .05{none}"
+        f"an ability has {counts.iloc[0]} ({counts.index[0]}) to {counts.iloc[-1]} ({counts.index[-1]}) of {total} "
+        f"heads with q < .05{none}"
     )
 
 

@@ -74,7 +74,8 @@ def map_labels(context: Context[FunctionsSettings], cell: Cell) -> CellResult:
     display_name = context.display_name(cell.model)
     maps = {label: replace(scores, model=display_name) for label, scores in maps.items()}
     parts = [
-        rows.map_tables(maps[label], s.seed, rows.held_out(maps[label], tasks, label)) for label in tasks
+        rows.map_tables(maps[label], s.seed, rows.held_out(maps[label], tasks, label), tasks[label])
+        for label in tasks
     ]
     tables = {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in parts[0]}
     if all("accuracy" in scores.details for scores in maps.values()):
@@ -88,7 +89,7 @@ def map_ability(context: Context[FunctionsSettings], cell: Cell) -> CellResult:
     how = {"metric": s.metric, "reference": s.reference}
     scores = context.scores(f"{cell.part} on {label}", context.model(cell.model), task, cell.part, **how)
     scores = replace(scores, model=context.display_name(cell.model), task=label)
-    return CellResult(rows.map_tables(scores, s.seed, np.arange(scores.n)), dict(scores.details))
+    return CellResult(rows.map_tables(scores, s.seed, np.arange(scores.n), task), dict(scores.details))
 
 
 def summarise(context: Context[FunctionsSettings], cell: Cell) -> CellResult:

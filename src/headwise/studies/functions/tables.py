@@ -11,7 +11,7 @@ import pandas as pd
 from headwise import stats
 from headwise.heads import Head, Scores, heads_of, ranked
 from headwise.stats.elbow import elbow_count
-from headwise.studies.tables import fingerprint, score_result
+from headwise.studies.tables import fingerprint, input_table, score_result
 from headwise.tasks import Task
 
 EVERY = "all"
@@ -30,9 +30,10 @@ def significant_heads(part: pd.DataFrame) -> int | None:
     return None if np.isnan(q).all() else int((q < 0.05).sum())
 
 
-def map_tables(scores: Scores, seed: int, numbers: np.ndarray) -> dict[str, pd.DataFrame]:
+def map_tables(scores: Scores, seed: int, numbers: np.ndarray, task: Task) -> dict[str, pd.DataFrame]:
     """Scores, the examples behind them (with their `numbers` in the ability's list), and the elbow."""
-    tables = score_result(scores, seed, numbers.astype(np.int32)).tables
+    inputs = input_table(task, {"model": scores.model, "task": scores.task}, "scores")
+    tables = score_result(scores, seed, numbers.astype(np.int32), inputs).tables
     heads, count, signs = scores.heads(), elbow_count(scores.values), scores.details.get("signs")
     # The probe's score is a size; its sign is kept beside it.
     sign = [signs[h.layer][h.head] if signs else pd.NA for h in heads]

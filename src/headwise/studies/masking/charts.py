@@ -14,7 +14,18 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.charts.chart import GREY, Axis, Chart, Line, Panel, Scale, curve, distinct, grid_shape
+from headwise.charts.chart import (
+    GREY,
+    Axis,
+    Chart,
+    Line,
+    Panel,
+    Scale,
+    columns_of,
+    curve,
+    distinct,
+    grid_shape,
+)
 from headwise.charts.heatmap import matrix_panel
 from headwise.charts.section import SECTIONS, Section, Tables, groups, head_names, table_of
 from headwise.charts.style import file_name
@@ -30,6 +41,7 @@ _SERIES: dict[str, dict[str, Any]] = {
     "top": {"name": "top heads of the order", "colour": BLUE},
     "random": {"name": "random heads", "colour": GREY, "dash": "dash"},
 }
+_MEASURED = ("model", "task", "series", "metric")
 _CROSS = "heads_of task k value lo hi full change change_lo change_hi n".split()
 _STRENGTHS = "task kind series strength before after change change_lo change_hi n".split()
 
@@ -90,13 +102,26 @@ def masking_curves(table: pd.DataFrame, orders: Mapping[str, Sequence[str]] | No
         panels=paper,
         page=page,
         caption="Accuracy (blue) and similarity to the unmasked model's text (red) against the number of masked heads: "
-        "the ability's top heads, as many random heads, as many random heads of the same layers. Bands are 95 % CIs "
-        "over examples and draws.",
+        "the ability's top heads (TopK), as many random heads (RandomK), as many random heads of the same layers. "
+        "Bands are 95 % CIs over examples and draws.",
         size=(max(5.2, 2.6 * columns + 0.9), 2.5 * rows + 0.9),
         page_columns=2,
         legend_columns=2 if len(abilities) < 3 else 6,
-        table=table[["model", "task", "series", "k", "metric", "value", "lo", "hi", "n"]],
+        table=_side_by_side(table, metrics),
     )
+
+
+def _side_by_side(table: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    """A row for each point; each metric has columns of its own, since metrics differ in unit."""
+    keys = ["model", "task", "series", "k", "n"]
+    wide = table[table["metric"].isin(metrics)].pivot(
+        index=keys, columns="metric", values=["value", "lo", "hi"]
+    )
+    named = {metric: {"value": _name(metric)} for metric in metrics}
+    columns = [(part, metric) for metric in metrics for part in ("value", "lo", "hi")]
+    wide = wide.loc[list(dict.fromkeys(map(tuple, table[keys].to_numpy()))), columns]
+    names = [named[metric].get(part, f"{_name(metric)} {part}") for part, metric in columns]
+    return wide.set_axis(names, axis=1).reset_index()
 
 
 def _rank(line: Line) -> int:
@@ -117,16 +142,20 @@ def _lines(part: pd.DataFrame, metric: str, number: int) -> list[Line]:
     word, look = _name(metric), {"colour": (BLUE, RED)[number]}
     solid: dict[str, Any] = {**look, "name": f"TopK {word}", "marker": "circle", "width": 1.4, "band": 0.13}
     dashed = solid | {"name": f"RandomK {word}", "dash": "dash", "hollow": True, "band": 0.08}
-    lines = [curve(top.sort_values("k"), **solid), curve(random.sort_values("k"), **dashed)]
+    lines = [
+        curve(points.sort_values("k"), examples=columns_of(points, *_MEASURED), **style)
+        for points, style in ((top, solid), (random, dashed))
+    ]
     if len(matched):
         points: dict[str, Any] = {"dash": "none", "marker": "diamond", "size": 4.5, "hollow": True, **look}
         points |= {"name": "RandomK, same layers", "hover_prefix": word, "hover_x": matched["k"]}
+        points["examples"] = columns_of(matched, *_MEASURED)
         lines.append(curve(matched.assign(k=matched["k"] * _BESIDE[number]), **points))
     full = rows[rows["k"] == 0][:1]
     if metric == "accuracy" and len(full):
         flat: dict[str, Any] = {"name": "Accuracy, none masked", "colour": GREY, "dash": "dot", "width": 1}
         ends = pd.concat([full, full]).assign(k=_masked(part).limits)
-        lines.append(curve(ends, hover_x=[0, 0], band=0, **flat))
+        lines.append(curve(ends, hover_x=[0, 0], band=0, examples=columns_of(full, *_MEASURED), **flat))
     return lines
 
 
@@ -206,5 +235,5 @@ def _name(metric: str) -> str:
     return NAMES.get(metric, metric)
 
 
-section = Section(charts=charts, findings=findings, texts=samples)
+section = Section(charts=charts, findings=findings, texts=samples, docs="masking")
 SECTIONS.add("masking", section)

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.style import file_name
 from headwise.charts.words import percent
 
 
@@ -28,7 +29,8 @@ def findings(tables: Tables) -> list[Finding]:
             f"{task}, {model}: accuracy {percent(full['value'])} with all heads, {with_top} when its top {k} "
             f"heads are ablated, {with_random} when {k} random heads are ablated{overlap}."
         )
-        made.append(Finding(sentence=sentence, weight=max(0.0, float(gaps.max()))))
+        chart = f"masking-{file_name(model)}"
+        made.append(Finding(sentence=sentence, weight=max(0.0, float(gaps.max())), chart=chart))
     return made
 
 

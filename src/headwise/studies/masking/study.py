@@ -30,7 +30,7 @@ from headwise.studies.masking.charts import section
 from headwise.studies.masking.sets import MaskSet, mask_sets
 from headwise.studies.masking.settings import MaskingSettings
 from headwise.studies.masking.texts import point_tables
-from headwise.studies.tables import score_result
+from headwise.studies.tables import input_table, score_result
 from headwise.tasks import Task
 
 BAR = 0.5
@@ -76,7 +76,9 @@ def find_order(context: Context[MaskingSettings], cell: Cell) -> CellResult:
     else:
         how = {"metric": s.metric, "batch_tokens": s.batch_tokens, **s.method_options}
         scores = context.scores(cell.part, case.model, case.find, s.method, **how)
-    return score_result(replace(scores, model=case.display_name, task=cell.task), s.seed)
+    about = {"model": case.display_name, "task": cell.task}
+    scores = replace(scores, model=case.display_name, task=cell.task)
+    return score_result(scores, s.seed, inputs=input_table(case.find, about, "scores"))
 
 
 def _label_maps(context: Context[MaskingSettings], name: str) -> dict[str, Scores]:
@@ -89,7 +91,9 @@ def write_full(context: Context[MaskingSettings], cell: Cell) -> CellResult:
     case = case_of(context, cell)
     texts = write(context, case, "full model")
     columns = case.columns("full", 0)
-    return CellResult(point_tables(texts, texts[0], case.test, case.judge, columns, context.settings.seed))
+    tables = point_tables(texts, texts[0], case.test, case.judge, columns, context.settings.seed)
+    about = {"model": case.display_name, "task": case.label}
+    return CellResult({**tables, "inputs": input_table(case.test, about, "curves")})
 
 
 # ---- masked models ---------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Chart, Mark, Panel, Text, distinct, names_axis
+from headwise.charts.chart import Axis, Bars, Chart, Mark, Panel, Text, columns_of, distinct, names_axis
 from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
 from headwise.charts.style import file_name
 from headwise.charts.words import span
 from headwise.studies.prompts import map_charts
-from headwise.studies.prompts.condition_style import BARS, bar_label, colours
+from headwise.studies.prompts.condition_style import bar_label, colours, explained
 from headwise.studies.prompts.findings import LEVEL, answers, findings, headline, heads
 
 _CAPTION = (
@@ -22,8 +22,7 @@ _CAPTION = (
     "Cut-off answers and answers without a result count as wrong and are in the numbers below. "
 )
 _ATTENTION = (
-    "For each token, the mean attention of all later ones to it; the first and last tokens are left out. Over the full "
-    "sequence blue is Mless and red Mful."
+    "For each token, the mean attention of all later ones to it; the first and last tokens are left out. "
 )
 
 
@@ -40,13 +39,18 @@ def charts(tables: Tables) -> list[Chart]:
     made = []
     for task in distinct(tables["accuracy"]["task"]):
         of_task = {name: tables[name][tables[name]["task"] == task] for name in _USED if name in tables}
-        made += _results(of_task, f"prompts-{file_name(task)}")
+        conditions = distinct(of_task["accuracy"]["condition"])
+        drawn = _results(of_task, f"prompts-{file_name(task)}")
         for name, draw in _INSIDE.items():
             if len(of_task.get(name, ())) and "comparisons" in of_task:  # one condition alone changes nothing
-                made.append(replace(draw(of_task[name]), name=f"{name}-{file_name(task)}"))
+                chart = draw(of_task[name], colours(conditions))
+                drawn.append(replace(chart, name=f"{name}-{file_name(task)}"))
         curves = table_of(of_task, "curves")
         if len(curves) and curves.groupby("series")["k"].nunique().max() > 1:
-            made.append(replace(map_charts.length_curves(curves), name=f"lengths-{file_name(task)}"))
+            chart = map_charts.length_curves(curves, colours(conditions))
+            drawn.append(replace(chart, name=f"lengths-{file_name(task)}"))
+        meaning = explained(conditions)
+        made += [replace(chart, caption=f"{chart.caption} {meaning}".strip()) for chart in drawn]
     return made
 
 
@@ -74,10 +78,11 @@ def prompt_chart(
     conditions = accuracy["condition"].nunique()
     width = max(3.0, 1.2 + 0.34 * accuracy["model"].nunique() * (conditions + 1))
     panels = [_bars(accuracy, comparisons)]
+    palette = colours(distinct(accuracy["condition"]))
     title, caption = f"Answers under each condition, {accuracy['task'].iloc[0]}", _CAPTION
     widths: tuple[float, ...] = (width,)
     if profiles is not None:
-        panels += [map_charts.aligned_profile(profiles), map_charts.full_profile(profiles)]
+        panels += [map_charts.aligned_profile(profiles, palette), map_charts.full_profile(profiles, palette)]
         first = profiles.iloc[0]
         title += f", and where L{first['layer']}H{first['head']} of {first['model']} attends"
         caption += _ATTENTION
@@ -87,19 +92,27 @@ def prompt_chart(
         title=title,
         heading="\n".join(lines),
         panels=panels,
-        caption=caption,
+        caption=caption.strip(),
+        prompt=map_charts.prompt_text(profiles) if profiles is not None else "",
         size=(sum(widths), 4.6),
         places=[[0, 1], [0, 2]] if profiles is not None else None,
         widths=widths,
         columns=1,
         page_columns=3,
-        table=accuracy,
+        table=_percents(accuracy),
     )
+
+
+def _percents(accuracy: pd.DataFrame) -> pd.DataFrame:
+    """The numbers of the bars in the bars' unit."""
+    shares = {name: 100 * accuracy[name] for name in ("accuracy", "lo", "hi")}
+    named = {"accuracy": "right answers, %", "lo": "lo, %", "hi": "hi, %"}
+    return accuracy.assign(**shares).rename(columns=named)
 
 
 def _bars(accuracy: pd.DataFrame, comparisons: pd.DataFrame | None) -> Panel:
     models, conditions = distinct(accuracy["model"]), distinct(accuracy["condition"])
-    palette, step = colours(conditions, BARS), 0.8 / len(conditions)
+    palette, step = colours(conditions), 0.8 / len(conditions)
     starred = set()
     if comparisons is not None:
         significant = comparisons[comparisons["p_holm"] < LEVEL]
@@ -112,6 +125,7 @@ def _bars(accuracy: pd.DataFrame, comparisons: pd.DataFrame | None) -> Panel:
         rows = zip(models, share, lo, hi, strict=True)
         hover = [f"{model}: {value:.3g} [{low:.3g}, {high:.3g}]" for model, value, low, high in rows]
         look: dict[str, Any] = {"name": bar_label(name), "colours": palette[name], "thickness": 0.92 * step}
+        look |= {"examples": columns_of(accuracy, "task") | {"condition": name}, "keys": models}
         marks.append(Bars(at=at, values=share, lo=lo, hi=hi, hover=hover, **look))
         marks += [
             Text(x=x, y=top, text="*", up="bottom", size=11)
@@ -147,5 +161,5 @@ def _wrapped(name: str) -> str:
     return "\n".join(lines).replace("/ ", "/").replace("- ", "-")
 
 
-section = Section(charts=charts, findings=findings, heads=heads, texts=answers)
+section = Section(charts=charts, findings=findings, heads=heads, texts=answers, docs="prompts")
 SECTIONS.add("prompts", section)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from headwise.charts.section import HEAD_COLUMNS, Finding, Tables, table_of
 from headwise.charts.words import plus
-from headwise.studies.prompts.condition_style import short
+from headwise.studies.prompts.condition_style import explained, short
 
 LEVEL = 0.05
 _ANSWERS = ["model", "condition", "problem", "text", "gold", "parsed", "right", "truncated"]
@@ -21,7 +21,9 @@ def findings(tables: Tables) -> list[Finding]:
     if comparisons.empty:
         return []
     each = [Finding(sentence=f"{significance(row)}.", weight=0.2) for row in comparisons.to_dict("records")]
-    return [Finding(sentence=f"{headline(comparisons)}.", weight=0.45), *each]
+    meaning = explained([*comparisons["baseline"], *comparisons["condition"]])
+    first = Finding(sentence=f"{headline(comparisons)}. {meaning}".strip(), weight=0.45)
+    return [first, *each]
 
 
 def headline(comparisons: pd.DataFrame | None) -> str:
@@ -68,7 +70,8 @@ def heads(tables: Tables) -> pd.DataFrame | None:
         return None
     measure = "attention moved by " + moved["condition"].astype(str)
     columns = {"moved": "score", "moved_lo": "lo", "moved_hi": "hi"}
-    return moved.rename(columns=columns).assign(measure=measure).reindex(columns=HEAD_COLUMNS)
+    rows = moved.rename(columns=columns).assign(measure=measure, unit="share of attention")
+    return rows.reindex(columns=HEAD_COLUMNS)
 
 
 def answers(tables: Tables) -> pd.DataFrame | None:

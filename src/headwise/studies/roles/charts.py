@@ -7,7 +7,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Chart, Panel, Rule, Scale, Text, axis_range, curve, names_axis
+from headwise.charts.chart import (
+    Axis,
+    Bars,
+    Chart,
+    Panel,
+    Rule,
+    Scale,
+    Text,
+    axis_range,
+    columns_of,
+    curve,
+    names_axis,
+)
 from headwise.charts.heatmap import head_panel, map_shape
 from headwise.charts.section import SECTIONS, Section, Tables, groups, head_names, table_of
 from headwise.charts.style import file_name
@@ -46,8 +58,14 @@ def role_curves(table: pd.DataFrame, scores: pd.DataFrame | None = None) -> Char
         for model in models:
             rows = of_task[of_task["model"] == model].sort_values("k")
             lines = [
-                curve(rows[rows["series"] == role], name=role.capitalize(), colour=colour)
+                curve(
+                    part,
+                    name=role.capitalize(),
+                    colour=colour,
+                    examples=columns_of(part, "model", "task", "series"),
+                )
                 for role, colour in COLOURS.items()
+                for part in (rows[rows["series"] == role],)
             ]
             panel = Panel(
                 row=_task_name(task),
@@ -184,5 +202,5 @@ def _counts(counts: pd.DataFrame, pairs: list[tuple[str, str]], y: Axis) -> Pane
     return Panel(title=title, marks=marks, x=names_axis(_LABELS), y=y, bare=True)
 
 
-section = Section(charts=charts, findings=findings, heads=heads)
+section = Section(charts=charts, findings=findings, heads=heads, docs="roles")
 SECTIONS.add("roles", section)

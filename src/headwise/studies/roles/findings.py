@@ -21,7 +21,7 @@ def heads(tables: Tables) -> pd.DataFrame | None:
     if first is None:
         return None
     others = [
-        first.assign(measure=role, score=tables["scores"][role], lo=None, hi=None)
+        first.assign(measure=role, score=tables["scores"][role], lo=None, hi=None, q=None)
         for role in ("irrelevance", "interference")
     ]
     return pd.concat([first.assign(measure="facilitation"), *others], ignore_index=True)

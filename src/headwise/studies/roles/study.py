@@ -36,7 +36,7 @@ from headwise.studies.context import Context
 from headwise.studies.roles import tables as rows
 from headwise.studies.roles.charts import section
 from headwise.studies.roles.settings import QUICK_PIECE, RolesSettings, few_tokens
-from headwise.studies.tables import fingerprint
+from headwise.studies.tables import fingerprint, input_table
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
 from headwise.tasks.registry import TooFewExamples
@@ -229,7 +229,8 @@ def measure_curves(context: Context[RolesSettings], cell: Cell) -> CellResult:
     curves = rows.curve_rows(y, ks, s.seed, case.about, groups)
     examples = rows.curve_examples(y, ks, _seeds(s), case.numbers, case.about, groups)
     order = pd.DataFrame([case.about | rows.expected_order(curves)])
-    return CellResult({"curves": curves, "examples": examples, "order": order})
+    inputs = input_table(tested_on, case.about, "curves", case.numbers)
+    return CellResult({"curves": curves, "examples": examples, "order": order, "inputs": inputs})
 
 
 def remove_together(context: Context[RolesSettings], cell: Cell) -> CellResult:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from headwise.charts.heatmap import by_size, significant
 from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.style import file_name
 from headwise.charts.words import joined
 
 
@@ -25,4 +26,5 @@ def _largest(rows: pd.DataFrame, model: str, method: str, task: str) -> Finding:
     total = rows["score"].abs().sum()
     share = float(largest["score"].abs().sum() / total) if total and np.isfinite(total) else 0.0
     sentence = f"On {task}, {model}'s largest scores by {method} are {joined(named)}{unit}{tested}."
-    return Finding(sentence=sentence, weight=share)
+    chart = "-".join(map(file_name, (model, task, method)))
+    return Finding(sentence=sentence, weight=share, chart=chart)

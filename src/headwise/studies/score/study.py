@@ -17,7 +17,7 @@ from headwise.studies.base import Study, register
 from headwise.studies.context import Context
 from headwise.studies.score.charts import section
 from headwise.studies.score.settings import ScoreSettings
-from headwise.studies.tables import score_result
+from headwise.studies.tables import input_table, score_result
 from headwise.tasks import Task
 
 
@@ -70,7 +70,8 @@ def score_heads(context: Context[ScoreSettings], cell: Cell) -> CellResult:
         positions=s.positions,
         **own_options(cell.part, s.method_options),
     )
-    return score_result(scores, s.seed)
+    about = {"model": scores.model, "task": scores.task}
+    return score_result(scores, s.seed, inputs=input_table(examples, about, "scores"))
 
 
 def _card_cell(context: Context[ScoreSettings], model: str, task: str) -> Cell | None:
