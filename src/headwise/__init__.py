@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headwise.model.load.load import load
     from headwise.scores import score
     from headwise.scores.compare import compare
+    from headwise.scores.difference import diff
     from headwise.studies.base import run
     from headwise.sweeps.sweep import sweep
     from headwise.tasks import Example, Task, task
@@ -32,6 +33,7 @@ _HOMES = {
     "Scores": "headwise.heads",
     "Task": "headwise.tasks",
     "compare": "headwise.scores.compare",
+    "diff": "headwise.scores.difference",
     "attention": "headwise.model.attention.attention",
     "generate": "headwise.model.generation.generate",
     "lm_eval": "headwise.harness",
@@ -51,6 +53,7 @@ __all__ = [
     "__version__",
     "attention",
     "compare",
+    "diff",
     "generate",
     "lm_eval",
     "load",
