@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import numpy as np
 import pandas as pd
@@ -224,3 +225,52 @@ def test_the_command_names_the_head_of_two_folders(base, task, planted, tmp_path
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("diff-model-")
     assert set(read_table(folder, "diff")["base"]) == {"a/model"}
+
+
+def lora_folder(base, folder, layer, **config):
+    """What peft saves for an adapter of rank 2 on one output projection; returns the product that it adds."""
+    from safetensors.torch import save_file
+
+    base.hf.save_pretrained(folder / "base")
+    base.text.tokenizer.save_pretrained(folder / "base")
+    weight = base.hf.model.layers[layer].self_attn.o_proj.weight
+    random = torch.Generator().manual_seed(0)
+    first, second = (
+        torch.randn(shape, generator=random) for shape in ((2, weight.shape[1]), (weight.shape[0], 2))
+    )
+    name = f"base_model.model.model.layers.{layer}.self_attn.o_proj"
+    tensors = {f"{name}.lora_A.weight": first, f"{name}.lora_B.weight": second} | config.pop("more", {})
+    (folder / "lora").mkdir()
+    save_file(tensors, folder / "lora/adapter_model.safetensors")
+    about = {"peft_type": "LORA", "r": 2, "lora_alpha": 1, "base_model_name_or_path": str(folder / "base")}
+    (folder / "lora/adapter_config.json").write_text(json.dumps(about | config))
+    return weight, second @ first / 2
+
+
+def test_the_tuned_model_may_be_a_lora_adapter(base, task, tmp_path):
+    weight, change = lora_folder(base, tmp_path, layer=2)
+    merged = copy.deepcopy(base.hf)
+    with torch.no_grad():
+        merged.model.layers[2].self_attn.o_proj.weight.copy_(weight + change)
+    merged = hw.load(merged, tokenizer=base.text.tokenizer, name="lora")
+    found, expected = (
+        hw.diff(base, tuned, task, "attribution").change for tuned in (tmp_path / "lora", merged)
+    )
+    np.testing.assert_allclose(found.values, expected.values, atol=1e-6)
+    assert np.abs(found.values[2]).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"base_model_name_or_path": None}, "names no base model"),
+        (
+            {"more": {"base_model.model.lm_head.weight": torch.ones(2, 2)}},
+            "changes more than low-rank products",
+        ),
+    ],
+)
+def test_an_adapter_that_cannot_be_merged_whole_is_refused(base, tmp_path, config, said):
+    lora_folder(base, tmp_path, layer=2, **config)
+    with pytest.raises(HeadwiseError, match=said):
+        hw.load(tmp_path / "lora")
