@@ -26,10 +26,8 @@ def difference_chart(
     base, tuned = str(first["base"]), str(first["tuned"])
     one_scale = importance(scores["score"], True, f"Score{score_unit(scores)}")
     change = diff.assign(model=tuned, score=diff["difference"])
-    scale = importance(change["score"], True, "")
-    scale = replace(
-        scale, label=f"Change of the score{score_unit(diff)}; blue: higher in {shortened(tuned)}, red: lower"
-    )
+    label = f"Change of the score{score_unit(diff)}"
+    scale = replace(importance(change["score"], True, ""), label=f"{label}; blue: higher, red: lower")
     maps = [scores[scores["model"] == model].reset_index(drop=True) for model in (base, tuned)]
     panels = [
         head_panel(part, one_scale, title=shortened(model, 24), shape=shape, dots=significant(part))

@@ -22,9 +22,8 @@ def _changes(rows: pd.DataFrame, task: str, method: str) -> Finding:
     """How many heads changed, and the largest change."""
     first, changed = rows.iloc[0], len(significant(rows))
     named = f"L{first['layer']}H{first['head']}"
-    numbers = minus(
-        f"{first['difference']:+.3g} {first['metric']}, 95 % CI {first['lo']:.3g} to {first['hi']:.3g}"
-    )
+    interval = f"95 % CI {first['lo']:.3g} to {first['hi']:.3g}, q = {first['q']:.2g}"
+    numbers = minus(f"{first['difference']:+.3g} {first['metric']}, {interval}")
     scores = minus(f"{first['base_score']:.3g} to {first['tuned_score']:.3g}")
     total = rows["base_score"].abs().sum() or 1.0
     verb = "head differs" if changed == 1 else "heads differ"
