@@ -20,6 +20,7 @@ from headwise.heads import Scores
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import read_table
 from headwise.scores.difference import diff_table, paired
+from headwise.studies.diff.findings import findings
 from headwise.studies.verify import verify
 from helpers import WORDS, bench_of, make_word_tokenizer, plain_logits, run_on
 from planted import told_apart, written
@@ -100,7 +101,7 @@ def test_the_study_gives_the_numbers_of_the_python_call_and_a_report(base, task,
     assert (folder.path / "figures" / f"diff-{table['task'][0]}-ablation.png").stat().st_size > 5_000
     page = (folder.path / "report.html").read_text(encoding="utf-8")
     assert "Which heads changed between two models?" in page
-    assert "The largest change is that of" in page
+    assert "The largest of them is" in page
     checked = verify(folder.path, cells=2, workbench=bench_of(base, weak))
     assert all(one.same for one in checked), checked
 
@@ -133,6 +134,17 @@ def test_a_killed_run_resumes_without_scoring_again(base, task, planted, tmp_pat
     monkeypatch.setattr("headwise.studies.context.score", lambda *given, **more: pytest.fail("scored again"))
     folder = run_on("diff", tmp_path / "run", base, weak, **settings)
     assert len(read_table(folder.path, "diff")) == 16
+
+
+def test_the_sentence_names_a_significant_head_although_a_noisy_one_changed_more():
+    row = {"task": "t", "method": "ablation", "base": "a", "tuned": "b", "metric": "logit_diff", "n": 16}
+    row |= {"lo": -1, "hi": 1, "base_score": 1.0, "tuned_score": 0.5, "layer": 0}
+    rows = [{"head": 0, "difference": 2.0, "q": 0.2}, {"head": 1, "difference": -0.5, "q": 0.01}]
+    table = pd.DataFrame([row | one for one in rows])
+    said = findings({"diff": table})[0].sentence
+    assert "1 of 2 heads differs" in said
+    assert "The largest of them is L0H1" in said
+    assert "The largest change is L0H0" in findings({"diff": table.assign(q=0.2)})[0].sentence
 
 
 # ---- the null -------------------------------------------------------------------------------------------------------
@@ -214,7 +226,7 @@ def test_the_command_names_the_head_of_two_folders(base, task, planted, tmp_path
         app, ["diff", "a/model", "b/model", "apart.jsonl", "-n", "24", "--device", "cpu"]
     )
     assert done.exit_code == 0, done.output
-    assert f"The largest change is that of {top}" in done.output
+    assert f"The largest of them is {top}: −" in done.output
     assert "Accuracy on" in done.output
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("diff-model-")

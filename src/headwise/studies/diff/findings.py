@@ -19,17 +19,21 @@ def findings(tables: Tables) -> list[Finding]:
 
 
 def _changes(rows: pd.DataFrame, task: str, method: str) -> Finding:
-    """How many heads changed, and the largest change."""
-    first, changed = rows.iloc[0], len(significant(rows))
+    """How many heads changed, and the largest significant change (of all, where none is significant)."""
+    changed = len(significant(rows))
+    first, which = (
+        (significant(rows) if changed else rows).iloc[0],
+        "largest of them" if changed else "largest change",
+    )
     named = f"L{first['layer']}H{first['head']}"
     interval = f"95 % CI {first['lo']:.3g} to {first['hi']:.3g}, q = {first['q']:.2g}"
     numbers = minus(f"{first['difference']:+.3g} {first['metric']}, {interval}")
     scores = minus(f"{first['base_score']:.3g} to {first['tuned_score']:.3g}")
     total = rows["base_score"].abs().sum() or 1.0
-    verb = "head differs" if changed == 1 else "heads differ"
+    verb = "differs" if changed == 1 else "differ"
     return Finding(
-        sentence=f"On {task}, {changed} of {len(rows)} {verb} between {first['base']} and {first['tuned']} at q < .05 "
-        f"({method}, n = {first['n']}, paired). The largest change is that of {named}: {numbers}, from {scores}.",
+        sentence=f"On {task}, {changed} of {len(rows)} heads {verb} between {first['base']} and {first['tuned']} at "
+        f"q < .05 ({method}, n = {first['n']}, paired). The {which} is {named}: {numbers}, from {scores}.",
         weight=min(1.0, float(abs(first["difference"]) / total)),
     )
 
