@@ -51,7 +51,7 @@ def show_diff(out: Path) -> None:
         typer.echo(finding.sentence)
     for (task, name), part in tables["diff"].groupby(["task", "method"], sort=False):
         typer.echo(f"{name} on {task}: the ten largest changes of {len(part)} (tuned − base; *: q < .05)")
-        for row in part[:10].itertuples():
-            interval = f"{row.difference:+8.3f}  [{row.lo:+.3f}, {row.hi:+.3f}]  q = {row.q:.2g}"
-            head = f"L{row.layer}H{row.head}" + "*" * (row.q < 0.05)
-            typer.echo(f"  {head:<8}{interval}  ({row.base_score:+.3f} → {row.tuned_score:+.3f})")
+        for row in part[:10].to_dict("records"):
+            interval = f"{row['difference']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]  q = {row['q']:.2g}"
+            head = f"L{row['layer']}H{row['head']}{'*' if row['q'] < 0.05 else ''}"
+            typer.echo(f"  {head:<8}{interval}  ({row['base_score']:+.3f} → {row['tuned_score']:+.3f})")
