@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headwise.report.opened import open_run
     from headwise.scores import score
     from headwise.scores.compare import compare
+    from headwise.scores.difference import diff
     from headwise.scores.measure import measure
     from headwise.studies.base import run
     from headwise.sweeps.sweep import sweep
@@ -40,6 +41,7 @@ _HOMES = {
     "Task": "headwise.tasks",
     "card": "headwise.cards",
     "compare": "headwise.scores.compare",
+    "diff": "headwise.scores.difference",
     "attention": "headwise.model.attention.attention",
     "generate": "headwise.model.generation.generate",
     "lm_eval": "headwise.harness",
@@ -65,6 +67,7 @@ __all__ = [
     "attention",
     "card",
     "compare",
+    "diff",
     "generate",
     "lm_eval",
     "load",

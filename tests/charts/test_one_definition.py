@@ -48,6 +48,19 @@ def contrast():
     return {"contrast": pd.DataFrame(rows), "scores": score_table("tiny", "a", "contrastive", (2, 3))}
 
 
+def diff():
+    scores = pd.concat([score_table(model, "a", "ablation", (2, 3)) for model in ("base", "tuned")])
+    names = {"base": "base", "tuned": "tuned", "base_score": 0.5, "tuned_score": 0.25}
+    change = score_table("tuned", "a", "ablation", (2, 3)).rename(columns={"score": "difference"})
+    row = {"task": "a", "base": "base", "tuned": "tuned", "metric": "accuracy", "test": "McNemar", "p": 0.03}
+    values = {"base": (0.9, 0.8, 1.0), "tuned": (0.7, 0.6, 0.8)}
+    row |= {
+        f"{m}_{end}": v for m, vs in values.items() for end, v in zip(("value", "lo", "hi"), vs, strict=True)
+    }
+    row |= {"difference": -0.2, "lo": -0.3, "hi": -0.1, "n": 8}
+    return {"scores": scores, "diff": change.assign(**names), "outcomes": pd.DataFrame([row])}
+
+
 def masking():
     places = itertools.product(("Recall", "Logic"), ("amplify", "shift"), ("top", "random"), (1.5, 2.0))
     rows = [
@@ -128,6 +141,7 @@ STUDIES = {
     "prompts": prompts,
     "functions": functions,
     "contrast": contrast,
+    "diff": diff,
 }
 CHARTS = [
     *(

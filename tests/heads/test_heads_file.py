@@ -6,12 +6,17 @@ import json
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
+import headwise as hw
 from headwise.cli.app import app
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores, save_order
 from headwise.heads.heads_file import read_heads
+from headwise.model.verify.tiny import tiny_model
+from helpers import word_task
 
 VALUES = np.array([[0.1, -3.0], [2.0, 0.5]])
 
@@ -62,7 +67,7 @@ def test_the_command_writes_a_checkpoint_and_says_what_it_did(tiny, tmp_path, mo
     monkeypatch.setattr(load_module, "load", lambda name, **_: tiny)
     (tmp_path / "heads.json").write_text(json.dumps(["L1H2", "L0H0", "L3H3"]))
     command = ["export", "tiny", "--heads", str(tmp_path / "heads.json"), "--out", str(tmp_path / "out")]
-    done = CliRunner().invoke(app, [*command, "--top", "2"], catch_exceptions=False)
+    done = CliRunner().invoke(app, [*command, "--top", "2", "--measure", "none"], catch_exceptions=False)
     assert done.exit_code == 0
     assert "tiny with 2 heads at 0, float32" in done.output
     assert json.loads((tmp_path / "out/headwise.json").read_text())["heads"] == ["L1H2", "L0H0"]
@@ -83,3 +88,51 @@ def test_of_several_models_the_one_at_hand_is_meant(tmp_path):
     save_order([Head(0, 1)], tmp_path / "heads.json")
     with pytest.raises(HeadwiseError, match="holds one list of heads"):
         read_heads(tmp_path / "heads.json", task="t")
+
+
+def test_least_takes_the_smallest_absolute_scores_first(tmp_path):
+    path = tmp_path / "scores.npz"
+    scores().save(path)
+    flat = {Head(*place): abs(value) for place, value in np.ndenumerate(VALUES)}
+    assert read_heads(path, 4, by="least") == sorted(flat, key=flat.get)
+
+
+def test_an_export_removes_the_least_important_heads_and_measures_what_that_costs(word_tokenizer, tmp_path):
+    """Loss and accuracy of the checkpoint beside those that plain transformers gives for it."""
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
+    hf.save_pretrained(tmp_path / "model")
+    word_tokenizer.save_pretrained(tmp_path / "model")
+    task = word_task(6)
+    rows = [{"prompt": e.prompt, "target": e.target, "foils": list(e.foils)} for e in task]
+    (tmp_path / "words.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    model = hw.load(tmp_path / "model", device="cpu")
+    scored = hw.score(model, task)
+    scored.save(tmp_path / "scores.npz")
+    command = ["export", str(tmp_path / "model"), "--heads", str(tmp_path / "scores.npz"), "--top", "5"]
+    command += ["--out", str(tmp_path / "out"), "--measure", str(tmp_path / "words.jsonl"), "--device", "cpu"]
+    done = CliRunner().invoke(app, [*command, "-n", "6"], catch_exceptions=False)
+    removed = json.loads((tmp_path / "out/headwise.json").read_text())["heads"]
+    assert removed == [str(head) for head in scored.order("absolute")[::-1][:5]]
+    assert f"removed: {' '.join(removed)}" in done.output
+    assert "has the size and the speed of the whole model" in done.output
+    for name, form in (("cross-entropy", ".3f"), ("accuracy", ".1%"), ("parameters", ","), ("speed", None)):
+        (line,) = (line for line in done.output.splitlines() if line.strip().startswith(name))
+        if form:
+            before, after = (
+                plain_numbers(tmp_path / folder, word_tokenizer, task)[name] for folder in ("model", "out")
+            )
+            assert line.split()[-3:] == [format(before, form), "→", format(after, form)]
+
+
+def plain_numbers(folder, tokenizer, task):
+    """The same numbers without a line of ours."""
+    hf = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    losses, right = [], []
+    for e in task:
+        target, foil = (tokenizer.encode(text.strip())[0] for text in (e.target, e.foils[0]))
+        with torch.no_grad():
+            logits = hf(input_ids=torch.tensor([tokenizer.encode(e.prompt)])).logits[0, -1]
+        losses.append(-float(logits.log_softmax(-1)[target]))
+        right.append(bool(logits[target] > logits[foil]))
+    parameters = sum(p.numel() for p in hf.parameters())
+    return {"cross-entropy": np.mean(losses), "accuracy": np.mean(right), "parameters": parameters}

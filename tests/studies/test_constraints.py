@@ -88,6 +88,11 @@ BAD = {
         ("n=1", "n is 1"), ("seeds=0", "seeds is 0"), ("reference=nope", "unknown reference"),
         ("pairs={a: {keep: nope, lose: ioi}}", "unknown task"),
     ],
+    "diff": [
+        ("n=0", "n is 0"), ("tasks=[nope]", "unknown task"), ("methods=[nope]", "unknown method"),
+        ("methods=[sensitivity]", "has no sign"), ("reference=nope", "unknown reference"),
+        ("metric=nope", "unknown metric"), ("positions=nope", "unknown positions"),
+    ],
 }  # fmt: skip
 
 

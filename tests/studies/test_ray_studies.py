@@ -79,7 +79,8 @@ def settings_of(name: str, folders: list[str], data: str) -> dict[str, object]:
         "roles": {"tasks": [data], "n": 8, "seeds": 2, "ks": [0, 1], "fit": FIT, "random_sets": 2},
         "circuits": {"models": folders, "tasks": [data], "n": 8, "points": 4, "draws": 1},
         "contrast": {"pairs": pairs, "n": 4, "seeds": 2, "fit": FIT},
-    }[name] | ({} if name == "circuits" else {"models": folders[:1]})
+        "diff": {"models": folders, "tasks": [data], "methods": ["ablation", "attribution"], "n": 4},
+    }[name] | ({} if name in ("circuits", "diff") else {"models": folders[:1]})
 
 
 @pytest.mark.parametrize("name", sorted(studies()))

@@ -167,7 +167,7 @@ def score_chart(
         title=title or f"{method} on {first['task']}, {first['model']}, n = {span(table['n'])}",
         panels=[
             head_panel(table, scale, dots=dots, most=(12, 10), title="Score of each head", note=note),
-            _largest(table, signed, bars),
+            largest_panel(table, signed, bars),
         ],
         size=(9.2, 5.4),
         columns=2,
@@ -181,7 +181,8 @@ def by_size(table: pd.DataFrame) -> pd.DataFrame:
     return table.reindex(table["score"].abs().sort_values(ascending=False, kind="stable").index)
 
 
-def _largest(table: pd.DataFrame, signed: bool, bars: int) -> Panel:
+def largest_panel(table: pd.DataFrame, signed: bool, bars: int, what: str = "Score") -> Panel:
+    """The `bars` rows with the largest scores, with their intervals; `what`: the name of the score."""
     largest = by_size(table)[:bars]
     names = head_names(largest)
     known = bool(np.isfinite(largest[["lo", "hi"]].to_numpy(dtype=float)).all())
@@ -201,7 +202,7 @@ def _largest(table: pd.DataFrame, signed: bool, bars: int) -> Panel:
     return Panel(
         title=f"The {len(largest)} largest" + ("; *: q < .05" if len(significant(largest)) else ""),
         marks=marks,
-        x=Axis(label=f"Score{score_unit(table)}, 95 % interval"),
+        x=Axis(label=f"{what}{score_unit(table)}, 95 % interval"),
         y=names_axis(names, down=True),
     )
 

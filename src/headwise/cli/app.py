@@ -15,7 +15,20 @@ from contextlib import suppress
 
 import typer
 
-from headwise.cli import card, check, demo, export, list, report, run, score, sparsify, task, verify  # noqa: F401
+from headwise.cli import (  # noqa: F401
+    card,
+    check,
+    demo,
+    diff,
+    export,
+    list,
+    report,
+    run,
+    score,
+    sparsify,
+    task,
+    verify,
+)
 from headwise.cli.root import app
 from headwise.errors import HeadwiseError, first_line
 

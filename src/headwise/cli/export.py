@@ -1,13 +1,22 @@
-"""`headwise export`: bake a mask into the weights."""
+"""`headwise export`: bake a mask into the weights, and measure what it costs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headwise.cli.root import ModelName, app, with_options
+
+if TYPE_CHECKING:
+    from headwise.model.model import Model
+
+SAME_SIZE = (
+    "A baked mask has the size and the speed of the whole model: the removed heads are zeros in the weights and are "
+    "still computed."
+)
+PASSES = 5
 
 
 @app.command()
@@ -19,19 +28,84 @@ def export(
     top: Annotated[int | None, typer.Option(help="only the first K heads of the file", min=1)] = None,
     task: Annotated[str | None, typer.Option(help="which map of a run's scores.parquet")] = None,
     method: Annotated[str | None, typer.Option(help="which map of a run's scores.parquet")] = None,
-    by: Annotated[str, typer.Option(help="order of scores: signed, absolute or hinders")] = "signed",
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="order of scores: least (smallest absolute score first), signed (most helpful first), absolute or "
+            "hinders; by default least, or signed where --gate amplifies"
+        ),
+    ] = None,
     gate: Annotated[float, typer.Option(help="0 removes the heads, above 1 amplifies them")] = 0.0,
+    measure: Annotated[
+        str, typer.Option(help="task on which both models are measured; none to leave it out")
+    ] = "ioi",
+    n: Annotated[int, typer.Option("-n", help="number of examples of --measure", min=1)] = 32,
     **options: Any,
 ) -> None:
-    """Bake a mask into the weights: a plain checkpoint any server can run."""
+    """Bake a mask into the weights: a plain checkpoint any server can run; print what it costs."""
     from headwise.heads.heads_file import read_heads
     from headwise.model.load.export import export as bake
     from headwise.model.load.load import load
+    from headwise.tasks import task as open_task
 
     loaded = load(model, **options)
+    examples = None if measure == "none" else open_task(measure, n, model=loaded)
+    by = by or ("signed" if gate > 1 else "least")
     chosen = read_heads(heads, top, task=task, method=method, model=loaded.name, by=by)
     folder = bake(loaded, chosen, out, gate)
     typer.echo(
         f"{folder}: {loaded.name} with {len(chosen)} head{'s' * (len(chosen) != 1)} at {gate:g}, "
         f"{str(loaded.dtype).removeprefix('torch.')}; logits equal the gated model's"
     )
+    typer.echo(f"{'removed' if gate == 0 else f'at {gate:g}'}: {' '.join(map(str, chosen))}")
+    if examples is not None:
+        exported = load(str(folder), **options)
+        before, after = (_measured(one, examples) for one in (loaded, exported))
+        typer.echo(f"on {n} examples of {examples.name}, before → after:")
+        for name, form in _LINES.items():
+            typer.echo(f"  {name:<38}{form.format(before[name])} → {form.format(after[name])}")
+        first, second = _speeds(loaded, exported, examples)
+        typer.echo(f"  {'speed, forward pass (tokens/s)':<38}{first:,.0f} → {second:,.0f}")
+    typer.echo(SAME_SIZE)
+
+
+_LINES = {
+    "cross-entropy (nats per target token)": "{:.3f}",
+    "accuracy": "{:.1%}",
+    "parameters": "{:,}",
+    "size of the weights (MB)": "{:,.1f}",
+}
+"""What is printed of both models, and how its number is written."""
+
+
+def _measured(model: Model, task: Any) -> dict[str, float]:
+    """Loss and accuracy with all heads, and how large the model is; one number for each of `_LINES`."""
+    from headwise.metrics import metric
+    from headwise.model.measure.engine import Engine
+
+    loss, accuracy = (
+        Engine(model, task, metric(name)).full().mean() for name in ("mean_logprob", "accuracy")
+    )
+    weights = list(model.hf.parameters())  # tied weights once
+    numbers = (-loss, accuracy, sum(p.numel() for p in weights), sum(p.nbytes for p in weights) / 1e6)
+    return dict(zip(_LINES, numbers, strict=True))
+
+
+def _speeds(before: Model, after: Model, task: Any) -> list[float]:
+    """Tokens per second of a plain forward pass of both models, in turns; the median of several passes."""
+    import time
+    from statistics import median
+
+    import torch
+
+    ids = torch.tensor([(before.tokens(task.examples[0].prompt) * 128)[:128]])
+    seconds: dict[int, list[float]] = {0: [], 1: []}
+    with torch.inference_mode():
+        for turn in range(2 + 2 * PASSES):  # the first pass of each warms up
+            model = (before, after)[turn % 2]
+            start = time.perf_counter()
+            model.hf(
+                input_ids=ids.to(model.device), use_cache=False
+            ).logits.sum().item()  # wait for the device
+            seconds[turn % 2].append(time.perf_counter() - start)
+    return [ids.numel() / median(seconds[which][1:]) for which in (0, 1)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Order, Scores, load_order
+from headwise.heads import Order, Scores, load_order, ranked
 
 
 def read_heads(
@@ -22,7 +22,8 @@ def read_heads(
     """The heads that a file names: all of a list or its first `top`, the first `top` of a scores table.
 
     A table is what `Scores.save` writes (.npz) or a run's `scores.parquet`; where that holds several maps, `task`,
-    `method` and `model` say which. `by`: `signed` (helps most first), `absolute`, `hinders`.
+    `method` and `model` say which. `by`: `signed` (helps most first), `absolute`, `hinders`, or `least` (the
+    smallest absolute score first).
     """
     path = Path(path)
     if path.suffix != ".parquet" and not (task is None and method is None):
@@ -37,7 +38,8 @@ def read_heads(
         raise HeadwiseError(f"{path} holds scores of every head; say how many to take: --top 16")
     else:
         scores = Scores.load(path) if path.suffix == ".npz" else _from_run(path, task, method, model)
-        order = scores.order(by)
+        heads, sizes = scores.heads(), [-abs(scores[head]) for head in scores.heads()]
+        order = ranked(heads, sizes) if by == "least" else scores.order(by)
     if top is not None and top > len(order):
         raise HeadwiseError(f"{path} has {len(order)} heads, fewer than the {top} asked for")
     return order[:top]

@@ -48,7 +48,7 @@ def load(
 
     source: a bundled alias ("smollm2"), a hub id, a folder, a GGUF file, or a live transformers model (with
         `tokenizer=`; it must be in evaluation mode, and is left as it was). A folder may be what
-        `headwise sparsify` makes; its base model is then found by the name in it.
+        `headwise sparsify` makes, or a LoRA adapter of peft; its base model is then found by the name in it.
     device: "cpu", "cuda", "cuda:1", "mps"; by default an accelerator if there is one; "auto" spreads the layers over
         all of them. device_map: as in transformers.
     dtype: "float32", "bfloat16", "float16", "float64"; by default float32 on a CPU, else bfloat16.
@@ -74,7 +74,7 @@ def load(
             further = {"device_map": device_map, "bos": bos, "batch_tokens": batch_tokens, "compile": compile}
             origin_of_weights = origin(load, source, device, options | further | {"truncate": truncate})
         folder = companion_folder(str(source)) or Path(source).expanduser()
-        if adapter.is_adapter(folder):
+        if adapter.is_adapter(folder) or adapter.is_lora(folder):
             checkpoint_source, hf, gates = _adapted(folder, device, dtype, device_map, options)
             label = name or (str(source) if str(source) in companions() else folder.resolve().name)
         else:
@@ -133,7 +133,7 @@ class _Source:
 
 def _adapted(
     folder: Path, device: Any, dtype: Any, device_map: Any, options: dict[str, Any]
-) -> tuple[_Source, nn.Module, adapter.EdgeGates]:
+) -> tuple[_Source, nn.Module, adapter.EdgeGates | None]:
     """The base model with the folder's adapter in its weights and the folder's gates in its attention.
 
     Everything is put together and proven in float32, whatever the model is used in afterwards.
@@ -142,19 +142,20 @@ def _adapted(
 
     if device_map is not None:
         raise HeadwiseError("a sparse model is loaded onto one device; give device instead of device_map")
-    gates = adapter.read_gates(folder)
+    gates = adapter.read_gates(folder) if adapter.is_adapter(folder) else None
+    name = gates.base if gates else adapter.lora_base(folder)
     try:
-        base = _find(gates.base)
+        base = _find(name)
         hf = _from_pretrained(base, "cpu", "float32", None, options)
     except HeadwiseError as error:
         raise HeadwiseError(f"the base model of {folder} could not be loaded: {error}") from error
-    if adapter.weights_fingerprint(hf) != gates.fingerprint:
+    if gates and adapter.weights_fingerprint(hf) != gates.fingerprint:
         raise HeadwiseError(
-            f"{folder} was trained on other weights than those that {gates.base!r} names now; train it again, or put "
+            f"{folder} was trained on other weights than those that {name!r} names now; train it again, or put "
             "the old ones back"
         )
     adapter.merge(hf, folder)
-    if gates.bias is not None:
+    if gates and gates.bias is not None:
         sparse.install(hf, gates.bias)
     target = _device(device)
     chosen = _dtype(dtype, target)

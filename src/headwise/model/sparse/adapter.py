@@ -44,6 +44,31 @@ def is_adapter(folder: Path) -> bool:
     return (folder / GATES).is_file()
 
 
+def is_lora(folder: Path) -> bool:
+    """Whether the folder is a plain adapter of peft: no gates, and no model beside it."""
+    return (folder / CONFIG).is_file() and not (is_adapter(folder) or (folder / "config.json").is_file())
+
+
+def lora_base(folder: Path) -> str:
+    """Hub id, folder or alias of the model that a plain adapter of peft was trained on."""
+    base = _config(folder).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise HeadwiseError(
+            f"{folder / CONFIG} names no base model; write its hub id or folder there, as base_model_name_or_path"
+        )
+    return base
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError(f"{CONFIG} holds a {type(config).__name__}")
+    except (OSError, ValueError) as error:
+        raise HeadwiseError(f"the adapter in {folder} cannot be read: {error}") from error
+    return config
+
+
 def weights_fingerprint(hf: nn.Module) -> str:
     """A hash of a sample of every weight in float32: the same wherever and however the sums are taken."""
     digest = hashlib.sha256()
@@ -86,8 +111,8 @@ def merge(hf: nn.Module, folder: Path) -> None:
     """Add the folder's adapter to the weights of its base model: W + (α/r)·B·A, in float32."""
     from safetensors.torch import load_file
 
+    config = _config(folder)
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         weights = load_file(folder / WEIGHTS)
     except Exception as error:
         raise HeadwiseError(f"the adapter in {folder} cannot be read: {error}") from error
@@ -101,6 +126,12 @@ def merge(hf: nn.Module, folder: Path) -> None:
     firsts = [name for name in weights if name.endswith(".lora_A.weight")]
     if not firsts:
         raise HeadwiseError(f"{folder / WEIGHTS} holds no low-rank adapter")
+    others = [name for name in weights if not name.endswith((".lora_A.weight", ".lora_B.weight"))]
+    if others:
+        raise HeadwiseError(
+            f"the adapter in {folder} changes more than low-rank products ({others[0]}); merge it with peft "
+            "(merge_and_unload, save_pretrained) and give the merged folder"
+        )
     for name in firsts:
         target = name.removeprefix(_PREFIX).removesuffix(".lora_A.weight")
         first, second = weights[name].float(), weights[name.replace("lora_A", "lora_B")].float()

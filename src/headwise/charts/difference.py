@@ -1,0 +1,76 @@
+"""Two models and what changed between them: both maps, the difference, the largest changes, the accuracies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from headwise.charts.chart import Axis, Bars, Chart, Panel, names_axis
+from headwise.charts.heatmap import head_panel, importance, largest_panel, map_shape, score_unit, significant
+from headwise.charts.words import percent, shortened, span
+
+BASE, TUNED = "#7f7f7f", "#35608d"
+
+
+def difference_chart(
+    scores: pd.DataFrame, diff: pd.DataFrame, outcomes: pd.DataFrame, *, name: str = ""
+) -> Chart:
+    """The maps of two models on one scale and their difference on another; below, the largest changes and accuracy.
+
+    `scores` holds the rows of both models for one task and method, `diff` the rows of the difference, `outcomes` those
+    of the task. A dot marks a head whose score, or whose change, has q < .05.
+    """
+    first, shape = diff.iloc[0], map_shape(scores)
+    base, tuned = str(first["base"]), str(first["tuned"])
+    one_scale = importance(scores["score"], True, f"Score{score_unit(scores)}")
+    change = diff.assign(model=tuned, score=diff["difference"])
+    label = f"Change of the score{score_unit(diff)}"
+    scale = replace(importance(change["score"], True, ""), label=f"{label}; blue: higher, red: lower")
+    maps = [scores[scores["model"] == model].reset_index(drop=True) for model in (base, tuned)]
+    panels = [
+        head_panel(part, one_scale, title=shortened(model, 24), shape=shape, dots=significant(part))
+        for model, part in zip((base, tuned), maps, strict=True)
+    ]
+    panels.append(head_panel(change, scale, title="Difference", shape=shape, dots=significant(change)))
+    panels.append(
+        replace(largest_panel(change, True, 12, "Change of the score"), title="The largest changes")
+    )
+    panels.append(_accuracy(outcomes, base, tuned))
+    return Chart(
+        name=name,
+        title=f"{str(first['method']).capitalize()} on {first['task']}: {shortened(tuned)} − {shortened(base)}, "
+        f"n = {span(diff['n'])}",
+        note="dot: q < .05",
+        panels=panels,
+        caption="The two maps share one scale; the difference (same examples, paired) has its own.",
+        size=(11.5, 8.2),
+        places=[[0, 1, 2], [3, 3, 4]],
+        page_columns=3,
+        least=260,
+        height=380,
+        table=diff[["layer", "head", "base_score", "tuned_score", "difference", "lo", "hi", "p", "q"]][:20],
+    )
+
+
+def _accuracy(outcomes: pd.DataFrame, base: str, tuned: str) -> Panel:
+    """The accuracy of both models with all heads."""
+    row = outcomes[outcomes["metric"] == "accuracy"].iloc[0]
+    ends = {end: [row[f"base_{end}"], row[f"tuned_{end}"]] for end in ("value", "lo", "hi")}
+    rows = zip((base, tuned), *ends.values(), strict=True)
+    bars = Bars(
+        at=np.arange(2),
+        values=ends["value"],
+        lo=ends["lo"],
+        hi=ends["hi"],
+        colours=[BASE, TUNED],
+        thickness=0.6,
+        hover=[f"{model}: {percent(value, lo, hi)}" for model, value, lo, hi in rows],
+    )
+    return Panel(
+        title=f"Accuracy, {row['test']} p = {row['p']:.2g}",
+        marks=[bars],
+        x=names_axis([shortened(base, 18), shortened(tuned, 18)]),
+        y=Axis(label="Accuracy, 95 % interval", limits=(0, 1.05)),
+    )

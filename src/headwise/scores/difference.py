@@ -1,0 +1,216 @@
+"""Two models on the same examples: the paired change of every head's score and of the answers. Begin with `diff`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise import stats
+from headwise.errors import HeadwiseError
+from headwise.heads import Scores
+from headwise.metrics import metric as metric_named
+from headwise.model.load.load import load
+from headwise.model.measure.engine import Engine
+from headwise.model.model import Model
+from headwise.model.tokens.encode import encode_rows
+from headwise.scores.registry import method as method_named
+from headwise.scores.registry import own_options, score
+from headwise.stats.paired import compare_paired
+from headwise.stats.resampling import Groups
+from headwise.tasks import Task
+from headwise.tasks import task as open_task
+
+ACCURACY = "accuracy"
+
+
+@dataclass(frozen=True)
+class Diff:
+    """The scores of two models on the same examples, and their paired difference."""
+
+    base: Scores
+    tuned: Scores
+    change: Scores
+    """tuned − base, per example: positive where a head helps the tuned model more than the base model."""
+    outcomes: pd.DataFrame
+    """Accuracy and metric of both models with all heads, their difference, its interval and its test."""
+    seed: int = 0
+
+    def table(self) -> pd.DataFrame:
+        """One row per head, the largest change first: both scores, the difference, its interval, p and q."""
+        return diff_table(self.base, self.tuned, self.seed)
+
+    def plot(self) -> Any:
+        """Draw both maps, the difference, the largest changes and the accuracies; returns the matplotlib figure."""
+        from headwise.charts.difference import difference_chart
+        from headwise.charts.static import figure
+
+        scores = pd.concat([self.base.table(self.seed), self.tuned.table(self.seed)], ignore_index=True)
+        return figure(difference_chart(scores, self.table(), self.outcomes))
+
+    def __repr__(self) -> str:
+        table = self.table()
+        first = ", ".join(f"L{r.layer}H{r.head} {r.difference:+.3g}" for r in table[:3].itertuples())
+        accuracy = self.outcomes.set_index("metric").loc[ACCURACY]
+        return (
+            f"Diff({self.tuned.model} − {self.base.model}, {self.base.method} on {self.base.task}, n = {self.base.n}; "
+            f"accuracy {accuracy.base_value:.0%} → {accuracy.tuned_value:.0%}; {(table['q'] < 0.05).sum()} of "
+            f"{len(table)} heads changed at q < .05; largest: {first})"
+        )
+
+    def _repr_png_(self) -> bytes:
+        """In a notebook, the maps."""
+        from headwise.charts.style import png
+
+        return png(self.plot())
+
+
+def diff(
+    base: Model | str | Path,
+    tuned: Model | str | Path,
+    task: Task | str | Path,
+    method: str = "ablation",
+    *,
+    n: int | None = None,
+    metric: str | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Diff:
+    """Which heads changed between two models: the paired difference of each head's score, tuned − base.
+
+    base, tuned: loaded models, or what `hw.load` takes (a folder may be an adapter). task: a task, or a name or file
+    of which `n` examples are taken. method: any signed method with a value for every example. options: those of
+    `hw.score`, such as reference="mean".
+    """
+    check_pairable(method, options)
+    models = [model if isinstance(model, Model) else load(model) for model in (base, tuned)]
+    check_same_heads(*models)
+    if not isinstance(task, Task):
+        task = open_task(task, n, seed=seed, model=models[0])
+    check_same_tokens(models, [task, task])
+    scores = [score(m, task, method, metric=metric, seed=seed, **options) for m in models]
+    if scores[0].model == scores[1].model:
+        scores = [
+            replace(s, model=f"{s.model} ({w})") for s, w in zip(scores, ("base", "tuned"), strict=True)
+        ]
+    measured = [full_values(model, task, metric) for model in models]
+    rows = [
+        {"task": task.name, "base": scores[0].model, "tuned": scores[1].model, "metric": name}
+        | outcome(name, measured[0][name], measured[1][name], task.shared_groups(), seed)
+        for name in measured[0]
+    ]
+    return Diff(scores[0], scores[1], paired(*scores), pd.DataFrame(rows), seed)
+
+
+# ---- what can be compared -------------------------------------------------------------------------------------------
+
+
+def check_pairable(name: str, options: dict[str, Any]) -> None:
+    """Refuse a method whose values have no sign, or that does not run every example on every head."""
+    chosen = method_named(name)
+    if not chosen.signed:
+        raise HeadwiseError(
+            f"the method {name!r} has no sign, so a difference of its scores does not say whether a head helps more "
+            "or less; use a signed method, such as ablation or attribution"
+        )
+    if getattr(chosen.settings(**own_options(name, options)), "early", False):
+        raise HeadwiseError(
+            "precision and top run a head on some of the examples only, and a paired difference needs all of them for "
+            "both models; leave precision and top out, and choose the number of examples by n"
+        )
+
+
+def check_same_heads(base: Model, tuned: Model) -> None:
+    """Refuse two models that do not have the same heads."""
+    if base.shape != tuned.shape or (base.exists != tuned.exists).any():
+        described = [f"{m.name} has {m.shape[0]} layers × {m.shape[1]} heads" for m in (base, tuned)]
+        if base.shape == tuned.shape:
+            described = [f"{m.name} has {int(m.exists.sum())} heads" for m in (base, tuned)]
+            described[1] += " in other layers"
+        raise HeadwiseError(
+            f"{described[0]} and {described[1]}; diff compares head by head, so give two models with the same "
+            "architecture, such as a model and its fine-tuned version"
+        )
+
+
+def check_same_tokens(models: Sequence[Model], tasks: Sequence[Task]) -> None:
+    """Refuse two models that do not read the same tokens; `tasks` are the examples as made for each of them."""
+    if len({len(task) for task in tasks}) > 1:
+        raise HeadwiseError(
+            f"{tasks[0].name} has {len(tasks[0])} examples for {models[0].name} and {len(tasks[1])} for "
+            f"{models[1].name}, so their scores cannot be paired; compare models with the same tokenizer"
+        )
+    rows = [encode_rows(m.text, t.examples, "candidates") for m, t in zip(models, tasks, strict=True)]
+    for a, b in zip(*rows, strict=False):
+        if a != b:
+            raise HeadwiseError(
+                f"{models[0].name} and {models[1].name} read different tokens in example {a.example + 1} of "
+                f"{tasks[0].name} ({len(a.ids)} and {len(b.ids)} tokens), so their scores cannot be paired; compare "
+                "models with the same tokenizer"
+            )
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------------
+
+
+def paired(base: Scores, tuned: Scores) -> Scores:
+    """tuned − base for every example and head, in the metric's unit."""
+    for name in ("task", "method", "metric", "n", "shape"):
+        values = [getattr(scores, name) for scores in (base, tuned)]
+        if values[0] != values[1]:
+            raise HeadwiseError(
+                f"the scores differ in their {name} ({values[0]} and {values[1]}); a paired difference needs the same "
+                "examples, measured in the same way"
+            )
+    if not (base.signed and tuned.signed) or base.own or tuned.own or "replicates" in base.details:
+        raise HeadwiseError(
+            f"the scores by {base.method} have no signed value for every example; use a method that has, such as "
+            "ablation or attribution"
+        )
+    about = {name: getattr(base, name) for name in ("task", "method", "metric", "exists", "groups")}
+    return Scores.from_examples(
+        tuned.examples - base.examples, model=f"{tuned.model} − {base.model}", **about
+    )
+
+
+def diff_table(base: Scores, tuned: Scores, seed: int = 0) -> pd.DataFrame:
+    """One row per head, the largest change first: both scores, tuned − base, its interval, p and q.
+
+    p: sign-flip test over examples; q: Benjamini–Hochberg over heads.
+    """
+    change = paired(base, tuned)
+    heads, table = change.heads(), change.table(seed).rename(columns={"score": "difference"})
+    both = {"base_score": base, "tuned_score": tuned}
+    scores = {name: [one.values[head] for head in heads] for name, one in both.items()}
+    about = ["task", "method", "base", "tuned", "layer", "head", *both]
+    table = table.assign(base=base.model, tuned=tuned.model, **scores)
+    table = table[[*about, "difference", "stderr", "lo", "hi", "n", "p", "q", "metric"]]
+    order = table["difference"].abs().sort_values(ascending=False, kind="stable").index
+    return table.reindex(order).reset_index(drop=True)
+
+
+def full_values(model: Model, task: Task, metric: str | None, **options: Any) -> dict[str, np.ndarray]:
+    """Accuracy, and the metric where it does not compare the model with itself, of each example with all heads."""
+    measured = [metric_named(name) for name in dict.fromkeys((ACCURACY, metric or task.metric))]
+    return {m.name: Engine(model, task, m, **options).full() for m in measured if not m.compares}
+
+
+def outcome(metric: str, base: np.ndarray, tuned: np.ndarray, groups: Groups, seed: int) -> dict[str, Any]:
+    """How well both models do with all heads: means, tuned − base with its interval, and a paired test."""
+    columns = np.stack([base, tuned, tuned - base], axis=1)  # E, 3
+    lo, hi = stats.bootstrap_mean(columns, groups=groups, seed=seed)
+    row: dict[str, Any] = {}
+    for number, name in enumerate(("base_", "tuned_", "")):
+        row |= {f"{name}value" if name else "difference": columns[:, number].mean()}
+        row |= {f"{name}lo": lo[number], f"{name}hi": hi[number]}
+    if metric == ACCURACY:
+        tested = compare_paired(base, tuned, groups=groups, seed=seed)
+        p, test = tested.p, tested.test
+    else:
+        p, test = float(stats.sign_flip(columns[:, 2:], groups=groups, seed=seed)[0]), "sign flip"
+    better = {"only_base": int((base > tuned).sum()), "only_tuned": int((tuned > base).sum())}
+    return row | {"p": p, "test": test, **better, "n": len(base)}

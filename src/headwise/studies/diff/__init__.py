@@ -1,0 +1,1 @@
+"""Which heads changed between two models? Begin with `study.py`."""

@@ -1,0 +1,48 @@
+"""Which heads changed between two models? How many, which most, and whether the answers changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from headwise.charts.heatmap import significant
+from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.words import minus, percent
+
+
+def findings(tables: Tables) -> list[Finding]:
+    diff = groups(table_of(tables, "diff"), "task", "method")
+    outcomes = table_of(tables, "outcomes").to_dict("records")
+    changes = [_changes(rows, str(task), str(method)) for (task, method), rows in diff]
+    return [*changes, *(_accuracy(row) for row in outcomes if row["metric"] == "accuracy")]
+
+
+def _changes(rows: pd.DataFrame, task: str, method: str) -> Finding:
+    """How many heads changed, and the largest significant change (of all, where none is significant)."""
+    changed = len(significant(rows))
+    first, which = (
+        (significant(rows) if changed else rows).iloc[0],
+        "largest of them" if changed else "largest change",
+    )
+    named = f"L{first['layer']}H{first['head']}"
+    interval = f"95 % CI {first['lo']:.3g} to {first['hi']:.3g}, q = {first['q']:.2g}"
+    numbers = minus(f"{first['difference']:+.3g} {first['metric']}, {interval}")
+    scores = minus(f"{first['base_score']:.3g} to {first['tuned_score']:.3g}")
+    total = rows["base_score"].abs().sum() or 1.0
+    verb = "differs" if changed == 1 else "differ"
+    return Finding(
+        sentence=f"On {task}, {changed} of {len(rows)} heads {verb} between {first['base']} and {first['tuned']} at "
+        f"q < .05 ({method}, n = {first['n']}, paired). The {which} is {named}: {numbers}, from {scores}.",
+        weight=min(1.0, float(abs(first["difference"]) / total)),
+    )
+
+
+def _accuracy(row: dict[Any, Any]) -> Finding:
+    points = [minus(f"{100 * row[name]:+.0f}") for name in ("difference", "lo", "hi")]
+    return Finding(
+        sentence=f"Accuracy on {row['task']}: {percent(row['base_value'])} for {row['base']}, "
+        f"{percent(row['tuned_value'])} for {row['tuned']} (difference {points[0]} points, 95 % CI {points[1]} to "
+        f"{points[2]}, {row['test']} p = {row['p']:.2g}, n = {row['n']}).",
+        weight=abs(float(row["difference"])),
+    )

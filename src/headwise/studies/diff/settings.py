@@ -1,0 +1,33 @@
+"""What the study `diff` can be told."""
+
+from __future__ import annotations
+
+from headwise.errors import HeadwiseError
+from headwise.scores.difference import check_pairable
+from headwise.settings import Several, Text
+from headwise.studies.score.settings import ScoreSettings
+
+
+class DiffSettings(ScoreSettings):
+    """Settings of the study `diff`: those of `score`, and two models."""
+
+    models: Several[Text] = ()
+    """The base model, then the tuned one: bundled aliases, hub ids, folders (also of an adapter) or GGUF files."""
+
+    def before_run(self) -> None:
+        super().before_run()
+        for name in self.methods:
+            check_pairable(name, self.method_options)
+        if len(self.models) != 2:
+            given = (
+                f"{len(self.models)} are given ({', '.join(self.models)})" if self.models else "none is given"
+            )
+            raise HeadwiseError(
+                f"the study 'diff' compares two models, and {given}; name the base model, then the tuned one: "
+                "headwise diff BASE TUNED TASK, or models: [BASE, TUNED] in a study file"
+            )
+        if self.models[0] == self.models[1]:
+            raise HeadwiseError(
+                f"base and tuned are both {self.models[0]!r}; diff compares two models, such as a model and its "
+                "fine-tuned version"
+            )
