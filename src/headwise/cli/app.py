@@ -17,7 +17,7 @@ import typer
 
 from headwise.cli import check, demo, export, list, report, run, score, sparsify, task, verify  # noqa: F401
 from headwise.cli.root import app
-from headwise.errors import HeadwiseError, first_line
+from headwise.errors import HeadwiseError, command_line, first_line
 
 
 class _Stderr(logging.StreamHandler):  # Python 3.10 cannot subscript it
@@ -38,7 +38,7 @@ def main() -> None:
     _fill_closed_streams()
     logging.basicConfig(format="%(message)s", handlers=[_Stderr()])
     logging.getLogger("headwise").setLevel(logging.INFO)
-    with one_interrupt():
+    with one_interrupt(), command_line():
         code = _exit_code()
         sys.exit(_flushed() or code)
 

@@ -34,9 +34,10 @@ def show_task(
 ) -> str:
     """The first examples of a task as text; with a model also their tokens and how many it gets right."""
     from headwise.tasks import task
-    from headwise.tasks.opening import check_options
+    from headwise.tasks.opening import check_task
 
-    check_options(options)
+    options = {**options.pop("task_options", {}), **options}  # as `score` and `run` call them
+    check_task(source, options)
     model: Any = None
     if model_name is not None:
         from headwise.model.load.load import load as load_model

@@ -13,6 +13,7 @@ from typing import Any
 from headwise.errors import HeadwiseError, quoted
 from headwise.settings import build
 from headwise.studies.settings.plain_yaml import parse
+from headwise.tasks.opening import option_names
 
 LARGEST_FILE = 200_000
 """Bytes; a study file is a page of text, and anything larger is not one."""
@@ -31,7 +32,19 @@ def resolve(kind: Any, file: str | Path | None, *overrides: Mapping[str, Any]) -
             if name in layer:
                 values.pop(replaced, None)
         merge(values, layer)
-    return build(kind, values)
+    return build(kind, _with_task_options(kind, values))
+
+
+def _with_task_options(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """The values with options of tasks (columns, mapping, shots, …) under `task_options`, where a study has that."""
+    fields = getattr(kind, "model_fields", {})
+    if "task_options" not in fields or not isinstance(values.get("task_options", {}), dict):
+        return values
+    names = [name for name in values if name not in fields and name in option_names()]
+    options = {**values.get("task_options", {})}
+    merge(options, {name: values[name] for name in names})
+    others = {name: value for name, value in values.items() if name not in names}
+    return others | {"task_options": options} if names else values
 
 
 def read_yaml(file: str | Path) -> dict[str, Any]:

@@ -4,6 +4,9 @@
 
 A value is the name of a column, or a text with columns in braces; for `foils` and `also` it may be a list of
 those. Where a text for `foils` or `also` names a column that holds a list, it is filled once per item.
+
+Where neither the table nor `columns` has a prompt or a target, columns with usual names (`GUESSES`) stand for the
+fields that are missing.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, hint, unknown
 from headwise.tasks.examples import Example
 from headwise.tasks.files.rows import Log, Row, RowError, Table, as_text, kind, named, text_or_number
 from headwise.tasks.templates import Template
@@ -22,6 +25,14 @@ from headwise.tasks.templates import Template
 FIELDS = ("prompt", "target", "foils", "counterfactual", "label", "also", "group")
 LISTS = ("foils", "also")
 NEEDED = ("prompt", "target")
+GUESSES = {
+    "prompt": ("input", "question", "clean", "sentence", "context", "query", "instruction", "text"),
+    "target": ("answer", "completion", "output", "response", "correct", "label"),
+    "foils": ("foil", "wrong", "wrong_answer", "wrong_answers", "incorrect", "incorrect_answers", "distractors"),
+    "counterfactual": ("corrupted", "corrupt"),
+    "label": ("ability", "skill"),
+}
+"""Usual names of columns, by the field of an example, the likeliest first."""
 
 Columns = Mapping[str, str | Sequence[str]]
 
@@ -41,11 +52,12 @@ class _Part:
 def read_fields(table: Table, columns: Columns, log: Log) -> list[tuple[Row, Example]]:
     """An example per row; a row that gives none is noted in the log."""
     plan = _plan(table, columns, FIELDS, log)
+    _guess(table, plan, log)
     for needed in NEEDED:
         if needed not in plan:
             raise HeadwiseError(
                 f"{log.source} has no column for {needed!r} among {named(_names(table))}; name one with "
-                f"columns={{{needed!r}: …}}"
+                f"{hint('columns', {needed: 'NAME'})}"
             )
     _note_unused(table, plan, log)
     pairs = []
@@ -76,7 +88,7 @@ def _plan(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> di
     """The parts of every field that the table or `columns` names."""
     if not isinstance(columns, Mapping):
         raise HeadwiseError(
-            f"columns is {kind(columns)}, expected a mapping such as {{'prompt': 'question'}}"
+            f"columns is {kind(columns)}, expected a mapping such as {hint('columns', {'prompt': 'question'})}"
         )
     names = _names(table)
     plan = {name: [_Part.of_column(name)] for name in fields if name in names}
@@ -90,6 +102,41 @@ def _plan(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> di
             )
         plan[field] = [_part(each, field, names, log) for each in (source if is_list else [source])]
     return plan
+
+
+def guessed(names: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
+    """The column that stands for each missing field, where its name is a usual one.
+
+    >>> guessed(["clean", "corrupted", "label"], FIELDS)
+    {'prompt': 'clean', 'target': 'label', 'counterfactual': 'corrupted'}
+    """
+    free = dict.fromkeys(names)
+    chosen: dict[str, str] = {}
+    for field, usual in GUESSES.items():
+        column = next((name for name in usual if name in free), None)
+        if field in missing and column is not None:
+            chosen[field] = column
+            del free[column]
+    return chosen
+
+
+def _guess(table: Table, plan: dict[str, list[_Part]], log: Log) -> None:
+    """Add usual names to the plan where a needed field is missing, with a notice."""
+    if all(needed in plan for needed in NEEDED):
+        return
+    used = {name for parts in plan.values() for part in parts for name in part.template.names}
+    # A column "label" is the target where nothing else is; it is then no ability.
+    if "target" not in plan and "label" in used:
+        others = [name for name in _names(table) if name in GUESSES["target"] and name != "label"]
+        if not others and plan["label"] == [_Part.of_column("label")]:
+            del plan["label"]
+            used.discard("label")
+    free = [name for name in _names(table) if name not in used]
+    chosen = guessed(free, [field for field in FIELDS if field not in plan])
+    if chosen:
+        plan |= {field: [_Part.of_column(column)] for field, column in chosen.items()}
+        read = ", ".join(f"{column!r} as the {field}" for field, column in chosen.items())
+        log.notices.append(f"read {read}; to change it, give {hint('columns', {'prompt': 'NAME'})}")
 
 
 def _part(source: Any, field: str, names: list[str], log: Log) -> _Part:
@@ -139,7 +186,7 @@ def _text(row: Row, part: _Part, field: str) -> str | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         raise RowError(
             f"{name!r} is {kind(value)}, expected text; to write it out with the space before it, give "
-            f"columns={{{field!r}: ' {{{name}}}'}}"
+            f"{hint('columns', {field: f' {{{name}}}'})}"
         )
     return as_text(value, name)
 
