@@ -45,6 +45,10 @@ def show_task(
         model = load_model(model_name, **load)
     size = max(show, ACCURACY_EXAMPLES if model else 1)
     examples = task(source, size, model=model, seed=seed, **options)
+    if model is not None:
+        from headwise.metrics.leading_space import note_leading_space
+
+        note_leading_space(model, examples)
     lines = [f"{examples.name}: metric {examples.metric}, fingerprint {examples.fingerprint}"]
     for number, example in enumerate(examples.examples[:show], 1):
         lines += ["", f"{number}. " + "\n   ".join(_described(example))]

@@ -19,12 +19,14 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Scores
 from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
+from headwise.metrics.leading_space import note_leading_space
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import MeasureSettings
 from headwise.model.model import Model
 from headwise.registry import Registry
 from headwise.settings import Settings
 from headwise.tasks.examples import Task
+from headwise.tasks.opening import TaskLike, as_task
 
 
 @dataclass
@@ -219,7 +221,7 @@ def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -
 
 def score(
     model: Model,
-    task: Task,
+    task: TaskLike,
     by: str = "ablation",
     *,
     metric: str | None = None,
@@ -233,14 +235,18 @@ def score(
 ) -> Scores:
     """One number per head, with its per-example values and standard error.
 
+    task: a task, or what `hw.task` makes one of: a name, a path, a list of examples, a DataFrame. Options of a file
+        (`columns`) can be given too.
     by: the method ("ablation", "attribution", "random", …; `headwise list methods`).
     metric: by default that of the task. reference, positions: see `headwise.model.measure.engine.Engine`.
     options: the method's own.
     """
     chosen = method(by)
+    task = as_task(task, model, options)
     for option in options:
         if option not in chosen.options:
             raise unknown(f"option of method {by!r}", option, chosen.options)
+    note_leading_space(model, task)
     MeasureSettings(reference=reference, positions=positions, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
     check_metric(chosen, measured, options)

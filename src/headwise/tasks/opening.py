@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headwise.errors import HeadwiseError
+from headwise.several import several
 from headwise.tasks import registry
 from headwise.tasks.examples import Example, Task
 from headwise.tasks.files.hub import PREFIX
@@ -42,7 +43,7 @@ def task(
     tokens: registry.Lengths | None = None,
     **options: Any,
 ) -> Task:
-    """`n` examples of a built-in task (64 by default), of a file, a hub dataset, a list or a DataFrame (all by default).
+    """`n` examples of a built-in task (64 by default), or of a file, hub dataset, list or DataFrame (all by default).
 
     A list holds dicts, or tuples (prompt, answer) or (prompt, answer, wrong answer). With `model`, counterfactuals
     are guaranteed to be as long as their prompts under its tokenizer (`tokens` takes an encode function instead).
@@ -97,21 +98,19 @@ def prompts_of(source: Any, model: HasTokens) -> list[Any]:
     """
     if isinstance(source, str):
         return [source]
-    if isinstance(source, Task):
-        return [example.prompt for example in source]
-    items = items_of(source)
-    if not items or not isinstance(items[0], Mapping | Example) and not _is_answered(items[0]):
-        return items
-    if isinstance(items[0], Mapping) and "role" in items[0]:
+    if isinstance(source, Task | Path):
+        return [example.prompt for example in task(source, model=model)]
+    items = list(source) if isinstance(source, tuple) else items_of(source)
+    first = items[0] if items else None
+    if isinstance(first, Mapping) and "role" in first:
         return [items]
     if all(isinstance(item, Mapping) and isinstance(item.get("prompt"), str) for item in items):
         return [item["prompt"] for item in items]
-    return [example.prompt for example in task(items, model=model, duplicates="keep")]
-
-
-def _is_answered(item: Any) -> bool:
-    """Whether an item is a tuple of a prompt and its answers."""
-    return isinstance(item, tuple) and isinstance(next(iter(item), None), str)
+    if isinstance(first, Mapping | Example) or (
+        isinstance(first, tuple) and first and isinstance(first[0], str)
+    ):
+        return [example.prompt for example in task(items, model=model, duplicates="keep")]
+    return items
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -123,8 +122,9 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 def option_names() -> set[str]:
     """Every option that some task, file or prompt has."""
-    owners = (*registered().values(), *registry.families().values())
-    return {*FILE, *SHOTS, *(name for owner in owners for name in owner.options)}
+    of_mappings = (name for mapping in registered().values() for name in mapping.options)
+    of_families = (name for family in registry.families().values() for name in family.options)
+    return {*FILE, *SHOTS, *of_mappings, *of_families}
 
 
 def check_source(source: str) -> None:
@@ -146,6 +146,16 @@ def check_task(
         return check_file(source, own, text)
     registry.check_family_options(registry.FAMILIES.get(source), own)
     return None
+
+
+def check_given(settings: Mapping[str, Any]) -> None:
+    """Refuse files among the settings of a study that cannot be read; other settings are checked by the study."""
+    sources = [*several(settings.get("tasks", ())), *several(settings.get("data", ()))]
+    options = settings.get("task_options", {})
+    if isinstance(options, Mapping) and not set(options) & set(sources):  # else they are given by task
+        own = {**options, **{name: settings[name] for name in FILE if name in settings}}
+        for source in (source for source in sources if isinstance(source, str) and _is_data(source)):
+            check_task(source, own)
 
 
 def depends_on_tokenizer(source: str, options: Mapping[str, Any]) -> bool:

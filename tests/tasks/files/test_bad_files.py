@@ -178,7 +178,9 @@ def test_folders_missing_files_and_unknown_endings_are_named(tmp_path):
         load_task("x" * 5000 + ".jsonl")
     with pytest.raises(HeadwiseError, match="not a path"):
         load_task("a\0b.jsonl")
-    with pytest.raises(HeadwiseError, match=r"source of a task is a number \(3\), expected a task's name, a path"):
+    with pytest.raises(
+        HeadwiseError, match=r"source of a task is a number \(3\), expected a task's name, a path"
+    ):
         load_task(3)
 
 

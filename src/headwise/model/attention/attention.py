@@ -24,7 +24,7 @@ from headwise.heads import Head, head_list
 from headwise.model.attention.blocks import attention_blocks, watchable
 from headwise.model.forward.schedule import batches
 from headwise.model.tokens.encode import pad_right
-from headwise.several import several
+from headwise.tasks.opening import TaskLike, prompts_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,11 +113,11 @@ def attention(  # type: ignore[overload-overlap]  # a text is also a sequence of
 ) -> Attention: ...
 @overload
 def attention(
-    model: Model, prompts: Sequence[Prompt], heads: Heads = ..., **options: Unpack[_Options]
+    model: Model, prompts: Sequence[Prompt] | TaskLike, heads: Heads = ..., **options: Unpack[_Options]
 ) -> list[Attention]: ...
 def attention(
     model: Model,
-    prompts: str | Sequence[Prompt],
+    prompts: str | Sequence[Prompt] | TaskLike,
     heads: Heads = None,
     *,
     queries: Sequence[int] = (-1,),
@@ -127,7 +127,8 @@ def attention(
 ) -> Attention | list[Attention]:
     """Attention of the chosen heads on one prompt, or on each of several.
 
-    prompts: a text, or a list of texts (or of lists of token ids) of any lengths; a list gives a list.
+    prompts: a text, a list of texts (or of lists of token ids) of any lengths, or a task, list or DataFrame of
+        examples; all but one text give a list.
     heads: "L12H3", a Head, or several of them; by default every head.
     queries, keys: positions whose rows and columns are kept, counted from the end where negative; by default
         the last token's row and the first token's column.
@@ -141,7 +142,7 @@ def attention(
     ((1, 1, 6), (1, 6))
     """
     chosen = _chosen(model, heads)
-    ids = [_ids(model, prompt, number) for number, prompt in enumerate(several(prompts))]
+    ids = [_ids(model, prompt, number) for number, prompt in enumerate(prompts_of(prompts, model))]
     if maps:
         _check_maps(ids, len(chosen))
     results = [_empty(model, of_prompt, chosen, queries, keys, maps) for of_prompt in ids]

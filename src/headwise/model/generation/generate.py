@@ -30,6 +30,7 @@ from headwise.model.sites.attention_function import HeadHook
 from headwise.model.tokens.encode import Row
 from headwise.model.tokens.text import common_prefix
 from headwise.several import several
+from headwise.tasks.opening import TaskLike, prompts_of
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -64,7 +65,7 @@ class Generated:
 
 def generate(
     model: Model,
-    prompts: Sequence[Prompt],
+    prompts: Prompt | Sequence[Prompt] | TaskLike,
     gates: np.ndarray | None = None,
     *,
     max_new_tokens: int = 32,
@@ -75,13 +76,14 @@ def generate(
     stop: str | Sequence[str] = (),
     reference: str = "zero",
     positions: str = "all",
-    reference_prompts: Sequence[Prompt] | None = None,
+    reference_prompts: Prompt | Sequence[Prompt] | TaskLike | None = None,
     shifts: np.ndarray | None = None,
     batch_tokens: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Generated:
     """Write on from each prompt under each variant of the gates.
 
+    prompts: one text, a list of texts, of chats or of token ids, or a task, list or DataFrame of examples.
     gates: `[L, H]` or `[V, L, H]`; by default all 1. 0 removes a head, above 1 amplifies it.
     temperature: 0 is greedy; above it tokens are drawn from the `top_p` nucleus, seeded per prompt, with the
         same random draws for every variant.
@@ -94,10 +96,9 @@ def generate(
     advance: called with the number of rows just finished.
     """
     _check(max_new_tokens, temperature, top_p, reference, positions)
-    if isinstance(prompts, str):
-        raise HeadwiseError("prompts must be a list; put the one text into a list: [text]")
-    if isinstance(reference_prompts, str):
-        reference_prompts = [reference_prompts]
+    prompts = prompts_of(prompts, model)
+    if reference_prompts is not None:
+        reference_prompts = prompts_of(reference_prompts, model)
     stops = tuple(several(stop))
     if "" in stops:
         raise HeadwiseError("a stop string must not be empty")

@@ -34,7 +34,10 @@ def stages(context: Context[FunctionsSettings]) -> Iterator[Sequence[Cell]]:
     for model in s.models:
         check_labels_of(_methods(context, model), context.once(_abilities, model), ", ".join(sources(s)))
     yield [
-        cell for model in s.models for by in _methods(context, model) for cell in _map_cells(context, model, by)
+        cell
+        for model in s.models
+        for by in _methods(context, model)
+        for cell in _map_cells(context, model, by)
     ]
     yield [_summary_cell(context, model) for model in s.models]
 

@@ -6,6 +6,7 @@ wrong type one that says what was expected.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,10 @@ def _with_task_options(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
     fields = getattr(kind, "model_fields", {})
     if "task_options" not in fields or not isinstance(values.get("task_options", {}), dict):
         return values
-    names = [name for name in values if name not in fields and name in option_names()]
+    known = option_names()
+    # A name that is nearly a setting's is a slip: `method` for `methods`.
+    unknown = [name for name in values if name not in fields and name in known]
+    names = [name for name in unknown if not difflib.get_close_matches(name, fields, n=1, cutoff=0.8)]
     options = {**values.get("task_options", {})}
     merge(options, {name: values[name] for name in names})
     others = {name: value for name, value in values.items() if name not in names}

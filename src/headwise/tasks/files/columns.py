@@ -3,7 +3,8 @@
     columns = {"prompt": "Q: {question}\\nA:", "target": " {answer}", "foils": " {wrong}", "label": "topic"}
 
 A value is the name of a column, or a text with columns in braces; for `foils` and `also` it may be a list of
-those. Where a text for `foils` or `also` names a column that holds a list, it is filled once per item.
+those. Where a text for `foils` or `also` names a column that holds a list, it is filled once per item. None leaves a
+field out.
 
 Where neither the table nor `columns` has a prompt or a target, columns with usual names (`GUESSES`) stand for the
 fields that are missing.
@@ -28,13 +29,22 @@ NEEDED = ("prompt", "target")
 GUESSES = {
     "prompt": ("input", "question", "clean", "sentence", "context", "query", "instruction", "text"),
     "target": ("answer", "completion", "output", "response", "correct", "label"),
-    "foils": ("foil", "wrong", "wrong_answer", "wrong_answers", "incorrect", "incorrect_answers", "distractors"),
+    "foils": (
+        "foil",
+        "wrong",
+        "wrong_answer",
+        "wrong_answers",
+        "incorrect",
+        "incorrect_answers",
+        "distractors",
+    ),
     "counterfactual": ("corrupted", "corrupt"),
     "label": ("ability", "skill"),
 }
 """Usual names of columns, by the field of an example, the likeliest first."""
 
-Columns = Mapping[str, str | Sequence[str]]
+Columns = Mapping[str, str | Sequence[str] | None]
+"""By field: a column, a text with columns in braces, several of them (foils, also), or None for no column."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,6 @@ class _Part:
 def read_fields(table: Table, columns: Columns, log: Log) -> list[tuple[Row, Example]]:
     """An example per row; a row that gives none is noted in the log."""
     plan = _plan(table, columns, FIELDS, log)
-    _guess(table, plan, log)
     for needed in NEEDED:
         if needed not in plan:
             raise HeadwiseError(
@@ -100,18 +109,21 @@ def _plan(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> di
             raise HeadwiseError(
                 f"columns gives a list for {field!r}; only foils and also take several columns"
             )
-        plan[field] = [_part(each, field, names, log) for each in (source if is_list else [source])]
+        if source is None:
+            plan.pop(field, None)
+        else:
+            plan[field] = [_part(each, field, names, log) for each in (source if is_list else [source])]
     return plan
 
 
-def guessed(names: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
+def guessed(names: Sequence[str], missing: Sequence[str]) -> dict[str, str | None]:
     """The column that stands for each missing field, where its name is a usual one.
 
     >>> guessed(["clean", "corrupted", "label"], FIELDS)
     {'prompt': 'clean', 'target': 'label', 'counterfactual': 'corrupted'}
     """
     free = dict.fromkeys(names)
-    chosen: dict[str, str] = {}
+    chosen: dict[str, str | None] = {}
     for field, usual in GUESSES.items():
         column = next((name for name in usual if name in free), None)
         if field in missing and column is not None:
@@ -120,23 +132,19 @@ def guessed(names: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
     return chosen
 
 
-def _guess(table: Table, plan: dict[str, list[_Part]], log: Log) -> None:
-    """Add usual names to the plan where a needed field is missing, with a notice."""
-    if all(needed in plan for needed in NEEDED):
-        return
-    used = {name for parts in plan.values() for part in parts for name in part.template.names}
-    # A column "label" is the target where nothing else is; it is then no ability.
-    if "target" not in plan and "label" in used:
-        others = [name for name in _names(table) if name in GUESSES["target"] and name != "label"]
-        if not others and plan["label"] == [_Part.of_column("label")]:
-            del plan["label"]
-            used.discard("label")
-    free = [name for name in _names(table) if name not in used]
-    chosen = guessed(free, [field for field in FIELDS if field not in plan])
+def with_guesses(table: Table, columns: Columns, log: Log) -> Columns:
+    """The columns, with usual names for missing fields where a prompt or a target is missing, and a notice."""
+    names = _names(table)
+    if not isinstance(columns, Mapping) or all(needed in (*names, *columns) for needed in NEEDED):
+        return columns
+    free = [name for name in names if name not in (*FIELDS, *columns.values()) or name == "label"]
+    chosen = guessed(free, [field for field in FIELDS if field not in (*names, *columns)])
     if chosen:
-        plan |= {field: [_Part.of_column(column)] for field, column in chosen.items()}
         read = ", ".join(f"{column!r} as the {field}" for field, column in chosen.items())
-        log.notices.append(f"read {read}; to change it, give {hint('columns', {'prompt': 'NAME'})}")
+        log.notices.append(f"read {read}; to change it, give {hint('columns', {next(iter(chosen)): 'NAME'})}")
+    if chosen.get("target") == "label":
+        chosen["label"] = None  # it is no ability then
+    return {**chosen, **columns}
 
 
 def _part(source: Any, field: str, names: list[str], log: Log) -> _Part:

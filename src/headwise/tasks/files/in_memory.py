@@ -29,7 +29,9 @@ def read_items(source: Any, log: Log) -> Table:
 
 def items_of(source: Any) -> list[Any]:
     """The items of a list or the rows of a table; one example alone is one item."""
-    if isinstance(source, Mapping | Example) or (isinstance(source, tuple) and isinstance(next(iter(source), None), str)):
+    if isinstance(source, Mapping | Example) or (
+        isinstance(source, tuple) and source and isinstance(source[0], str)
+    ):
         return [source]
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas
         return list(source.to_dict("records"))

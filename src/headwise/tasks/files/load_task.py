@@ -12,7 +12,7 @@ from typing import Any
 from headwise.errors import HeadwiseError, hint, unknown
 from headwise.tasks.examples import Example, Task
 from headwise.tasks.files.checks import check_all
-from headwise.tasks.files.columns import FIELDS, NEEDED, Columns, guessed, read_fields, rename
+from headwise.tasks.files.columns import FIELDS, NEEDED, Columns, guessed, read_fields, rename, with_guesses
 from headwise.tasks.files.hub import PREFIX, parse, read_hub
 from headwise.tasks.files.in_memory import read_items
 from headwise.tasks.files.mappings import registry as mappings
@@ -124,7 +124,8 @@ def _read_examples(
                 f"{named(options)} given, but only ready mappings have options and {log.source} is read by "
                 f"its fields; name a mapping with {hint('mapping', 'NAME')}, of {', '.join(mappings.registered())}"
             )
-        pairs = read_fields(table, columns or {}, log)
+        columns = with_guesses(table, columns or {}, log)
+        pairs = read_fields(table, columns, log)
     else:
         options = mappings.resolve(ready, options)
         if columns:
@@ -135,7 +136,7 @@ def _read_examples(
     if not examples:
         raise HeadwiseError(f"{log.source} gave no examples: {'; '.join(log.notices) or 'it has no rows'}")
     settings = {
-        "source": log.source,
+        "source": log.source if isinstance(source, str | Path) else None,
         "mapping": ready.name if ready else PLAIN,
         **({"columns": dict(columns)} if columns else {}),
         **({"records": records} if records else {}),

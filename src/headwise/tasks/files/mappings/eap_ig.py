@@ -58,14 +58,19 @@ def greater_than_csv(table: Table, log: Log, draw: random.Random) -> Pairs:
         if table.text is not None and not _single_token(table.text, clean):
             # One digit is one token: the tens digit decides, unless it is that of the start year.
             by_digit, tens = True, start // 10
-            right, wrong = [str(digit) for digit in range(tens + 1, 10)], [str(digit) for digit in range(tens)]
+            right, wrong = (
+                [str(digit) for digit in range(tens + 1, 10)],
+                [str(digit) for digit in range(tens)],
+            )
         if not right or not wrong:
             return None
         foils, also = tuple(wrong), tuple(right[1:])
         return Example(clean, right[0], foils, counterfactual=row.text("corrupted"), also=also)
 
     pairs = each_row(table, log, example)
-    asked = "the tens digit of the end year, because this tokenizer has one token per digit" if by_digit else ""
+    asked = (
+        "the tens digit of the end year, because this tokenizer has one token per digit" if by_digit else ""
+    )
     if asked:
         log.notices.append(f"the answer is {asked}")
     if left_out := sum(_start_year(row) is not None for row in table.rows) - len(pairs):
