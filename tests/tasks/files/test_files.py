@@ -157,8 +157,11 @@ def test_an_unknown_column_names_the_nearest(tmp_path):
         load_task(path, columns={"prompt": "question", "target": " {answr}"})
     with pytest.raises(HeadwiseError, match="unknown field in columns 'promt'; did you mean 'prompt'"):
         load_task(path, columns={"promt": "question", "target": "answer"})
-    with pytest.raises(HeadwiseError, match="no column for 'target' among 'question', 'answer'"):
-        load_task(path, columns={"prompt": "question"})
+    path = json_lines(tmp_path / "b.jsonl", [{"riddle": "hello", "reply": " you"}])
+    with pytest.raises(
+        HeadwiseError, match=r"no column for 'target' among 'riddle', 'reply'.*\{'target': 'NAME'\}"
+    ):
+        load_task(path, columns={"prompt": "riddle"})
 
 
 def test_columns_may_rename_what_a_ready_mapping_reads(tmp_path):

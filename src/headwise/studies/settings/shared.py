@@ -107,6 +107,6 @@ class StudySettings(Settings):
         n = min(getattr(self, "n", None) or len(has), len(has))
         if n > sum(has):
             raise HeadwiseError(
-                f"{len(has) - sum(has)} of {len(has)} examples in {source} have no {field}, and {reader} needs it; "
+                f"{len(has) - sum(has)} of {len(has)} examples in {source} have no {field}, which {reader} needs; "
                 f"add a column {field!r}, name one with {hint('columns', {field: 'NAME'})}, or use {other!r}"
             )
