@@ -195,7 +195,7 @@ def test_data_without_labels_are_one_ability_named_like_the_file(tiny, tmp_path)
 def test_the_probe_alone_still_needs_two_abilities(tiny, tmp_path):
     path = tmp_path / "plain.jsonl"
     path.write_text('{"prompt": "the cat", "target": " sat"}\n{"prompt": "the dog", "target": " ran"}\n')
-    with pytest.raises(HeadwiseError, match="abilities|labels"):
+    with pytest.raises(HeadwiseError, match=r"abilities|labels"):
         carried_out(tiny, tmp_path / "run", str(path), methods=["probe"])
 
 

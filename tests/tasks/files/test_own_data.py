@@ -8,9 +8,12 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError, command_line
+from headwise.metrics import metric
+from headwise.model.measure.engine import Engine
 from headwise.tasks.files.columns import FIELDS, GUESSES
 from headwise.tasks.files.load_task import check_file, load_task
 from headwise.tasks.opening import prompts_of
@@ -22,9 +25,11 @@ CAPITALS = [("The capital of France is", " Paris", " Rome"), ("The capital of Pe
 class FakeText:
     """A tokenizer of one token per word, as far as data files need one."""
 
-    words = ("Ana", "Bob", "Cid")
-    prefix = [0]
+    words = ("", "Ana", "Bob", "Cid")
     has_chat = True
+
+    def __init__(self):
+        self.prefix = [0]
 
     def encode(self, text):
         return [0, *range(1, 1 + len(text.split()))]
@@ -223,12 +228,14 @@ def test_other_files_with_a_label_are_not_taken_for_years(tmp_path):
     path = save(tmp_path / "a.jsonl", [{"clean": "In 17", "corrupted": "In 18", "label": " x"}])
     assert load_task(path).settings["mapping"] == "fields"
     (tmp_path / "years.csv").write_text(YEARS + "The war lasted from the year 1333 to the year 13,x,44\n")
-    with pytest.raises(HeadwiseError, match="line 5: the label is text .'44'., expected the last two digits"):
+    with pytest.raises(
+        HeadwiseError, match=r"line 5: the label is text .'44'., expected the last two digits"
+    ):
         load_task(tmp_path / "years.csv")
 
 
 IOI = (
-    "clean,corrupted,correct_idx,incorrect_idx\nAna and Bob met and Bob saw,Ana and Bob met and Cid saw,0,1\n"
+    "clean,corrupted,correct_idx,incorrect_idx\nAna and Bob met and Bob saw,Ana and Bob met and Cid saw,1,2\n"
 )
 
 
@@ -237,10 +244,10 @@ def test_ioi_of_eap_ig_takes_the_words_of_the_models_own_tokenizer(tmp_path):
     (example,) = load_task(tmp_path / "ioi.csv", tokens=FakeText())
     assert (example.target, example.foils) == (" Ana", (" Bob",))
     assert example.counterfactual == "Ana and Bob met and Cid saw"
-    (tmp_path / "ioi.csv").write_text(IOI.replace("saw,0,1", "saw,2,1"))
+    (tmp_path / "ioi.csv").write_text(IOI.replace("saw,1,2", "saw,3,2"))
     with pytest.raises(HeadwiseError) as caught:
         load_task(tmp_path / "ioi.csv", tokens=FakeText())
-    assert "line 2: correct_idx 2 is the token ' Cid' of this model's tokenizer" in str(caught.value)
+    assert "line 2: correct_idx 3 is the token ' Cid' of this model's tokenizer" in str(caught.value)
     assert "does not occur in the prompt" in str(caught.value)
     assert "columns 'target' and 'foils'" in str(caught.value)
 
@@ -289,3 +296,31 @@ def test_questions_with_answers_choices_and_wrong_answers(tmp_path):
         HeadwiseError, match=r"item 1: the answer is a number \(7\), expected one of the choices"
     ):
         hw.task([{"question": "Which?", "choices": ["a", "b"], "answer": 7}])
+
+
+@pytest.mark.bundled
+def test_the_two_files_of_eap_ig_are_scored_by_their_path_alone(smollm2, tmp_path):
+    (tmp_path / "years.csv").write_text(YEARS + YEARS.splitlines()[1].replace("war", "siege") + "\n")
+    scores = hw.score(smollm2, tmp_path / "years.csv", "attribution")
+    assert scores.n == 2
+    assert scores.metric == "prob_diff"
+    task = hw.task(tmp_path / "years.csv", model=smollm2)
+    values = Engine(smollm2, task, metric("prob_diff")).full()
+    for example, value in zip(task, values, strict=True):  # the same, digit by digit in plain transformers
+        ids = torch.tensor([smollm2.tokens(example.prompt)], device=smollm2.device)
+        p = smollm2.hf(ids).logits[0, -1].softmax(-1)
+        digit = {str(d): p[smollm2.tokens(f"1{d}")[-1]].item() for d in range(10)}
+        right, wrong = (sum(digit[str(d)] for d in which) for which in (range(5, 10), range(4)))
+        assert value == pytest.approx(right - wrong, abs=1e-4)
+    prompt = "When Mary and John went to the store, John gave a drink to"
+    mary, john = (smollm2.tokens(f"I saw {name}")[-1] for name in ("Mary", "John"))
+    rows = f'"{prompt}","{prompt.replace("John gave", "Tom gave")}",{mary},{john}\n'
+    (tmp_path / "ioi.csv").write_text("clean,corrupted,correct_idx,incorrect_idx\n" + rows)
+    (example,) = hw.task(tmp_path / "ioi.csv", model=smollm2)
+    assert (example.target, example.foils) == (" Mary", (" John",))
+    (tmp_path / "ioi.csv").write_text(
+        "clean,corrupted,correct_idx,incorrect_idx\n"
+        + rows.replace(f",{mary},{john}", ",5335,1757")  # GPT-2's ids
+    )
+    with pytest.raises(HeadwiseError, match="correct_idx 5335 is the token 'CT' of this model's tokenizer"):
+        hw.task(tmp_path / "ioi.csv", model=smollm2)
