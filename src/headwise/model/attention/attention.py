@@ -24,13 +24,13 @@ from headwise.heads import Head, head_list
 from headwise.model.attention.blocks import attention_blocks, watchable
 from headwise.model.forward.schedule import batches
 from headwise.model.tokens.encode import pad_right
-from headwise.tasks.opening import TaskLike, prompts_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Unpack
 
     from headwise.model.model import Model
+    from headwise.tasks.opening import TaskLike
 
 Prompt = str | Sequence[int]
 """A text, or its token ids."""
@@ -141,6 +141,8 @@ def attention(
     >>> result.rows.shape, result.profile.shape                       # doctest: +SKIP
     ((1, 1, 6), (1, 6))
     """
+    from headwise.tasks.opening import prompts_of
+
     chosen = _chosen(model, heads)
     ids = [_ids(model, prompt, number) for number, prompt in enumerate(prompts_of(prompts, model))]
     if maps:

@@ -30,10 +30,10 @@ from headwise.model.sites.attention_function import HeadHook
 from headwise.model.tokens.encode import Row
 from headwise.model.tokens.text import common_prefix
 from headwise.several import several
-from headwise.tasks.opening import TaskLike, prompts_of
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
+    from headwise.tasks.opening import TaskLike
 
 LOGIT_BUDGET = 2**26
 """Maximum number of logits in memory at once: 256 MB in float32."""
@@ -96,6 +96,8 @@ def generate(
     advance: called with the number of rows just finished.
     """
     _check(max_new_tokens, temperature, top_p, reference, positions)
+    from headwise.tasks.opening import prompts_of
+
     prompts = prompts_of(prompts, model)
     if reference_prompts is not None:
         reference_prompts = prompts_of(reference_prompts, model)
