@@ -40,6 +40,26 @@ def test_a_score_with_one_foil_as_text_is_that_of_a_list(tiny):
     np.testing.assert_array_equal(*scores)
 
 
+def test_data_are_taken_wherever_a_task_or_prompts_are(tiny, tmp_path):
+    rows = [("the dog met", " cat", " bird"), ("a big cat", " ran", " sat")]
+    task, prompts = hw.task(rows), [row[0] for row in rows]
+    path = tmp_path / "mine.csv"
+    path.write_text("stem,answer,wrong\n" + "\n".join(",".join(row) for row in rows))
+    names = {"columns": {"prompt": "stem"}}
+    for source, options in ((rows, {}), (str(path), names), (path, names)):
+        scores = hw.score(tiny, source, "attribution", **options)
+        np.testing.assert_array_equal(scores.values, hw.score(tiny, task, "attribution").values)
+    swept = [hw.sweep(tiny, given, ["L1H2"], k=[0, 1], controls=()).values for given in (rows, task)]
+    np.testing.assert_array_equal(*swept)
+    listed = hw.generate(tiny, prompts, max_new_tokens=3)
+    assert hw.generate(tiny, rows, max_new_tokens=3).texts == listed.texts
+    assert hw.generate(tiny, prompts[0], max_new_tokens=3).texts == [listed.texts[0][:1]]
+    one, first = hw.attention(tiny, prompts[0], "L1H2"), hw.attention(tiny, task, "L1H2")[0]
+    np.testing.assert_allclose(one.rows, first.rows, atol=1e-6)
+    with pytest.raises(HeadwiseError, match="unknown option of method 'attribution' 'colums'"):
+        hw.score(tiny, rows, "attribution", colums={})
+
+
 def test_one_head_needs_no_list(tiny, tmp_path):
     head = hw.Head(1, 2)
     for given in ("L1H2", head, ["L1H2"], [head], [(1, 2)]):
@@ -81,8 +101,7 @@ def test_one_text_for_generation_is_one(tiny):
         for given in ("he liked the", ["he liked the"])
     )
     assert one == listed
-    with pytest.raises(HeadwiseError, match=r"put the one text into a list: \[text\]"):
-        hw.generate(tiny, "the dog met")
+    assert hw.generate(tiny, prompts[0], max_new_tokens=6).texts == [whole[:1]]
     found = [directions(tiny, *given).unit for given in (("a dog", "two"), (["a dog"], ["two"]))]
     np.testing.assert_array_equal(*found)
 

@@ -1,9 +1,15 @@
-"""The one exception for the user's mistakes, and the helper that names what was probably meant."""
+"""The one exception for the user's mistakes, and helpers for its sentences: the probable name, the option to give."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_COMMAND_LINE: ContextVar[bool] = ContextVar("command line", default=False)
 
 
 class HeadwiseError(Exception):
@@ -51,3 +57,35 @@ def unknown(kind: str, given: str, valid: Iterable[str]) -> HeadwiseError:
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return HeadwiseError(f"unknown {kind} {quoted(given)}; {hint}Valid: {', '.join(names)}")
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Write the hints of errors raised inside as the command line takes them."""
+    token = _COMMAND_LINE.set(True)
+    try:
+        yield
+    finally:
+        _COMMAND_LINE.reset(token)
+
+
+def hint(option: str, value: Any) -> str:
+    """An option with its value, in the syntax of the place where the user is: Python or the command line.
+
+    >>> hint("columns", {"prompt": "clean"})
+    "columns={'prompt': 'clean'}"
+    >>> with command_line():
+    ...     print(hint("columns", {"prompt": "clean", "target": " {answer}"}))
+    --set columns.prompt=clean --set 'columns.target=" {answer}"'
+    """
+    if not _COMMAND_LINE.get():
+        return f"{option}={value!r}"
+    if isinstance(value, Mapping):
+        return " ".join(hint(f"{option}.{name}", inner) for name, inner in value.items())
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"--set {option}={text}" if re.fullmatch(r"[\w./-]+", text) else f"--set '{option}=\"{text}\"'"
+
+
+def model_hint() -> str:
+    """How a model is given, in the syntax of the place where the user is."""
+    return "--model NAME" if _COMMAND_LINE.get() else "model=model"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 import headwise as hw
 from headwise.cli import app
 from headwise.errors import HeadwiseError
+from headwise.studies.score.settings import ScoreSettings
+from headwise.studies.settings.resolve import resolve
 
 PAIRS = {"a": {"keep": "ioi", "lose": "docstring"}, "b": {"keep": "ioi", "lose": "greater_than"}}
 
@@ -79,6 +82,123 @@ EARLY = {"precision": 0.1, "top": 3}
 )
 def test_contradictions_are_found_before_a_model_is_loaded(study, settings, said, tmp_path):
     refused(study, tmp_path, settings, said)
+
+
+BAD_DATA = {
+    "a bad line": (
+        [{"prompt": "a", "target": " b"}, {"prompt": "a"}],
+        {},
+        "line 2: the field 'target' is missing",
+    ),
+    "no foils": (
+        [{"prompt": "a", "target": " b"}, {"prompt": "c", "target": " d"}],
+        {"metric": "logit_diff"},
+        "2 of 2 examples in",
+    ),
+    "no counterfactual": (
+        [{"prompt": "a", "target": " b"}],
+        {"reference": "patch"},
+        "have no counterfactual, which",
+    ),
+    "a wrong column": (
+        [{"x": "a", "y": " b"}],
+        {"columns": {"prompt": "xx", "target": "y"}},
+        "did you mean 'x'",
+    ),
+    "a wrong token id": (
+        [{"clean": "Ana saw Bob and Bob saw", "correct_idx": "x", "incorrect_idx": 2}],
+        {},
+        "'correct_idx' is text ('x'), expected a token id",
+    ),
+    "a chat without an answer": (
+        [{"messages": [{"role": "user", "content": "hi"}]}],
+        {},
+        "the last message is from 'user', expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DATA)
+@pytest.mark.parametrize("study", ["score", "functions"])
+def test_what_is_wrong_with_data_is_said_before_a_model_is_looked_for(study, name, tmp_path):
+    rows, settings, said = BAD_DATA[name]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    refused(study, tmp_path, {"tasks": str(tmp_path / "mine.jsonl"), **settings}, said)
+
+
+def test_what_only_the_tokenizer_shows_is_said_before_the_weights_are_loaded(
+    tmp_path, word_tokenizer, monkeypatch
+):
+    """The folder has a tokenizer and weights that cannot be read."""
+    folder = tmp_path / "model"
+    word_tokenizer.save_pretrained(folder)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "model.safetensors").write_bytes(b"not weights")
+    short = {"prompt": "the cat saw", "target": " it", "counterfactual": "the dog"}
+    ids = {"clean": "the cat met the dog and the dog met", "correct_idx": 7, "incorrect_idx": 3}
+    assert [word_tokenizer.decode([ids[name]]) for name in ("correct_idx", "incorrect_idx")] == [
+        "bird",
+        "the",
+    ]
+    chats = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    for row, said in (
+        (short, "line 1: the counterfactual has 2 tokens and the prompt 3"),
+        (
+            ids,
+            "correct_idx 7 is the token 'bird' of this model's tokenizer, and it does not occur in the prompt",
+        ),
+        (chats, "the tokenizer of this model has no chat template"),
+    ):
+        (tmp_path / "mine.jsonl").write_text(json.dumps(row))
+        refused("score", tmp_path, {"models": str(folder), "tasks": str(tmp_path / "mine.jsonl")}, said)
+
+
+def test_a_bad_file_is_refused_by_the_command_line_before_torch_is_imported(tmp_path):
+    (tmp_path / "mine.csv").write_text("clean,reply\na, b\n")
+    program = (
+        "import sys; from headwise.cli import app; sys.argv = ['headwise', *sys.argv[1:]]\n"
+        "try: app.main()\n"
+        "except SystemExit as end: print(end.code, 'torch' in sys.modules)"
+    )
+    for command in (
+        ["score", "smollm2", "mine.csv"],
+        ["run", "masking", "--data", "mine.csv"],
+        ["task", "mine.csv"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *command],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split() == ["2", "False"]
+        assert "--set columns.prompt=NAME --set columns.target=NAME" in done.stderr
+
+
+def test_options_of_data_have_one_name_in_task_score_and_run(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.csv").write_text("query_text,reply\nthe cat, sat\n")
+    columns = ["--set", "columns.prompt=query_text", "--set", "columns.target=reply"]
+    seen = []
+
+    def look(name, **options):
+        raise HeadwiseError("far enough")
+
+    monkeypatch.setattr("headwise.studies.workbench.load", look)
+    for command in (["task"], ["score", "no-such"], ["run", "score", "--model", "no-such", "--data"]):
+        arguments = [*command, str(tmp_path / "mine.csv"), *columns]
+        arguments += ["--out", str(tmp_path / "run")] if command != ["task"] else []
+        monkeypatch.setattr(sys, "argv", ["headwise", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+        seen.append((ended.value.code, "far enough" in capsys.readouterr().err))
+    assert seen == [(0, False), (2, True), (2, True)]
+    resolved = resolve(
+        ScoreSettings, None, {"columns": {"prompt": "a"}, "task_options": {"columns": {"target": "b"}}}
+    )
+    assert resolved.task_options == {"columns": {"prompt": "a", "target": "b"}}
+    with pytest.raises(HeadwiseError, match="did you mean 'methods'"):  # also an option of a mapping
+        resolve(ScoreSettings, None, {"method": "ablation"})
 
 
 def test_options_that_are_right_come_as_far_as_the_model(tmp_path):

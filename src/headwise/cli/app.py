@@ -30,7 +30,7 @@ from headwise.cli import (  # noqa: F401
     verify,
 )
 from headwise.cli.root import app
-from headwise.errors import HeadwiseError, first_line
+from headwise.errors import HeadwiseError, command_line, first_line
 
 
 class _Stderr(logging.StreamHandler):  # Python 3.10 cannot subscript it
@@ -51,7 +51,7 @@ def main() -> None:
     _fill_closed_streams()
     logging.basicConfig(format="%(message)s", handlers=[_Stderr()])
     logging.getLogger("headwise").setLevel(logging.INFO)
-    with one_interrupt():
+    with one_interrupt(), command_line():
         code = _exit_code()
         sys.exit(_flushed() or code)
 

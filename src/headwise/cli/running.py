@@ -16,13 +16,18 @@ def run_study(
     study: str, out: Path, file: Path | None, settings: dict[str, Any], flags: dict[str, Any]
 ) -> None:
     """Carry out a study with these settings and `StudyFlags`; what was not given keeps its default."""
-    from headwise.studies.base import run as carry_out
     from headwise.studies.settings.resolve import assignments, merge
+    from headwise.tasks.opening import check_given
 
     assigned = assignments(flags.pop("option") or [])
     chosen = {**settings, **flags}
     given = {name: value for name, value in chosen.items() if value is not None and value is not False}
     merge(given, assigned)
+    check_given(given)
+    from headwise.studies.base import (
+        run as carry_out,  # imports torch: seconds, which a bad file need not wait for
+    )
+
     with resumable() as command:
         folder = carry_out(study, out, file, command=command, **given)
     for notice in folder.notices:

@@ -34,9 +34,10 @@ def show_task(
 ) -> str:
     """The first examples of a task as text; with a model also their tokens and how many it gets right."""
     from headwise.tasks import task
-    from headwise.tasks.opening import check_options
+    from headwise.tasks.opening import check_task
 
-    check_options(options)
+    options = {**options.pop("task_options", {}), **options}  # as `score` and `run` call them
+    check_task(source, options)
     model: Any = None
     if model_name is not None:
         from headwise.model.load.load import load as load_model
@@ -44,6 +45,10 @@ def show_task(
         model = load_model(model_name, **load)
     size = max(show, ACCURACY_EXAMPLES if model else 1)
     examples = task(source, size, model=model, seed=seed, **options)
+    if model is not None:
+        from headwise.metrics.leading_space import note_leading_space
+
+        note_leading_space(model, examples)
     lines = [f"{examples.name}: metric {examples.metric}, fingerprint {examples.fingerprint}"]
     for number, example in enumerate(examples.examples[:show], 1):
         lines += ["", f"{number}. " + "\n   ".join(_described(example))]

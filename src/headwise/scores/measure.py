@@ -19,7 +19,7 @@ from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
 from headwise.tasks.examples import Task
-from headwise.tasks.opening import task as open_task
+from headwise.tasks.opening import as_task
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -139,7 +139,7 @@ def measure(
     >>> hw.measure(model, task, ablate=["L3H2"], reference="mean")            # doctest: +SKIP
     """
     made = model.gates(gates, ablate=ablate, keep=keep)
-    task = task if isinstance(task, Task) else open_task(task, model=model)
+    task = as_task(task, model, {})
     how["reference"] = how.get("reference") or "zero"
     variants = made if made.ndim == 3 else made[None]
     chosen = metric_named(metric or task.metric)

@@ -19,6 +19,7 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Head, Scores, head_list, mask_gates
 from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
+from headwise.metrics.leading_space import note_leading_space
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import MeasureSettings
 from headwise.model.model import Model
@@ -26,6 +27,7 @@ from headwise.progress import Progress, advance_is_progress, reporting
 from headwise.registry import Registry
 from headwise.settings import Settings
 from headwise.tasks.examples import Task
+from headwise.tasks.opening import TaskLike, as_task
 
 
 @dataclass
@@ -233,7 +235,7 @@ def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -
 @advance_is_progress
 def score(
     model: Model,
-    task: Task,
+    task: TaskLike,
     by: str = "ablation",
     *,
     heads: Any = None,
@@ -248,6 +250,8 @@ def score(
 ) -> Scores:
     """One number per head, with its per-example values and standard error.
 
+    task: a task, or what `hw.task` makes one of: a name, a path, a list of examples, a DataFrame. Options of a file
+        (`columns`) can be given too.
     by: the method ("ablation", "attribution", "random", …; `headwise list methods`).
     heads: score only these, such as ["L3H2"]. `ablation` and `keep` then run only these; gradient methods compute all
         heads in one pass anyway. q-values correct for the heads that are scored.
@@ -256,9 +260,11 @@ def score(
     options: the method's own.
     """
     chosen = method(by)
+    task = as_task(task, model, options)
     for option in options:
         if option not in chosen.options:
             raise unknown(f"option of method {by!r}", option, chosen.options)
+    note_leading_space(model, task)
     MeasureSettings(reference=reference, positions=positions, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
     check_metric(chosen, measured, options)

@@ -29,6 +29,8 @@ _LABEL_EXAMPLES = 64
 def abilities_of(settings: Any, bench: Workbench, model: Model) -> dict[str, Task]:
     """A task per ability, all examples labelled: the known abilities in their order, then others as they appear.
 
+    Examples without a label are one ability, named like their task or file.
+
     Reads `tasks`, `data`, `task_options`, `limit`, `abilities`, `n` and `seed` of the settings.
     """
     tasks: dict[str, Task] = {}
@@ -97,7 +99,7 @@ def _source_tasks(settings: Any, bench: Workbench, model: Model) -> list[Task]:
     return [
         _built_in(settings, bench, model, name)
         if name in built_in
-        else _file(settings, model, name, alone=len(names) == 1)
+        else task(name, settings.limit, model=model, seed=settings.seed, **settings.task_options)
         for name in names
     ]
 
@@ -110,16 +112,6 @@ def _built_in(settings: Any, bench: Workbench, model: Model, name: str) -> Task:
     first = bench.task(name, model, min(_LABEL_EXAMPLES, most), settings.seed, options)
     n = (settings.n or PER_ABILITY) * len({example.label for example in first})
     return bench.task(name, model, min(n, most), settings.seed, options)
-
-
-def _file(settings: Any, model: Model, source: str, alone: bool) -> Task:
-    examples = task(source, settings.limit, model=model, seed=settings.seed, **settings.task_options)
-    if alone and all(example.label is None for example in examples):
-        raise HeadwiseError(
-            f"no example in {source} has a label, and the label is the ability; name the column that holds it, such "
-            "as task_options: {columns: {label: skill}}"
-        )
-    return examples
 
 
 def _some(examples: list[Example], n: int | None, seed: str) -> list[Example]:

@@ -157,6 +157,7 @@ def run(
     resolved.before_run()
     bench = workbench or Workbench(progress=progress)
     bench.configure(resolved)
+    bench.check_files(resolved)
     executor = chosen_executor(engine, engine_options, bench, resolved.device)
     fingerprints = bench.fingerprints(resolved)
     values: Mapping[str, Any] = resolved.model_dump()

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.model.load.load import load, load_spared
+from headwise.errors import HeadwiseError
+from headwise.metrics.leading_space import note_leading_space
+from headwise.model.load.load import load, load_spared, load_text
 from headwise.model.model import Model
 from headwise.tasks import Task, task
-from headwise.tasks.opening import check_options
+from headwise.tasks.opening import check_options, check_task, depends_on_tokenizer
 
 
 class Workbench:
@@ -74,7 +76,21 @@ class Workbench:
         if key not in self._tasks:
             check_options(options or {})
             self._tasks[key] = task(source, n, seed=seed, model=model, **(options or {}))
+            note_leading_space(model, self._tasks[key])
         return self._tasks[key]
+
+    def check_files(self, settings: Any) -> None:
+        """Refuse a file that does not suit a model's tokenizer before the weights of the model are loaded."""
+        names = ("revision", "trust_remote_code")
+        options = {name: value for name, value in self._load_options.items() if name in names}
+        sources = [source for source in settings.sources() if depends_on_tokenizer(*source)]
+        for name in settings.models if sources else ():
+            try:
+                text = self._models[name].text if name in self._models else load_text(name, **options)
+            except HeadwiseError:
+                continue  # loading the model says better what is wrong with it
+            for source, task_options in sources:
+                check_task(source, task_options, text)
 
     def fingerprints(self, settings: Any) -> dict[str, str]:
         """Of every model a study names (its tasks' go with their cells)."""

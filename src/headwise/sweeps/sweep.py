@@ -24,6 +24,7 @@ from headwise.several import several
 from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
 from headwise.sweeps.explained import knee_points, spread_points
 from headwise.tasks.examples import Task
+from headwise.tasks.opening import TaskLike, as_task
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,7 +41,7 @@ DRAWS = 5
 @advance_is_progress
 def sweep(
     model: Model,
-    task: Task,
+    task: TaskLike,
     order: Scores | Head | str | Sequence[Head | str] | None = None,
     action: str | None = None,
     *,
@@ -58,6 +59,7 @@ def sweep(
 ) -> Sweep:
     """The metric as only the first k heads of an order are kept, or as they are masked; the rest is the reference.
 
+    task: a task, or what `hw.task` makes one of: a name, a path, a list of examples, a DataFrame.
     order: scores (ranked by `by`: signed, absolute, hinders), or heads, most important first. To test an order,
         measure it on examples that it was not found on: `found, tested = task.halves()`.
     action: `keep` (default) or `mask`; with `heads` the default is `mask`.
@@ -76,6 +78,7 @@ def sweep(
     >>> scores = hw.score(model, found, "integrated", reference="patch")        # doctest: +SKIP
     >>> hw.sweep(model, tested, scores).k_at(0.9)                               # doctest: +SKIP
     """
+    task = as_task(task, model, {})
     controls = several(controls)
     action = action or ("keep" if heads is None else "mask")
     _check(action, controls, draws, points, control_points)

@@ -1,29 +1,38 @@
-"""Open any task: a built-in one by its name, a file by its path, or a dataset on the hub."""
+"""Open any task: a built-in one by its name, a file by its path, a dataset on the hub, or a list of examples."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from headwise.errors import HeadwiseError
+from headwise.several import several
 from headwise.tasks import registry
-from headwise.tasks.examples import Task
+from headwise.tasks.examples import Example, Task
 from headwise.tasks.files.hub import PREFIX
-from headwise.tasks.files.load_task import check_readable, load_task
+from headwise.tasks.files.in_memory import items_of
+from headwise.tasks.files.load_task import check_file, load_task
+from headwise.tasks.files.mappings.registry import registered
 from headwise.tasks.shots import AS_IS, check_shots, few_shot
 
 DEFAULT_SIZE = 64
+SHOTS = ("shots", "template", "separator")
+FILE = ("columns", "mapping", "records", "duplicates")
+
+TaskLike = Task | str | Path | Mapping[str, Any] | Iterable[Any]
+"""What `task` takes: a task, its name, a path, hub:owner/name, a list of dicts or tuples, a DataFrame."""
 
 
 class HasTokens(Protocol):
-    """A model, as far as a task is concerned."""
+    """A model, as far as a task is concerned. A model with a tokenizer also has `has_text` and `text`."""
 
     def tokens(self, text: str) -> list[int]: ...
 
 
 def task(
-    source: str | Path,
+    source: TaskLike,
     n: int | None = None,
     *,
     model: HasTokens | None = None,
@@ -34,29 +43,74 @@ def task(
     tokens: registry.Lengths | None = None,
     **options: Any,
 ) -> Task:
-    """`n` examples of a built-in task (64 by default), of a file, or of a hub dataset (all by default).
+    """`n` examples of a built-in task (64 by default), or of a file, hub dataset, list or DataFrame (all by default).
 
-    With `model`, counterfactuals are guaranteed to be as long as their prompts under its tokenizer (`tokens`
-    takes an encode function instead). `shots` solved examples stand before every prompt, never one that is
-    itself scored. `options` are the task's own (`headwise list tasks`), or those of `load_task`.
+    A list holds dicts, or tuples (prompt, answer) or (prompt, answer, wrong answer). With `model`, counterfactuals
+    are guaranteed to be as long as their prompts under its tokenizer (`tokens` takes an encode function instead).
+    `shots` solved examples stand before every prompt, never one that is itself scored. `options` are the task's own
+    (`headwise list tasks`), or those of `load_task`.
 
     >>> task("ioi", 2, seed=1).examples[0].target
     ' Linda'
     >>> task("ioi", 8, shots=2).settings["shots"]["k"]
     2
+    >>> task([("The capital of France is", " Paris", " Rome")]).metric
+    'logit_diff'
     """
     check_shots(shots, template, separator)
-    encode = model.tokens if model is not None else tokens
-    if _is_file(source):
-        opened = load_task(
-            source, limit=None if n is None else n + shots, seed=seed, tokens=encode, **options
-        )
+    count = None if n is None else n + shots
+    if isinstance(source, Task):
+        opened = _drawn(source, count, seed, options)
+    elif _is_data(source):
+        text = getattr(model, "text", None) if getattr(model, "has_text", False) else None
+        encode = text or (model.tokens if model is not None else tokens)
+        opened = load_task(source, limit=count, seed=seed, tokens=encode, **options)
     else:
-        count = (DEFAULT_SIZE if n is None else n) + shots
-        opened = registry.task(str(source), count, seed=seed, tokens=encode, **options)
+        size = DEFAULT_SIZE + shots if count is None else count
+        encode = model.tokens if model is not None else tokens
+        opened = registry.task(str(source), size, seed=seed, tokens=encode, **options)
     if not shots and template == AS_IS:
         return opened
     return few_shot(opened, shots, template=template, separator=separator, seed=seed)
+
+
+def _drawn(given: Task, n: int | None, seed: int, options: Mapping[str, Any]) -> Task:
+    """A task that is open already, or `n` of its examples."""
+    if options:
+        raise HeadwiseError(f"the task {given.name!r} is open already, so it takes no {', '.join(options)}")
+    if n is None or n >= len(given):
+        return given
+    return given.take(sorted(random.Random(f"limit/{seed}").sample(range(len(given)), n)))
+
+
+def as_task(source: TaskLike, model: HasTokens, options: dict[str, Any]) -> Task:
+    """The task itself, or the one that `task` makes of the source; options of a file are taken out of `options`."""
+    if isinstance(source, Task):
+        return source
+    own = {name: options.pop(name) for name in (*FILE, *SHOTS) if name in options}
+    return task(source, model=model, **own)
+
+
+def prompts_of(source: Any, model: HasTokens) -> list[Any]:
+    """The prompts of a task, list or DataFrame of examples; texts, token ids and chats as they are.
+
+    A text is one prompt, a list of messages ({"role": …, "content": …}) one chat.
+    """
+    if isinstance(source, str):
+        return [source]
+    if isinstance(source, Task | Path):
+        return [example.prompt for example in task(source, model=model)]
+    items = list(source) if isinstance(source, tuple) else items_of(source)
+    first = items[0] if items else None
+    if isinstance(first, Mapping) and "role" in first:
+        return [items]
+    if all(isinstance(item, Mapping) and isinstance(item.get("prompt"), str) for item in items):
+        return [item["prompt"] for item in items]
+    if isinstance(first, Mapping | Example) or (
+        isinstance(first, tuple) and first and isinstance(first[0], str)
+    ):
+        return [example.prompt for example in task(items, model=model, duplicates="keep")]
+    return items
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -66,22 +120,52 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise HeadwiseError(f"{name!r} is no option of a task; it is set for the whole study")
 
 
+def option_names() -> set[str]:
+    """Every option that some task, file or prompt has."""
+    of_mappings = (name for mapping in registered().values() for name in mapping.options)
+    of_families = (name for family in registry.families().values() for name in family.options)
+    return {*FILE, *SHOTS, *of_mappings, *of_families}
+
+
 def check_source(source: str) -> None:
     """Refuse a name that is no built-in task and no file's, before anything is loaded for it."""
-    if not _is_file(source):
+    if not _is_data(source):
         registry.FAMILIES.get(source)
 
 
-def check_task(source: str, options: Mapping[str, Any]) -> None:
-    """Refuse a task that cannot be opened: no such name or file, or an option that it does not have."""
+def check_task(
+    source: str, options: Mapping[str, Any], text: registry.ModelText | None = None
+) -> Sequence[Example] | None:
+    """Refuse a task that cannot be opened: no such name or file, a wrong option, a file with a bad line.
+
+    Returns the examples of a file; None for a built-in task, and for a file that only a tokenizer (`text`) can read.
+    """
     check_options(options)
-    if not _is_file(source):
-        family_options = {k: v for k, v in options.items() if k not in ("shots", "template", "separator")}
-        registry.check_family_options(registry.FAMILIES.get(source), family_options)
-    elif not source.startswith(PREFIX):
-        check_readable(source)
+    own = {name: value for name, value in options.items() if name not in SHOTS}
+    if _is_data(source):
+        return check_file(source, own, text)
+    registry.check_family_options(registry.FAMILIES.get(source), own)
+    return None
 
 
-def _is_file(source: str | Path) -> bool:
-    text = str(source)
-    return isinstance(source, Path) or text.startswith(PREFIX) or bool(Path(text).suffix) or "/" in text
+def check_given(settings: Mapping[str, Any]) -> None:
+    """Refuse files among the settings of a study that cannot be read; other settings are checked by the study."""
+    sources = [*several(settings.get("tasks", ())), *several(settings.get("data", ()))]
+    options = settings.get("task_options", {})
+    if isinstance(options, Mapping) and not set(options) & set(sources):  # else they are given by task
+        own = {**options, **{name: settings[name] for name in FILE if name in settings}}
+        for source in (source for source in sources if isinstance(source, str) and _is_data(source)):
+            check_task(source, own)
+
+
+def depends_on_tokenizer(source: str, options: Mapping[str, Any]) -> bool:
+    """Whether a file can be read, or its counterfactuals compared, only with a tokenizer."""
+    examples = check_task(source, options)
+    return _is_data(source) and (examples is None or any(e.counterfactual is not None for e in examples))
+
+
+def _is_data(source: Any) -> bool:
+    """Whether the source is no name of a built-in task."""
+    if not isinstance(source, str):
+        return True
+    return source.startswith(PREFIX) or bool(Path(source).suffix) or "/" in source

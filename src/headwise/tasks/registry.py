@@ -23,7 +23,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.registry import Registry
@@ -34,7 +34,21 @@ MOST = 1_000_000
 
 
 Lengths = Callable[[str], list[int]]
-"""What a task needs to know of a tokenizer: its encode function, from a text to token ids."""
+"""What most tasks need to know of a tokenizer: its encode function, from a text to token ids."""
+
+
+@runtime_checkable
+class ModelText(Protocol):
+    """A model's tokenizer (`model.text`), as far as data files need it: token ids and chats become text."""
+
+    prefix: list[int]
+    """Token ids before every text."""
+
+    @property
+    def has_chat(self) -> bool: ...
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
+    def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str: ...
 
 
 class TooFewExamples(HeadwiseError):  # noqa: N818 - named for what is wrong

@@ -351,7 +351,6 @@ def test_luck_is_uniform_and_differs_by_prompt_and_seed():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompts": "the cat"}, "put the one text into a list"),
         ({"prompts": [[{"role": "user", "content": "a"}]]}, "needs chat=True"),
         ({"chat": True}, "has no chat template"),
         ({"stop": ["", "a"]}, "must not be empty"),

@@ -16,6 +16,7 @@ from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, read_table
 from headwise.stats.elbow import elbow_count
 from headwise.studies import context as study_context
+from headwise.studies.functions.findings import findings
 from headwise.studies.functions.tables import agreement_rows, overlap_rows
 from helpers import bench_of, labelled_file, run_on
 
@@ -171,11 +172,31 @@ def test_labels_of_one_group_are_refused_by_the_name_of_their_file_before_the_ru
     assert not (tmp_path / "run" / "tables").exists()
 
 
-def test_data_without_labels_is_refused_with_the_way_out(tiny, tmp_path):
+def test_data_without_labels_are_one_ability_named_like_the_file(tiny, tmp_path):
+    rows = [{"prompt": f"the cat {word}", "target": f" {word}"} for word in ("one", "two", "six")]
+    path = tmp_path / "plain.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    folder = carried_out(tiny, tmp_path / "run", str(path))  # methods: the default, attribution and probe
+    scores = read_table(folder.path, "scores")
+    assert set(scores["task"]) == {"plain"}
+    assert set(scores["method"]) == {"attribution"}
+    alone = hw.score(tiny, rows, "attribution").values
+    assert np.allclose(scores.sort_values(["layer", "head"])["score"], alone.ravel())
+    assert any(
+        "left out probe" in notice and "columns={'label': 'NAME'}" in notice for notice in folder.notices
+    )
+    assert not list((folder.path / "figures").glob("overlap*"))  # one ability shares its heads with none
+    (sentence,) = [
+        f.sentence for f in findings({"scores": scores, "elbows": read_table(folder.path, "elbows")})
+    ]
+    assert "attribution: plain has" in sentence
+
+
+def test_the_probe_alone_still_needs_two_abilities(tiny, tmp_path):
     path = tmp_path / "plain.jsonl"
     path.write_text('{"prompt": "the cat", "target": " sat"}\n{"prompt": "the dog", "target": " ran"}\n')
-    with pytest.raises(HeadwiseError, match=r"no example in .* has a label.*columns: \{label: skill\}"):
-        carried_out(tiny, tmp_path / "run", str(path))
+    with pytest.raises(HeadwiseError, match=r"abilities|labels"):
+        carried_out(tiny, tmp_path / "run", str(path), methods=["probe"])
 
 
 def made_scores(maps):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -406,3 +408,18 @@ def test_cells_computed_again_are_the_same_to_the_bit(model, finished, monkeypat
     found = verify(finished.path, cells=4, workbench=bench_of(model))
     tables = list((finished.path / "tables").glob("*.parquet"))
     assert [one.said for one in found] == ["identical"] * (4 + len(tables))
+
+
+def test_a_file_without_labels_is_one_ability_named_like_the_file(model, data, tmp_path):
+    plain = [json.loads(line) for line in Path(data).read_text().splitlines()]
+    for row in plain:
+        del row["label"]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(map(json.dumps, plain)))
+    few = {"n": 5, "k": [2], "draws": 1, "new_tokens": 2, "layer_matched": []}
+    unlabelled = carried_out(model, tmp_path / "a", str(path), **few)
+    path.write_text("\n".join(json.dumps(row | {"label": "mine"}) for row in plain))
+    labelled = carried_out(model, tmp_path / "b", str(path), **few)
+    assert set(read_table(unlabelled.path, "curves")["task"]) == {"mine"}
+    for name in ("scores", "curves", "texts"):
+        assert read_table(unlabelled.path, name).equals(read_table(labelled.path, name))

@@ -42,7 +42,6 @@ BAD_LINES = {
     "foil twice": (line(foils=[" a", " a"]), "line 2: the foil ' a' is listed twice"),
     "also repeats": (line(also=[" t"]), "line 2: 'also' repeats the target ' t'"),
     "same counterfactual": (line(counterfactual="p"), "line 2: the counterfactual equals the prompt"),
-    "exact duplicate": (GOOD, "line 2: the same example as in line 1, expected each once"),
     "half a character": (
         '{"prompt": "\\ud800", "target": " b"}\n',
         "line 2: '\\ud800' holds half a character",
@@ -179,7 +178,9 @@ def test_folders_missing_files_and_unknown_endings_are_named(tmp_path):
         load_task("x" * 5000 + ".jsonl")
     with pytest.raises(HeadwiseError, match="not a path"):
         load_task("a\0b.jsonl")
-    with pytest.raises(HeadwiseError, match=r"source of a task is a number \(3\), expected a path"):
+    with pytest.raises(
+        HeadwiseError, match=r"source of a task is a number \(3\), expected a task's name, a path"
+    ):
         load_task(3)
 
 
@@ -264,13 +265,13 @@ def test_bad_parquet_files_and_rows_are_named(tmp_path):
 
 def test_fields_that_mean_nothing_are_listed_with_what_was_expected(tmp_path):
     path = tmp_path / "mine.jsonl"
-    path.write_text('{"query": "a", "reply": "b"}\n')
+    path.write_text('{"riddle": "a", "reply": "b"}\n')
     with pytest.raises(HeadwiseError) as caught:
         load_task(path)
     said = str(caught.value)
-    assert "line 1: cannot tell what the fields 'query', 'reply' mean; expected prompt, target" in said
-    assert "columns={'prompt': …, 'target': …}" in said
-    assert "cogqa, blimp, math500, gsm8k, commonsense_qa, bigbench, words, text" in said
+    assert "line 1: cannot tell what the fields 'riddle', 'reply' mean; expected prompt, target" in said
+    assert "columns={'prompt': 'NAME', 'target': 'NAME'}" in said
+    assert "cogqa, blimp, math500, gsm8k, commonsense_qa, bigbench, words, greater_than_csv, ioi_csv" in said
 
 
 def test_a_missing_field_in_the_first_line_is_still_a_bad_line(tmp_path):

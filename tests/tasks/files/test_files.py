@@ -157,8 +157,11 @@ def test_an_unknown_column_names_the_nearest(tmp_path):
         load_task(path, columns={"prompt": "question", "target": " {answr}"})
     with pytest.raises(HeadwiseError, match="unknown field in columns 'promt'; did you mean 'prompt'"):
         load_task(path, columns={"promt": "question", "target": "answer"})
-    with pytest.raises(HeadwiseError, match="no column for 'target' among 'question', 'answer'"):
-        load_task(path, columns={"prompt": "question"})
+    path = json_lines(tmp_path / "b.jsonl", [{"riddle": "hello", "reply": " you"}])
+    with pytest.raises(
+        HeadwiseError, match=r"no column for 'target' among 'riddle', 'reply'.*\{'target': 'NAME'\}"
+    ):
+        load_task(path, columns={"prompt": "riddle"})
 
 
 def test_columns_may_rename_what_a_ready_mapping_reads(tmp_path):
@@ -241,12 +244,12 @@ def test_the_list_in_an_object_is_found_or_named(tmp_path):
         load_task(json_lines(tmp_path / "a.jsonl", lists["dev"]), records="dev")
 
 
-def test_repeats_are_refused_dropped_or_kept(tmp_path):
+def test_repeats_are_dropped_refused_or_kept(tmp_path):
     rows = [{"prompt": "a", "target": " b"}, {"prompt": "c", "target": " d"}, {"prompt": "a", "target": " b"}]
     path = json_lines(tmp_path / "a.jsonl", rows)
     with pytest.raises(HeadwiseError, match="line 3: the same example as in line 1"):
-        load_task(path)
-    dropped = load_task(path, duplicates="drop")
+        load_task(path, duplicates="refuse")
+    dropped = load_task(path)
     assert [example.prompt for example in dropped] == ["a", "c"]
     assert dropped.settings["notices"] == ["left out 1 of 3 examples that repeat an earlier one exactly"]
     assert len(load_task(path, duplicates="keep")) == 3

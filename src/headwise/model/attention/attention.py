@@ -25,13 +25,13 @@ from headwise.heads import Head, head_list
 from headwise.model.attention.blocks import attention_blocks, watchable
 from headwise.model.forward.schedule import batches
 from headwise.model.tokens.encode import pad_right
-from headwise.several import several
 
 if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Unpack
 
     from headwise.model.model import Model
+    from headwise.tasks.opening import TaskLike
 
 Prompt = str | Sequence[int]
 """A text, or its token ids."""
@@ -138,11 +138,11 @@ def attention(  # type: ignore[overload-overlap]  # a text is also a sequence of
 ) -> Attention: ...
 @overload
 def attention(
-    model: Model, prompts: Sequence[Prompt], heads: Heads = ..., **options: Unpack[_Options]
+    model: Model, prompts: Sequence[Prompt] | TaskLike, heads: Heads = ..., **options: Unpack[_Options]
 ) -> list[Attention]: ...
 def attention(
     model: Model,
-    prompts: str | Sequence[Prompt],
+    prompts: str | Sequence[Prompt] | TaskLike,
     heads: Heads = None,
     *,
     queries: Sequence[int] = (-1,),
@@ -152,7 +152,8 @@ def attention(
 ) -> Attention | list[Attention]:
     """Attention of the chosen heads on one prompt, or on each of several.
 
-    prompts: a text, or a list of texts (or of lists of token ids) of any lengths; a list gives a list.
+    prompts: a text, a list of texts (or of lists of token ids) of any lengths, or a task, list or DataFrame of
+        examples; all but one text give a list.
     heads: "L12H3", a Head, or several of them; by default every head.
     queries, keys: positions whose rows and columns are kept, counted from the end where negative; by default
         the last token's row and the first token's column.
@@ -165,8 +166,10 @@ def attention(
     >>> result.rows.shape, result.profile.shape                       # doctest: +SKIP
     ((1, 1, 6), (1, 6))
     """
+    from headwise.tasks.opening import prompts_of
+
     chosen = _chosen(model, heads)
-    ids = [_ids(model, prompt, number) for number, prompt in enumerate(several(prompts))]
+    ids = [_ids(model, prompt, number) for number, prompt in enumerate(prompts_of(prompts, model))]
     if maps:
         _check_maps(ids, len(chosen))
     results = [_empty(model, of_prompt, chosen, queries, keys, maps) for of_prompt in ids]

@@ -33,6 +33,7 @@ from headwise.several import several
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
+    from headwise.tasks.opening import TaskLike
 
 LOGIT_BUDGET = 2**26
 """Maximum number of logits in memory at once: 256 MB in float32."""
@@ -90,7 +91,7 @@ class Generated:
 @advance_is_progress
 def generate(
     model: Model,
-    prompts: Sequence[Prompt],
+    prompts: Prompt | Sequence[Prompt] | TaskLike,
     gates: np.ndarray | None = None,
     *,
     heads: Any = None,
@@ -102,13 +103,14 @@ def generate(
     stop: str | Sequence[str] = (),
     reference: str = "zero",
     positions: str = "all",
-    reference_prompts: Sequence[Prompt] | None = None,
+    reference_prompts: Prompt | Sequence[Prompt] | TaskLike | None = None,
     shifts: np.ndarray | None = None,
     batch_tokens: int | None = None,
     progress: Progress = True,
 ) -> Generated:
     """Write on from each prompt under each variant of the gates.
 
+    prompts: one text, a list of texts, of chats or of token ids, or a task, list or DataFrame of examples.
     gates: `[L, H]` or `[V, L, H]`; by default all 1. 0 removes a head, above 1 amplifies it.
     heads: ablate these, such as ["L3H2"], in every variant of the gates.
     temperature: 0 is greedy; above it tokens are drawn from the `top_p` nucleus, seeded per prompt, with the
@@ -122,10 +124,11 @@ def generate(
     progress: False for no progress bar.
     """
     _check(max_new_tokens, temperature, top_p, reference, positions)
-    if isinstance(prompts, str):
-        raise HeadwiseError("prompts must be a list; put the one text into a list: [text]")
-    if isinstance(reference_prompts, str):
-        reference_prompts = [reference_prompts]
+    from headwise.tasks.opening import prompts_of
+
+    prompts = prompts_of(prompts, model)
+    if reference_prompts is not None:
+        reference_prompts = prompts_of(reference_prompts, model)
     stops = tuple(several(stop))
     if "" in stops:
         raise HeadwiseError("a stop string must not be empty")

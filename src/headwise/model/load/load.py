@@ -105,6 +105,14 @@ def load_spared(source: str | Path, *, device: str | None = None, **options: Any
     return model
 
 
+def load_text(source: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Text:
+    """The tokenizer of a model without its weights, to check data before they are loaded."""
+    folder = companion_folder(source) or Path(source).expanduser()
+    found = _find(adapter.read_gates(folder).base if adapter.is_adapter(folder) else source)
+    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    return Text(_tokenizer(found, options), found.wants_bos)
+
+
 def _live_name(hf: nn.Module) -> str:
     path = str(getattr(hf, "name_or_path", "") or getattr(hf.config, "_name_or_path", ""))
     return Path(path).name or type(hf).__name__

@@ -14,9 +14,10 @@ from headwise.studies.functions.findings import READABLE, findings
 
 
 def charts(tables: Tables) -> list[Chart]:
-    """A chart of maps for each model and method, a matrix of shared heads for each model."""
+    """A chart of maps for each model and method, a matrix of shared heads for each model with several abilities."""
     made = [ability_maps(part) for _, part in groups(table_of(tables, "scores"), "model", "method")]
-    return made + [overlap_matrix(part) for _, part in groups(table_of(tables, "overlap"), "model")]
+    overlaps = groups(table_of(tables, "overlap"), "model")
+    return made + [overlap_matrix(part) for _, part in overlaps if part["task"].nunique() > 1]
 
 
 def ability_maps(table: pd.DataFrame) -> Chart:

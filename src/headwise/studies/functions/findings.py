@@ -27,6 +27,11 @@ def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame, scores: pd.DataFrame
             continue
         in_order = rows.sort_values("heads", kind="stable")
         least, most = in_order.iloc[0], in_order.iloc[-1]
+        if len(rows) == 1:
+            sentence = f"{model}, {method}: {most['task']} has {most['heads']} of {most['of']} heads before the elbow"
+            tested = _significant(by_score[model, method])
+            made.append(Finding(sentence=f"{sentence}{tested}.", weight=0.5))
+            continue
         sentence = (
             f"{model}, {method}: {_tested(by_score[model, method], most['of'])}; {least['heads']} ({least['task']}) to "
             f"{most['heads']} ({most['task']}) of {most['of']} heads are before the elbow"
@@ -40,6 +45,11 @@ def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame, scores: pd.DataFrame
         chart = f"functions-{file_name(model)}-{file_name(method)}"
         made.append(Finding(sentence=sentence + ".", weight=0.5, chart=chart))
     return made
+
+
+def _significant(scores: pd.DataFrame) -> str:
+    """How many heads of the one ability differ significantly from 0, where the method has a test."""
+    return "" if scores["q"].isna().all() else f"; {(scores['q'] < LEVEL).sum()} have q < .05"
 
 
 def _tested(scores: pd.DataFrame, total: int) -> str:

@@ -17,8 +17,8 @@ class FunctionsSettings(shared.StudySettings):
     QUICK: ClassVar = {"n": 12}
 
     tasks: Several[shared.TaskName] = ()
-    """Built-in names, files (CogQA, or your own with labels), or hub:owner/name; `abilities` by default. An
-    example without a label counts as of the ability named like its task."""
+    """Built-in names, files, or hub:owner/name; `abilities` by default. The label of an example is its ability;
+    examples without a label are one ability, named like their task or file."""
     data: shared.TaskName | None = None
     """A task file, beside `tasks` or instead."""
     task_options: shared.Options = Field(default_factory=dict)

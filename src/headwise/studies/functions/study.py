@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.section import Tables, table_of
+from headwise.errors import hint
 from headwise.runs import Cell, CellResult
 from headwise.scores.registry import method, versions
 from headwise.studies.abilities import abilities_of, check_labels_of, label_maps, sources, together
@@ -31,13 +32,26 @@ from headwise.tasks import Task
 def stages(context: Context[FunctionsSettings]) -> Iterator[Sequence[Cell]]:
     s = context.settings
     for model in s.models:
-        check_labels_of(s.methods, context.once(_abilities, model), ", ".join(sources(s)))
-    yield [cell for model in s.models for by in s.methods for cell in _map_cells(context, model, by)]
+        check_labels_of(_methods(context, model), context.once(_abilities, model), ", ".join(sources(s)))
+    yield [
+        cell
+        for model in s.models
+        for by in _methods(context, model)
+        for cell in _map_cells(context, model, by)
+    ]
     yield [_summary_cell(context, model) for model in s.models]
 
 
 def _abilities(context: Context[FunctionsSettings], model: str) -> dict[str, Task]:
     return abilities_of(context.settings, context.bench, context.model(model))
+
+
+def _methods(context: Context[FunctionsSettings], model: str) -> Sequence[str]:
+    """The methods of the settings; of one ability alone only those that need no second one to compare with."""
+    chosen = context.settings.methods
+    if len(context.once(_abilities, model)) > 1:
+        return chosen
+    return [by for by in chosen if not method(by).per_label] or chosen
 
 
 def _scores(context: Context[FunctionsSettings], model: str) -> pd.DataFrame:
@@ -99,7 +113,13 @@ def summarise(context: Context[FunctionsSettings], cell: Cell) -> CellResult:
 
 
 def notices(context: Context[FunctionsSettings], tables: Tables) -> Iterator[str]:
-    """How good the probe is, in one sentence per model."""
+    """How good the probe is, in one sentence per model; which methods one ability leaves out."""
+    for model in context.settings.models:
+        if left_out := [by for by in context.settings.methods if by not in _methods(context, model)]:
+            yield (
+                f"left out {', '.join(left_out)} for {context.display_name(model)}: it tells abilities apart, and "
+                f"there is only one; give {hint('columns', {'label': 'NAME'})} if a column says the ability"
+            )
     for row in table_of(tables, "probe").to_dict("records"):
         if row["task"] == rows.EVERY:
             yield (

@@ -33,7 +33,8 @@ class MaskingSettings(shared.StudySettings):
     QUICK: ClassVar = {"n": 10, "new_tokens": 8}
 
     tasks: Several[shared.TaskName] = ()
-    """Built-in names, files (CogQA, or your own with labels), or hub:owner/name; `abilities` by default."""
+    """Built-in names, files, or hub:owner/name; `abilities` by default. The label of an example is its ability;
+    examples without a label are one ability, named like their task or file."""
     data: shared.TaskName | None = None
     """A task file, beside `tasks` or instead."""
     task_options: shared.Options = Field(default_factory=dict)

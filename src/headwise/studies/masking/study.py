@@ -17,6 +17,7 @@ from dataclasses import replace
 import pandas as pd
 
 from headwise.charts.section import Tables
+from headwise.errors import hint
 from headwise.heads import Scores
 from headwise.metrics import text_metric
 from headwise.runs import Cell, CellResult
@@ -145,7 +146,7 @@ def notices(context: Context[MaskingSettings], tables: Tables) -> Iterator[str]:
             listed = ", ".join(f"{row.task} {row.value:.0%}" for row in low.itertuples())
             yield (
                 f"{display_name} answers few examples correctly with all heads ({listed}), so masking has little to "
-                "remove there; give examples it can do, shots (task_options: {shots: 3}) or another accuracy"
+                f"remove there; give examples it can do, shots ({hint('shots', 3)}) or another accuracy"
             )
         for label, case in context.once(cases, name).items():
             if len(case.test) < n:

@@ -6,6 +6,7 @@ wrong type one that says what was expected.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from headwise.errors import HeadwiseError, quoted
 from headwise.settings import build
 from headwise.studies.settings.plain_yaml import parse
+from headwise.tasks.opening import option_names
 
 LARGEST_FILE = 200_000
 """Bytes; a study file is a page of text, and anything larger is not one."""
@@ -31,7 +33,22 @@ def resolve(kind: Any, file: str | Path | None, *overrides: Mapping[str, Any]) -
             if name in layer:
                 values.pop(replaced, None)
         merge(values, layer)
-    return build(kind, values)
+    return build(kind, _with_task_options(kind, values))
+
+
+def _with_task_options(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """The values with options of tasks (columns, mapping, shots, …) under `task_options`, where a study has that."""
+    fields = getattr(kind, "model_fields", {})
+    if "task_options" not in fields or not isinstance(values.get("task_options", {}), dict):
+        return values
+    known = option_names()
+    # A name that is nearly a setting's is a slip: `method` for `methods`.
+    unknown = [name for name in values if name not in fields and name in known]
+    names = [name for name in unknown if not difflib.get_close_matches(name, fields, n=1, cutoff=0.8)]
+    options = {**values.get("task_options", {})}
+    merge(options, {name: values[name] for name in names})
+    others = {name: value for name, value in values.items() if name not in names}
+    return others | {"task_options": options} if names else values
 
 
 def read_yaml(file: str | Path) -> dict[str, Any]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from typing_extensions import Self
 
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError, hint, quoted
 from headwise.metrics import metrics, text_metrics
 from headwise.model.load.load import DTYPES
 from headwise.model.measure.references.registry import Positions as Positions
 from headwise.model.measure.references.registry import ReferenceName as ReferenceName
 from headwise.scores.registry import methods
 from headwise.settings import Count, Named, Seed, Settings, Several, Text, not_empty, one_of, passes
+from headwise.tasks import Example
 from headwise.tasks.opening import check_source, check_task
 
 RANKINGS = ("signed", "absolute", "hinders")
@@ -87,4 +88,25 @@ class StudySettings(Settings):
         Beside the checks of each setting: whether files and packages are there, and whether enough was given.
         """
         for source, options in self.sources():
-            check_task(source, options)
+            if (examples := check_task(source, options)) is not None:
+                self._check_examples(source, examples)
+
+    def _check_examples(self, source: str, examples: Sequence[Example]) -> None:
+        """Refuse a file whose examples lack what the metric or the ablation type reads."""
+        metric, needs = getattr(self, "metric", None), ("pairs", "sets")
+        if metric in metrics() and metrics()[metric].needs in needs:
+            self._check_field(
+                source, [bool(e.foils) for e in examples], "foils", f"the metric {metric!r}", "logprob"
+            )
+        if getattr(self, "reference", None) == "patch":
+            has = [e.counterfactual is not None for e in examples]
+            self._check_field(source, has, "counterfactual", "the ablation type 'patch'", "mean")
+
+    def _check_field(self, source: str, has: list[bool], field: str, reader: str, other: str) -> None:
+        """Refuse a file of which so many examples lack a field that any `n` of them would lack it too."""
+        n = min(getattr(self, "n", None) or len(has), len(has))
+        if n > sum(has):
+            raise HeadwiseError(
+                f"{len(has) - sum(has)} of {len(has)} examples in {source} have no {field}, which {reader} needs; "
+                f"add a column {field!r}, name one with {hint('columns', {field: 'NAME'})}, or use {other!r}"
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from headwise.errors import quoted
+from headwise.errors import hint, quoted
 from headwise.tasks.examples import Example
 from headwise.tasks.files.rows import Log, Row, RowError
 from headwise.tasks.registry import Lengths
@@ -49,7 +49,7 @@ def check(example: Example, tokens: Lengths | None = None) -> None:
 def check_all(
     pairs: Sequence[tuple[Row, Example]], log: Log, *, duplicates: str, tokens: Lengths | None
 ) -> list[Example]:
-    """The examples that pass. `duplicates`: `refuse`, `drop` (with a notice) or `keep` exact repeats."""
+    """The examples that pass. `duplicates`: `drop` exact repeats with a notice, `refuse` or `keep` them."""
     seen: dict[Example, Row] = {}
     passed = []
     dropped = 0
@@ -64,8 +64,8 @@ def check_all(
                 dropped += 1
             else:
                 raise RowError(
-                    f"the same example as in {first.location}, expected each once; duplicates='drop' leaves "
-                    "repeats out"
+                    f"the same example as in {first.location}, expected each once; {hint('duplicates', 'drop')} "
+                    "leaves repeats out"
                 )
     if dropped:
         log.notices.append(f"left out {dropped} of {len(pairs)} examples that repeat an earlier one exactly")

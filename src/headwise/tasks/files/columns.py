@@ -3,7 +3,11 @@
     columns = {"prompt": "Q: {question}\\nA:", "target": " {answer}", "foils": " {wrong}", "label": "topic"}
 
 A value is the name of a column, or a text with columns in braces; for `foils` and `also` it may be a list of
-those. Where a text for `foils` or `also` names a column that holds a list, it is filled once per item.
+those. Where a text for `foils` or `also` names a column that holds a list, it is filled once per item. None leaves a
+field out.
+
+Where neither the table nor `columns` has a prompt or a target, columns with usual names (`GUESSES`) stand for the
+fields that are missing.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, hint, unknown
 from headwise.tasks.examples import Example
 from headwise.tasks.files.rows import Log, Row, RowError, Table, as_text, kind, named, text_or_number
 from headwise.tasks.templates import Template
@@ -22,8 +26,25 @@ from headwise.tasks.templates import Template
 FIELDS = ("prompt", "target", "foils", "counterfactual", "label", "also", "group")
 LISTS = ("foils", "also")
 NEEDED = ("prompt", "target")
+GUESSES = {
+    "prompt": ("input", "question", "clean", "sentence", "context", "query", "instruction", "text"),
+    "target": ("answer", "completion", "output", "response", "correct", "label"),
+    "foils": (
+        "foil",
+        "wrong",
+        "wrong_answer",
+        "wrong_answers",
+        "incorrect",
+        "incorrect_answers",
+        "distractors",
+    ),
+    "counterfactual": ("corrupted", "corrupt"),
+    "label": ("ability", "skill"),
+}
+"""Usual names of columns, by the field of an example, the likeliest first."""
 
-Columns = Mapping[str, str | Sequence[str]]
+Columns = Mapping[str, str | Sequence[str] | None]
+"""By field: a column, a text with columns in braces, several of them (foils, also), or None for no column."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +66,7 @@ def read_fields(table: Table, columns: Columns, log: Log) -> list[tuple[Row, Exa
         if needed not in plan:
             raise HeadwiseError(
                 f"{log.source} has no column for {needed!r} among {named(_names(table))}; name one with "
-                f"columns={{{needed!r}: …}}"
+                f"{hint('columns', {needed: 'NAME'})}"
             )
     _note_unused(table, plan, log)
     pairs = []
@@ -76,7 +97,7 @@ def _plan(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> di
     """The parts of every field that the table or `columns` names."""
     if not isinstance(columns, Mapping):
         raise HeadwiseError(
-            f"columns is {kind(columns)}, expected a mapping such as {{'prompt': 'question'}}"
+            f"columns is {kind(columns)}, expected a mapping such as {hint('columns', {'prompt': 'question'})}"
         )
     names = _names(table)
     plan = {name: [_Part.of_column(name)] for name in fields if name in names}
@@ -88,8 +109,42 @@ def _plan(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> di
             raise HeadwiseError(
                 f"columns gives a list for {field!r}; only foils and also take several columns"
             )
-        plan[field] = [_part(each, field, names, log) for each in (source if is_list else [source])]
+        if source is None:
+            plan.pop(field, None)
+        else:
+            plan[field] = [_part(each, field, names, log) for each in (source if is_list else [source])]
     return plan
+
+
+def guessed(names: Sequence[str], missing: Sequence[str]) -> dict[str, str | None]:
+    """The column that stands for each missing field, where its name is a usual one.
+
+    >>> guessed(["clean", "corrupted", "label"], FIELDS)
+    {'prompt': 'clean', 'target': 'label', 'counterfactual': 'corrupted'}
+    """
+    free = dict.fromkeys(names)
+    chosen: dict[str, str | None] = {}
+    for field, usual in GUESSES.items():
+        column = next((name for name in usual if name in free), None)
+        if field in missing and column is not None:
+            chosen[field] = column
+            del free[column]
+    return chosen
+
+
+def with_guesses(table: Table, columns: Columns, log: Log) -> Columns:
+    """The columns, with usual names for missing fields where a prompt or a target is missing, and a notice."""
+    names = _names(table)
+    if not isinstance(columns, Mapping) or all(needed in (*names, *columns) for needed in NEEDED):
+        return columns
+    free = [name for name in names if name not in (*FIELDS, *columns.values()) or name == "label"]
+    chosen = guessed(free, [field for field in FIELDS if field not in (*names, *columns)])
+    if chosen:
+        read = ", ".join(f"{column!r} as the {field}" for field, column in chosen.items())
+        log.notices.append(f"read {read}; to change it, give {hint('columns', {next(iter(chosen)): 'NAME'})}")
+    if chosen.get("target") == "label":
+        chosen["label"] = None  # it is no ability then
+    return {**chosen, **columns}
 
 
 def _part(source: Any, field: str, names: list[str], log: Log) -> _Part:
@@ -139,7 +194,7 @@ def _text(row: Row, part: _Part, field: str) -> str | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         raise RowError(
             f"{name!r} is {kind(value)}, expected text; to write it out with the space before it, give "
-            f"columns={{{field!r}: ' {{{name}}}'}}"
+            f"{hint('columns', {field: f' {{{name}}}'})}"
         )
     return as_text(value, name)
 

@@ -1,22 +1,24 @@
-"""The user's own data as a task: JSON lines, JSON, CSV, Parquet, plain text, or a dataset on the hub."""
+"""The user's own data as a task: a file, a dataset on the hub, or a list or DataFrame in memory."""
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import HeadwiseError, unknown
-from headwise.tasks.examples import Task
+from headwise.errors import HeadwiseError, hint, unknown
+from headwise.tasks.examples import Example, Task
 from headwise.tasks.files.checks import check_all
-from headwise.tasks.files.columns import FIELDS, Columns, read_fields, rename
+from headwise.tasks.files.columns import FIELDS, NEEDED, Columns, guessed, read_fields, rename, with_guesses
 from headwise.tasks.files.hub import PREFIX, parse, read_hub
+from headwise.tasks.files.in_memory import read_items
 from headwise.tasks.files.mappings import registry as mappings
-from headwise.tasks.files.readers import read_table, reader_of
-from headwise.tasks.files.rows import Log, Row, Table, kind, named
-from headwise.tasks.registry import Lengths
+from headwise.tasks.files.readers import read_table
+from headwise.tasks.files.rows import Log, Row, Table, named
+from headwise.tasks.registry import Lengths, ModelText
 
 PLAIN = "fields"
 """The name of the mapping that takes the fields of an example as they are."""
@@ -25,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def load_task(
-    source: str | Path,
+    source: Any,
     *,
     columns: Columns | None = None,
     mapping: str | None = None,
@@ -33,94 +35,137 @@ def load_task(
     metric: str | None = None,
     limit: int | None = None,
     seed: int = 0,
-    tokens: Lengths | None = None,
+    tokens: Lengths | ModelText | None = None,
     **options: Any,
 ) -> Task:
-    """The examples in a file, or in a dataset named `hub:owner/name[:configuration][:split]`.
+    """The examples in a file, in a dataset named `hub:owner/name[:configuration][:split]`, or in a list or DataFrame.
 
     Fields of an example are `prompt`, `target`, `foils`, `counterfactual`, `label`, `also` and `group`; `columns`
     maps other names to them. Without `columns`, a public data set is recognised by its fields, or named with
-    `mapping`; `options` are `records`, `duplicates` and those of the mapping.
+    `mapping`, and usual names of columns are recognised too; `options` are `records`, `duplicates` and those of the
+    mapping.
 
         load_task("mine.jsonl")
+        load_task([("The capital of France is", " Paris", " Rome"), ("The capital of Peru is", " Lima", " Quito")])
         load_task("quiz.csv", columns={"prompt": "Q: {question}\\nA:", "target": " {answer}"})
         load_task("gsm8k/test.jsonl", answers="final", limit=200)
 
     `limit` draws that many examples with `seed`, in the order of the file. `records` names the list to read
-    where a JSON object holds several. `duplicates` is `refuse`, `drop` or `keep`. With the tokenizer's encode
-    function as `tokens`, counterfactuals must have as many tokens as their prompts.
+    where a JSON object holds several. `duplicates` is `drop` (with a notice), `refuse` or `keep`. `tokens` is the
+    model's tokenizer (`model.text`) or its encode function alone; with it, counterfactuals must have as many tokens
+    as their prompts. Files of token ids and of chats need the tokenizer.
 
     A file with a bad entry is refused with the location of the first one. What a mapping leaves out on purpose
     is logged, and listed in `settings["notices"]`.
     """
-    records, duplicates = options.pop("records", None), options.pop("duplicates", None)
-    _check_arguments(limit, duplicates)
-    log = Log(str(source))
+    read = _read_examples(source, columns, mapping, seed, tokens, options)
+    examples, notices = read.examples, read.log.notices
+    _check_limit(limit)
+    if limit is not None and limit > len(examples):
+        notices.append(f"{limit} examples were asked for and there are {len(examples)}")
+    for notice in notices:
+        _log.warning("%s: %s", read.log.source, notice)
+    settings = read.settings | {"limit": limit, "of": len(examples), "seed": seed, "notices": list(notices)}
+    if limit is not None and limit < len(examples):
+        drawn = random.Random(f"limit/{seed}").sample(range(len(examples)), limit)
+        examples = [examples[i] for i in sorted(drawn)]
+    metric = metric or (read.ready.metric if read.ready else mappings.contrast_metric)(examples)
+    return Task(name or _name(source, read.table), tuple(examples), metric, settings)
+
+
+def check_file(
+    source: str | Path, options: Mapping[str, Any], tokens: Lengths | ModelText | None = None
+) -> list[Example] | None:
+    """The examples of a file, with everything checked that needs no model; None where only its tokenizer can tell.
+
+    options: those of `load_task`. Nothing is logged.
+    """
+    others = {name: value for name, value in options.items() if name not in ("name", "metric")}
+    columns, mapping = others.pop("columns", None), others.pop("mapping", None)
+    try:
+        return _read_examples(source, columns, mapping, 0, tokens, others).examples
+    except mappings.NeedsTokenizer:
+        return None
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A source, read."""
+
+    examples: list[Example]
+    table: Table
+    ready: mappings.ReadyMapping | None
+    log: Log
+    settings: dict[str, Any]
+    """How it was read."""
+
+
+def _read_examples(
+    source: Any,
+    columns: Columns | None,
+    mapping: str | None,
+    seed: int,
+    tokens: Lengths | ModelText | None,
+    options: dict[str, Any],
+) -> _Read:
+    """The examples of a source that pass every check."""
+    options = dict(options)
+    records, duplicates = options.pop("records", None), options.pop("duplicates", "drop")
+    if duplicates not in ("drop", "refuse", "keep"):
+        raise unknown("way with duplicates", str(duplicates), ("drop", "refuse", "keep"))
+    log = Log(_displayed(source))
     table = _read(source, log, records)
+    if isinstance(tokens, ModelText):
+        table, tokens = replace(table, text=tokens), tokens.encode
     ready = _choose(table.rows, mapping, columns, log)
     if ready is None:
         if options:
             raise HeadwiseError(
                 f"{named(options)} given, but only ready mappings have options and {log.source} is read by "
-                f"its fields; name one with mapping=, of {', '.join(mappings.registered())}"
+                f"its fields; name a mapping with {hint('mapping', 'NAME')}, of {', '.join(mappings.registered())}"
             )
-        pairs = read_fields(table, columns or {}, log)
+        columns = with_guesses(table, columns or {}, log)
+        pairs = read_fields(table, columns, log)
     else:
         options = mappings.resolve(ready, options)
         if columns:
             table = rename(table, columns, ready.fields, log)
         pairs = ready.read(table, log, random.Random(f"{ready.name}/{seed}"), **options)
-    duplicates = duplicates or (ready.duplicates if ready else "refuse")
     examples = check_all(pairs, log, duplicates=duplicates, tokens=tokens)
     log.refuse_if_bad()
     if not examples:
         raise HeadwiseError(f"{log.source} gave no examples: {'; '.join(log.notices) or 'it has no rows'}")
-    if limit is not None and limit > len(examples):
-        log.notices.append(f"{limit} examples were asked for and there are {len(examples)}")
-    for notice in log.notices:
-        _log.warning("%s: %s", log.source, notice)
-
     settings = {
-        "source": log.source,
+        "source": log.source if isinstance(source, str | Path) else None,
         "mapping": ready.name if ready else PLAIN,
         **({"columns": dict(columns)} if columns else {}),
         **({"records": records} if records else {}),
         **options,
         "duplicates": duplicates,
-        "limit": limit,
-        "of": len(examples),
-        "seed": seed,
-        "notices": list(log.notices),
     }
-    if limit is not None and limit < len(examples):
-        drawn = random.Random(f"limit/{seed}").sample(range(len(examples)), limit)
-        examples = [examples[i] for i in sorted(drawn)]
-    metric = metric or (ready.metric if ready else mappings.contrast_metric)(examples)
-    return Task(name or _name(source, table), tuple(examples), metric, settings)
+    return _Read(examples, table, ready, log, settings)
 
 
-def _check_arguments(limit: Any, duplicates: Any) -> None:
+def _displayed(source: Any) -> str:
+    """What the sentences call the source."""
+    return str(source) if isinstance(source, str | Path) else f"the {type(source).__name__}"
+
+
+def _check_limit(limit: Any) -> None:
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise HeadwiseError(
             f"limit={limit!r} is not a number of examples; expected 1 or more, or None for all"
         )
-    if duplicates not in (None, "refuse", "drop", "keep"):
-        raise unknown("way with duplicates", str(duplicates), ("refuse", "drop", "keep"))
 
 
-def _read(source: str | Path, log: Log, records: str | None) -> Table:
-    if not isinstance(source, (str, Path)):
-        raise HeadwiseError(f"the source of a task is {kind(source)}, expected a path or hub:owner/name")
-    if not str(source).startswith(PREFIX):
+def _read(source: Any, log: Log, records: str | None) -> Table:
+    if isinstance(source, str | Path) and not str(source).startswith(PREFIX):
         return read_table(_path(source), log, records)
     if records is not None:
-        raise HeadwiseError(f"records={records!r} names a list inside a .json object; {source} has none")
-    return read_hub(str(source))
-
-
-def check_readable(source: str | Path) -> None:
-    """Refuse what is no file of a known format, without reading it."""
-    reader_of(_path(source), str(source))
+        raise HeadwiseError(
+            f"{hint('records', records)} names a list inside a .json object; {log.source} has none"
+        )
+    return read_hub(source) if isinstance(source, str) else read_items(source, log)
 
 
 def _path(source: str | Path) -> Path:
@@ -139,17 +184,18 @@ def _choose(
         if mapping != PLAIN and mapping not in known:
             raise unknown("mapping", str(mapping), (PLAIN, *known))
         return known.get(mapping)
-    if columns or {"prompt", "target"} <= {name for row in rows for name in row.values}:
+    names = list(dict.fromkeys(name for row in rows for name in row.values))
+    if columns or set(NEEDED) <= set(names):
         return None
     # Not the first row alone: it may be the one that lacks a field.
     ready = next((ready for row in rows[:20] if (ready := mappings.recognise(row))), None)
-    if ready is None:
+    if ready is None and not set(NEEDED) <= {*names, *guessed(names, NEEDED)}:
         first = rows[0]
         log.refuse_if_bad()
         raise HeadwiseError(
             f"{log.source}, {first.location}: cannot tell what the fields {named(first.values)} mean; expected "
             f"{', '.join(FIELDS[:2])} (and {', '.join(FIELDS[2:])} where there are any); map yours with "
-            f"columns={{'prompt': …, 'target': …}} or name a mapping, of {', '.join(known)}"
+            f"{hint('columns', {'prompt': 'NAME', 'target': 'NAME'})} or name a mapping, of {', '.join(known)}"
         )
     return ready
 
@@ -157,11 +203,13 @@ def _choose(
 _GENERIC = {"train", "test", "valid", "validation", "dev", "data", "examples", "task", "all"}
 
 
-def _name(source: str | Path, table: Table) -> str:
+def _name(source: Any, table: Table) -> str:
     """A name that tells tasks apart: what the file says, or its own name, with its folder's if needed."""
     name = table.about.get("name")
     if isinstance(name, str) and name.strip():
         return " ".join(name.split())
+    if not isinstance(source, str | Path):
+        return "examples"
     if str(source).startswith(PREFIX):
         dataset, *rest = parse(str(source))
         return "-".join([Path(dataset).name, *(part for part in rest if part)])

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import HeadwiseError, first_line, quoted, unknown
+from headwise.errors import HeadwiseError, first_line, hint, quoted, unknown
 from headwise.tasks.files.rows import Log, Row, Table, kind, named
 
 LINE_LIMIT = 8 * 2**20
@@ -25,7 +25,9 @@ def read_table(path: Path, log: Log, records: str | None = None) -> Table:
     if reader is _json:
         reader = partial(_json, records=records)
     elif records is not None:
-        raise HeadwiseError(f"records={records!r} names a list inside a .json object; {log.source} has none")
+        raise HeadwiseError(
+            f"{hint('records', records)} names a list inside a .json object; {log.source} has none"
+        )
     try:
         table = reader(path, log)
     except OSError as error:
@@ -174,7 +176,7 @@ def _records(value: Any, source: str, records: str | None) -> tuple[list[Any], d
     """The list of records in a JSON value, and what stands beside it."""
     if isinstance(value, list):
         if records is not None:
-            raise HeadwiseError(f"{source} is a list by itself; leave out records={records!r}")
+            raise HeadwiseError(f"{source} is a list by itself; leave out {hint('records', records)}")
         return value, {}
     if not isinstance(value, dict):
         raise HeadwiseError(f"{source} holds {kind(value)}, expected a list of objects")
@@ -189,7 +191,7 @@ def _records(value: Any, source: str, records: str | None) -> tuple[list[Any], d
     chosen = next(iter(lists)) if records is None else records
     if records is None and len(lists) > 1:
         raise HeadwiseError(
-            f"{source} holds several lists ({named(lists)}); say which with records={chosen!r}"
+            f"{source} holds several lists ({named(lists)}); say which with {hint('records', chosen)}"
         )
     return lists[chosen], {k: v for k, v in value.items() if k != chosen}
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwise.errors import HeadwiseError, quoted
+from headwise.tasks.registry import ModelText
 
 
 class RowError(Exception):
@@ -131,3 +132,5 @@ class Table:
     """What stands beside the list in a JSON object: a name, prefixes."""
     from_text: bool = False
     """Read from cells that hold nothing but text (CSV), where a list is written as JSON."""
+    text: ModelText | None = None
+    """The tokenizer of the model that the examples are for, where it is known."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from headwise.errors import hint
 from headwise.tasks.examples import Example
 from headwise.tasks.files.mappings.registry import Pairs, contrast_metric, each_row, register
 from headwise.tasks.files.rows import Log, Row, RowError, Table
@@ -27,7 +28,6 @@ def _metric(examples: Sequence[Example]) -> str:
     fields=("sentence_good", "sentence_bad"),
     recognises=lambda row: {"sentence_good", "sentence_bad"} <= set(row.values),
     metric=_metric,
-    duplicates="drop",  # sentences that differ only after the cut
     method=("auto", "sentence", "two_prefix"),
 )
 def blimp(table: Table, log: Log, draw: random.Random, method: str) -> Pairs:
@@ -38,7 +38,9 @@ def _pair(row: Row, method: str) -> Example:
     label = row.text("linguistics_term") if row.get("linguistics_term") else None
     if method == "two_prefix":
         if row.get("two_prefix_word") is None:
-            raise RowError("no field 'two_prefix_word', expected for method='two_prefix'; use method='auto'")
+            raise RowError(
+                f"no field 'two_prefix_word', expected for the method 'two_prefix'; use {hint('method', 'auto')}"
+            )
         good, bad = row.filled("two_prefix_prefix_good"), row.filled("two_prefix_prefix_bad")
         return Example(good, f" {row.filled('two_prefix_word')}", counterfactual=bad, label=label)
     if method == "auto" and row.get("one_prefix_prefix") is not None:

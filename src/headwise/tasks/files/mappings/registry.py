@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, hint, model_hint, unknown
 from headwise.registry import Registry
 from headwise.tasks.examples import Example
 from headwise.tasks.files.rows import Log, Row, Table, kind
@@ -38,8 +38,13 @@ class ReadyMapping:
     options: Mapping[str, Any]
     """Default of each option, or a tuple of its valid values, the default first."""
     metric: Callable[[Sequence[Example]], str]
-    duplicates: str
-    """`drop` where the mapping itself makes repeats (it cuts sentences short), else `refuse`."""
+
+
+class NeedsTokenizer(HeadwiseError):  # noqa: N818 - named for what is wrong
+    """A file whose examples depend on a model's tokenizer is read without one; its rows are otherwise right."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} can be read with a model's tokenizer only; give {model_hint()} too")
 
 
 def contrast_metric(examples: Sequence[Example]) -> str:
@@ -57,13 +62,12 @@ def register(
     fields: tuple[str, ...],
     recognises: Callable[[Row], bool],
     metric: Callable[[Sequence[Example]], str] = contrast_metric,
-    duplicates: str = "refuse",
     **options: Any,
 ) -> Callable[[Callable[..., Pairs]], Callable[..., Pairs]]:
     """Make a mapping known under `name`."""
 
     def add(read: Callable[..., Pairs]) -> Callable[..., Pairs]:
-        MAPPINGS.add(name, ReadyMapping(name, about, fields, recognises, read, options, metric, duplicates))
+        MAPPINGS.add(name, ReadyMapping(name, about, fields, recognises, read, options, metric))
         return read
 
     return add
@@ -99,7 +103,7 @@ def resolve(mapping: ReadyMapping, options: Mapping[str, Any]) -> dict[str, Any]
             if not any(value is v or (isinstance(v, str) and value == v) for v in valid):
                 listed = ", ".join(map(repr, valid))
                 raise HeadwiseError(
-                    f"{name}={value!r} is not valid for mapping {mapping.name!r}; valid: {listed}"
+                    f"{hint(name, value)} is not valid for mapping {mapping.name!r}; valid: {listed}"
                 )
         elif type(value) is not type(valid):
             raise HeadwiseError(

@@ -18,7 +18,6 @@ _WORD = re.compile(r"\w+")  # "= = Title = =" has one
     fields=("text",),
     recognises=lambda row: set(row.values) == {"text"},
     metric=lambda examples: "mean_logprob",
-    duplicates="drop",
     least_words=10,
 )
 def text(table: Table, log: Log, draw: random.Random, least_words: int) -> Pairs:

@@ -1,0 +1,82 @@
+"""Chats: {messages: [{role, content}, …]}, or ShareGPT's {conversations: [{from, value}, …]}.
+
+The last message, which must be the assistant's, is the target. The messages before it are the prompt, written by the
+chat template of the model.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from headwise.errors import HeadwiseError, hint
+from headwise.tasks.examples import Example
+from headwise.tasks.files.mappings.registry import NeedsTokenizer, Pairs, each_row, register
+from headwise.tasks.files.rows import Log, Row, RowError, Table, as_text, kind
+from headwise.tasks.registry import ModelText
+
+_FIELDS = ("messages", "conversations")
+_ROLES = {"human": "user", "gpt": "assistant"}
+
+
+@register(
+    "chat",
+    about="{messages: [{role, content}]}: the assistant's last message, after the others in the chat template",
+    fields=("messages",),
+    recognises=lambda row: any(isinstance(row.get(name), list) for name in _FIELDS),
+)
+def chat(table: Table, log: Log, draw: random.Random) -> Pairs:
+    if table.text is not None and not table.text.has_chat:
+        columns = hint("columns", {"prompt": "NAME", "target": "NAME"})
+        raise HeadwiseError(
+            f"{log.source} has chats, and the tokenizer of this model has no chat template; use a chat model, or give "
+            f"columns of text: {columns}"
+        )
+
+    def example(row: Row) -> Example:
+        messages = _messages(row)
+        label = row.text("label") if row.get("label") else None
+        if table.text is None:
+            return Example(messages[-2]["content"], messages[-1]["content"], label=label)
+        return Example(*_rendered(table.text, messages), label=label)
+
+    pairs = each_row(table, log, example)
+    log.refuse_if_bad()
+    if table.text is None:
+        raise NeedsTokenizer("chats, which are written by a model's chat template,")
+    return pairs
+
+
+def _messages(row: Row) -> list[dict[str, str]]:
+    name = next((name for name in _FIELDS if name in row.values), _FIELDS[0])
+    listed = row.need(name)
+    expected = 'expected a list such as [{"role": "user", "content": …}, {"role": "assistant", "content": …}]'
+    if not isinstance(listed, list) or not all(isinstance(message, dict) for message in listed):
+        raise RowError(f"{name!r} is {kind(listed)}, {expected}")
+    messages = [
+        {"role": _role(message), "content": as_text(_either(message, "content", "value"), "content")}
+        for message in listed
+    ]
+    if len(messages) < 2 or messages[-1]["role"] != "assistant":
+        last = f"the last message is from {messages[-1]['role']!r}" if messages else f"{name!r} is empty"
+        raise RowError(f"{last}, expected a question and then the assistant's answer as the last message")
+    return messages
+
+
+def _either(message: dict[str, Any], *names: str) -> Any:
+    return next((message[name] for name in names if message.get(name) is not None), None)
+
+
+def _role(message: dict[str, Any]) -> str:
+    role = as_text(_either(message, "role", "from"), "role")
+    return _ROLES.get(role, role)
+
+
+def _rendered(text: ModelText, messages: list[dict[str, str]]) -> tuple[str, str]:
+    """Prompt and target; the target with the white space that the template puts before it."""
+    prompt, answer = text.chat(messages[:-1]), messages[-1]["content"].strip()
+    whole = text.chat(messages, add_generation_prompt=False)
+    before, found, _ = whole.removeprefix(prompt).partition(answer)
+    space = before if whole.startswith(prompt) and found and not before.strip() else ""
+    # Every text begins with the tokenizer's prefix, which the template writes too.
+    return prompt.removeprefix(text.decode(text.prefix) if text.prefix else ""), space + answer
