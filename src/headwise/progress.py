@@ -11,6 +11,7 @@ Calls may be nested; the inner bar appears below the outer one and goes when it 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import threading
 import time
@@ -68,8 +69,11 @@ _shared = SimpleNamespace(drawing=None, users=0)
 
 @contextmanager
 def progress(label: str, total: int | None = None, *, show: bool = True) -> Iterator[Advance]:
-    """Show that `label` is under way, out of `total` steps where that is known; yields `advance(steps=1)`."""
-    if not show:
+    """Show that `label` is under way, out of `total` steps where that is known; yields `advance(steps=1)`.
+
+    With HEADWISE_PROGRESS=0 in the environment nothing is shown.
+    """
+    if not show or os.environ.get("HEADWISE_PROGRESS") == "0":
         yield lambda steps=1: None
         return
     with _lock:
@@ -106,11 +110,16 @@ def _drawing() -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
     from rich.text import Text
 
+    class Count(MofNCompleteColumn):
+        def render(self, task: Any) -> Text:
+            pace = task.fields["pace"]
+            return super().render(task) if pace.total or pace.done else Text()
+
     class TimeLeft(ProgressColumn):
         def render(self, task: Any) -> Text:
             return Text(_times(task.fields["pace"], time.monotonic()))
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeLeft()
+    columns = TextColumn("{task.description}"), BarColumn(), Count(), TimeLeft()
     return Progress(*columns, console=_console())
 
 
@@ -130,6 +139,8 @@ def _bar(label: str, total: int | None, outermost: bool) -> Iterator[Advance]:
 
     try:
         yield advance
+        if outermost and not total:
+            drawing.update(task, description=f"{label}: done", total=1, completed=1)
     finally:
         if not outermost:
             drawing.remove_task(task)
@@ -156,23 +167,26 @@ def _lines(
 
     def end(line: str) -> None:
         if shown:
-            _say(f"{label}: {line.format(_count(pace))} {clock(clock_now() - pace.began)}")
+            line = line.format(_count(pace, outermost)).removeprefix(", ")
+            _say(f"{label}: {line} {clock(clock_now() - pace.began)}")
 
     try:
         yield advance
     except BaseException:
-        end("stopped at {} after")
+        end("stopped at {} after" if pace.total or pace.done else "stopped after")
         raise
-    end("{}, done in")
+    end("{}, done in" if outermost else "{} in")
 
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _count(pace: Pace) -> str:
+def _count(pace: Pace, percent: bool = True) -> str:
     if not pace.total:
-        return str(pace.done)
+        return str(pace.done or "")
+    if not percent:
+        return f"{pace.done} of {pace.total}"
     return f"{pace.done}/{pace.total} ({100 * pace.done // pace.total}%)"
 
 

@@ -50,6 +50,8 @@ def _exit_code() -> int | str | None:
     except SystemExit as ended:
         return ended.code
     except HeadwiseError as error:
+        if logging.getLogger("headwise").isEnabledFor(logging.DEBUG):  # --verbose
+            traceback.print_exc()
         _say(str(error))
         return 2
     except Exception as error:

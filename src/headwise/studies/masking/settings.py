@@ -99,5 +99,8 @@ class MaskingSettings(shared.StudySettings):
     def before_run(self) -> None:
         super().before_run()
         check_limit(self)
-        for name in {self.accuracy, self.similarity} - {AUTO}:
+        for name in {
+            "math" if self.accuracy == AUTO else self.accuracy,
+            self.similarity,
+        }:  # auto may choose math
             text_metric(name).ready()

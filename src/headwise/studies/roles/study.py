@@ -292,6 +292,7 @@ register(
         question="Does a head help, hinder, or do nothing?",
         settings=RolesSettings,
         stages=stages,
+        stage_names=lambda settings: ("free fits", "fits of both signs", "roles and curves"),
         compute={"fit": fit_gates, "roles": label_heads, "curves": measure_curves, "joint": remove_together},
         section=section,
         notices=notices,

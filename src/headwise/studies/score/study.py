@@ -77,6 +77,7 @@ register(
         question="Which heads matter for this task?",
         settings=ScoreSettings,
         stages=stages,
+        stage_names=lambda settings: ("scores",),
         compute={"score": score_heads},
         section=section,
         notices=notices,
