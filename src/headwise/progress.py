@@ -173,7 +173,8 @@ def _lines(
     try:
         yield advance
     except BaseException:
-        end("stopped at {} after" if pace.total or pace.done else "stopped after")
+        if pace.total or pace.done:
+            end("stopped at {} after")
         raise
     end("{}, done in" if outermost else "{} in")
 

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from contextlib import suppress
 
 import typer
@@ -38,6 +39,8 @@ def main() -> None:
     _fill_closed_streams()
     logging.basicConfig(format="%(message)s", handlers=[_Stderr()])
     logging.getLogger("headwise").setLevel(logging.INFO)
+    warnings.filterwarnings("default", "the setting .* is now called", DeprecationWarning)
+    warnings.formatwarning = lambda message, *_, **__: f"note: {message}\n"
     with one_interrupt():
         code = _exit_code()
         sys.exit(_flushed() or code)

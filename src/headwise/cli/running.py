@@ -44,7 +44,7 @@ def run_study(
     return {
         "study": study,
         "run": out,
-        "report": folder.report,
+        "report": out / "report.html" if folder.report else None,
         "tables": tables,
         "notices": folder.notices,
         "findings": sentences,

@@ -30,7 +30,8 @@ def _known(strengths: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ..
 class MaskingSettings(shared.StudySettings):
     """Settings of the study `masking`."""
 
-    QUICK: ClassVar = {"n": 10, "new_tokens": 8}
+    QUICK: ClassVar = {"n": 10, "max_new_tokens": 8}
+    RENAMED: ClassVar = {"new_tokens": "max_new_tokens", "order_by": "order"}
 
     tasks: Several[shared.TaskName] = ()
     """Built-in names, files (CogQA, or your own with labels), or hub:owner/name; `abilities` by default."""
@@ -54,7 +55,7 @@ class MaskingSettings(shared.StudySettings):
     """Options of the method."""
     metric: shared.MetricName = "logprob"
     """What the score measures: by default how probable the right answer is, because that is what a text needs."""
-    order_by: Annotated[Text, one_of("order_by", lambda: shared.RANKINGS)] | None = None
+    order: Annotated[Text, one_of("order", lambda: shared.RANKINGS)] | None = None
     """`signed` (helps most first), `absolute` or `hinders`; by default signed where the method is, else absolute."""
     draws: Count = 5
     """Random draws of heads for each control."""
@@ -64,7 +65,7 @@ class MaskingSettings(shared.StudySettings):
     """The gate of a masked head: 0 removes it; the paper has .001, its code .0001."""
     positions: shared.Positions = "all"
     """Where gates act: `all`, or from the `last` prompt token on."""
-    new_tokens: Count = 16
+    max_new_tokens: Count = 16
     """Most tokens written after each prompt."""
     chat: bool = False
     """Put prompts into the model's chat template."""
