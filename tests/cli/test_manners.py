@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -335,18 +336,29 @@ def test_the_demo_says_what_is_not_installed_before_anything_is_computed(pretend
 
 def test_the_base_install_has_what_the_default_studies_need():
     """The packages of the metrics that studies use without being asked, by the names under which they are installed."""
-    import re
-    from importlib import metadata
-
     from headwise.metrics import text_metric
     from headwise.studies.masking.settings import MaskingSettings
     from headwise.studies.prompts.settings import PromptsSettings
 
-    required = [line for line in metadata.requires("headwise") if "extra ==" not in line]
-    installed = {re.match(r"[\w-]+", line)[0] for line in required}
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    installed = set(
+        re.findall(r'"([\w-]+)', re.search(r"^dependencies = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)[1])
+    )
     used = {MaskingSettings().similarity, PromptsSettings().metric, "math", "contains"}
     needed = {package.replace("_", "-") for name in used for package in text_metric(name).packages}
     assert {"sacrebleu", "math-verify"} <= needed <= installed
+
+
+def test_sparsify_without_its_extra_says_so_before_a_model_is_loaded(here, monkeypatch):
+    import importlib.util
+
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "peft" else find_spec(name, *rest)
+    )
+    done = here("sparsify", "no-such-model", "--sample", 2)
+    assert done.returncode == 2
+    assert "pip install 'headwise[sparse]'" in done.stderr
 
 
 # --- stages -------------------------------------------------------------------------------------------------
@@ -372,12 +384,14 @@ def test_a_run_says_the_stage_of_how_many_and_is_done_only_at_the_end(folder, mo
 
     monkeypatch.setattr(progress, "_FIRST_LINE", 0.0)
     monkeypatch.setattr(progress, "_EVERY", 0.0)
-    methods = ["--method", "attribution", "--method", "random"]
-    done = here("run", "score", folder, "induction", "-n", 4, *methods, "--device", "cpu", "--out", "run")
+    options = ["--method", "ablation", "--method", "random", "--batch-tokens", 64]
+    done = here("run", "score", folder, "induction", "-n", 4, *options, "--device", "cpu", "--out", "run")
     assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
-    assert any(line.startswith("attribution on induction (stage 1 of 2): ") for line in lines)
+    lines = [line for line in done.stderr.splitlines() if "it/s" not in line]  # bars of transformers
+    assert any(line.startswith("ablation on induction (stage 1 of 2): ") for line in lines)
     assert any(line.startswith("stage 1 of 2, scores: 1/2 (50%)") for line in lines)
-    (end,) = [line for line in lines if re.search(r"100%|\bdone\b", line)]
+    ends = [line for line in lines if re.search(r"100%|\bdone\b", line)]
+    assert len(ends) == 1, ends
+    (end,) = ends
     assert end.startswith("score: done in ")
     assert not any("stage" in line for line in lines[lines.index(end) :])

@@ -105,7 +105,7 @@ def write(context: Context[MaskingSettings], case: Case, part: str, **options: A
         return generate(
             case.model,
             prompts(case.test),
-            max_new_tokens=s.new_tokens,
+            max_new_tokens=s.max_new_tokens,
             chat=s.chat,
             batch_tokens=s.batch_tokens,
             advance=advance,
