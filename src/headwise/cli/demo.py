@@ -102,5 +102,5 @@ def _command(name: str, settings: dict[str, Any], out: Path) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, list):
-        return f"'[{', '.join(value)}]'"
+        return f"'[{', '.join(map(str, value))}]'"
     return str(value).lower() if isinstance(value, bool) else str(value)
