@@ -310,10 +310,10 @@ def test_the_random_sets_hold_none_of_the_heads_they_are_compared_with(model, da
 
 def test_quick_means_two_seeds_few_updates_and_short_targets_unless_told_otherwise():
     quick = RolesSettings(quick=True).quickened()
-    assert (quick.seeds, quick.n, quick.fit, quick.ks, quick.random_sets) == (2, 800, QUICK_FIT, QUICK_KS, 0)
+    assert (quick.seeds, quick.n, quick.fit, quick.k, quick.random_sets) == (2, 800, QUICK_FIT, QUICK_KS, 0)
     assert quick.task_options == {"math": {"length": "short"}}
     own = RolesSettings(quick=True, fit=FitSettings(updates=7), ks=(0, 1), tasks=("ioi",)).quickened()
-    assert (own.fit.updates, own.ks, own.task_options) == (7, (0, 1), {})
+    assert (own.fit.updates, own.k, own.task_options) == (7, (0, 1), {})
 
 
 def test_quick_takes_more_short_examples_than_long_ones(model):
