@@ -282,7 +282,7 @@ def survive(place: Path, kills: int, abilities: int, examples: int, seed: int) -
     in_a_child(lambda: make_model(model))
     data = make_task(place / "words.jsonl", abilities, 2 * examples, draw)
     arguments = ["run", "masking", "--device", "cpu", "--model", str(model), "--data", str(data)]
-    for setting in ("abilities=all", f"n={examples}", "k=[1,2,3,4,6]", "new_tokens=3", "draws=2"):
+    for setting in ("abilities=all", f"n={examples}", "k=[1,2,3,4,6]", "max_new_tokens=3", "draws=2"):
         arguments += ["--set", setting]
     whole = Trial(arguments, place / "whole", place / "whole.notes", draw)
     began = time.monotonic()

@@ -73,7 +73,7 @@ def test_a_wheel_is_built_and_runs_from_where_it_is_installed(wheels, tmp_path):
     assert not [name for name in names if name.endswith((".safetensors", ".gguf"))]
     assert wheels[0].stat().st_size < 2_000_000
     install(wheels[0], tmp_path)
-    code = "import headwise; print(headwise.__file__); from headwise.cli.list import show; show('families')"
+    code = "import headwise; print(headwise.__file__); from headwise.cli.list import list_; list_('families')"
     said = from_installed(tmp_path, code)
     assert said.startswith(str(tmp_path))
     assert "llama\treached" in said

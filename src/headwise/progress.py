@@ -157,11 +157,16 @@ def _drawing() -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
     from rich.text import Text
 
+    class Count(MofNCompleteColumn):
+        def render(self, task: Any) -> Text:
+            pace = task.fields["pace"]
+            return super().render(task) if pace.total or pace.done else Text()
+
     class TimeLeft(ProgressColumn):
         def render(self, task: Any) -> Text:
             return Text(_times(task.fields["pace"], time.monotonic()))
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeLeft()
+    columns = TextColumn("{task.description}"), BarColumn(), Count(), TimeLeft()
     return Progress(*columns, console=_console())
 
 
@@ -189,6 +194,8 @@ def _bar(label: str, total: int | None, outermost: bool, late: bool) -> Iterator
     task = None if late else begin()
     try:
         yield advance
+        if task is not None and outermost and not total:
+            _shared.drawing.update(task, description=f"{label}: done", total=1, completed=1)
     finally:
         if task is not None and not outermost:
             _shared.drawing.remove_task(task)
@@ -256,23 +263,27 @@ def _lines(
 
     def end(line: str) -> None:
         if shown:
-            _say(f"{label}: {line.format(_count(pace))} {clock(clock_now() - pace.began)}")
+            line = line.format(_count(pace, outermost)).removeprefix(", ")
+            _say(f"{label}: {line} {clock(clock_now() - pace.began)}")
 
     try:
         yield advance
     except BaseException:
-        end("stopped at {} after")
+        if pace.total or pace.done:
+            end("stopped at {} after")
         raise
-    end("{}, done in")
+    end("{}, done in" if outermost else "{} in")
 
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _count(pace: Pace) -> str:
+def _count(pace: Pace, percent: bool = True) -> str:
     if not pace.total:
-        return str(pace.done)
+        return str(pace.done or "")
+    if not percent:
+        return f"{pace.done} of {pace.total}"
     return f"{pace.done}/{pace.total} ({100 * pace.done // pace.total}%)"
 
 

@@ -309,7 +309,7 @@ def test_an_error_of_another_library_ends_in_a_sentence_of_ours(monkeypatch, her
     def broken(*_, **__):
         raise ValueError("first line\n\nlook at the above report!")
 
-    monkeypatch.setattr(headwise.cli.list, "show", broken)
+    monkeypatch.setattr(headwise.cli.list, "print_table", broken)
     done = here("list", "tasks")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
@@ -323,7 +323,7 @@ def test_a_message_of_several_lines_is_shown_as_one(monkeypatch, here):
     def broken(*_, **__):
         raise HeadwiseError("the table cannot be read: Invalid:\n  magic bytes\n  not found; write it again")
 
-    monkeypatch.setattr(headwise.cli.list, "show", broken)
+    monkeypatch.setattr(headwise.cli.list, "print_table", broken)
     done = here("list", "tasks")
     assert done.returncode == 2
     assert done.stderr == (

@@ -51,8 +51,8 @@ BAD = {
     ],
     "roles": [
         ("n=1", "n is 1"), ("seeds=0", "seeds is 0"), ("held_out=0", "held_out is 0"),
-        ("ks=[0]", "at least one above 0"),
-        ("ks=[-1,5]", "ks is"), ("random_sets=-1", "random_sets is -1"), ("reference=nope", "unknown reference"),
+        ("k=[0]", "at least one above 0"),
+        ("k=[-1,5]", "k is"), ("random_sets=-1", "random_sets is -1"), ("reference=nope", "unknown reference"),
         ("positions=nope", "unknown positions"), ("fit.updates=0", "updates is 0"), ("fit.rate=[0.5,0]", "rate is"),
         ("fit.rate=[0.5]", "two numbers"), ("fit.clip=nope", "unknown clip"), ("fit.stop=-1", "stop is -1"),
         ("fit.gradient_norm=0", "gradient_norm is 0"), ("tasks=[]", "tasks is empty"),
@@ -68,12 +68,12 @@ BAD = {
     ],
     "masking": [
         ("n=1", "n is 1"), ("k=[0]", "k is"), ("draws=0", "draws is 0"), ("layer_matched=[0]", "layer_matched is"),
-        ("scale=-1", "scale is -1"), ("positions=nope", "unknown positions"), ("new_tokens=0", "new_tokens is 0"),
+        ("scale=-1", "scale is -1"), ("positions=nope", "unknown positions"), ("max_new_tokens=0", "max_new_tokens is"),
         ("accuracy=nope", "unknown text metric"), ("similarity=nope", "unknown text metric"),
         ("answer=nope", "unknown answer"), ("cross_k=0", "cross_k is 0"), ("intervene=nope", "unknown intervention"),
         ("intervene_k=0", "intervene_k is 0"), ("strengths.nope=[1]", "unknown intervention"),
         ("strengths.shift=[.inf]", "finite"), ("method=nope", "unknown method"), ("metric=nope", "unknown metric"),
-        ("order_by=nope", "unknown order_by"), ("limit=0", "limit is 0"), ("method_options.x=1", "unknown option"),
+        ("order=nope", "unknown order"), ("limit=0", "limit is 0"), ("method_options.x=1", "unknown option"),
     ],
     "prompts": [
         ("n=0", "n is 0"), ("conditions=[]", "conditions is empty"), ("conditions=nope", "unknown condition"),

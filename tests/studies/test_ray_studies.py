@@ -72,7 +72,7 @@ def settings_of(name: str, folders: list[str], data: str) -> dict[str, object]:
     return {
         "score": {"tasks": [data], "methods": ["ablation", "attribution"], "n": 4},
         "functions": {"tasks": [data], "n": 6},
-        "masking": {"tasks": [data], "n": 4, "k": [1, 2], "draws": 2, "new_tokens": 3, "cross": True}
+        "masking": {"tasks": [data], "n": 4, "k": [1, 2], "draws": 2, "max_new_tokens": 3, "cross": True}
         | {"intervene": ["shift"], "answer": "text"},
         "prompts": {"tasks": [data], "n": 4, "shots": 1, "attention_prompts": 2, "max_new_tokens": 3}
         | {"metric": "contains"},

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from contextlib import suppress
 
 import typer
@@ -51,6 +52,8 @@ def main() -> None:
     _fill_closed_streams()
     logging.basicConfig(format="%(message)s", handlers=[_Stderr()])
     logging.getLogger("headwise").setLevel(logging.INFO)
+    warnings.filterwarnings("default", "the setting .* is now called", DeprecationWarning)
+    warnings.formatwarning = lambda message, *_, **__: f"note: {message}\n"
     with one_interrupt(), command_line():
         code = _exit_code()
         sys.exit(_flushed() or code)
@@ -63,6 +66,8 @@ def _exit_code() -> int | str | None:
     except SystemExit as ended:
         return ended.code
     except HeadwiseError as error:
+        if logging.getLogger("headwise").isEnabledFor(logging.DEBUG):  # --verbose
+            traceback.print_exc()
         _say(str(error))
         return 2
     except Exception as error:

@@ -13,7 +13,7 @@ from headwise.cli.running import span
 
 @app.command()
 @with_options("device", "dtype", "trust_remote_code")
-def check(model: ModelName, **options: Any) -> None:
+def check(model: ModelName, **options: Any) -> dict[str, Any]:
     """Verify that every head of a model can be ablated exactly."""
     from headwise.model.load.load import load
 
@@ -38,3 +38,19 @@ def check(model: ModelName, **options: Any) -> None:
     if layers > len(sites):
         lines.insert(1, f"  {layers - len(sites)} layers have no attention, and so no heads")
     typer.echo("\n".join(lines))
+    return {
+        "model": loaded.name,
+        "layers": layers,
+        "heads": heads,
+        "layers_with_attention": len(sites),
+        "kv_heads": [site.kv_heads for site in sites],
+        "head_size": [site.head_dim for site in sites],
+        "dtype": dtype_name,
+        "device": str(loaded.device),
+        "mechanism": proof.mechanism,
+        "noise": proof.noise,
+        "largest_gap": proof.largest_gap,
+        "layers_checked": proof.sites_checked,
+        "prefix_sharing": bool(shares),
+        "seconds": time.perf_counter() - started,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,8 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.check import check
+from headwise.cli.output import Failed
 from headwise.cli.root import app
 from headwise.cli.running import resumable
+from headwise.errors import HeadwiseError, first_line
+from headwise.files import DiskError
 
 # Chosen by measuring, so that each takes 60 to 90 seconds on two cores: large enough to show what a study says,
 # too small for its bands to be narrow.
@@ -26,35 +30,65 @@ SHOWN = 3
 
 
 @app.command()
-def demo(out: Annotated[Path, typer.Option(help="the folder of its runs")] = Path("demo")) -> None:
+def demo(
+    out: Annotated[Path, typer.Option(help="the folder of its runs")] = Path("demo"),
+) -> dict[str, Any]:
     """A few minutes with the bundled model: all five studies, small, and one report."""
     check("smollm2")
     with resumable():
-        page = run_demo(out, tell=typer.echo)
-    typer.echo(f"{page}: open it in a browser")
+        result = run_demo(out, tell=typer.echo)
+    if result["report"]:
+        typer.echo(f"{result['report']}: open it in a browser")
+    for name, reason in result["failed"].items():
+        typer.echo(f"headwise: the study {name} failed: {reason}", err=True)
+    if result["failed"]:
+        raise Failed(result)
+    return result
 
 
-def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = print) -> Path:
-    """Carry out the studies into `out`, or go on where an earlier call stopped; returns the report's path."""
+def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = print) -> dict[str, Any]:
+    """Carry out the studies into `out`, or go on where an earlier call stopped; then the report over all of them.
+
+    A study that fails does not stop the others: `failed` says why, by study.
+    """
     from headwise.model.load.companions import companions
     from headwise.report import findings, write_report
-    from headwise.studies.base import run
+    from headwise.studies.base import run, study
     from headwise.studies.workbench import Workbench
 
-    bench = Workbench(progress=progress)
-    folders = []
-    for number, (name, settings) in enumerate(STUDIES.items(), start=1):
-        tell(f"{number} of {len(STUDIES)}: {name}")
+    chosen = {name: dict(settings) for name, settings in STUDIES.items()}
+    failed: dict[str, str] = {}
+    for name, settings in chosen.items():
         missing = set(settings["models"]) - {"smollm2", *companions()}
         if missing:
             tell(f"(without {', '.join(sorted(missing))}: docs/sparsify.md says how to install it)")
-            settings = {**settings, "models": [model for model in settings["models"] if model not in missing]}
+            settings["models"] = [model for model in settings["models"] if model not in missing]
+        try:
+            study(name).settings(**settings).before_run()
+        except HeadwiseError as error:  # known before minutes are spent on the others
+            failed[name] = str(error)
+            tell(f"the study {name} is left out: {error}")
+    bench = Workbench(progress=progress)
+    folders = []
+    for number, (name, settings) in enumerate(chosen.items(), start=1):
+        if name in failed:
+            continue
+        tell(f"{number} of {len(STUDIES)}: {name}")
         command = _command(name, settings, out)
-        folders.append(run(name, out / name, workbench=bench, command=command, **settings).path)
-    page = write_report(folders, out / "report.html")
-    for finding in findings(folders)[:SHOWN]:
-        tell(f"- {finding.sentence}")
-    return page
+        try:
+            folders.append(run(name, out / name, workbench=bench, command=command, **settings).path)
+        except Exception as error:
+            if isinstance(error, DiskError):  # the others would fail too
+                raise
+            if not isinstance(error, HeadwiseError):
+                traceback.print_exc()
+            failed[name] = str(error) if isinstance(error, HeadwiseError) else first_line(error)
+            tell(f"the study {name} failed: {failed[name]}")
+    page = write_report(folders, out / "report.html") if folders else None
+    sentences = [finding.sentence for finding in findings(folders)]
+    for sentence in sentences[:SHOWN]:
+        tell(f"- {sentence}")
+    return {"report": page, "runs": folders, "failed": failed, "findings": sentences}
 
 
 def _command(name: str, settings: dict[str, Any], out: Path) -> str:
@@ -68,5 +102,5 @@ def _command(name: str, settings: dict[str, Any], out: Path) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, list):
-        return f"'[{', '.join(value)}]'"
+        return f"'[{', '.join(map(str, value))}]'"
     return str(value).lower() if isinstance(value, bool) else str(value)

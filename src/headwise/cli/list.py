@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from headwise.cli.complete import complete
 from headwise.cli.root import app
-from headwise.errors import unknown
+from headwise.errors import HeadwiseError, unknown
 
 Rows = tuple[list[str], list[list[str]]]
 
@@ -18,29 +19,36 @@ Rows = tuple[list[str], list[list[str]]]
 def list_(
     what: Annotated[
         str,
-        typer.Argument(help="models, tasks, metrics, methods, studies, settings (of studies) or families"),
+        typer.Argument(
+            help="models, tasks, metrics, methods, studies, settings (of studies) or families",
+            autocompletion=complete("lists"),
+        ),
     ],
+    study: Annotated[
+        str | None, typer.Argument(help="settings: of this study alone", autocompletion=complete("studies"))
+    ] = None,
     live: Annotated[bool, typer.Option(help="families: try each with the installed transformers")] = False,
-) -> None:
+) -> list[dict[str, str]]:
     """List what there is: models, tasks, metrics, methods, studies and their settings, families."""
-    show(what, live=live)
-
-
-def show(what: str, *, live: bool = False) -> None:
-    """Print one of the lists."""
     kinds: dict[str, Callable[[], Rows]] = {
         "models": _models,
         "tasks": _tasks,
         "metrics": _metrics,
         "methods": _methods,
         "studies": _studies,
-        "settings": _settings,
+        "settings": lambda: settings_of(study) if study else _settings(),
         "families": lambda: _families(live),
     }
     if what not in kinds:
         raise unknown("list", what, kinds)
+    if study and what != "settings":
+        raise HeadwiseError(
+            f"`headwise list {what}` takes no further name, but {study!r} is given; only settings do: "
+            f"headwise list settings {study}"
+        )
     header, rows = kinds[what]()
-    _print(header, rows)
+    print_table(header, rows)
+    return [dict(zip(header, cells, strict=True)) for cells in rows]
 
 
 def _models() -> Rows:
@@ -104,6 +112,14 @@ def _settings() -> Rows:
     return ["study", "setting", "default", "about"], rows
 
 
+def settings_of(study: str) -> Rows:
+    """The settings of one study, its own before those that all studies share."""
+    from headwise.studies.base import study as find_study
+    from headwise.studies.settings.described import described
+
+    return ["setting", "default", "about"], [list(one) for one in described(find_study(study).settings)]
+
+
 def _families(live: bool) -> Rows:
     from headwise.model.verify import families
 
@@ -119,7 +135,7 @@ def _families(live: bool) -> Rows:
     return ["family", "status", "how, or why not", "prefix sharing"], rows
 
 
-def _print(header: list[str], rows: list[list[str]]) -> None:
+def print_table(header: list[str], rows: list[list[str]]) -> None:
     """A table on a terminal; tab-separated lines in a pipe."""
     if not sys.stdout.isatty():
         print("\n".join("\t".join(cells) for cells in [header, *rows]))

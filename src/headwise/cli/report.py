@@ -15,10 +15,12 @@ from headwise.errors import HeadwiseError
 def report(
     runs: Annotated[list[Path], typer.Argument(help="run folders; several compare side by side")],
     out: Annotated[Path, typer.Option(help="the page")] = Path("report.html"),
-) -> None:
+) -> dict[str, str]:
     """Write one self-contained HTML page over one or more runs."""
     from headwise.report import write_report
 
     if out.is_symlink():
         raise HeadwiseError(f"{out} is a link, and the page would replace it; give another --out")
-    typer.echo(f"{write_report(runs, out)}: open it in a browser; it needs no network")
+    page = write_report(runs, out)
+    typer.echo(f"{page}: open it in a browser; it needs no network")
+    return {"report": str(page)}

@@ -2,30 +2,86 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import typing
 from collections.abc import Callable
+from copy import copy
 from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
+from typer.models import OptionInfo
+
+from headwise.cli import output
+from headwise.cli.complete import complete
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-app = typer.Typer(
+PANELS = {
+    "Model": "model dtype trust_remote_code",
+    "Data": "task data n seed truncate columns",
+    "What to compute": "config method metric reference positions precision top confidence k quick cells option",
+    "Where to run": "device batch_tokens engine address workers cores_per_worker devices_per_worker",
+    "Output": "out fresh as_json quiet verbose",
+}
+"""Groups of options in the help, by the names of parameters; options that are not named come first."""
+
+
+class Commands(typer.Typer):
+    """Every command has --quiet and --verbose; one that returns its results has --json; options are in groups."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Command], Command]:
+        register = super().command(name, **settings)
+
+        def decorate(function: Command) -> Command:
+            register(_with_output_options(function))
+            return function
+
+        return decorate
+
+
+app = Commands(
     name="headwise",
     help="Find the attention heads that matter for a behaviour of a language model, and prove it.\n\n"
     "Begin with `headwise demo`, or look at one model: `headwise check smollm2`, `headwise score smollm2 ioi`.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
-ModelName = Annotated[str, typer.Argument(help="bundled alias, hub id, folder or GGUF file")]
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from headwise._version import __version__
+
+        typer.echo(f"headwise {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", is_eager=True, callback=_print_version, help="show the version and exit"
+        ),
+    ] = False,
+) -> None:
+    """The options of `headwise` itself."""
+
+
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        help="bundled alias, hub id, folder or GGUF file", autocompletion=complete("models"), metavar="MODEL"
+    ),
+]
 
 
 class Options(BaseModel):
-    """Options that several commands have. The text below a field is its help, its alias its name for users."""
+    """Options that several commands have. The text below a field is its help, its alias its names for users."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -41,7 +97,9 @@ class Options(BaseModel):
     """cut prompts that are too long for the model from the left"""
     option: list[str] | None = Field(None, alias="--set")
     """any other setting, as key=value"""
-    fresh: bool = False
+    quick: bool = Field(False, alias="--quick")
+    """smaller numbers everywhere: a first look in at most three minutes"""
+    fresh: bool = Field(False, alias="--fresh")
     """set an earlier run in the same folder aside"""
     batch_tokens: int | None = Field(None, ge=1)
     """most tokens in one forward pass"""
@@ -55,10 +113,16 @@ class Options(BaseModel):
     """ray: cores, and threads, of one worker"""
     devices_per_worker: int | None = Field(None, ge=1)
     """ray: GPUs of one worker"""
+    as_json: bool = Field(False, alias="--json")
+    """print the results as JSON, and nothing else, on the standard output"""
+    quiet: bool = Field(False, alias="--quiet -q")
+    """no progress and no notes: results and errors only"""
+    verbose: bool = Field(False, alias="--verbose -v")
+    """debug messages, and tracebacks of errors"""
 
 
 COMPUTE = "device dtype batch_tokens truncate engine address workers cores_per_worker devices_per_worker"
-STUDY = ("option", "fresh", *COMPUTE.split())
+STUDY = ("option", "quick", "fresh", *COMPUTE.split())
 """The options of the commands that run a study."""
 
 
@@ -77,6 +141,42 @@ def with_options(*names: str, of: type[BaseModel] = Options) -> Callable[[Comman
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     least = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
-    option = typer.Option(*filter(None, [field.alias]), help=field.description, min=least)
+    option = typer.Option(*(field.alias or "").split(), help=field.description, min=least)
     kind, default = inspect.Parameter.KEYWORD_ONLY, field.default
     return inspect.Parameter(name, kind, default=default, annotation=Annotated[field.annotation, option])
+
+
+def _with_output_options(function: Callable[..., Any]) -> Callable[..., None]:
+    signature = inspect.signature(function, eval_str=True)
+    names = ["quiet", "verbose"] if signature.return_annotation is None else ["as_json", "quiet", "verbose"]
+    added = [_parameter(name, Options.model_fields[name]) for name in names]
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        chosen = {name: values.pop(name) for name in names}
+        with output.verbosity(chosen["quiet"], chosen["verbose"]):
+            output.show(lambda: function(**values), chosen.get("as_json", False))
+
+    parameters = [
+        _in_panel(one) for one in sorted((*signature.parameters.values(), *added), key=_panel_number)
+    ]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def _panel_number(parameter: inspect.Parameter) -> int:
+    """The place of a parameter's group in the help; 0 for arguments and for options without a group."""
+    numbers = [number for number, names in enumerate(PANELS.values(), 1) if parameter.name in names.split()]
+    about = typing.get_args(parameter.annotation)[1:]
+    return numbers[0] if numbers and isinstance(about[0], OptionInfo) else 0
+
+
+def _in_panel(parameter: inspect.Parameter) -> inspect.Parameter:
+    """The same parameter, in the help's group for options of its name."""
+    parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    if not (number := _panel_number(parameter)):
+        return parameter
+    kind, option = typing.get_args(parameter.annotation)
+    option = copy(option)
+    option.rich_help_panel = option.rich_help_panel or list(PANELS)[number - 1]
+    return parameter.replace(annotation=Annotated[kind, option])

@@ -6,26 +6,107 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from headwise.cli.complete import complete, names
+from headwise.cli.output import note
 from headwise.cli.root import STUDY, app, with_options
-from headwise.cli.running import run_study
+from headwise.cli.running import default_folder, run_study
 
 
-@app.command()
+class StudyHelp(TyperCommand):
+    """`headwise run STUDY --help` also lists the settings of that study."""
+
+    study: str | None = None
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # --help is handled before arguments are read.
+        self.study = next((word for word in args if word in names("studies")), None)
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        if self.study:
+            from headwise.cli.list import print_table, settings_of
+
+            typer.echo(f" Settings of the study {self.study}, for --set KEY=VALUE or a study file:\n")
+            print_table(*settings_of(self.study))
+
+
+@app.command(cls=StudyHelp)
 @with_options(*STUDY)
 def run(
-    study: Annotated[str, typer.Argument(help="which one: headwise list studies")],
-    file: Annotated[Path | None, typer.Argument(help="a study file (YAML), or: published")] = None,
-    out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY")] = None,
-    model: Annotated[
-        list[str] | None, typer.Option(help="bundled alias, hub id, folder or GGUF file; repeat for several")
+    study: Annotated[
+        str,
+        typer.Argument(
+            help="which one: headwise list studies", autocompletion=complete("studies"), metavar="STUDY"
+        ),
+    ],
+    first_model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="as in headwise score; or --model", autocompletion=complete("models")
+        ),
     ] = None,
-    task: Annotated[list[str] | None, typer.Option(help="name or file; repeat for several")] = None,
+    first_tasks: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TASK", help="as in headwise score; or --task", autocompletion=complete("tasks")
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="a study file (YAML), or: published; options win over it")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY-MODEL-TASK")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="bundled alias, hub id, folder or GGUF file; repeat for several",
+            autocompletion=complete("models"),
+        ),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="name or file; repeat for several", autocompletion=complete("tasks")),
+    ] = None,
     data: Annotated[list[Path] | None, typer.Option(help="a task file, beside or instead of --task")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="score method; repeat for several", autocompletion=complete("methods")),
+    ] = None,
+    n: Annotated[
+        int | None, typer.Option("-n", "--limit", help="number of examples, as the study counts them", min=1)
+    ] = None,
+    k: Annotated[
+        list[int] | None, typer.Option("-k", help="number of heads; repeat for several", min=0)
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="by default the task's own")] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="ablation type", autocompletion=complete("references"))
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="random seed", min=0)] = None,
     **flags: Any,
-) -> None:
-    """Carry out a study into a run folder; the same command again resumes."""
-    tasks = [*(task or []), *map(str, data or [])]
-    run_study(
-        study, out or Path("runs") / study, file, {"models": model or None, "tasks": tasks or None}, flags
-    )
+) -> dict[str, Any]:
+    """Carry out a study into a run folder; the same command again resumes.
+
+    `headwise run STUDY --help` lists the settings of one study.
+    """
+    if config is None and first_model is not None and _is_study_file(first_model):
+        note(
+            f"`headwise run {study} {first_model}` is now written `headwise run {study} --config {first_model}`; "
+            "the old form will be refused in the next version"
+        )
+        config, *rest = Path(first_model), *(first_tasks or [])
+    else:
+        rest = [word for word in (first_model, *(first_tasks or [])) if word]
+    models = [*rest[:1], *(model or [])]
+    tasks = [*rest[1:], *(task or []), *map(str, data or [])]
+    settings: dict[str, Any] = {"models": models, "tasks": tasks, "method": method, "n": n, "k": k}
+    settings |= {"metric": metric, "reference": reference, "seed": seed}
+    configs = [Path(config).stem] if config else []
+    folder = out or default_folder(study, *configs, *models, *tasks)
+    return run_study(study, folder, config, settings, flags)
+
+
+def _is_study_file(word: str) -> bool:
+    return word == "published" or Path(word).suffix in (".yaml", ".yml")

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from headwise.cli.output import note
+
+LONGEST_NAME = 100
+"""Characters of a default folder's name."""
+
 
 def run_study(
     study: str, out: Path, file: Path | None, settings: dict[str, Any], flags: dict[str, Any]
-) -> None:
-    """Carry out a study with these settings and `StudyFlags`; what was not given keeps its default."""
+) -> dict[str, Any]:
+    """Carry out a study with these settings and the options `STUDY`; what was not given keeps its default.
+
+    Returns what `--json` prints.
+    """
     from headwise.studies.settings.resolve import assignments, merge
     from headwise.tasks.opening import check_given
 
     assigned = assignments(flags.pop("option") or [])
-    chosen = {**settings, **flags}
-    given = {name: value for name, value in chosen.items() if value is not None and value is not False}
+    chosen = {**_with_method(study, settings), **flags}
+    given = {name: value for name, value in chosen.items() if value not in (None, False, [])}
     merge(given, assigned)
     check_given(given)
     from headwise.studies.base import (
@@ -31,9 +41,61 @@ def run_study(
     with resumable() as command:
         folder = carry_out(study, out, file, command=command, **given)
     for notice in folder.notices:
-        typer.echo(f"note: {notice}", err=True)
+        note(notice)
     outputs = "tables, figures and report.html" if folder.report else "tables and figures, but no report"
     typer.echo(f"{out}: {outputs}")
+    tables = {path.stem: path for path in sorted((out / "tables").glob("*.parquet"))}
+    sentences = [finding.sentence for finding in _findings(out)]
+    return {
+        "study": study,
+        "run": out,
+        "report": out / "report.html" if folder.report else None,
+        "tables": tables,
+        "notices": folder.notices,
+        "findings": sentences,
+    }
+
+
+def _findings(run: Path) -> Sequence[Any]:
+    from headwise.errors import HeadwiseError
+    from headwise.report import findings
+
+    try:
+        return findings([run])
+    except HeadwiseError:  # a study without a section in the report
+        return []
+
+
+def _with_method(study: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The option --method as the setting that the study has for it: one score method, or several."""
+    if not (methods := settings.pop("method", None)):
+        return settings
+    from headwise.errors import HeadwiseError
+    from headwise.studies.base import study as find_study
+
+    kind: Any = find_study(study).settings
+    fields = kind.model_fields
+    name = next((name for name in ("methods", "orders") if name in fields), "method")
+    if name == "method" and len(methods) > 1:
+        raise HeadwiseError(f"--method is given {len(methods)} times; the study {study!r} takes one method")
+    return settings | {name: methods if name != "method" else methods[0]}
+
+
+def default_folder(study: str, *words: str) -> Path:
+    """Where a run goes without --out: the study, the models and the tasks in the folder's name.
+
+    >>> default_folder("score", "smollm2", "data/mine.jsonl").as_posix()
+    'runs/score-smollm2-data-mine'
+    """
+    endings = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt", ".gguf")
+    parts = [
+        study,
+        *(word.removesuffix(Path(word).suffix if word.endswith(endings) else "") for word in words),
+    ]
+    name = "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)
+    if len(name) > LONGEST_NAME:
+        name = f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return Path("runs") / name
 
 
 @contextmanager
@@ -50,8 +112,8 @@ def resumable() -> Iterator[str]:
         raise typer.Exit(1) from None
 
 
-def show_scores(out: Path) -> None:
-    """The heads that stand out, on the terminal."""
+def show_scores(out: Path) -> list[dict[str, Any]]:
+    """Print the heads that stand out; returns every head's row."""
     from headwise.runs import read_table
 
     table = read_table(out, "scores")
@@ -63,6 +125,7 @@ def show_scores(out: Path) -> None:
             head = f"L{row['layer']}H{row['head']}"
             q = "" if row["q"] != row["q"] else f"  q = {row['q']:.2g}"
             typer.echo(f"  {head:<8}{row['score']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]{q}")
+    return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
 
 
 def span(numbers: list[int]) -> str:

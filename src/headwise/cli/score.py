@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from headwise.cli.complete import complete
 from headwise.cli.root import STUDY, ModelName, app, with_options
-from headwise.cli.running import run_study, show_scores
+from headwise.cli.running import default_folder, run_study, show_scores
 
 
 @app.command()
@@ -16,32 +17,45 @@ from headwise.cli.running import run_study, show_scores
 def score(
     model: ModelName,
     task: Annotated[
-        str, typer.Argument(help="a built-in task (headwise list tasks), a file, or hub:owner/name")
+        str,
+        typer.Argument(
+            help="a built-in task (headwise list tasks), a file, or hub:owner/name",
+            autocompletion=complete("tasks"),
+            metavar="TASK",
+        ),
     ],
-    method: Annotated[list[str] | None, typer.Option(help="score method; repeat for several")] = None,
-    out: Annotated[Path, typer.Option(help="the run folder")] = Path("runs/score"),
-    n: Annotated[int, typer.Option("-n", help="number of examples", min=1)] = 64,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="score method; repeat for several", autocompletion=complete("methods")),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/score-MODEL-TASK")] = None,
+    n: Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=1)] = 64,
     metric: Annotated[str | None, typer.Option(help="by default the task's own")] = None,
     reference: Annotated[
-        str, typer.Option(help="ablation type: zero, mean, position_mean, resample, patch")
+        str,
+        typer.Option(
+            help="ablation type: zero, mean, position_mean, resample, patch",
+            autocompletion=complete("references"),
+        ),
     ] = "zero",
     positions: Annotated[str, typer.Option(help="token positions that gates act on: all or last")] = "all",
     precision: Annotated[float | None, typer.Option(help="ablation: run only enough for ± this")] = None,
     top: Annotated[int | None, typer.Option(help="ablation: run only enough to find the first K")] = None,
     confidence: Annotated[float | None, typer.Option(help="of --precision or --top; 0.95")] = None,
     **flags: Any,
-) -> None:
+) -> dict[str, Any]:
     """Score every head of a model on a task; the same command again resumes."""
     early = {"precision": precision, "top": top, "confidence": confidence}
     settings = {
         "models": [model],
         "tasks": [task],
-        "methods": method or ["ablation"],
+        "method": method or ["ablation"],
         "n": n,
         "metric": metric,
         "reference": reference,
         "positions": positions,
         "method_options": {name: value for name, value in early.items() if value is not None},
     }
-    run_study("score", out, None, settings, flags)
-    show_scores(out)
+    folder = out or default_folder("score", model, task)
+    result = run_study("score", folder, None, settings, flags)
+    return {"model": model, "task": task, **result, "scores": show_scores(folder)}

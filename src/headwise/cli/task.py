@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwise.cli.complete import complete
 from headwise.cli.root import app, with_options
 
 if TYPE_CHECKING:
@@ -18,21 +20,30 @@ ACCURACY_EXAMPLES = 50
 @with_options("seed", "option", "device", "dtype", "truncate")
 def task_(
     name: Annotated[str, typer.Argument(help="a built-in task, a file, or hub:owner/name")],
-    show: Annotated[int, typer.Option(help="examples to print", min=0)] = 3,
-    model: Annotated[str | None, typer.Option(help="show its tokens and its accuracy on 50 examples")] = None,
+    show: Annotated[
+        int, typer.Option("--show", "-n", "--limit", help="number of examples to print", min=0)
+    ] = 3,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="show its tokens and its accuracy on 50 examples", autocompletion=complete("models")
+        ),
+    ] = None,
     **options: Any,
-) -> None:
+) -> dict[str, Any]:
     """Show what a task asks and, with --model, how well a model does."""
     from headwise.studies.settings.resolve import assignments
 
     seed, assigned = options.pop("seed"), assignments(options.pop("option") or [])
-    typer.echo(show_task(name, show, model, seed, assigned, options))
+    facts = task_facts(name, show, model, seed, assigned, options)
+    typer.echo(as_text(facts))
+    return facts
 
 
-def show_task(
+def task_facts(
     source: str, show: int, model_name: str | None, seed: int, options: dict[str, Any], load: dict[str, Any]
-) -> str:
-    """The first examples of a task as text; with a model also their tokens and how many it gets right."""
+) -> dict[str, Any]:
+    """The first examples of a task; with a model also their tokens and how many it gets right."""
     from headwise.tasks import task
     from headwise.tasks.opening import check_task
 
@@ -49,29 +60,45 @@ def show_task(
         from headwise.metrics.leading_space import note_leading_space
 
         note_leading_space(model, examples)
-    lines = [f"{examples.name}: metric {examples.metric}, fingerprint {examples.fingerprint}"]
-    for number, example in enumerate(examples.examples[:show], 1):
+    shown = [_facts(example, model) for example in examples.examples[:show]]
+    facts = {"task": examples.name, "metric": examples.metric, "fingerprint": examples.fingerprint}
+    return facts | {"examples": shown} | ({} if model is None else _accuracy(model, examples))
+
+
+def as_text(facts: dict[str, Any]) -> str:
+    """The same for people."""
+    lines = [f"{facts['task']}: metric {facts['metric']}, fingerprint {facts['fingerprint']}"]
+    for number, example in enumerate(facts["examples"], 1):
         lines += ["", f"{number}. " + "\n   ".join(_described(example))]
-        if model is not None:
-            pieces = model.text.pieces(example.prompt)
-            lines.append(f"   tokens          {'|'.join(pieces)} ({len(pieces)})")
-            lines.append(f"   target tokens   {'|'.join(_target_pieces(model, example))}")
-    if model is not None:
-        lines += ["", _accuracy(model, examples)]
+    if "model" in facts:
+        right, of = facts["right"], facts["of"]
+        line = f"{facts['model']} gets {right} of {of} right ({right / of:.0%}; chance {facts['chance']:.0%})"
+        if facts["metric"] != "accuracy":
+            line += f", mean {facts['metric']} {facts['mean']:.3f}"
+        lines += ["", line]
     return "\n".join(lines)
 
 
-def _described(example: Example) -> list[str]:
-    fields = {
-        "prompt": repr(example.prompt),
-        "target": repr(example.target),
-        "also": ", ".join(map(repr, example.also)),
-        "foils": ", ".join(map(repr, example.foils)),
-        "counterfactual": repr(example.counterfactual) if example.counterfactual is not None else "",
-        "label": example.label or "",
-        "group": example.group or "",
-    }
-    return [f"{name:<15} {value}" for name, value in fields.items() if value]
+def _facts(example: Example, model: Any) -> dict[str, Any]:
+    names = ("prompt", "target", "also", "foils", "counterfactual", "label", "group")
+    facts = {name: value for name in names if (value := getattr(example, name)) not in (None, "", (), [])}
+    if model is not None:
+        facts["tokens"] = model.text.pieces(example.prompt)
+        facts["target_tokens"] = _target_pieces(model, example)
+    return facts
+
+
+def _described(facts: dict[str, Any]) -> Iterator[str]:
+    for name, value in facts.items():
+        if name == "tokens":
+            text = f"{'|'.join(value)} ({len(value)})"
+        elif name == "target_tokens":
+            text = "|".join(value)
+        elif name in ("label", "group"):
+            text = value
+        else:
+            text = repr(value) if isinstance(value, str) else ", ".join(map(repr, value))
+        yield f"{name.replace('_', ' '):<15} {text}"
 
 
 def _target_pieces(model: Any, example: Example) -> list[str]:
@@ -81,15 +108,17 @@ def _target_pieces(model: Any, example: Example) -> list[str]:
     return [model.text.decode([token]) for token in row.tokens]
 
 
-def _accuracy(model: Any, examples: Task) -> str:
+def _accuracy(model: Any, examples: Task) -> dict[str, Any]:
     from headwise.metrics import metric
     from headwise.model.measure.engine import Engine
 
     right = Engine(model, examples, metric("accuracy")).full()
     chances = [1 / (1 + len(e.foils)) if e.foils else 0.0 for e in examples]
-    chance = sum(chances) / len(chances)
-    line = f"{model.name} gets {int(right.sum())} of {len(right)} right ({right.mean():.0%}; chance {chance:.0%})"
-    if examples.metric != "accuracy":
-        mean = Engine(model, examples, metric(examples.metric)).full().mean()
-        line += f", mean {examples.metric} {mean:.3f}"
-    return line
+    mean = right if examples.metric == "accuracy" else Engine(model, examples, metric(examples.metric)).full()
+    return {
+        "model": model.name,
+        "right": int(right.sum()),
+        "of": len(right),
+        "chance": sum(chances) / len(chances),
+        "mean": float(mean.mean()),
+    }

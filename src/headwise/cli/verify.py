@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from headwise.cli.output import Failed
 from headwise.cli.root import app, with_options
 
 
@@ -16,7 +18,7 @@ def verify(
     run: Annotated[Path, typer.Argument(help="a finished run folder")],
     cells: Annotated[int, typer.Option(help="how many to compute again", min=1)] = 3,
     **options: Any,
-) -> None:
+) -> dict[str, Any]:
     """Make a run's tables again from its cells, compute a sample of the cells again, and say whether they match."""
     from headwise.studies.verify import summary
     from headwise.studies.verify import verify as compute_again
@@ -25,5 +27,12 @@ def verify(
     for result in results:
         typer.echo(f"{'same' if result.same else 'DIFFERS'}  {result.label}: {result.said}")
     typer.echo(summary(results))
-    if not all(result.same for result in results):
-        raise typer.Exit(1)
+    shown = {
+        "run": run,
+        "same": all(result.same for result in results),
+        "summary": summary(results),
+        "results": [asdict(result) for result in results],
+    }
+    if not shown["same"]:
+        raise Failed(shown)
+    return shown

@@ -8,6 +8,7 @@ model = hw.load("sparse")
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -67,6 +68,10 @@ def sparsify(
     settings: fields of `SparsifySettings`.
     """
     chosen = SparsifySettings(**settings)
+    if importlib.util.find_spec("peft") is None:
+        raise HeadwiseError(
+            "headwise sparsify trains with peft; install it with: pip install 'headwise[sparse]'"
+        )
     if is_sparse(model):
         raise HeadwiseError(
             f"{model} was trained by headwise sparsify already; give the dense model it is based on"

@@ -14,6 +14,7 @@ from headwise.charts.static import figure
 from headwise.charts.style import save
 from headwise.errors import HeadwiseError, unknown
 from headwise.files import DiskError
+from headwise.progress import progress as show_progress
 from headwise.registry import Registry
 from headwise.report import write_report
 from headwise.runs import Cell, CellResult, LocalExecutor, RunFolder, compute_cells, write_tables
@@ -42,6 +43,8 @@ class Study:
     compute: Compute
     """What computes a cell, by the cell's kind. It must depend on nothing but the cell, the settings, and tables that
     the cell's stage has read."""
+    stage_names: Callable[[Any], Sequence[str]] = lambda settings: ()
+    """What each of the stages computes, so that the progress bar can say which of how many is under way."""
     section: Section | None = None
     """Charts, which are the figures of the run, and findings, both from the finished tables."""
     notices: Callable[[Context[Any], Tables], Iterable[str]] = lambda context, tables: ()
@@ -84,17 +87,22 @@ def published(name: str) -> Path:
 def carry_out(chosen: Study, settings: Any, bench: Workbench, folder: RunFolder) -> None:
     """Compute the cells stage by stage; then write the tables, draw the figures and give notice."""
     settings = settings.quickened() if settings.quick else settings
+    names = chosen.stage_names(settings)
+    of_how_many = f" of {len(names) + 1}" if names else ""
     context = Context(chosen.name, settings, bench, folder)
     compute = partial(_compute, chosen.compute, context)
-    for cells in chosen.stages(context):
+    for number, cells in enumerate(chosen.stages(context), 1):
+        context.stage = f"stage {number}{of_how_many}"
+        label = f"{context.stage}, {names[number - 1]}" if number <= len(names) else context.stage
         # Cells without a model among their fingerprints only put tables together.
         progress = bench.progress and any("model" in cell.fingerprints for cell in cells)
-        compute_cells(folder, cells, compute, progress=progress)
+        compute_cells(folder, cells, compute, progress=progress, label=label)
         context.cells += cells
-    write_tables(folder, progress=bench.progress)
-    tables = RunTables(folder.path, folder.written)
-    if chosen.section is not None:
-        save_figures(folder, chosen.section.charts(tables))
+    with show_progress("last stage, tables, figures and report", show=bench.progress):
+        write_tables(folder, progress=bench.progress)
+        tables = RunTables(folder.path, folder.written)
+        if chosen.section is not None:
+            save_figures(folder, chosen.section.charts(tables))
     for sentence in chosen.notices(context, tables):
         folder.notice(sentence)
 
@@ -159,29 +167,36 @@ def run(
     bench.configure(resolved)
     bench.check_files(resolved)
     executor = chosen_executor(engine, engine_options, bench, resolved.device)
-    fingerprints = bench.fingerprints(resolved)
-    values: Mapping[str, Any] = resolved.model_dump()
-    with (
-        executor,
-        RunFolder(
-            out,
-            study=name,
-            question=chosen.question,
-            settings=values,
-            fingerprints=fingerprints,
-            seeds={key: values[key] for key in ("seed", "seeds") if key in values},
-            fresh=fresh,
-            command=command,
-        ) as folder,
-    ):
-        folder.executor = executor
-        carry_out(chosen, resolved, bench, folder)
+    # The outermost bar: it is done when the report is written.
+    with show_progress(name, show=bench.progress):
+        with show_progress("loading models", show=bench.progress):
+            fingerprints = bench.fingerprints(resolved)
+        values: Mapping[str, Any] = resolved.model_dump()
+        with (
+            executor,
+            RunFolder(
+                out,
+                study=name,
+                question=chosen.question,
+                settings=values,
+                fingerprints=fingerprints,
+                seeds={key: values[key] for key in ("seed", "seeds") if key in values},
+                fresh=fresh,
+                command=command,
+            ) as folder,
+        ):
+            folder.executor = executor
+            carry_out(chosen, resolved, bench, folder)
+        _write_report(folder)
+    return folder
+
+
+def _write_report(folder: RunFolder) -> None:
+    """The report of one run. The tables and figures are there: a report that cannot be written is no reason to fail."""
     try:
         folder.report = write_report([folder.path], folder.path / "report.html")
     except HeadwiseError as error:
         if isinstance(error, DiskError) or not (folder.path / "run.json").is_file():
             folder.mark_failed(f"the report was not written: {error}")
             raise
-        # The tables and figures are there: a report that cannot be written is no reason to fail.
         folder.notice(f"no report was written: {error}")
-    return folder

@@ -34,6 +34,8 @@ class Context(Generic[S]):
         self.study, self.settings, self.bench = study, settings, bench
         self.cells: list[Cell] = []
         """Of the stages that are finished."""
+        self.stage = ""
+        """The stage under way, for progress bars: `stage 2 of 4`."""
         self._folder = folder
         self._built: dict[Any, Any] = {}
 
@@ -91,7 +93,7 @@ class Context(Generic[S]):
 
     def progress(self, label: str, steps: int) -> AbstractContextManager[Advance]:
         """A progress bar, where the run shows any."""
-        return progress(label, steps, show=self.bench.progress)
+        return progress(f"{label} ({self.stage})" if self.stage else label, steps, show=self.bench.progress)
 
     def scores(self, label: str, model: Model, task: Task, by: str, **options: Any) -> Scores:
         """Scores by a method with the study's seed, under a progress bar."""

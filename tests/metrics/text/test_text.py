@@ -204,7 +204,7 @@ def test_missing_weights_are_named_before_the_run(monkeypatch, tmp_path):
 
 
 def test_the_list_of_metrics_shows_both_kinds(capsys):
-    listing.show("metrics")
+    listing.list_("metrics")
     lines = capsys.readouterr().out.splitlines()
     kinds = {line.split("\t")[0]: line.split("\t")[1] for line in lines[1:]}
     assert kinds == {**dict.fromkeys(metrics(), "logits"), **dict.fromkeys(text_metrics(), "text")}

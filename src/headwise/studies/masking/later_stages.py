@@ -109,7 +109,9 @@ def strengthen(context: Context[MaskingSettings], cell: Cell) -> CellResult:
     sets, strengths = _strengthened(context, case), _strengths(s, kind)
 
     def answer(texts: list[str]) -> list[str]:
-        return generate(case.model, texts, max_new_tokens=s.new_tokens, chat=s.chat, progress=False).texts[0]
+        return generate(
+            case.model, texts, max_new_tokens=s.max_new_tokens, chat=s.chat, progress=False
+        ).texts[0]
 
     options = variants(case.model, case.find, sets, kind, strengths, case.judge, answer)
     after = write(context, case, kind, **options)

@@ -30,7 +30,8 @@ def _known(strengths: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ..
 class MaskingSettings(shared.StudySettings):
     """Settings of the study `masking`."""
 
-    QUICK: ClassVar = {"n": 10, "new_tokens": 8}
+    QUICK: ClassVar = {"n": 10, "max_new_tokens": 8}
+    RENAMED: ClassVar = {"new_tokens": "max_new_tokens", "order_by": "order"}
 
     tasks: Several[shared.TaskName] = ()
     """Built-in names, files, or hub:owner/name; `abilities` by default. The label of an example is its ability;
@@ -55,7 +56,7 @@ class MaskingSettings(shared.StudySettings):
     """Options of the method."""
     metric: shared.MetricName = "logprob"
     """What the score measures: by default how probable the right answer is, because that is what a text needs."""
-    order_by: Annotated[Text, one_of("order_by", lambda: shared.RANKINGS)] | None = None
+    order: Annotated[Text, one_of("order", lambda: shared.RANKINGS)] | None = None
     """`signed` (helps most first), `absolute` or `hinders`; by default signed where the method is, else absolute."""
     draws: Count = 5
     """Random draws of heads for each control."""
@@ -65,7 +66,7 @@ class MaskingSettings(shared.StudySettings):
     """The gate of a masked head: 0 removes it; the paper has .001, its code .0001."""
     positions: shared.Positions = "all"
     """Where gates act: `all`, or from the `last` prompt token on."""
-    new_tokens: Count = 16
+    max_new_tokens: Count = 16
     """Most tokens written after each prompt."""
     chat: bool = False
     """Put prompts into the model's chat template."""
@@ -100,5 +101,8 @@ class MaskingSettings(shared.StudySettings):
     def before_run(self) -> None:
         super().before_run()
         check_limit(self)
-        for name in {self.accuracy, self.similarity} - {AUTO}:
+        for name in {
+            "math" if self.accuracy == AUTO else self.accuracy,
+            self.similarity,
+        }:  # auto may choose math
             text_metric(name).ready()

@@ -50,6 +50,11 @@ def stages(context: Context[MaskingSettings]) -> Iterator[Sequence[Cell]]:
     yield list(later.sample_cells(context))
 
 
+def stage_names(settings: MaskingSettings) -> list[str]:
+    chosen = {"ablation across abilities": settings.cross, "interventions": settings.intervene}
+    return ["orders and texts of the full model", "masks", *filter(chosen.get, chosen), "sample texts"]
+
+
 # ---- orders, and what the full model writes --------------------------------------------------------
 
 
@@ -169,6 +174,7 @@ register(
         question="Does the model fail when the important heads go, and not when random ones go?",
         settings=MaskingSettings,
         stages=stages,
+        stage_names=stage_names,
         compute={
             "order": find_order,
             "full": write_full,

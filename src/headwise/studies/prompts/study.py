@@ -153,6 +153,7 @@ register(
         question="What do inserted tokens do to a model's answers and to a head's attention?",
         settings=PromptsSettings,
         stages=stages,
+        stage_names=lambda settings: ("answers and attention", "summary"),
         compute={"answers": answer, "attention": look_inside, "summary": summarise},
         section=section,
         notices=notices,

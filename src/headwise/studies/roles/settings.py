@@ -34,6 +34,8 @@ class RolesSettings(StudySettings):
 
     QUICK: ClassVar = {"n": QUICK_EXAMPLES, "held_out": 2 * QUICK_FIT.batch, "seeds": 2}
 
+    RENAMED: ClassVar = {"ks": "k"}
+
     tasks: TaskNames = ("syntax", "commonsense", "math")
     """Built-in names, files, or hub:owner/name."""
     n: Annotated[int, Field(ge=2)] = 4000
@@ -45,7 +47,7 @@ class RolesSettings(StudySettings):
     """Fits that begin from other random gates and see the examples in another order."""
     fit: FitSettings = FitSettings()
     """How gates are fitted: `--set fit.updates=200`."""
-    ks: Several[NonNegativeInt] = ()
+    k: Several[NonNegativeInt] = ()
     """Numbers of ablated heads along the curves; 0 to 50 by default."""
     reference: ReferenceName = "zero"
     """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
@@ -60,8 +62,8 @@ class RolesSettings(StudySettings):
 
     @model_validator(mode="after")
     def _some_heads(self) -> Self:
-        if self.ks and max(self.ks) < 1:
-            raise HeadwiseError(f"ks is {list(self.ks)}; expected numbers of heads, and at least one above 0")
+        if self.k and max(self.k) < 1:
+            raise HeadwiseError(f"k is {list(self.k)}; expected numbers of heads, and at least one above 0")
         return self
 
     def options_of(self, source: str) -> Mapping[str, Any]:
@@ -79,7 +81,7 @@ class RolesSettings(StudySettings):
         short = {"math": {"length": "short"}} if "math" in self.tasks else {}
         options = self.task_options or short
         few = super().quickened()
-        return few.replaced(fit=fit, ks=self.ks or QUICK_KS, random_sets=0, task_options=options)
+        return few.replaced(fit=fit, k=self.k or QUICK_KS, random_sets=0, task_options=options)
 
 
 def few_tokens(task: Task, model: Model) -> int:

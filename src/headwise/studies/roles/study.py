@@ -127,7 +127,7 @@ def stages(context: Context[RolesSettings]) -> Iterator[Sequence[Cell]]:
     for pair in pairs:
         gates = {name: sigmoid(context.once(logits, *pair, name)) for name in ("plus", "minus")}
         cells += [_cell(context, "roles", *pair, "roles", gates)]
-        cells += [_cell(context, "curves", *pair, "curves", gates, ks=s.ks)]
+        cells += [_cell(context, "curves", *pair, "curves", gates, ks=s.k)]
         if s.random_sets:
             # `controls` tells these random sets from earlier ones, which could hold heads of the top ten.
             sets: dict[str, Any] = {"random_sets": s.random_sets, "controls": "disjoint"}
@@ -210,7 +210,7 @@ def measure_curves(context: Context[RolesSettings], cell: Cell) -> CellResult:
     """All points of all curves of all seeds as one batch of gates."""
     s, case = context.settings, case_of(context, cell)
     model, heads, tested_on = case.model, case.model.heads(), case.tested_on
-    ks = sorted({k for k in s.ks or range(51) if 0 <= k <= len(heads)} | {0})
+    ks = sorted({k for k in s.k or range(51) if 0 <= k <= len(heads)} | {0})
     gates = np.stack(
         [
             rows.curve_gates(plus, rows.role_orders(plus, minus, heads), ks[1:])
@@ -293,6 +293,7 @@ register(
         question="Does a head help, hinder, or do nothing?",
         settings=RolesSettings,
         stages=stages,
+        stage_names=lambda settings: ("free fits", "fits of both signs", "roles and curves"),
         compute={"fit": fit_gates, "roles": label_heads, "curves": measure_curves, "joint": remove_together},
         section=section,
         notices=notices,

@@ -119,6 +119,7 @@ register(
         question="Which heads matter for this task?",
         settings=ScoreSettings,
         stages=stages,
+        stage_names=lambda settings: ("scores", "cards") if settings.cards else ("scores",),
         compute={"score": score_heads, "card": make_cards},
         section=section,
         notices=notices,

@@ -1,0 +1,397 @@
+"""Manners of the command line: --version, -h, --json, -q, -v, completion, groups, default folders."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from headwise._version import __version__
+from headwise.cli import complete
+from headwise.cli.app import main
+from headwise.cli.root import PANELS
+from headwise.cli.running import default_folder
+from headwise.errors import HeadwiseError
+from headwise.model.verify.tiny import tiny_model
+from helpers import make_word_tokenizer
+
+COMMANDS = "check demo export list report run score sparsify task verify".split()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny model whose tokenizer knows the words of the task `induction`."""
+    from headwise.tasks.builtin.induction import WORDS
+
+    tokenizer = make_word_tokenizer(WORDS)
+    place = tmp_path_factory.mktemp("models") / "tiny"
+    tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512).save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+@pytest.fixture
+def here(monkeypatch, capsys, tmp_path):
+    """The command line within this process; the standard error holds what is logged."""
+    logger = logging.getLogger("headwise")
+    monkeypatch.setattr(logger, "level", logger.level)
+    monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "error")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["headwise", *map(str, arguments)])
+        handler = logging.StreamHandler(sys.stderr)
+        logger.addHandler(handler)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            logger.removeHandler(handler)
+        said = capsys.readouterr()
+        return SimpleNamespace(returncode=ended.value.code or 0, stdout=said.out, stderr=said.err)
+
+    return run
+
+
+def test_the_version_is_one_line(here):
+    for flag in ("--version", "-V"):
+        done = here(flag)
+        assert (done.returncode, done.stdout) == (0, f"headwise {__version__}\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_short_help_and_quiet_and_verbose(command, here):
+    short, long = here(command, "-h"), here(command, "--help")
+    assert short.returncode == 0
+    assert short.stdout == long.stdout
+    for option in ("--quiet", "-q", "--verbose", "-v"):
+        assert option in short.stdout
+
+
+def test_options_are_in_groups_in_one_order(here):
+    for command in ("score", "run"):
+        said = here(command, "-h").stdout
+        positions = [
+            said.index(f"─ {panel} ─") for panel in PANELS if panel != "Model" or "─ Model ─" in said
+        ]
+        assert positions == sorted(positions)
+        data = said[said.index("─ Data ─") : said.index("─ What to compute ─")]
+        assert "--limit" in data
+        assert "-n" in data
+        assert "--seed" in data
+        assert "--device" not in data
+
+
+def test_the_help_of_a_study_lists_its_settings_and_the_plain_help_does_not(here):
+    from headwise.studies.masking.settings import MaskingSettings
+
+    said = here("run", "masking", "--help").stdout
+    listed = here("list", "settings", "masking")
+    rows = [line.split("\t") for line in listed.stdout.splitlines()]
+    assert {name for name, *_ in rows[1:]} == set(MaskingSettings.model_fields)
+    assert listed.stdout in said
+    assert "intervene_k" not in here("run", "--help").stdout
+    assert "fit.updates" not in listed.stdout
+
+
+def test_only_the_list_of_settings_takes_a_study(here):
+    done = here("list", "tasks", "masking")
+    assert done.returncode == 2
+    assert "headwise list settings masking" in done.stderr
+    assert "unknown study 'maskin'" in here("list", "settings", "maskin").stderr
+
+
+def test_names_that_the_shell_completes_are_those_that_there_are():
+    from headwise.model.load import bundled, companions
+    from headwise.model.measure.references.registry import REFERENCES
+    from headwise.scores import methods
+    from headwise.studies.base import studies
+    from headwise.tasks import families
+
+    assert set(complete.names("models")) == {*bundled.aliases(), *companions._KNOWN}
+    assert set(complete.names("methods")) == set(methods())
+    assert set(complete.names("studies")) == set(studies())
+    assert set(complete.names("tasks")) == set(families())
+    assert set(complete.names("references")) == set(REFERENCES.all())
+
+
+def test_the_shell_completes_studies_models_and_tasks_without_loading_torch():
+    def completed(words):
+        environment = os.environ | {"_HEADWISE_COMPLETE": "complete_bash", "COMP_WORDS": words}
+        environment["COMP_CWORD"] = str(len(words.split()) - 1)
+        code = "import sys; from headwise.cli.root import app; import headwise.cli.app; app(prog_name='headwise')"
+        command = [sys.executable, "-X", "importtime", "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)
+        return done.stdout.split()
+
+    assert completed("headwise run mas") == ["masking"]
+    assert completed("headwise score smollm2 greater") == ["greater_than"]
+    assert completed("headwise ver") == ["verify"]
+
+
+def test_json_is_all_that_is_on_the_standard_output_and_equals_the_tables(folder, tmp_path, here):
+    done = here("score", folder, "induction", "-n", 4, "--device", "cpu", "--out", "run", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    table = pd.read_parquet(tmp_path / "run/tables/scores.parquet")
+    assert [row["score"] for row in result["scores"]] == table["score"].tolist()
+    assert [f"L{row['layer']}H{row['head']}" for row in result["scores"][:2]] == ["L0H0", "L0H1"]
+    assert result["report"] == "run/report.html"
+    assert set(result["tables"]) == {path.stem for path in (tmp_path / "run/tables").iterdir()}
+    again = json.loads(here("verify", "run", "--cells", 1, "--json").stdout)
+    assert again["same"] is True
+    assert {one["kind"] for one in again["results"]} == {"table", "cell"}
+    table.assign(score=table["score"] + 1).to_parquet(tmp_path / "run/tables/scores.parquet")
+    wrong = here("verify", "run", "--cells", 1, "--json")
+    assert wrong.returncode == 1
+    assert json.loads(wrong.stdout)["same"] is False
+
+
+def test_check_list_and_task_have_json_too(folder, here):
+    checked = json.loads(here("check", folder, "--device", "cpu", "--json").stdout)
+    assert (checked["layers"], checked["heads"], checked["kv_heads"]) == (4, 4, [2] * 4)
+    assert checked["largest_gap"] >= 0
+    listed = json.loads(here("list", "studies", "--json").stdout)
+    assert {"study", "question"} == set(listed[0])
+    shown = here("task", "induction", "--limit", 2, "--model", folder, "--device", "cpu", "--json")
+    result = json.loads(shown.stdout)
+    assert len(result["examples"]) == 2
+    assert 0 <= result["right"] <= result["of"] == 50
+    text = here("task", "induction", "--show", 2, "--model", folder, "--device", "cpu").stdout
+    assert repr(result["examples"][1]["prompt"]) in text
+    assert f"gets {result['right']} of 50 right" in text
+
+
+def test_quiet_leaves_results_alone_and_verbose_adds_tracebacks(folder, here):
+    command = ["score", folder, "induction", "-n", 4, "--method", "random", "--device", "cpu", "--out", "run"]
+    assert "done in" in here(*command).stderr
+    quiet = here(*command, "--fresh", "--seed", 1, "-q")
+    assert quiet.returncode == 0
+    assert quiet.stderr == ""
+    assert "random on induction" in quiet.stdout
+    assert "HEADWISE_PROGRESS" not in os.environ
+    assert "Traceback" in here("check", "./absent", "-v").stderr
+    plain = here("check", "./absent")
+    assert "Traceback" not in plain.stderr
+    assert here("check", "./absent", "-q").stderr.startswith("headwise: there is no file or folder")
+    assert "--quiet and --verbose" in here("list", "studies", "-q", "-v").stderr
+
+
+def test_a_second_task_has_a_folder_of_its_own(folder, tmp_path, here):
+    (tmp_path / "tiny").symlink_to(folder)
+    for task in ("induction", "mine.jsonl"):
+        words = "red green blue red green"
+        (tmp_path / "mine.jsonl").write_text(json.dumps({"prompt": words, "target": " blue"}) + "\n")
+        command = ["score", "tiny", task, "-n", 4, "--method", "random", "--device", "cpu"]
+        done = here(*command, "--metric", "logprob")
+        assert done.returncode == 0, done.stderr
+    first, second = (
+        pd.read_parquet(tmp_path / f"runs/score-tiny-{name}/tables/scores.parquet")
+        for name in ("induction", "mine")
+    )
+    assert set(first["task"]) == {"induction"}
+    assert set(second["task"]) == {"mine"}
+
+
+def test_default_folders_are_short_plain_and_differ():
+    assert default_folder("roles").as_posix() == "runs/roles"
+    assert (
+        default_folder("score", "org/Model-1.5B", "hub:owner/data").as_posix()
+        == "runs/score-org-Model-1.5B-hub-owner-data"
+    )
+    assert default_folder("score", "../m", "a/test.csv") != default_folder("score", "../m", "b/test.csv")
+    long = [default_folder("run", "m", "x" * 200 + end) for end in "ab"]
+    assert long[0] != long[1]
+    assert all(len(folder.name) <= 100 for folder in long)
+
+
+def settings_of(monkeypatch, here, *arguments):
+    """What a command line asks `headwise.studies.base.run` for."""
+    asked = {}
+
+    def run(study, out, file=None, **settings):
+        asked.update(settings, study=study, out=str(out), file=file and str(file))
+        raise HeadwiseError("enough")
+
+    monkeypatch.setattr("headwise.studies.base.run", run)
+    done = here(*arguments)
+    assert done.stderr.splitlines()[-1].endswith("headwise: enough"), done.stderr
+    return SimpleNamespace(**asked, stderr=done.stderr)
+
+
+def test_score_and_run_take_model_and_task_in_the_same_order(monkeypatch, here):
+    score = settings_of(monkeypatch, here, "score", "smollm2", "ioi", "--limit", 8, "--quick")
+    run = settings_of(monkeypatch, here, "run", "score", "smollm2", "ioi", "--limit", 8, "--quick")
+    for asked in (score, run):
+        assert (asked.models, asked.tasks, asked.n, asked.quick) == (["smollm2"], ["ioi"], 8, True)
+        assert asked.out == "runs/score-smollm2-ioi"
+    flags = settings_of(monkeypatch, here, "run", "score", "--model", "smollm2", "--task", "ioi", "-n", 8)
+    assert (flags.models, flags.tasks, flags.n) == (["smollm2"], ["ioi"], 8)
+
+
+def test_a_study_file_is_an_option_and_its_old_place_still_works_with_a_note(monkeypatch, here):
+    new = settings_of(monkeypatch, here, "run", "roles", "smollm2", "--config", "mine.yaml")
+    assert (new.file, new.models, new.out) == ("mine.yaml", ["smollm2"], "runs/roles-mine-smollm2")
+    assert "note:" not in new.stderr
+    assert not hasattr(new, "seed")  # the file's own stays
+    old = settings_of(monkeypatch, here, "run", "roles", "published", "--model", "smollm2")
+    assert (old.file, old.models) == ("published", ["smollm2"])
+    assert "is now written `headwise run roles --config published`" in old.stderr
+
+
+def test_a_method_is_given_by_one_name_in_every_study(monkeypatch, here):
+    several = ["--method", "ablation", "--method", "direct"]
+    assert settings_of(monkeypatch, here, "run", "functions", *several).methods == ["ablation", "direct"]
+    assert settings_of(monkeypatch, here, "run", "circuits", *several).orders == ["ablation", "direct"]
+    assert settings_of(monkeypatch, here, "run", "masking", "--method", "direct").method == "direct"
+    assert "takes one method" in here("run", "masking", *several).stderr
+
+
+def test_old_names_of_settings_work_with_a_warning_and_both_names_are_refused(here):
+    from headwise.studies.masking.settings import MaskingSettings
+    from headwise.studies.roles.settings import RolesSettings
+
+    with pytest.warns(DeprecationWarning, match="'new_tokens' is now called 'max_new_tokens'"):
+        assert MaskingSettings(new_tokens=3) == MaskingSettings(max_new_tokens=3)
+    with pytest.warns(DeprecationWarning, match="'order_by' is now called 'order'"):
+        assert MaskingSettings(order_by="absolute").order == "absolute"
+    with pytest.warns(DeprecationWarning, match="'ks' is now called 'k'"):
+        assert RolesSettings(ks=[0, 5]).k == (0, 5)
+    with pytest.raises(HeadwiseError, match="both given"):
+        RolesSettings(ks=[1], k=[2])
+    with pytest.warns(DeprecationWarning, match="the setting 'ks' is now called 'k'"):
+        assert here("run", "roles", "./absent", "--set", "ks=[1]").returncode == 2
+
+
+# --- the demo -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pretended(monkeypatch, tmp_path):
+    """The demo with studies that compute nothing; those in `broken` fail. Yields (broken, carried out, reports)."""
+    broken, carried_out, reports = {}, [], []
+
+    def run(name, out, **_):
+        if name in broken:
+            raise broken[name]
+        carried_out.append(name)
+        return SimpleNamespace(path=out)
+
+    def write_report(folders, page):
+        reports.append([folder.name for folder in folders])
+        return page
+
+    monkeypatch.setattr("headwise.cli.demo.check", lambda model: None)
+    monkeypatch.setattr("headwise.studies.base.run", run)
+    monkeypatch.setattr("headwise.report.write_report", write_report)
+    monkeypatch.setattr("headwise.report.findings", lambda folders: [])
+    return broken, carried_out, reports
+
+
+def test_a_study_that_fails_in_the_demo_leaves_the_others_and_the_report(pretended, here):
+    broken, carried_out, reports = pretended
+    broken.update(roles=HeadwiseError("no room"), prompts=RuntimeError("out of luck\nat line 3"))
+    done = here("demo")
+    assert done.returncode == 1
+    assert carried_out == ["functions", "circuits", "masking"]
+    assert reports == [carried_out]
+    assert "report.html: open it in a browser" in done.stdout
+    assert "headwise: the study roles failed: no room" in done.stderr
+    assert "headwise: the study prompts failed: out of luck\n" in done.stderr
+    result = here("demo", "--json")
+    assert result.returncode == 1
+    assert json.loads(result.stdout)["failed"] == {"roles": "no room", "prompts": "out of luck"}
+
+
+def test_the_demo_says_what_is_not_installed_before_anything_is_computed(pretended, here, monkeypatch):
+    import importlib.util
+
+    _, carried_out, reports = pretended
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "sacrebleu" else find_spec(name, *rest),
+    )
+    done = here("demo")
+    assert done.returncode == 1
+    said = done.stdout.splitlines()
+    (line,) = [line for line in said if "is left out" in line]
+    assert "masking" in line
+    assert "pip install 'headwise[similarity]'" in line
+    assert said.index(line) < said.index("1 of 5: functions")
+    assert carried_out == ["functions", "roles", "circuits", "prompts"]
+    assert reports == [carried_out]
+
+
+def test_the_base_install_has_what_the_default_studies_need():
+    """The packages of the metrics that studies use without being asked, by the names under which they are installed."""
+    from headwise.metrics import text_metric
+    from headwise.studies.masking.settings import MaskingSettings
+    from headwise.studies.prompts.settings import PromptsSettings
+
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    installed = set(
+        re.findall(r'"([\w-]+)', re.search(r"^dependencies = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)[1])
+    )
+    used = {MaskingSettings().similarity, PromptsSettings().metric, "math", "contains"}
+    needed = {package.replace("_", "-") for name in used for package in text_metric(name).packages}
+    assert {"sacrebleu", "math-verify"} <= needed <= installed
+
+
+def test_sparsify_without_its_extra_says_so_before_a_model_is_loaded(here, monkeypatch):
+    import importlib.util
+
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "peft" else find_spec(name, *rest)
+    )
+    done = here("sparsify", "no-such-model", "--sample", 2)
+    assert done.returncode == 2
+    assert "pip install 'headwise[sparse]'" in done.stderr
+
+
+# --- stages -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"cross": True}, {"cross": True, "intervene": ["amplify"]}])
+def test_masking_names_as_many_stages_as_it_has(settings, monkeypatch):
+    from headwise.studies.base import study
+    from headwise.studies.masking import study as masking
+
+    chosen = study("masking")
+    context = SimpleNamespace(settings=chosen.settings(**settings))
+    for name in ("all_cases", "_first_cells", "_mask_cells"):
+        monkeypatch.setattr(masking, name, lambda context: ())
+    for name in ("cross_cells", "intervention_cells", "sample_cells"):
+        monkeypatch.setattr(masking.later, name, lambda context: ())
+    assert len(chosen.stage_names(context.settings)) == len(list(chosen.stages(context)))
+
+
+def test_a_run_says_the_stage_of_how_many_and_is_done_only_at_the_end(folder, monkeypatch, here):
+    """With a clock that runs fast every bar says how far it is."""
+    from headwise import progress
+
+    monkeypatch.setattr(progress, "_FIRST_LINE", 0.0)
+    monkeypatch.setattr(progress, "_EVERY", 0.0)
+    options = ["--method", "ablation", "--method", "random", "--batch-tokens", 64]
+    done = here("run", "score", folder, "induction", "-n", 4, *options, "--device", "cpu", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "it/s" not in line]  # bars of transformers
+    assert any(line.startswith("ablation on induction (stage 1 of 2): ") for line in lines)
+    assert any(line.startswith("stage 1 of 2, scores: 1/2 (50%)") for line in lines)
+    ends = [line for line in lines if re.search(r"100%|\bdone\b", line)]
+    assert len(ends) == 1, ends
+    (end,) = ends
+    assert end.startswith("score: done in ")
+    assert not any("stage" in line for line in lines[lines.index(end) :])
