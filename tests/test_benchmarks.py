@@ -43,6 +43,11 @@ def test_a_table_shows_the_ratio_to_the_fastest_peer_and_says_where_none_was_mea
     assert "chip" in page
     assert "2031-01-02" in page
     assert "learned gates" not in page
+    assert "speed-up over the fastest of TransformerLens, nnsight, pyvene, plain hooks: chip" in page
+    shapes = [{"shape": "small", "ratio": 9.0, "tokens": 16}]
+    shapes += [{"shape": "large", "ratio": ratio, "tokens": tokens} for ratio, tokens in ((8.0, 16), (2.7, 128))]
+    both = table.readme(some, {**some, "jobs": {**some["jobs"], "shapes": {"cases": shapes}}})
+    assert "with the shape of large in bfloat16: 2.7 × to 8.0 × at 128 to 16 tokens." in both
 
 
 def test_examples_in_the_benchmarks_docstrings_run():
@@ -99,9 +104,9 @@ def test_the_loop_of_hooks_and_the_engine_do_the_same(tiny):
                 engine.measure(mask_gates(heads, tiny.shape)[None]).values[0], both, atol=1e-5
             )
     gates = torch.full((4, *tiny.shape), 0.6, requires_grad=True)
-    (slopes,) = torch.autograd.grad(difference(hooks.gated(batch["ids"], gates, True)).sum(), gates)
+    (gradients,) = torch.autograd.grad(difference(hooks.gated(batch["ids"], gates, True)).sum(), gates)
     ours = engine.gradients(np.full(tiny.shape, 0.6))[1]
-    np.testing.assert_allclose(ours, slopes.numpy(), atol=1e-5)
+    np.testing.assert_allclose(ours, gradients.numpy(), atol=1e-5)
 
 
 def test_turns_alternate_and_every_second_is_somebodys():

@@ -24,7 +24,7 @@ Kind = Annotated[str, one_of("kind of pattern", lambda: KINDS)]
 @register(
     "pattern",
     signed=False,
-    about="attention on the previous token, an equal one, what followed one, or the answer in the prompt (kind=)",
+    about="attention pattern (kind=): previous token, duplicate token, induction, or retrieval of the answer",
 )
 def pattern(setup: Setup, kind: Kind = "previous") -> np.ndarray:
     """The share of its attention that a head spends where its `kind` would, per example, from 0 to 1; unsigned.

@@ -234,7 +234,7 @@ def test_gates_that_suit_only_their_own_examples_are_called_overfitted():
         )
     )
     assert len(said) == 1
-    assert said[0].startswith("by heart, m: OVERFITTED")
+    assert said[0].startswith("by heart, m: the gates OVERFIT")
     assert "(-2.50 nats per token)" in said[0]
     assert "(-5.50; -4.00 without gates)" in said[0]
 
