@@ -35,9 +35,9 @@ from jobs.ablation import ablation
 from jobs.adaptive import adaptive
 from jobs.curves import kept, masked
 from jobs.gates import gates
+from jobs.gradients import gradients
 from jobs.profiles import profiles
 from jobs.shapes import SHAPES, shapes
-from jobs.gradients import gradients
 from jobs.startup import startup
 from jobs.texts import texts
 

@@ -72,9 +72,9 @@ def _larger(cuda: Results) -> list[str]:
     ratios, lengths = ([case[name] for case in largest] for name in ("ratio", "tokens"))
     return [
         "",
-        f"The speed-up is smaller on larger models and longer prompts: exact ablation over hooks with the shape of "
-        f"{largest[0]['shape']} in bfloat16: {_times(min(ratios))} to {_times(max(ratios))} at {max(lengths)} to "
-        f"{min(lengths)} tokens.",
+        f"The speed-up is smaller on larger models and longer prompts. Exact ablation with the shape of "
+        f"{largest[0]['shape']} in bfloat16 on a GPU: {_times(min(ratios))} to {_times(max(ratios))} over plain hooks, "
+        f"at {max(lengths)} to {min(lengths)} tokens.",
     ]
 
 
@@ -82,8 +82,8 @@ def _where(cpu: Results, cuda: Results) -> str:
     machines = [f"{results['machine']} ({results['date'][:10]})" for results in (cpu, cuda) if results]
     return (
         "SmolLM2-135M in float32; the same work on the same machine, with equal results. Measured on "
-        f"{' and on '.join(machines)}. [Benchmarks](docs/benchmarks.md) has the method, every number of every tool, and "
-        "the lower bound."
+        f"{' and on '.join(machines)}. [Benchmarks](docs/benchmarks.md) has the method, every number of every tool, "
+        "and the lower bound."
     )
 
 
