@@ -1,4 +1,4 @@
-"""Integrated gradients over the head gates: gradients along the path from no heads to all heads."""
+"""Integrated gradients over the head gates: gradients along the path of all gates from 0 to 1."""
 
 from __future__ import annotations
 
