@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_the_notebook_finds_significant_heads_a_small_circuit_and_changes_the_an
     targets = [example.target.strip() for example in scope["test"]]
     foils = [example.foils[0].strip() for example in scope["test"]]
     for reference, texts in scope["texts"].items():
-        names = [[text.split()[0].strip(".,") if text.split() else "" for text in row] for row in texts]
+        names = [[re.match(r"\W*([A-Za-z]*)", text).group(1) for text in row] for row in texts]
         correct = [sum(map(str.__eq__, row, targets)) for row in names]
         assert list(scope["counts"].loc[reference, "correct name"]) == correct
         everything, without_circuit, same_layers, _ = correct
