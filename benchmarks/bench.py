@@ -74,14 +74,14 @@ class Peer:
                 ]
             )
 
-    def slopes(self, inputs: Inputs, level: float, shape: tuple[int, int]) -> np.ndarray:
-        """Slopes of the metric by every gate `[E, L, H]`, with all gates at one level."""
+    def gradients(self, inputs: Inputs, level: float, shape: tuple[int, int]) -> np.ndarray:
+        """Gradients of the metric with respect to every gate `[E, L, H]`, with all gates at one level."""
         found = []
         for part in self._parts(inputs):
             gates = torch.full((len(part.ids), *shape), level, device=part.ids.device, requires_grad=True)
             value = part.difference(self.way.gated(part.ids, gates, self.narrow))
-            (slope,) = torch.autograd.grad(value.sum(), gates)
-            found.append(slope.double().cpu().numpy())
+            (gradient,) = torch.autograd.grad(value.sum(), gates)
+            found.append(gradient.double().cpu().numpy())
         return np.concatenate(found)
 
     def _parts(self, inputs: Inputs) -> Iterator[Inputs]:
@@ -137,12 +137,12 @@ class Bench:
     def engine(self, inputs: Inputs, **options: Any) -> Engine:
         return Engine(self.model, inputs.task, metric("logit_diff"), **options)
 
-    def peers(self, inputs: Inputs, slopes: bool = False, only: str | None = None) -> list[Peer]:
+    def peers(self, inputs: Inputs, gradients: bool = False, only: str | None = None) -> list[Peer]:
         """Every way that is here, with all logits and with the last token's alone, at its best batch size."""
         found = []
         for name in self.arguments.peers if only is None else [only]:
             way = self._way(name)
-            if way is None or (slopes and not way.slopes):
+            if way is None or (gradients and not way.gradients):
                 continue
             for narrow in (False, True):
                 label = f"{name}, {'last' if narrow else 'all'} logits"

@@ -1,4 +1,4 @@
-"""One picture of the comparison: for each job, how many times as long every way takes, and where the floor is.
+"""One picture of the comparison: the time of each tool relative to headwise for each job, and the floor.
 
 python benchmarks/figure.py        results/peers-DEVICE.json -> results/peers-DEVICE.png and .svg
 """
@@ -48,7 +48,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
         ]
         last.set_xlim(left=min(floors) / 2)
         last.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
-        last.set_xlabel("Time, as a multiple of headwise's")
+        last.set_xlabel("Time relative to headwise")
         figure.suptitle(f"{results['machine']}, {results['date'][:10]}", fontsize=9)
         for kind in ("png", "svg"):
             figure.savefig(path.with_suffix(f".{kind}"), dpi=110)

@@ -98,7 +98,7 @@ class Plain:
 
 
 class Ours:
-    """The same updates by `fit_gates`, one at a time: it asks for slopes, and we count."""
+    """The same updates by `fit_gates`, one at a time: it asks for gradients, and we count."""
 
     def __init__(self, model: Model, task: Task, start: np.ndarray, settings: FitSettings) -> None:
         self.likelihood = GateLikelihood(model, task)
@@ -111,7 +111,7 @@ class Ours:
         seconds: list[float] = []
         began = [time.perf_counter()]
 
-        def slopes(gates: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def gradients(gates: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return self.likelihood.gradients(gates, batches[len(seconds)][None])
 
         def advance(count: int) -> None:
@@ -123,7 +123,7 @@ class Ours:
         settings = FitSettings(
             updates=len(batches), batch=len(batches[0]), rate=self.settings.rate, stop=None
         )
-        fit = fit_gates(slopes, self.start[None], self.model.exists, settings, sign=1, advance=advance)
+        fit = fit_gates(gradients, self.start[None], self.model.exists, settings, sign=1, advance=advance)
         return seconds, fit.objective[:, 0].tolist()
 
 

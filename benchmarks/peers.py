@@ -35,15 +35,15 @@ from jobs.ablation import ablation
 from jobs.adaptive import adaptive
 from jobs.curves import kept, masked
 from jobs.gates import gates
+from jobs.gradients import gradients
 from jobs.profiles import profiles
 from jobs.shapes import SHAPES, shapes
-from jobs.slopes import slopes
 from jobs.startup import startup
 from jobs.texts import texts
 
 JOBS = {
     "a": ("exact ablation of every head", ablation),
-    "b": ("attribution and integrated gradients", slopes),
+    "b": ("attribution and integrated gradients", gradients),
     "c": ("every head to ± 0.1", adaptive),
     "d": ("0..50 ablation curve, three orders", masked),
     "e": ("keep-only curve", kept),

@@ -18,20 +18,15 @@ Results = dict[str, Any]
 
 SHORT = {
     "a": "exact ablation of every head",
-    "b": "attribution and integrated gradients",
-    "c": "every head to ± 0.1 logit, against running every example with hooks",
+    "b": "gradient attribution and integrated gradients",
+    "c": "every head to ± 0.1 logit, against hooks on every example",
     "d": "ablation curve, 0 to 50 heads, three orders",
-    "e": "keep-only curve",
-    "f": "one update of learned gates",
-    "g": "text under 40 masks, against prompts batched with hooks",
+    "e": "faithfulness curve, only the top k heads kept",
+    "f": "one update of learned gates, against hooks",
+    "g": "generation with 40 ablation masks, against hooks with batched prompts",
     "h": "attention profiles at 8,192 tokens, against eager maps",
 }
-
-
-ALSO = {
-    "ratio_one_prompt_at_a_time": "text under 40 masks, against one prompt at a time",
-    "ratio_to_own_exhaustive": "every head to ± 0.1 logit, against running every example with headwise",
-}
+SPEED_UP = "speed-up over the fastest of TransformerLens, nnsight, pyvene, plain hooks"
 
 
 GROWN = {
@@ -52,37 +47,43 @@ def load(device: str, kind: str = "peers") -> Results:
 
 
 def readme(cpu: Results, cuda: Results) -> str:
-    """One row per job: the ratio to the fastest peer on each device."""
+    """One row per job: the speed-up over the fastest peer on each device; then one line about larger models."""
     if not cpu and not cuda:
         return "Not measured yet."
     lines = [
         _where(cpu, cuda),
         "",
-        f"| work | {_column(cpu, 'CPU')} | {_column(cuda, 'GPU')} |",
+        f"| work | {SPEED_UP}: {_column(cpu, 'CPU')} | the same: {_column(cuda, 'GPU')} |",
         "|---|---|---|",
     ]
     for letter, title in SHORT.items():
         cells = [_ratio(letter, results) for results in (cpu, cuda)]
         if any(cell != "–" for cell in cells):
             lines.append(f"| {title} | {' | '.join(cells)} |")
-        for name, row in ALSO.items():
-            cells = [_times(_job(r, letter).get(name)) for r in (cpu, cuda)]
-            if any(cell != "–" for cell in cells):
-                lines.append(f"| {row} | {' | '.join(cells)} |")
-    for case in _job(cuda, "shapes").get("cases", []):
-        rate = f"{case['tflops']:.0f} TFLOP/s ({case['share_of_matrix_rate']:.0%} of the chip's)"
-        done = f"{_times(case['ratio'])}, {rate}"
-        work = f"ablation on {case['shape']}'s shape in bfloat16, {case['tokens']} tokens, against hooks"
-        lines.append(f"| {work} | – | {done} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_larger(cuda)])
+
+
+def _larger(cuda: Results) -> list[str]:
+    """The speed-up of exact ablation on the largest shape."""
+    cases = _job(cuda, "shapes").get("cases", [])
+    largest = [case for case in cases if case["shape"] == cases[-1]["shape"]]
+    if not largest:
+        return []
+    ratios, lengths = ([case[name] for case in largest] for name in ("ratio", "tokens"))
+    return [
+        "",
+        f"The speed-up is smaller on larger models and longer prompts. Exact ablation with the shape of "
+        f"{largest[0]['shape']} in bfloat16 on a GPU: {_times(min(ratios))} to {_times(max(ratios))} over plain hooks, "
+        f"at {max(lengths)} to {min(lengths)} tokens.",
+    ]
 
 
 def _where(cpu: Results, cuda: Results) -> str:
-    said = [f"{results['machine']} ({results['date'][:10]})" for results in (cpu, cuda) if results]
+    machines = [f"{results['machine']} ({results['date'][:10]})" for results in (cpu, cuda) if results]
     return (
-        "SmolLM2-135M in float32: how many times as long the fastest of TransformerLens, nnsight, pyvene and a loop of "
-        f"hooks takes for the same work in the same run. Measured on {' and on '.join(said)}; every number, each peer, "
-        "and the floor are in [benchmarks](docs/benchmarks.md)."
+        "SmolLM2-135M in float32; the same work on the same machine, with equal results. Measured on "
+        f"{' and on '.join(machines)}. [Benchmarks](docs/benchmarks.md) has the method, every number of every tool, "
+        "and the lower bound."
     )
 
 
@@ -101,7 +102,7 @@ def _times(ratio: float | None) -> str:
 
 
 def _exhaustive(job: dict[str, Any]) -> str:
-    """How long everything takes by hooks and by ourselves; a file of an earlier suite has only the latter."""
+    """Time of all examples with hooks and with headwise; older result files have only the latter."""
     ours = f"{job['exhaustive_s']:.1f} s with headwise"
     return (
         f"{job['exhaustive_by_hooks_s']:.1f} s with hooks, {ours}" if "exhaustive_by_hooks_s" in job else ours
@@ -119,13 +120,13 @@ def _ratio(letter: str, results: Results) -> str:
 
 
 def full(cpu: Results, cuda: Results) -> str:
-    """Every way of every job, device by device."""
+    """The time of each tool for each job, by device."""
     parts = []
     for device, results in (("cpu", cpu), ("cuda", cuda)):
         if results:
             parts += [
                 _device(results),
-                *_picture(f"peers-{device}", "Time of each way as a multiple of ours"),
+                *_picture(f"peers-{device}", "Time of each tool relative to headwise"),
             ]
     return "\n\n".join(parts)
 
@@ -170,8 +171,8 @@ def _device(results: Results) -> str:
         rate = _job(results, "shapes")["matrix_rate"] / 1e12
         lines += [
             "",
-            f"Random weights in bfloat16, matrix products at {rate:.0f} TFLOP/s; ours plain and with `compile=True`, "
-            "ratio and rate of the faster:",
+            f"Random weights in bfloat16, matrix products at {rate:.0f} TFLOP/s; headwise without and with "
+            "`compile=True`; ratio and rate of the faster one:",
             "",
             "| shape | tokens | hook loop, ms per head | headwise | compiled | ratio | TFLOP/s | of the matrix rate |",
             "|---|---|---|---|---|---|---|---|",
@@ -201,7 +202,7 @@ def _rows(letter: str, job: dict[str, Any]) -> list[str]:
     if "floor_s" in job:
         lines.append(f"| | floor: operations needed / matrix rate | {job['floor_s']:.2f} | | |")
     if "floor_without_sharing_s" in job:
-        lines.append(f"| | the same, if every set ran in full | {job['floor_without_sharing_s']:.2f} | | |")
+        lines.append(f"| | floor without prefix sharing | {job['floor_without_sharing_s']:.2f} | | |")
     return lines
 
 

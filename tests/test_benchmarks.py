@@ -33,6 +33,15 @@ def test_the_pages_are_what_the_script_writes_from_the_results():
         assert path.read_text(encoding="utf-8") == text, f"run benchmarks/table.py: {path.name} is stale"
 
 
+def test_the_readme_quotes_the_speed_up_of_its_table_and_has_at_most_eight_rows():
+    page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    table = page.split("<!-- benchmarks -->")[1].split("<!-- /benchmarks -->")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert 4 <= len(rows) <= 8
+    (cpu, cuda) = next(cells for work, *cells in rows if work == "exact ablation of every head")
+    assert f"is {cpu} faster on two CPU cores and {cuda} faster on an H200" in " ".join(page.split())
+
+
 def test_a_table_shows_the_ratio_to_the_fastest_peer_and_says_where_none_was_measured():
     table = importlib.import_module("table")
     way = {"seconds": 2.0, "times_headwise": 1.0}
@@ -43,6 +52,15 @@ def test_a_table_shows_the_ratio_to_the_fastest_peer_and_says_where_none_was_mea
     assert "chip" in page
     assert "2031-01-02" in page
     assert "learned gates" not in page
+    assert "speed-up over the fastest of TransformerLens, nnsight, pyvene, plain hooks: chip" in page
+    shapes = [{"shape": "small", "ratio": 9.0, "tokens": 16}]
+    shapes += [
+        {"shape": "large", "ratio": ratio, "tokens": tokens} for ratio, tokens in ((8.0, 16), (2.7, 128))
+    ]
+    both = table.readme(some, {**some, "jobs": {**some["jobs"], "shapes": {"cases": shapes}}})
+    assert (
+        "shape of large in bfloat16 on a GPU: 2.7 × to 8.0 × over plain hooks, at 128 to 16 tokens." in both
+    )
 
 
 def test_examples_in_the_benchmarks_docstrings_run():
@@ -99,9 +117,9 @@ def test_the_loop_of_hooks_and_the_engine_do_the_same(tiny):
                 engine.measure(mask_gates(heads, tiny.shape)[None]).values[0], both, atol=1e-5
             )
     gates = torch.full((4, *tiny.shape), 0.6, requires_grad=True)
-    (slopes,) = torch.autograd.grad(difference(hooks.gated(batch["ids"], gates, True)).sum(), gates)
+    (gradients,) = torch.autograd.grad(difference(hooks.gated(batch["ids"], gates, True)).sum(), gates)
     ours = engine.gradients(np.full(tiny.shape, 0.6))[1]
-    np.testing.assert_allclose(ours, slopes.numpy(), atol=1e-5)
+    np.testing.assert_allclose(ours, gradients.numpy(), atol=1e-5)
 
 
 def test_turns_alternate_and_every_second_is_somebodys():

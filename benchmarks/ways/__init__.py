@@ -6,7 +6,7 @@ Each way loads its own copy of the weights from one folder, in one dtype, frozen
     gated(ids, gates, narrow)    the same with every head times its gate `[B, L, H]`, for autograd
 
 `narrow` asks the model for the last token's logits alone (`logits_to_keep=1`). A way that cannot do the second has
-`slopes = False`.
+`gradients = False`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PACKAGES = {"TransformerLens": "transformer-lens", "nnsight": "nnsight", "pyvene
 class Way(Protocol):
     """One library, or none: how heads are gated with it."""
 
-    slopes: bool
+    gradients: bool
 
     def logits(self, ids: Tensor, off: list[Head], narrow: bool) -> Tensor: ...
 

@@ -14,7 +14,7 @@ from ways import by_layer, plain_model
 
 
 class Hooks:
-    slopes = True
+    gradients = True
 
     def __init__(self, hf: Any) -> None:
         self.hf = hf

@@ -14,7 +14,7 @@ from ways import by_layer
 
 
 class Lens:
-    slopes = True
+    gradients = True
 
     def __init__(self, bridge: Any) -> None:
         self.bridge = bridge

@@ -13,7 +13,7 @@ from ways import by_layer
 
 
 class Traced:
-    slopes = True
+    gradients = True
 
     def __init__(self, model: Any) -> None:
         self.model = model

@@ -13,7 +13,7 @@ from ways import by_layer, plain_model
 
 
 class Intervenable:
-    slopes = False  # its interventions are given per unit, not per row and head
+    gradients = False  # its interventions are given per unit, not per row and head
 
     def __init__(self, hf: Any) -> None:
         self.hf = hf

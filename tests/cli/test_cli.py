@@ -78,9 +78,9 @@ def test_check_prints_the_shape_and_the_proof(folder):
     done = headwise("check", folder, "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert "tiny: 4 layers × 4 heads, 2 key/value heads, head size 8, float32 on cpu" in done.stdout
-    assert "attention function" in done.stdout
+    assert "heads accessed by   attention function" in done.stdout
     assert "(4 of 4 layers)" in done.stdout
-    assert "prefix sharing   yes" in done.stdout
+    assert "prefix sharing      yes" in done.stdout
 
 
 @pytest.mark.parametrize("what", ["models", "tasks", "metrics", "methods", "studies", "settings", "families"])

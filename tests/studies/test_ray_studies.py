@@ -128,7 +128,7 @@ def test_a_copied_model_is_loaded_again_and_its_weights_stay_here(folders):
     assert copy is not model
     assert copy is make(found, fingerprint)
     assert copy.fingerprint == model.fingerprint
-    with pytest.raises(HeadwiseError, match="is not the model that the study was begun with"):
+    with pytest.raises(HeadwiseError, match="is not the model of this study"):
         make(found, "0" * 16)
 
 

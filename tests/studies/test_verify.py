@@ -80,9 +80,7 @@ def test_cells_of_a_good_run_come_out_identical_and_the_run_is_not_touched(run, 
     results = verify(run, cells=3, workbench=bench)
     assert [one.said for one in results] == ["identical"] * 6
     assert [one.label for one in results][:3] == ["table examples", "table inputs", "table scores"]
-    assert summary(results) == (
-        "3 of 3 cells came out the same, and 3 of 3 tables are what the run's cells give"
-    )
+    assert summary(results) == ("3 of 3 cells are the same, and 3 of 3 tables are what the run's cells give")
     assert state_of(run) == before
 
 

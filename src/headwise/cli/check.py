@@ -27,13 +27,13 @@ def check(model: ModelName, **options: Any) -> dict[str, Any]:
     lines = [
         f"{loaded.name}: {layers} layers × {heads} heads, {kv_heads} key/value heads, head size {head_size}, "
         f"{dtype_name} on {loaded.device}",
-        f"  reached by       {proof.mechanism}",
-        f"  gates at 1       the plain model's logits, {exactly}",
-        f"  a gate at 0      zeroed columns of the output projection, largest gap {proof.largest_gap:.1e} "
+        f"  heads accessed by   {proof.mechanism}",
+        f"  all gates at 1      the plain model's logits, {exactly}",
+        f"  one gate at 0       zeroed columns of the output projection, largest difference {proof.largest_gap:.1e} "
         f"({proof.sites_checked} of {len(sites)} layers)",
-        f"  fired            {len(sites)} of {len(sites)} layers with attention",
-        f"  prefix sharing   {'yes' if shares else 'no: blocks exchange more than the residual stream'}",
-        f"  seconds          {time.perf_counter() - started:.1f} (proof {proof.seconds:.1f})",
+        f"  layers reached      {len(sites)} of {len(sites)} with attention",
+        f"  prefix sharing      {'yes' if shares else 'no: blocks exchange more than the residual stream'}",
+        f"  seconds             {time.perf_counter() - started:.1f} (verification {proof.seconds:.1f})",
     ]
     if layers > len(sites):
         lines.insert(1, f"  {layers - len(sites)} layers have no attention, and so no heads")

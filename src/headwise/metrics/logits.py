@@ -18,12 +18,12 @@ def _token_logprobs(scored: Scored) -> Tensor:
     return token_logprobs(scored.logits, scored.tokens) * scored.mask
 
 
-@register("logprob", needs="target", about="Σ log p of the target's tokens (nats)")
+@register("logprob", needs="target", about="log probability of the target, summed over its tokens (nats)")
 def logprob(scored: Scored) -> Tensor:
     return _token_logprobs(scored).sum(1)
 
 
-@register("mean_logprob", needs="target", about="log p per target token (nats)")
+@register("mean_logprob", needs="target", about="log probability per target token (nats)")
 def mean_logprob(scored: Scored) -> Tensor:
     return _token_logprobs(scored).sum(1) / scored.mask.sum(1)
 
@@ -36,7 +36,7 @@ def prob(scored: Scored) -> Tensor:
 @register(
     "logit_diff",
     needs="pairs",
-    about="logit of the target minus mean logit of the foils, at the first difference",
+    about="logit of the target minus mean logit of the foils, at the first token where they differ",
 )
 def logit_diff(scored: Scored) -> Tensor:
     right, exists = scored.picked(scored.rights)
@@ -44,7 +44,11 @@ def logit_diff(scored: Scored) -> Tensor:
     return ((right - wrong) * exists).sum(1) / exists.sum(1)
 
 
-@register("prob_diff", needs="sets", about="Σ p of the right answers minus Σ p of the wrong ones, next token")
+@register(
+    "prob_diff",
+    needs="sets",
+    about="probability of the correct answers minus that of the wrong ones, next token",
+)
 def prob_diff(scored: Scored) -> Tensor:
     probabilities = scored.logits.softmax(-1)
     right, right_exists = scored.picked(scored.rights, probabilities)
@@ -56,7 +60,7 @@ def prob_diff(scored: Scored) -> Tensor:
     "accuracy",
     needs="candidates",
     differentiable=False,
-    about="1 where the target beats every foil, or, without foils, is what greedy decoding writes",
+    about="1 if the target is more likely than every foil; without foils, if greedy decoding generates it",
 )
 def accuracy(scored: Scored) -> Tensor:
     """Continuations of one token compete by their logits, longer ones by their summed log probability.
@@ -78,7 +82,7 @@ def accuracy(scored: Scored) -> Tensor:
     needs="target",
     compares=True,
     first_order=False,
-    about="minus the KL divergence from the full model's next-token distribution, mean over the target's tokens (nats)",
+    about="negative KL divergence from the full model's next-token distribution, mean over target tokens (nats)",
 )
 def kl(scored: Scored) -> Tensor:
     """0 at best. Its gradient at full gates is 0, so first-order methods refuse it."""

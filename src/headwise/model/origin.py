@@ -47,7 +47,7 @@ def replica(origin: Origin, fingerprint: str) -> Any:
     model = _replicas[key]
     if model.fingerprint != fingerprint:
         raise HeadwiseError(
-            f"{origin.source} on {socket.gethostname()} is not the model that the study was begun with (fingerprint "
-            f"{model.fingerprint}, not {fingerprint}); give every worker the same folder or revision"
+            f"{origin.source} on {socket.gethostname()} is not the model of this study (fingerprint "
+            f"{model.fingerprint}, expected {fingerprint}); give every worker the same folder or revision"
         )
     return model

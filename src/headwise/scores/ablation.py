@@ -58,7 +58,7 @@ class AblationOptions(Settings):
 
 @register(
     "ablation",
-    about="exact: metric with the head minus metric without it",
+    about="exact ablation: metric with the head minus metric without it",
     steps=lambda model, task: len(model.heads()) * len(task),
     options=AblationOptions,
 )

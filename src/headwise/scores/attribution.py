@@ -12,7 +12,7 @@ from headwise.scores.registry import Setup, register
 @register(
     "attribution",
     first_order=True,
-    about="first order: gradient of the metric by the head's gate, at full gates",
+    about="gradient attribution (first-order estimate of the ablation effect)",
 )
 def attribution(setup: Setup, graddrop: bool = False) -> np.ndarray:
     """∂m/∂g at g = 1, per example, in the metric's unit; positive where the head helps.
@@ -34,7 +34,7 @@ def attribution(setup: Setup, graddrop: bool = False) -> np.ndarray:
     "sensitivity",
     signed=False,
     first_order=True,
-    about="first order: absolute gradient of the metric by the head's gate, averaged over examples",
+    about="mean absolute gradient of the metric with respect to the head gate (Michel et al.)",
 )
 def sensitivity(setup: Setup) -> np.ndarray:
     """|∂m/∂g| at g = 1, per example, in the metric's unit; never negative, so it does not tell help from harm.

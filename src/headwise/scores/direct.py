@@ -12,7 +12,9 @@ from headwise.model.tokens.encode import Row
 from headwise.scores.registry import Setup, register
 
 
-@register("direct", about="what the head writes straight into the logits of target − foils, nothing else")
+@register(
+    "direct", about="direct logit attribution: the head's direct contribution to the logit of target − foils"
+)
 def direct(setup: Setup) -> np.ndarray:
     """The part of the logit difference that the head writes itself, per example, in logits; positive helps.
 

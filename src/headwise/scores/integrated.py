@@ -1,4 +1,4 @@
-"""Integrated gradients over the head gates: gradients along the path from no heads to all heads."""
+"""Integrated gradients over the head gates: gradients along the path of all gates from 0 to 1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST_STEPS = 5
 
 @register(
     "integrated",
-    about="integrated gradients over the head gates, from no heads to all; sums to metric(full) − metric(none)",
+    about="integrated gradients over head gates, from 0 to 1; sums to metric(all heads) − metric(no heads)",
 )
 def integrated(
     setup: Setup, steps: Count | None = None, tolerance: PositiveFloat = 0.05, most_steps: Count = 320

@@ -10,7 +10,7 @@ from headwise.scores.registry import Setup, register
 
 @register(
     "keep",
-    about="exact: metric with this head alone minus metric with no head at all",
+    about="exact: metric with only this head minus metric with no heads",
     steps=lambda model, task: len(model.heads()) * len(task),
 )
 def keep(setup: Setup) -> np.ndarray:

@@ -26,7 +26,7 @@ Kind = Annotated[str, one_of("kind of pattern", lambda: KINDS)]
 @register(
     "pattern",
     signed=False,
-    about="attention on the previous token, an equal one, what followed one, the answer, or the first token (kind=)",
+    about="attention pattern (kind=): previous token, duplicate token, induction, retrieval of the answer, first token",
 )
 def pattern(setup: Setup, kind: Kind = "previous") -> np.ndarray:
     """The share of its attention that a head spends where its `kind` would, per example, from 0 to 1; unsigned.

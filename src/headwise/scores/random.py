@@ -7,7 +7,7 @@ import numpy as np
 from headwise.scores.registry import Setup, register
 
 
-@register("random", about="seeded noise, the control", signed=False)
+@register("random", about="random numbers with a fixed seed (control)", signed=False)
 def random(setup: Setup) -> np.ndarray:
     """Standard normal numbers that know nothing of the model. Cost: none."""
     if setup.advance:

@@ -3,7 +3,7 @@
 The goal for every next token is q = (1 − w)·dense model + w·the text's own token. C is the excess over the dense
 model, Σ q·(log p_dense − log p): the divergence from it at w = 0, the difference of two cross-entropies at w = 1.
 Text that the model itself sampled has w = 0: its own tokens are draws from the dense model's distribution, which
-say less than the distribution and can be learnt by heart.
+say less than the distribution and can be memorised.
 """
 
 from __future__ import annotations

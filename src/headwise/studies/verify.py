@@ -169,9 +169,7 @@ def _check_models(before: dict[str, str], now: dict[str, str]) -> None:
 def _compared(label: str, old: CellResult, new: CellResult | None, tolerance: float) -> Verified:
     if new is None:
         # Only when an earlier stage gave other numbers is another cell asked for in its place.
-        return Verified(
-            label, False, "was not asked for again, because what it builds on came out differently"
-        )
+        return Verified(label, False, "was not computed again, because a cell it depends on differs")
     if not set(old.tables) <= set(new.tables):  # a later headwise may add tables
         return Verified(label, False, f"gave the tables {sorted(new.tables)} instead of {sorted(old.tables)}")
     compared = [_differences(name, old.tables[name], new.tables[name], tolerance) for name in old.tables]
@@ -216,6 +214,6 @@ def summary(results: Sequence[Verified]) -> str:
     if not cells:
         return "the run could not be verified"
     return (
-        f"{sum(cells)} of {len(cells)} cells came out the same, and {sum(tables)} of {len(tables)} tables are what the "
+        f"{sum(cells)} of {len(cells)} cells are the same, and {sum(tables)} of {len(tables)} tables are what the "
         "run's cells give"
     )

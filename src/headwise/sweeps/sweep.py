@@ -35,7 +35,7 @@ POINTS = 25
 """Most points of a curve whose grid is not given: a third is spread over all heads, the rest near the knee."""
 CONTROL_POINTS = 8
 DRAWS = 5
-"""Of each control: one draw may hold, by chance, heads that matter."""
+"""Random draws of each control: a single draw may contain important heads by chance."""
 
 
 @advance_is_progress

@@ -61,7 +61,7 @@ def test_a_layer_that_does_not_fire_breaks_the_third_identity():
     model = tiny_model("llama")
     found = head_hooks.HeadHooks(model, "attention function")
     found.sites = found.sites[:-1]
-    with pytest.raises(HeadwiseError, match="identity 3 broke: layer 3"):
+    with pytest.raises(HeadwiseError, match="identity 3 broke: the attention of layer 3"):
         proof._check_fired(found)
 
 

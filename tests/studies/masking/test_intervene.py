@@ -146,7 +146,7 @@ def test_without_foils_right_and_wrong_prompts_are_told_apart_by_what_the_model_
     expected = directions(tiny, [prompts[i] for i in (0, 1, 4)], [prompts[i] for i in (2, 3, 5)])
     np.testing.assert_allclose(found.unit, expected.unit)
     assert (found.right, found.wrong) == (3, 3)
-    with pytest.raises(HeadwiseError, match="answers none of 6 rightly"):
+    with pytest.raises(HeadwiseError, match="answers none of 6 correctly, so there is no direction"):
         contrast(tiny, task, Judge("contains", "chrf", "text"), lambda prompts: ["nothing"] * 6)
 
 

@@ -316,7 +316,7 @@ def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, m
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     assert any("answers few examples correctly" in notice for notice in finished.notices)
     folder = carried_out(model, tmp_path / "run", data, k=[1], draws=1, max_new_tokens=1, layer_matched=[])
-    assert "animals has 10 examples, so 5 are written on from instead of 40" in folder.notices
+    assert "animals has 10 examples, so text is generated from 5 of them instead of 40" in folder.notices
 
 
 @pytest.mark.parametrize("name", ["probe", "ablation", "sensitivity", "random"])

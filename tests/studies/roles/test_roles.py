@@ -226,7 +226,7 @@ def test_gates_that_suit_only_their_own_examples_are_called_overfitted():
     said = overfitted(
         pd.concat(
             [
-                ends("by heart", [-2.0, -3.0], [-5.0, -6.0]),
+                ends("memorised", [-2.0, -3.0], [-5.0, -6.0]),
                 ends("learnt", [-2.0, -3.0], [-3.0, -3.5]),
                 ends("not learnt", [-9.0, -9.0], [-10.0, -10.0]),
                 ends("learnt", [-2.0, -3.0], [-5.0, -6.0], fit="free"),
@@ -234,9 +234,9 @@ def test_gates_that_suit_only_their_own_examples_are_called_overfitted():
         )
     )
     assert len(said) == 1
-    assert said[0].startswith("by heart, m: OVERFITTED")
-    assert "(-2.50 nats per token)" in said[0]
-    assert "(-5.50; -4.00 without gates)" in said[0]
+    assert said[0].startswith("memorised, m: the gates OVERFIT")
+    assert "-2.50 nats on the examples they were fitted to, -5.50 on held-out ones" in said[0]
+    assert "(-4.00 without gates)" in said[0]
 
 
 # ---- the order of the curves -----------------------------------------------------------------------
@@ -254,14 +254,18 @@ def made_curves(facilitation, irrelevance, interference, spread=0.1):
 def test_curves_in_the_expected_order_are_said_to_be_so():
     row = expected_order(made_curves([0, -1, -2, -3], [0, 0, 0, 0], [0, 1, 0.5, 0]))
     assert (row["k"], row["below"], row["peak"], row["above"]) == (20, True, 10, True)
-    assert "NOT" not in order_sentence(row)
+    assert "not significant" not in order_sentence(row)
 
 
 def test_where_the_order_does_not_show_the_sentence_says_which_part():
     row = expected_order(made_curves([0, -1, -0.1, -3], [0, 0, 0, 0], [0, 1, 0.5, 0]))
     assert (row["below"], row["above"]) == (False, True)
     said = order_sentence(row)
-    assert said.index("interference is above") < said.index("NOT") < said.index("facilitation is below")
+    assert (
+        said.index("interference is above")
+        < said.index("not significant")
+        < said.index("facilitation is below")
+    )
     row = expected_order(made_curves([0, -1, -2, -3], [0, 0, 0, 0], [0, 0.05, -0.5, -1]))
     assert (row["below"], row["above"], row["peak"]) == (True, False, 10)
 

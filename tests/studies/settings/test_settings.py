@@ -1,4 +1,4 @@
-"""What studies can be told: shrunk for `quick`, and listed in words."""
+"""Settings of studies: shrunk for `quick`, and listed with their descriptions."""
 
 from __future__ import annotations
 

@@ -27,14 +27,14 @@ def _overlap(judge: Any, texts: list[str], others: list[str]) -> np.ndarray:
 
 
 @register_text(
-    "exact", against=("gold",), about="1 where the text is the gold answer, case and punctuation aside"
+    "exact", against=("gold",), about="1 if the text equals the gold answer, ignoring case and punctuation"
 )
 def exact(texts: list[str], gold: list[str]) -> np.ndarray:
     return _each(normal.same, texts, gold)
 
 
 @register_text(
-    "contains", against=("gold",), about="1 where the gold answer's words stand in the text in a row"
+    "contains", against=("gold",), about="1 if the text contains the words of the gold answer in sequence"
 )
 def contains(texts: list[str], gold: list[str]) -> np.ndarray:
     return _each(normal.contains, texts, gold)
@@ -44,13 +44,13 @@ def contains(texts: list[str], gold: list[str]) -> np.ndarray:
     "math",
     against=("gold",),
     packages=("math_verify",),
-    about="1 where the boxed result, or else the last number or formula, equals the gold one (math-verify)",
+    about="1 if the boxed result, or else the last number or formula, equals the gold answer (math-verify)",
 )
 def math(texts: list[str], gold: list[str]) -> np.ndarray:
     return _each(same_result, texts, gold)
 
 
-@register_text("chrf", packages=("sacrebleu",), about="overlap of letter sequences (sacrebleu's chrF2)")
+@register_text("chrf", packages=("sacrebleu",), about="character n-gram overlap (chrF2 of sacrebleu)")
 def chrf(texts: list[str], others: list[str]) -> np.ndarray:
     """Popović 2015, aclanthology W15-3049."""
     from sacrebleu.metrics.chrf import CHRF
@@ -60,7 +60,7 @@ def chrf(texts: list[str], others: list[str]) -> np.ndarray:
 
 
 @register_text(
-    "bleu", packages=("sacrebleu",), about="overlap of word sequences (sacrebleu, effective order)"
+    "bleu", packages=("sacrebleu",), about="word n-gram overlap (sentence BLEU of sacrebleu, effective order)"
 )
 def bleu(texts: list[str], others: list[str]) -> np.ndarray:
     """Papineni et al. 2002, aclanthology P02-1040. Effective order: short answers have no four words in a row."""
@@ -70,7 +70,7 @@ def bleu(texts: list[str], others: list[str]) -> np.ndarray:
     return _overlap(lambda text, other: measure.sentence_score(text, [other]).score / 100, texts, others)
 
 
-@register_text("rouge1", packages=("rouge_score",), about="F-measure of shared words (rouge-score)")
+@register_text("rouge1", packages=("rouge_score",), about="ROUGE-1 F-measure: shared words (rouge-score)")
 def rouge1(texts: list[str], others: list[str]) -> np.ndarray:
     """Lin 2004, aclanthology W04-1013."""
     from rouge_score.rouge_scorer import RougeScorer
@@ -79,7 +79,9 @@ def rouge1(texts: list[str], others: list[str]) -> np.ndarray:
     return _overlap(lambda text, other: measure.score(other, text)["rouge1"].fmeasure, texts, others)
 
 
-@register_text("cosine", weights=("minilm",), about="cosine of sentence embeddings (all-MiniLM-L6-v2)")
+@register_text(
+    "cosine", weights=("minilm",), about="cosine similarity of sentence embeddings (all-MiniLM-L6-v2)"
+)
 def cosine(texts: list[str], others: list[str]) -> np.ndarray:
     from headwise.metrics.text.embed import embed
 
@@ -95,7 +97,7 @@ def cosine(texts: list[str], others: list[str]) -> np.ndarray:
     against=("both",),
     packages=("sacrebleu", "rouge_score"),
     weights=("minilm",),
-    about="1 where BLEU with the full model's text > .8, or ROUGE-1 or cosine with the gold answer > .6",
+    about="1 if BLEU with the full model's text > .8, or ROUGE-1 or cosine with the gold answer > .6",
 )
 def agreement(texts: list[str], gold: list[str], full: list[str]) -> np.ndarray:
     """The rule of Cognitive Mirrors (arXiv 2512.10978).

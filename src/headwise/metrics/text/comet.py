@@ -72,7 +72,7 @@ def check() -> None:
     "comet",
     against=("both",),
     check=check,
-    about="learned quality of the text with the full model's as reference (comet-score; source: gold answer)",
+    about="COMET score with the full model's text as reference and the gold answer as source (comet-score)",
 )
 def comet(texts: list[str], gold: list[str], full: list[str]) -> np.ndarray:
     """Rei et al. 2020 (arXiv 2009.09025). Source = gold answer, hypothesis = text, reference = full model's text."""

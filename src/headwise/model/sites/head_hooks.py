@@ -50,7 +50,7 @@ class HeadHooks:
                 break
         else:
             raise HeadwiseError(
-                f"{type(model).__name__} has no attention heads within reach: no layer called transformers' "
+                f"{type(model).__name__} has no attention heads that can be accessed: no layer called transformers' "
                 "attention function, and no attention module with an output projection was found"
             )
         self.sites, self.blocks = numbered(model, found)
@@ -82,7 +82,7 @@ class HeadHooks:
         """
         if watcher is not None and self.mechanism != "attention function":
             raise HeadwiseError(
-                f"{type(self.model).__name__} is reached by a {self.mechanism}: it calls no attention function whose "
+                f"{type(self.model).__name__} is accessed by a {self.mechanism}: it calls no attention function whose "
                 "queries and keys could be watched"
             )
         given = {"hook": hook, "watcher": watcher, "attention": attention}

@@ -1,4 +1,4 @@
-"""What kind of part a module is, told from what it has: no family needs to be known."""
+"""The kind of a module, recognised by its attributes and not by its family."""
 
 from __future__ import annotations
 

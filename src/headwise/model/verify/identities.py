@@ -4,7 +4,7 @@ Three identities, on a few tokens of the real model:
 
 1. all gates at 1 give exactly the plain model's logits;
 2. one gate at 0 gives what zeroing that head's columns of the output projection by hand gives;
-3. every layer fired.
+3. every attention layer runs through the hooks.
 
 It is also verified that later tokens cannot reach earlier ones. A model that breaks an identity or is not causal is
 refused, and the error names what broke. Which of the engine's shortcuts hold for it: `shortcuts.py`.
@@ -119,7 +119,9 @@ def _check_fired(hooks: HeadHooks) -> None:
     holding = [i for i, block in enumerate(hooks.blocks) if any(type(m) in kinds for m in block.modules())]
     silent += sorted(set(holding) - {site.block for site in hooks.sites})
     if silent:
-        raise HeadwiseError(f"identity 3 broke: layer {silent[0]} has attention that did not fire")
+        raise HeadwiseError(
+            f"identity 3 broke: the attention of layer {silent[0]} did not run through the hooks"
+        )
 
 
 def _check_split(hooks: HeadHooks) -> None:

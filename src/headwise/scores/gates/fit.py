@@ -41,33 +41,33 @@ class FitSettings(Settings):
     """How gates are fitted; the defaults are the paper's schedule (arXiv 2505.13737) with the mean regulariser."""
 
     updates: Count = 500
-    """Most updates of each fit."""
+    """Maximum number of updates of each fit."""
     first_updates: Count | None = None
-    """Most updates of the fit without a pull; null: as many as `updates`."""
+    """Maximum number of updates of the first, unregularised fit; null: as many as `updates`."""
     batch: Count = 64
     """Examples per update and seed."""
     first_rate: Rates = (0.1, 0.01)
-    """Learning rate of the fit without a pull, from the first update to the last."""
+    """Learning rate of the first, unregularised fit: at the first and at the last update."""
     rate: Rates = (0.5, 0.1)
-    """The same of the two fits that pull."""
+    """Learning rate of the two regularised fits: at the first and at the last update."""
     strength: PositiveFloat = 0.1
-    """λ: how hard gates are pulled, in nats per token for a mean logit of one."""
+    """λ: strength of the regularisation, in nats per token for a mean logit of one."""
     bound: PositiveFloat = 4.0
-    """Logits beyond ± this are pulled no further."""
+    """Gate logits are clipped at ± this value in the regulariser."""
     clip: Annotated[str, one_of("clip", lambda: CLIPS)] = "two_sided"
-    """`two_sided`: no pull beyond either bound, so a gate stranded on the far side stays there unless the
-    likelihood moves it; `one_sided`: no pull only beyond the bound that it pulls towards."""
+    """`two_sided`: no regularisation beyond either bound, so only the likelihood can move a gate that starts there;
+    `one_sided`: no regularisation beyond the bound in its own direction."""
     gradient_norm: PositiveFloat | None = None
-    """Longest gradient of one seed; the authors' code uses 1."""
+    """Gradient clipping: maximum norm of the gradient of one seed; the authors' code uses 1."""
     stop: NonNegativeFloat | None = 0.002
-    """A window of updates is calm when it brings less than this share of what the fit has brought so far, and no
-    larger share of heads crossed .5 in it; null never stops early."""
+    """Early stopping: a window of updates is calm if it adds less than this share of the improvement so far, and at
+    most this share of the gates cross .5 in it; null: no early stopping."""
     calm: Count = 4
-    """Calm windows in a row after which a fit stops."""
+    """Number of consecutive calm windows after which a fit stops."""
     window: Count = 25
-    """Updates in a window, and in the cooling down to the last learning rate before an early stop."""
+    """Updates per window, and updates of the final decay of the learning rate before an early stop."""
     keep: Count = 25
-    """Every so many updates the gates are stored as part of the trajectory."""
+    """Interval in updates at which the gates are stored for the trajectory."""
 
     def most(self, sign: int) -> int:
         """The most updates of the fit with this pull."""

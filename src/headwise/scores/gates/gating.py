@@ -60,7 +60,7 @@ def batch_gradients(likelihood: GateLikelihood, seeds: Sequence[int], size: int,
 @register(
     "gating",
     signed=False,
-    about="learned gates: facilitation (stays open although pulled shut), with interference and irrelevance",
+    about="learned gates (Causal Head Gating): facilitation; also interference and irrelevance",
     steps=lambda model, task: len(FITS) * FitSettings().updates,
     options=GatingOptions,
 )

@@ -87,7 +87,7 @@ def probe(
 @register(
     "probe",
     signed=False,
-    about="readable: gradient × activation in a classifier of labels over all heads",
+    about="probe: gradient × activation of a classifier that predicts the label from all heads",
     per_label=probe,
 )
 def probe_one(setup: Setup, label: Text | None = None, answer_tokens: Count | None = None) -> np.ndarray:

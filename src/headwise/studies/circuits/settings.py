@@ -1,4 +1,4 @@
-"""What the study `circuits` can be told: models alone or in pairs, tasks, orders, and how far to look."""
+"""Settings of the study `circuits`: models alone or in pairs, tasks, orders, and how far to look."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Pair(Settings):
 
     dense: Text
     sparse: Text | None = None
-    """Without it the dense model is shown alone."""
+    """Sparse model; without it the dense model is shown alone."""
     control: Text | None = None
-    """A dense model trained as the sparse one was: what the training alone does."""
+    """Dense control: trained like the sparse model, without sparsity, to separate the effect of the training."""
     tasks: Several[shared.TaskName] = ()
-    """By default the study's."""
+    """Tasks of this pair; by default those of the study."""
 
     @property
     def members(self) -> dict[str, str]:
@@ -57,28 +57,28 @@ class CircuitsSettings(shared.StudySettings):
     orders: Annotated[Several[shared.MethodName], not_empty("order")] = ("integrated",)
     """Score methods that rank the heads."""
     by: Annotated[Several[Ranking], not_empty("ranking")] = ("signed",)
-    """How a signed score ranks: `signed` (helps most first), `absolute`, `hinders`."""
+    """How a signed score ranks heads: `signed` (most helpful first), `absolute`, `hinders` (most harmful first)."""
     action: Annotated[Text, one_of("action", lambda: ACTIONS)] = "keep"
-    """`keep` only the first k heads, or `mask` them."""
+    """`keep` only the top k heads, or `mask` them."""
     threshold: Annotated[float, passes(check_threshold)] = 0.9
-    """The explained effect at which heads are counted."""
+    """Explained effect (faithfulness) at which the circuit size is read."""
     n: Annotated[int, Field(ge=4)] = 40  # two halves, each with an interval
     """Examples per task: one half ranks the heads, the other tests them."""
     metric: shared.MetricName | None = None
-    """By default each task's own."""
+    """Metric; by default the one of each task."""
     reference: shared.ReferenceName | None = None
-    """What a head that is not kept is replaced by; by default `patch` where there are counterfactuals, else `mean`."""
+    """Ablation type; by default `patch` if the task has counterfactuals, else `mean`."""
     k: Several[NonNegativeInt] = ()
-    """Numbers of heads to measure; by default at most `points`, chosen near the threshold."""
+    """Numbers of heads to measure; by default at most `points` values, denser near the threshold."""
     points: Annotated[int, Field(ge=3)] = 21
-    """Most numbers of heads that are measured along a curve."""
+    """Maximum number of points of a curve."""
     controls: Several[Annotated[Text, one_of("control", lambda: CONTROLS)]] = CONTROLS
-    """Heads to compare with: `random`, and `random_layer`, as many from each layer as the order's first k have there;
-    never one of the order's first k."""
+    """Control sets: `random`, and `random_layer` (as many heads per layer as the top k have there). They contain none
+    of the top k heads."""
     draws: Count = DRAWS
-    """Of each control."""
+    """Random draws of each control."""
     maps: NonNegativeInt = 4
-    """Heads of each order whose attention is drawn."""
+    """Number of top heads of each order whose attention maps are drawn."""
     task_options: shared.Options = Field(default_factory=dict)
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
     method_options: shared.Options = Field(default_factory=dict)

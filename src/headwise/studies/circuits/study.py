@@ -288,18 +288,18 @@ def notices(context: Context[CircuitsSettings], tables: Tables) -> Iterator[str]
             yield (
                 f"{what}: the explained effect is undefined, because {row['metric']} with all heads minus with none "
                 f"is {row['effect']:+.3g} [{row['effect_lo']:+.3g}, {row['effect_hi']:+.3g}] and may be 0; use more "
-                "examples, or a behaviour that the heads make a difference to"
+                "examples, or a behaviour that depends on the heads"
             )
             continue
-        verb = "explain" if row["action"] == "keep" else "take away"
+        verb = "explain" if row["action"] == "keep" else "remove"
         sentence = (
             f"{what}: {row['k']:.0f} of {row['of']} heads [{row['k_lo']:.0f}, {row['k_hi']:.0f}] {verb} "
             f"{row['threshold']:.0%} of the effect, n = {row['n']}"
         )
         if row["stays"] > row["k"]:
-            sentence += f"; it stays there from {row['stays']:.0f} on"
+            sentence += f"; it stays above from {row['stays']:.0f} heads on"
         if row["effect"] < 0:
-            sentence += "; with all heads the model does worse than with none, and this loss is explained"
+            sentence += "; the metric is lower with all heads than with none, so a loss is explained"
         yield sentence
     for row in table_of(tables, "ratios").to_dict("records"):
         if row["compared"] == "dense/sparse" and np.isfinite(row["ratio"]):

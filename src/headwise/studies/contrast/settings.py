@@ -1,4 +1,4 @@
-"""What the study `contrast` can be told."""
+"""Settings of the study `contrast`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class PairSettings(Settings):
     """Two behaviours on the same material."""
 
     keep: TaskName
-    """A task that should stay as it is: a built-in name, a file, or hub:owner/name."""
+    """Task to preserve: a built-in name, a file, or hub:owner/name."""
     lose: TaskName
-    """A task that should be lost."""
+    """Task to remove."""
     keep_options: Options = Field(default_factory=dict)
     """Options of the task, of its prompts (shots, template) or of its file (columns)."""
     lose_options: Options = Field(default_factory=dict)
-    """The same for the other side."""
+    """The same for the task to remove."""
 
 
 class ContrastSettings(StudySettings):
@@ -36,17 +36,17 @@ class ContrastSettings(StudySettings):
     QUICK: ClassVar = {"n": 8, "seeds": 2}
 
     pairs: Named[PairSettings] = Field(default_factory=dict)
-    """Pairs of tasks by name; best in a study file."""
+    """Pairs of tasks by name, usually given in a study file."""
     held_out: Several[Text] = ()
-    """Names of the pairs that gates are not fitted on; the last one by default."""
+    """Names of the held-out pairs, on which gates are not fitted; by default the last pair."""
     n: Annotated[int, Field(ge=2)] = 64
-    """Examples of each side of each pair, at most."""
+    """Maximum number of examples of each task of a pair."""
     seeds: Count = 5
-    """Fits that begin from other random gates."""
+    """Number of fits, each from different random gates."""
     fit: FitSettings = FitSettings()
     """How gates are fitted, as in the study `roles`."""
     floor: float = FLOOR
-    """Nats per token: how much less likely than what is kept is lost enough."""
+    """Log probability per token (nats), relative to the kept behaviour, below which the other counts as lost."""
     reference: ReferenceName = "zero"
     """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
 

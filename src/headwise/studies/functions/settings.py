@@ -1,4 +1,4 @@
-"""What the study `functions` can be told."""
+"""Settings of the study `functions`."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class FunctionsSettings(shared.StudySettings):
     """Built-in names, files, or hub:owner/name; `abilities` by default. The label of an example is its ability;
     examples without a label are one ability, named like their task or file."""
     data: shared.TaskName | None = None
-    """A task file, beside `tasks` or instead."""
+    """A task file, in addition to `tasks` or instead of it."""
     task_options: shared.Options = Field(default_factory=dict)
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
     limit: Count | None = None
-    """Most examples taken from a file, over all abilities."""
+    """Maximum number of examples read from a file, over all abilities."""
     abilities: Several[Text] = ()
-    """Only these labels; all by default."""
+    """Labels to include; by default all."""
     methods: shared.MethodNames = ("attribution", "probe")
-    """Score methods (headwise list methods); each gives every ability a map."""
+    """Score methods (headwise list methods); each gives one map per ability."""
     n: Count | None = None
-    """Most examples per ability; by default 40 of a built-in task, and all of a file."""
+    """Maximum number of examples per ability; by default 40 of a built-in task, all of a file."""
     metric: shared.MetricName | None = None
-    """Of the causal methods; by default each task's own."""
+    """Metric of the causal methods; by default the one of each task."""
     reference: shared.ReferenceName = "zero"
     """Ablation type of the causal methods: what replaces an ablated head (zero, mean, resample, patch, …)."""
     answer_tokens: Count | None = None
-    """The probe averages over that many tokens of the answer, the least probable ones; all by default."""
+    """Number of answer tokens that the probe averages over, least probable first; by default all."""
 
     def before_run(self) -> None:
         super().before_run()

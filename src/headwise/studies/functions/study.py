@@ -123,7 +123,7 @@ def notices(context: Context[FunctionsSettings], tables: Tables) -> Iterator[str
     for row in table_of(tables, "probe").to_dict("records"):
         if row["task"] == rows.EVERY:
             yield (
-                f"probe of {row['model']}: {row['accuracy']:.0%} of {row['n']} held-out examples right, chance "
+                f"probe of {row['model']}: {row['accuracy']:.0%} of {row['n']} held-out examples correct, chance "
                 f"{row['chance']:.0%}, shuffled labels {row['shuffled']:.0%}, bag of words "
                 f"{row['bag_of_words']:.0%}; {READABLE}"
             )

@@ -1,1 +1,1 @@
-"""Does the model fail when the important heads go, and not when random ones go? Begin with `study.py`."""
+"""Does the model fail when its important heads are ablated, and not when random heads are? Begin with `study.py`."""

@@ -41,7 +41,7 @@ class Case:
     find: Task
     """The examples that give the order."""
     test: Task
-    """The examples that are written on from."""
+    """The examples from which text is generated."""
     judge: Judge
     ks: tuple[int, ...]
     middle_k: int
@@ -121,7 +121,7 @@ def order_of(context: Context[MaskingSettings], name: str, label: str) -> Order:
 
 
 def full_texts(context: Context[MaskingSettings], name: str, label: str) -> list[str]:
-    """What the full model has written on from the ability's prompts."""
+    """Text that the full model has generated from the ability's prompts."""
     rows = context.table("texts", kind="full", model=name, task=label)
     texts: list[str] = rows.sort_values("example")["text"].tolist()
     return texts

@@ -49,7 +49,7 @@ def intervene(
 
     kind: `amplify` (strengths are gates) or `shift` (strengths are α). judging: `accuracy` (a text metric, `auto` by
     default) and `answer` (`sentence` or `text`), as in the study's settings. The first half of the task's examples
-    (`task.halves()`) gives the directions, the second is written on from. `change` is after minus before with
+    (`task.halves()`) gives the directions, the second is used for generation. `change` is after minus before with
     its bootstrap interval over examples; above 0 the intervention helps.
     """
     if kind not in KINDS:
@@ -107,8 +107,8 @@ def contrast(model: Model, find: Task, judge: Judge, write: Write) -> Directions
     if not right or not wrong:
         raise HeadwiseError(
             f"the examples of {find.name!r} have no foils, and {model.name} answers "
-            f"{'all' if right else 'none'} of {len(find)} rightly, so nothing tells right from wrong; give foils or "
-            "other examples"
+            f"{'all' if right else 'none'} of {len(find)} correctly, so there is no direction from wrong to correct "
+            "answers; give foils or other examples"
         )
     return directions(model, right, wrong)
 

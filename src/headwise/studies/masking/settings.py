@@ -1,4 +1,4 @@
-"""What the study `masking` can be told."""
+"""Settings of the study `masking`."""
 
 from __future__ import annotations
 
@@ -37,53 +37,55 @@ class MaskingSettings(shared.StudySettings):
     """Built-in names, files, or hub:owner/name; `abilities` by default. The label of an example is its ability;
     examples without a label are one ability, named like their task or file."""
     data: shared.TaskName | None = None
-    """A task file, beside `tasks` or instead."""
+    """A task file, in addition to `tasks` or instead of it."""
     task_options: shared.Options = Field(default_factory=dict)
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
     limit: Count | None = None
-    """Most examples taken from a file, over all abilities."""
+    """Maximum number of examples read from a file, over all abilities."""
     abilities: Several[Text] = ()
-    """Labels; by default Retrieval, Knowledge Recall, Math Calculation and Inference where the examples have
-    them, else every label. `all` is every label."""
+    """Labels to include; by default Retrieval, Knowledge Recall, Math Calculation and Inference if the examples have
+    them, else every label. `all` means every label."""
     n: Annotated[int, Field(ge=2)] = 40
-    """Examples of each ability that are written on from; as many others give the order. Where there are fewer
-    than twice as many, half of them."""
+    """Test examples per ability, from which text is generated; as many others rank the heads. An ability with fewer
+    than twice as many examples is split in halves."""
     k: Several[Count] = ()
-    """How many heads to mask; by default 16, 32, 64, 128, and the same shares of a model with fewer than 512."""
+    """Numbers of heads to mask; by default 16, 32, 64, 128, or the same shares of a model with fewer than 512 heads."""
     method: shared.MethodName = "attribution"
-    """The score that orders the heads."""
+    """Score method that ranks the heads."""
     method_options: shared.Options = Field(default_factory=dict)
     """Options of the method."""
     metric: shared.MetricName = "logprob"
-    """What the score measures: by default how probable the right answer is, because that is what a text needs."""
+    """Metric of the score; by default the log probability of the correct answer, as generation depends on it."""
     order: Annotated[Text, one_of("order", lambda: shared.RANKINGS)] | None = None
-    """`signed` (helps most first), `absolute` or `hinders`; by default signed where the method is, else absolute."""
+    """How the score ranks heads: `signed` (most helpful first), `absolute` or `hinders`; by default `signed` if the
+    method is signed, else `absolute`."""
     draws: Count = 5
-    """Random draws of heads for each control."""
+    """Random draws of each control."""
     layer_matched: Several[Count] | None = None
-    """The K at which layer-matched draws are made too; by default the third, with [] none."""
+    """Values of k with layer-matched draws too; by default the third, [] for none."""
     scale: NonNegativeFloat = 0.0
-    """The gate of a masked head: 0 removes it; the paper has .001, its code .0001."""
+    """Gate of a masked head: 0 removes it; the paper uses .001, its code .0001."""
     positions: shared.Positions = "all"
-    """Where gates act: `all`, or from the `last` prompt token on."""
+    """Token positions that gates act on: `all`, or from the `last` prompt token on."""
     max_new_tokens: Count = 16
-    """Most tokens written after each prompt."""
+    """Maximum number of tokens generated per prompt."""
     chat: bool = False
-    """Put prompts into the model's chat template."""
+    """Use the model's chat template."""
     accuracy: Annotated[Text, one_of("text metric", lambda: (AUTO, *text_metrics()))] = AUTO
-    """The text metric that decides what is right; `auto` is `contains`, or `math` where all answers are numbers."""
+    """Text metric that decides whether an answer is correct; `auto` is `contains`, or `math` if all answers are
+    numbers."""
     answer: Annotated[Text, one_of("answer", lambda: ANSWERS)] = "sentence"
-    """What of a text is judged for accuracy: its first `sentence`, or the whole `text`."""
+    """Part of the text that is judged for accuracy: its first `sentence`, or the whole `text`."""
     similarity: shared.TextMetricName = "chrf"
-    """The text metric that compares with what the full model wrote: chrf, bleu, rouge1, cosine, comet."""
+    """Text metric that compares with the text of the full model: chrf, bleu, rouge1, cosine, comet."""
     cross: bool = False
-    """Also mask each ability's heads and measure every other ability, at one K."""
+    """Also mask each ability's heads and measure every other ability, at one k."""
     cross_k: Count | None = None
-    """By default the third K."""
+    """Value of k for `cross`; by default the third."""
     intervene: Several[Intervention] = ()
-    """Also make heads stronger: `amplify` (a gate above 1), `shift` (add α·σ·direction)."""
+    """Also strengthen heads: `amplify` (gate above 1), `shift` (add α·σ·direction)."""
     intervene_k: Count | None = None
-    """How many of the order's first heads are made stronger; by default the first K."""
+    """Number of top heads that are strengthened; by default the first k."""
     strengths: Annotated[Named[Several[float]], AfterValidator(_known)] = Field(default_factory=dict)
     """Gates to try for `amplify`, α for `shift`."""
 

@@ -1,6 +1,6 @@
-"""The study `masking`: does the model fail when the important heads go, and not when random ones go?
+"""The study `masking`: does the model fail when its important heads are ablated, and not when random heads are?
 
-Half of each ability's examples give an order of heads; the other half is written on from, with the first K heads
+Half of each ability's examples give an order of heads; text is generated from the other half, with the first K heads
 of the order masked, with as many random ones, and with as many random ones of the same layers. Tables beside the
 contract's: `texts` (everything that was written), `samples` (prompt, gold answer and texts side by side),
 `orders` (which heads were masked), `cross` (mask one ability's heads, measure another), `interventions` (accuracy
@@ -151,27 +151,27 @@ def notices(context: Context[MaskingSettings], tables: Tables) -> Iterator[str]:
             listed = ", ".join(f"{row.task} {row.value:.0%}" for row in low.itertuples())
             yield (
                 f"{display_name} answers few examples correctly with all heads ({listed}), so masking has little to "
-                f"remove there; give examples it can do, shots ({hint('shots', 3)}) or another accuracy"
+                f"remove there; give easier examples, shots ({hint('shots', 3)}) or another accuracy metric"
             )
         for label, case in context.once(cases, name).items():
             if len(case.test) < n:
                 yield (
-                    f"{label} has {len(case.test) + len(case.find)} examples, so {len(case.test)} are written on from "
-                    f"instead of {n}"
+                    f"{label} has {len(case.test) + len(case.find)} examples, so text is generated from "
+                    f"{len(case.test)} of them instead of {n}"
                 )
             for point in _sets(context, case):
                 if point.moved:
                     yield (
                         f"{label}, {display_name}: {point.moved} of {point.k * len(point.draws)} heads of the "
-                        f"layer-matched draws at K = {point.k} come from neighbouring layers, because theirs had too "
-                        "few free heads"
+                        f"layer-matched draws at K = {point.k} come from neighbouring layers, because their own "
+                        "layers have too few other heads"
                     )
 
 
 register(
     Study(
         name="masking",
-        question="Does the model fail when the important heads go, and not when random ones go?",
+        question="Does the model fail when its important heads are ablated, and not when random heads are?",
         settings=MaskingSettings,
         stages=stages,
         stage_names=stage_names,

@@ -1,4 +1,4 @@
-"""What the study `prompts` can be told."""
+"""Settings of the study `prompts`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from headwise.tasks.conditions import PLACES, conditions
 
 
 class ArmSettings(Settings):
-    """Of the condition `arm`; the paper tunes c and p1 for each model and task."""
+    """Settings of the condition `arm`; the paper tunes c and p1 for each model and task."""
 
     c: PositiveFloat = 0.13
-    """How far from 0 an activation counts as small, in units of the spread."""
+    """Activations closer to 0 than this count as small, in robust standard deviations (1.4826 · MAD)."""
     p1: Annotated[float, Field(ge=0, le=100)] = 99.5
-    """Percentile of the activations up to which new values are drawn."""
+    """Percentile of the activations that bounds the new values."""
     mode: Annotated[Text, one_of("mode of arm", lambda: MODES)] = "replace"
-    """`replace` (the authors' code) or `add` (their paper)."""
+    """`replace` (as in the authors' code) or `add` (as in their paper)."""
     seed: Seed = 0
-    """Of the new values."""
+    """Random seed of the new values."""
 
 
 class PromptsSettings(StudySettings):
@@ -37,53 +37,54 @@ class PromptsSettings(StudySettings):
     tasks: Several[TaskName] = ()
     """Built-in names or files (GSM8K, MATH-500, your own); `word_problems` by default."""
     data: TaskName | None = None
-    """A task file, beside `tasks` or instead."""
+    """A task file, in addition to `tasks` or instead of it."""
     n: Count = 60
-    """Problems of each task."""
+    """Problems per task."""
     task_options: Options = Field(default_factory=dict)
     """Options of the tasks or of their files (columns, mapping)."""
     conditions: Annotated[Several[Text], not_empty("condition")] = ("none", "meaningless", "meaningful")
-    """`none`, `meaningless`, `meaningful`, `arm`, names of `fillers`; `meaningless:20` for 20 copies. The others are
-    compared with `none`, or else with the first."""
+    """`none`, `meaningless`, `meaningful`, `arm`, names of `fillers`; `meaningless:20` for 20 copies. The
+    baseline is `none`, or else the first."""
     fillers: Named[Text] = Field(default_factory=dict)
-    """Texts of your own by name; with the gap {question} a text stands around the question."""
+    """Your own filler texts by name; a text with {question} is put around the question."""
     lengths: Several[Count] = ()
-    """Ask under each filler once for each of these numbers of copies."""
+    """Numbers of copies of each filler; each number is a condition."""
     place: Annotated[Text, one_of("place", lambda: PLACES)] = "between"
-    """Of the filler: `between` system prompt (and solved examples) and question, `before` everything, at the `end`."""
+    """Position of the filler: `between` system prompt (and solved examples) and question, `before` everything, at the
+    `end`."""
     joint: Text = "\n"
-    """What separates the filler from its neighbour; counts as inserted."""
+    """Text between the filler and its neighbour; it counts as inserted."""
     chat: bool | None = None
-    """Use the model's chat template, solved examples as turns; by default where it has one and there are no solved
-    examples."""
+    """Use the model's chat template, with solved examples as turns; by default if the model has one and there are no
+    solved examples."""
     system: Text | None = None
     """System prompt; by default none, or for GSM8K and MATH-500 a request for steps and a boxed result."""
     shots: NonNegativeInt | None = None
     """Solved examples before each problem; by default 8 for word_problems, none for files in a chat, else 4."""
     working: bool | None = None
-    """Solved examples show their working; by default those of GSM8K and MATH-500 do, word_problems' do not."""
+    """Solved examples show the steps; by default true for GSM8K and MATH-500, false for word_problems."""
     template: Text = "Q: {prompt}\nA:{target}"
-    """Of problem and answer in plain text."""
+    """Template of problem and answer without a chat template."""
     separator: Text = "\n\n"
-    """Between solved examples in plain text."""
+    """Text between solved examples without a chat template."""
     stop: Several[Text] | None = None
-    """Texts that end an answer; by default the separator in plain text, none in a chat."""
+    """Stop strings; by default the separator, or none with a chat template."""
     max_new_tokens: Count | None = None
-    """By default twice the longest solved example and 16, or 512."""
+    """Maximum number of generated tokens; by default twice the longest solved example plus 16, or 512."""
     temperature: NonNegativeFloat = 0.0
-    """0 is greedy."""
+    """Sampling temperature; 0 is greedy decoding."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Tokens are drawn from the likeliest ones that have this probability together."""
+    """Nucleus sampling: cumulative probability of the tokens that are sampled from."""
     samples: Count = 1
-    """Answers to each problem, each with a seed of its own; needs a temperature above 0."""
+    """Sampled answers per problem, each with its own seed; needs a temperature above 0."""
     metric: TextMetricName = "math"
-    """How answers are judged: `math`, `contains`, `exact`."""
+    """Text metric that judges the answers: `math`, `contains`, `exact`."""
     heads: Several[Annotated[Text, passes(Head.parse)]] = ()
-    """Heads whose profile is drawn; by default the one that the insertion moves most."""
+    """Heads whose attention profile is drawn; by default the one whose attention the insertion changes most."""
     attention_prompts: NonNegativeInt = 8
-    """Problems on which attention, outputs and activations are looked at; 0 for none."""
+    """Problems on which attention, outputs and activations are measured; 0 for none."""
     profile_prompts: Count = 1
-    """Profiles are those of the first problem, or the mean over so many."""
+    """Number of problems that attention profiles are averaged over."""
     arm: ArmSettings = ArmSettings()
 
     @model_validator(mode="after")

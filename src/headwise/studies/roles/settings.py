@@ -1,4 +1,4 @@
-"""What the study `roles` can be told, and what `quick` makes of it."""
+"""Settings of the study `roles`, and what `quick` changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwise.tasks import Task
 QUICK_FIT = FitSettings(
     updates=14, first_updates=8, batch=12, first_rate=(1.0, 0.2), rate=(1.0, 0.2), stop=None, keep=4
 )
-"""With `quick` few large steps, each on examples that no step before has seen, tell the plainest heads."""
+"""With `quick`: few large steps, each on new examples, find the heads with the largest effects."""
 QUICK_KS = (0, 5, 10, 20, 35, 50)
 QUICK_EXAMPLES, QUICK_FEWEST, QUICK_TOKENS = 800, 4, 70
 """With `quick`: at most so many examples of a task; in an update 4, or more if they have no more tokens than this
@@ -39,23 +39,23 @@ class RolesSettings(StudySettings):
     tasks: TaskNames = ("syntax", "commonsense", "math")
     """Built-in names, files, or hub:owner/name."""
     n: Annotated[int, Field(ge=2)] = 4000
-    """Examples per task, at most: one half to fit gates, one to test them. With few, gates learn the examples by
-    heart; an update costs the same with many."""
+    """Maximum number of examples per task: one half fits gates, the other tests them. Few examples lead to
+    overfitting; the cost of an update does not depend on their number."""
     held_out: Count = 64
-    """Of the half to test them, how many are used for curves, random sets and exact ablation, at most."""
+    """Maximum number of test examples for curves, random sets and exact ablation."""
     seeds: Count = 5
-    """Fits that begin from other random gates and see the examples in another order."""
+    """Number of fits, each with different random initial gates and a different order of examples."""
     fit: FitSettings = FitSettings()
-    """How gates are fitted: `--set fit.updates=200`."""
+    """How gates are fitted, such as `--set fit.updates=200`."""
     k: Several[NonNegativeInt] = ()
     """Numbers of ablated heads along the curves; 0 to 50 by default."""
     reference: ReferenceName = "zero"
     """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
     positions: Positions = "all"
-    """Where gates act."""
+    """Token positions that gates act on: `all`, or from the `last` prompt token on."""
     random_sets: NonNegativeInt = 300
-    """Random sets of ten heads beside which the ten most facilitating are removed; 0 leaves this check, and the
-    comparison with exact ablation, out."""
+    """Random sets of ten heads that the ten most facilitating heads are compared with; 0 skips this check and the
+    comparison with exact ablation."""
     task_options: Options = Field(default_factory=dict)
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns), for all tasks
     or by task: `{math: {length: short}}`."""

@@ -270,18 +270,18 @@ def notices(context: Context[RolesSettings], tables: Tables) -> Iterator[str]:
     for row in tables["order"].to_dict("records"):
         yield f"{row['task']}, {row['model']}: {rows.order_sentence(row)}"
         by_label = shares.loc[row["model"], row["task"]]
-        counted = ", ".join(
-            f"{label} {by_label.loc[label, 'always']} always / {by_label.loc[label, 'ever']} ever"
+        counted = "; ".join(
+            f"{by_label.loc[label, 'always']} {label} in every seed, {by_label.loc[label, 'ever']} in at least one"
             for label in ("facilitating", "interfering", "irrelevant")
         )
         seeds, heads = by_label["seeds"].iloc[0], by_label["heads"].iloc[0]
-        yield f"{row['task']}, {row['model']}: of {heads} heads over {seeds} seeds {counted}"
+        yield f"{row['task']}, {row['model']}: of {heads} heads over {seeds} seeds, {counted}"
     if not context.settings.quick:  # whose few held-out examples may be harder than the others
         yield from rows.overfitted(tables["fits"])
     for row in table_of(tables, "joint").to_dict("records"):
         yield (
-            f"{row['task']}, {row['model']}: removing the most facilitating heads together costs "
-            f"{row['effect']:.2f} nats, more than {row['larger_than']:.1%} of {row['sets']} random sets (mean "
+            f"{row['task']}, {row['model']}: ablating the most facilitating heads together costs "
+            f"{row['effect']:.2f} nats, more than {row['larger_than']:.1%} of {row['sets']} random sets of heads (mean "
             f"{row['random_mean']:.2f}); rank correlation of facilitation with exact ablation "
             f"{row['facilitation_correlation']:+.2f}"
         )

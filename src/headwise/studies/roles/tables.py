@@ -72,10 +72,9 @@ def overfitted(fits: pd.DataFrame) -> list[str]:
         end = part.mean(numeric_only=True)
         if end["held_out_likelihood"] < end["ungated_likelihood"] < end["likelihood"]:
             sentences.append(
-                f"{task}, {model}: OVERFITTED, the gates suit the examples that they were fitted to "
-                f"({end['likelihood']:.2f} nats per token) but not held-out ones ({end['held_out_likelihood']:.2f}; "
-                f"{end['ungated_likelihood']:.2f} without gates); more examples help: a larger n, or a file of your "
-                "own"
+                f"{task}, {model}: the gates OVERFIT: log probability per token {end['likelihood']:.2f} nats on the "
+                f"examples they were fitted to, {end['held_out_likelihood']:.2f} on held-out ones "
+                f"({end['ungated_likelihood']:.2f} without gates); use more examples: a larger n, or your own file"
             )
     return sentences
 
@@ -203,7 +202,7 @@ def order_sentence(row: Mapping[Any, Any]) -> str:
     holds = "; ".join(text for text, shown in claims.items() if shown)
     fails = "; ".join(text for text, shown in claims.items() if not shown)
     if fails:
-        fails = f"NOT shown, the bands over seeds overlap or lie the other way: {fails}"
+        fails = f"not significant (the confidence intervals over seeds overlap, or the difference is reversed): {fails}"
     return "; ".join(filter(None, (holds, fails)))
 
 

@@ -1,4 +1,4 @@
-"""What the study `score` can be told."""
+"""Settings of the study `score`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ScoreSettings(shared.StudySettings):
     n: Count = 64
     """Examples per task."""
     metric: shared.MetricName | None = None
-    """By default each task's own."""
+    """Metric; by default the one of each task."""
     reference: shared.ReferenceName = "zero"
     """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
     positions: shared.Positions = "all"
-    """Where gates act."""
+    """Token positions that gates act on: `all`, or from the `last` prompt token on."""
     task_options: shared.Options = Field(default_factory=dict)
     """Options of the task (pattern: ABB), of its prompts (shots, template, separator) or of its file (columns)."""
     method_options: shared.Options = Field(default_factory=dict)

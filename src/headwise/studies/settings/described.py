@@ -1,4 +1,4 @@
-"""What a study can be told, in words: each setting with its default and the line under it in the code."""
+"""The settings of a study as text: each setting with its default and its description."""
 
 from __future__ import annotations
 

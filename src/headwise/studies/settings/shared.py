@@ -1,4 +1,4 @@
-"""What every study can be told, and the types that the settings of several studies share."""
+"""Settings that every study has, and the types that the settings of several studies share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Options = Named[Any]
 
 
 class StudySettings(Settings):
-    """What every study can be told; a study adds fields of its own, and may give these other defaults."""
+    """Settings that every study has; a study adds its own fields, and may give these other defaults."""
 
     QUICK: ClassVar[Mapping[str, int]] = {}
     """The largest value of some numbers with `quick`."""
@@ -53,21 +53,21 @@ class StudySettings(Settings):
     seed: Seed = 0
     """Random seed."""
     quick: bool = False
-    """Smaller numbers everywhere: at most three minutes on two cores with the bundled model."""
+    """Fewer examples and points: at most three minutes on two cores with the bundled model."""
     device: Annotated[Text, passes(_check_device)] | None = None
     """cpu, cuda, cuda:1, mps; by default an accelerator if there is one."""
     dtype: Annotated[Text, one_of("dtype", lambda: DTYPES)] | None = None
     """float32, bfloat16, float16, float64; by default float32 on a CPU, else bfloat16."""
     batch_tokens: Count | None = None
-    """Most tokens in one forward pass."""
+    """Maximum number of tokens in one forward pass."""
     compile: bool = False
-    """On an accelerator: fuse small operations with torch.compile, which pays for large models and long runs."""
+    """On an accelerator: fuse small operations with torch.compile; faster for large models and long runs."""
     truncate: bool = False
-    """Cut prompts that are longer than a model was made for from the left; by default they are refused."""
+    """Truncate prompts longer than the context length from the left; by default they are refused."""
     revision: Text | None = None
-    """Of models from the hub: a branch, a tag or a commit."""
+    """Revision of models from the hub: a branch, a tag or a commit."""
     trust_remote_code: bool = False
-    """Run code from the models' repositories."""
+    """Allow code from the models' repositories to run."""
 
     @model_validator(mode="before")
     @classmethod
