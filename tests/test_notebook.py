@@ -27,7 +27,7 @@ def test_every_cell_has_a_stored_output_without_errors_or_paths():
             assert output["output_type"] != "error"
             kinds |= set(output.get("data", {}))
     assert {"image/png", "text/html"} <= kinds
-    assert "/work/" not in NOTEBOOK.read_text(encoding="utf-8")
+    assert str(REPOSITORY) not in NOTEBOOK.read_text(encoding="utf-8")
 
 
 @pytest.mark.bundled

@@ -36,7 +36,11 @@ class Fault:
 
 
 FAULTS = (
-    Fault("the sign of a score", r"(examples\[:, layer, head\] =) effect$", r"\1 -effect"),
+    Fault(
+        "the sign of a score",
+        r"setup\.per_head\(engine\.measure\(gates\)\.effects\)$",
+        "setup.per_head(-engine.measure(gates).effects)",
+    ),
     Fault(
         "a gate off by one head", r"gates\[variant, layer, head\] = 0$", "gates[variant, layer, head - 1] = 0"
     ),

@@ -164,6 +164,8 @@ def sentence(kind: type[BaseModel], error: ValidationError) -> HeadwiseError:
     first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
     path = [str(part) for part in first["loc"] if not isinstance(part, int)]
     where, value, problem = ".".join(path), first["input"], first["type"]
+    if not path:  # of the settings as a whole
+        return HeadwiseError(str(first["msg"]))
     owner, field = _field(kind, path)
     if problem == "extra_forbidden":
         parent = where.rpartition(".")[0]

@@ -54,7 +54,7 @@ BAD = {
         ("k=[0]", "at least one above 0"),
         ("k=[-1,5]", "k is"), ("random_sets=-1", "random_sets is -1"), ("reference=nope", "unknown reference"),
         ("positions=nope", "unknown positions"), ("fit.updates=0", "updates is 0"), ("fit.rate=[0.5,0]", "rate is"),
-        ("fit.rate=[0.5]", "two numbers"), ("fit.clip=nope", "unknown clip"), ("fit.stop=-1", "stop is -1"),
+        ("fit.rate=[0.5]", "two learning rates"), ("fit.clip=nope", "unknown clip"), ("fit.stop=-1", "stop is -1"),
         ("fit.gradient_norm=0", "gradient_norm is 0"), ("tasks=[]", "tasks is empty"),
     ],
     "circuits": [

@@ -1,4 +1,4 @@
-"""`headwise check`: verify that every head of a model can be ablated exactly."""
+"""`headwise check`: verify that every head of a model can be ablated exactly; `model/verify/proof.py` has what is proved."""
 
 from __future__ import annotations
 

@@ -26,18 +26,15 @@ def run_study(
 
     Returns what `--json` prints.
     """
-    from headwise.studies.settings.resolve import assignments, merge
+    from headwise.studies.settings.resolve import assignments
     from headwise.tasks.opening import check_given
 
     assigned = assignments(flags.pop("option") or [])
-    chosen = {**_with_method(study, settings), **flags}
-    given = {name: value for name, value in chosen.items() if value not in (None, False, [])}
-    merge(given, assigned)
-    check_given(given)
-    from headwise.studies.base import (
-        run as carry_out,  # imports torch: seconds, which a bad file need not wait for
-    )
+    check_given(_given({**settings, **flags}, assigned))
+    # Imports torch: seconds, which a bad file need not wait for.
+    from headwise.studies.base import run as carry_out
 
+    given = _given({**_with_method(study, settings), **flags}, assigned)
     with resumable() as command:
         folder = carry_out(study, out, file, command=command, **given)
     for notice in folder.notices:
@@ -54,6 +51,15 @@ def run_study(
         "notices": folder.notices,
         "findings": sentences,
     }
+
+
+def _given(options: dict[str, Any], assigned: dict[str, Any]) -> dict[str, Any]:
+    """What was given, by options and by --set, which has the last word."""
+    from headwise.studies.settings.resolve import merge
+
+    given = {name: value for name, value in options.items() if value not in (None, False, [])}
+    merge(given, assigned)
+    return given
 
 
 def _findings(run: Path) -> Sequence[Any]:

@@ -31,7 +31,7 @@ from headwise.model.sparse import adapter
 from headwise.model.tokens.encode import pad_right
 from headwise.model.tokens.text import Text
 from headwise.model.verify.capabilities import Capabilities
-from headwise.model.verify.identities import Proof
+from headwise.model.verify.proof import Proof
 from headwise.several import several
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

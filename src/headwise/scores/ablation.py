@@ -65,9 +65,9 @@ class AblationOptions(Settings):
 def ablation(setup: Setup, **options: Any) -> np.ndarray:
     """m(full) − m(head's gate at 0), per example, in the metric's unit; positive where the head helps.
 
-    Cost: one forward row per head and example, entered at the head's own layer. Known failure: a head whose
-    work another head takes over when it is gone (a backup head) scores near 0 although both matter; the effect
-    of removing several heads is not the sum of their scores. With `zero` it also counts what the head adds
+    Cost: one forward row per head and example; the blocks before the head are shared (prefix sharing). Known failure: a
+    head whose work another head takes over when it is ablated (a backup head) scores near 0 although both matter; the
+    effect of ablating several heads is not the sum of their scores. With `zero` it also counts what the head adds
     whatever the input, with `mean` and `patch` only what depends on it (Wang et al. 2022, arXiv 2211.00593).
 
     options: see `AblationOptions`. With precision or top estimates are unbiased, with attribution as control variate

@@ -17,7 +17,7 @@ def keep(setup: Setup) -> np.ndarray:
     """m(none + this head) − m(none), per example, in the metric's unit; positive where the head helps.
 
     Sufficiency where `ablation` asks for necessity: all other heads are replaced by the reference. Cost: one
-    forward row per head and example, entered at the head's own layer. Known failure: a head that needs another
+    forward row per head and example; equal blocks are shared (prefix sharing). Known failure: a head that needs another
     one (the second of an induction pair) scores near 0, and with `zero` the model without any head is so far
     from its usual state that late heads read nonsense; `mean` and `patch` are milder (Chan et al. 2022, causal
     scrubbing, and Wang et al. 2022, arXiv 2211.00593, on what a circuit is tested against).

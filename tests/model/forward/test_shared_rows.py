@@ -12,7 +12,7 @@ import headwise as hw
 from headwise.heads import Head, keep_gates, mask_gates, single_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.model.verify.identities import prove
+from headwise.model.verify.proof import prove
 from headwise.model.verify.tiny import tiny_model
 from helpers import make_word_tokenizer, word_task
 

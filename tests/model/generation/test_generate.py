@@ -13,7 +13,7 @@ from headwise.model.forward.decode import Batch
 from headwise.model.generation.prompts import continuation
 from headwise.model.generation.sampling import choose, uniforms
 from headwise.model.verify.decoding import Decoding, decoding
-from headwise.model.verify.identities import zeroed_columns
+from headwise.model.verify.proof import zeroed_columns
 from headwise.model.verify.tiny import tiny_model
 from helpers import WORDS, HeadsByHook, make_word_tokenizer, plain_logits
 

@@ -62,7 +62,7 @@ def test_families_without_attention_are_refused():
 
 
 def test_a_hybrid_has_heads_only_where_it_has_attention():
-    from headwise.model.verify.identities import prove
+    from headwise.model.verify.proof import prove
     from headwise.model.verify.tiny import tiny_model
 
     hooks, *_ = prove(tiny_model("jamba"))

@@ -10,8 +10,8 @@ from torch import nn
 
 from headwise.errors import HeadwiseError
 from headwise.model.sites import head_hooks
-from headwise.model.verify import identities as proof
-from headwise.model.verify.identities import prove, zeroed_columns
+from headwise.model.verify import proof as proof
+from headwise.model.verify.proof import prove, zeroed_columns
 from headwise.model.verify.tiny import tiny_model
 
 

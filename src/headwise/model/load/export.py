@@ -26,7 +26,7 @@ from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.kinds import is_transposed
 from headwise.model.sites.probe import probe_input, probe_logits, weight_dtype
 from headwise.model.sites.sites import Site
-from headwise.model.verify.identities import prove
+from headwise.model.verify.proof import prove
 
 if TYPE_CHECKING:
     from headwise.model.model import Model

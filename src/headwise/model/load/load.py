@@ -21,7 +21,7 @@ from headwise.model.origin import origin
 from headwise.model.sites.devices import entry_device, stored, tokens_at_once
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text
-from headwise.model.verify.identities import prove
+from headwise.model.verify.proof import prove
 
 log = logging.getLogger("headwise")
 

@@ -1,4 +1,4 @@
-"""What is verified when a model is loaded: begin with `identities.py`, what `headwise check` proves.
+"""What is verified when a model is loaded: begin with `proof.py`, what `headwise check` proves.
 
 `shortcuts.py` and `decoding.py` prove what a pass and a generation may leave out or share; `capabilities.py` holds
 all of it for one model. `families.py` has tried every family of transformers, on the tiny random models of

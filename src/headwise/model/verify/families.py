@@ -40,7 +40,7 @@ def names() -> list[str]:
 
 def attempt(name: str) -> Family:
     """Build a tiny random model of the family and prove the identities on every layer of it."""
-    from headwise.model.verify.identities import prove
+    from headwise.model.verify.proof import prove
     from headwise.model.verify.tiny import parameter_count, tiny_model
 
     try:
