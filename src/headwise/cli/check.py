@@ -1,4 +1,4 @@
-"""`headwise check`: verify that every head of a model can be ablated exactly; `model/verify/proof.py` has what is proved."""
+"""`headwise check`: verify that every head can be ablated exactly (what is proved: `model/verify/proof.py`)."""
 
 from __future__ import annotations
 
