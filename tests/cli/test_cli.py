@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -274,10 +275,9 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path):
     said = None
     while said is None:
         process.send_signal(signal.SIGINT)
-        try:
+        # Python drops an interrupt that arrives in a destructor; people press again.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             _, said = process.communicate(timeout=8)
-        except subprocess.TimeoutExpired:
-            pass  # Python drops an interrupt that arrives in a destructor; people press again
     assert process.returncode == 1, said
     assert "the same command resumes" in said
     assert "Traceback" not in said
