@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 import time
@@ -69,6 +70,9 @@ def one_interrupt() -> Iterator[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal last
+        if _in_destructor(frame):  # Python drops what is raised there, so the signal is sent again
+            threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+            return
         before, last = last, time.monotonic()
         if last - before > _PATIENCE:
             raise KeyboardInterrupt
@@ -79,6 +83,12 @@ def one_interrupt() -> Iterator[None]:
     finally:
         if last == -math.inf:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _in_destructor(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
 
 
 @contextmanager
