@@ -16,8 +16,6 @@ import pandas as pd
 import pytest
 
 from headwise.cli.app import main
-from headwise.model.verify.tiny import tiny_model
-from helpers import make_word_tokenizer
 
 
 def headwise(*arguments, cwd=None, **options):
@@ -52,18 +50,6 @@ def here(monkeypatch, capsys, caplog, tmp_path):
         return SimpleNamespace(returncode=ended.value.code or 0, stdout=said.out, stderr=logged + said.err)
 
     return run
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A tiny model whose tokenizer knows the words of the task `induction`."""
-    from headwise.tasks.builtin.induction import WORDS
-
-    tokenizer = make_word_tokenizer(WORDS)
-    place = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512).save_pretrained(place)
-    tokenizer.save_pretrained(place)
-    return place
 
 
 def test_help_answers_without_loading_torch():
