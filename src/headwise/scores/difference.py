@@ -159,22 +159,16 @@ def check_same_tokens(models: Sequence[Model], tasks: Sequence[Task]) -> None:
 
 def paired(base: Scores, tuned: Scores) -> Scores:
     """tuned − base for every example and head, in the metric's unit."""
-    for name in ("task", "method", "metric", "n", "shape"):
-        values = [getattr(scores, name) for scores in (base, tuned)]
-        if values[0] != values[1]:
-            raise HeadwiseError(
-                f"the scores differ in their {name} ({values[0]} and {values[1]}); a paired difference needs the same "
-                "examples, measured in the same way"
-            )
+    if base.method != tuned.method:
+        raise HeadwiseError(
+            f"the scores are by {base.method} and by {tuned.method}; a paired difference of models needs one method"
+        )
     if not (base.signed and tuned.signed) or base.own or tuned.own or "replicates" in base.details:
         raise HeadwiseError(
             f"the scores by {base.method} have no signed value for every example; use a method that has, such as "
             "ablation or attribution"
         )
-    about = {name: getattr(base, name) for name in ("task", "method", "metric", "exists", "groups")}
-    return Scores.from_examples(
-        tuned.examples - base.examples, model=f"{tuned.model} − {base.model}", **about
-    )
+    return tuned - base
 
 
 def diff_table(base: Scores, tuned: Scores, seed: int = 0) -> pd.DataFrame:
