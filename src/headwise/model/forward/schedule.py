@@ -46,8 +46,9 @@ def blocks_of_rows(
             copies = variants if size >= 8 else min(variants, 8)
             if (size + 1) * length * copies > budget:
                 break
-            # Padding is work for nothing: a longer row begins a new block, once this one fills the device.
-            if length > 1.02 * shortest and size * shortest * variants >= budget // 8:
+            # Padding is work for nothing: a longer row begins a new block where both blocks fill the device.
+            both_filled = min(size * shortest, (len(order) - size) * length) * variants >= budget // 8
+            if length > 1.02 * shortest and both_filled:
                 break
             size += 1
         yield order[:size]
