@@ -22,17 +22,18 @@ def said(ray: dict[str, Any] | None, many: dict[str, Any] | None) -> str:
         paper, moved = ray["on_paper"], ray["bytes_per_cell"]
         minutes = next(iter(ray["seconds"].values())) / 60
         lines += [
-            f"- A study of {minutes:.1f} minutes ({ray['machine']}): one worker costs {ray['overhead']:+.0%} "
-            f"against one process with as many threads; two workers of one core are "
+            f"- A study of {minutes:.1f} minutes ({ray['machine']}): one worker takes {ray['overhead']:.0%} "
+            f"longer than one process with as many threads; two workers of one core are "
             f"{ray['growth_from_1_to_2_workers']:.2f} times as fast as one; all tables "
             f"{'equal' if ray['tables_equal'] else 'NOT equal'}.",
             f"- A cell sends {moved['to_worker'] / 1e3:.1f} KB to a worker and gets "
-            f"{moved['from_worker'] / 1e3:.0f} KB back; the process that writes spends "
+            f"{moved['from_worker'] / 1e3:.0f} KB back; the driver spends "
             f"{ray['driver']['driver_cpu_seconds_per_cell'] * 1e3:.1f} ms on it.",
-            f"- On paper, for {paper['workers']:,} workers and cells of {paper['seconds_per_cell']:.0f} s: "
+            f"- Estimate, not measured, for {paper['workers']:,} workers and cells of "
+            f"{paper['seconds_per_cell']:.0f} s: "
             f"{paper['cells_per_second']:.0f} cells and {paper['megabytes_per_second']:.1f} MB a second, "
-            f"{paper['driver_cores_busy']:.2f} of a core; the process that writes could feed at least "
-            f"{paper['workers_the_driver_can_feed']:,.0f}. This is arithmetic, not a measurement.",
+            f"{paper['driver_cores_busy']:.2f} of a core; the driver could serve at least "
+            f"{paper['workers_the_driver_can_feed']:,.0f} workers.",
         ]
     if many:
         lines.append(

@@ -71,6 +71,6 @@ def test_a_cached_copy_is_used_when_the_hub_is_silent_and_else_a_sentence_comes(
     assert "does not answer" in kept.stderr
     missing = load("owner/missing", hub, cache)
     assert "sentence unknown model 'owner/missing'" in missing.stdout, missing.stdout
-    assert "the hub could not be reached and has no cached copy" in missing.stdout
+    assert "the hub could not be reached and there is no cached copy" in missing.stdout
     # Each connection is five seconds of waiting or more: one question for each program, and not one for each file.
     assert len(connections) <= 4

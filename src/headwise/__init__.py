@@ -1,4 +1,4 @@
-"""headwise finds the attention heads that matter for a behaviour of a language model, and proves it.
+"""headwise finds the attention heads that matter for a behaviour of a language model, with confidence intervals.
 
 >>> import headwise as hw
 >>> hw.Head.parse("L12H3")

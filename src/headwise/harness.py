@@ -31,7 +31,7 @@ def lm_eval(
     batch_size: int = 8,
     **options: Any,
 ) -> dict[str, Any]:
-    """What the harness reports for the model under one set of gates `[L, H]`; by default all 1.
+    """Run the harness on the model under one set of gates `[L, H]`; by default all 1.
 
     tasks: names of the harness's tasks, or task files of your own (.yaml). options: those of
     `lm_eval.simple_evaluate`, such as limit=100 or num_fewshot=5. Returns its report: `["results"][task]` holds

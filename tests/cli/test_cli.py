@@ -95,7 +95,7 @@ def test_a_precision_says_what_was_spent_and_a_bad_one_is_one_sentence(folder, t
     assert (
         done.stderr.strip()
         .splitlines()[-1]
-        .startswith("headwise: precision (0.05) and top (3) are two questions")
+        .startswith("headwise: precision (0.05) and top (3) cannot be combined")
     )
 
 

@@ -185,7 +185,7 @@ def heads(draw: random.Random, place: Path) -> str:
     by = draw.choice(("signed", "signed", "absolute", "hinders", "size"))
     found = read_heads(path, top, by=by, task=draw.choice((None, None, "t", "u")))
     assert all(isinstance(head, Head) for head in found)
-    assert len(set(found)) == len(found), "a head is there twice"
+    assert len(set(found)) == len(found), "a head occurs twice"
     assert top is None or len(found) == top
     return "read"
 

@@ -114,7 +114,7 @@ def test_an_export_removes_the_least_important_heads_and_measures_what_that_cost
     removed = json.loads((tmp_path / "out/headwise.json").read_text())["heads"]
     assert removed == [str(head) for head in scored.order("absolute")[::-1][:5]]
     assert f"removed: {' '.join(removed)}" in done.output
-    assert "has the size and the speed of the whole model" in done.output
+    assert "has the size and the speed of the full model" in done.output
     for name, form in (("cross-entropy", ".3f"), ("accuracy", ".1%"), ("parameters", ","), ("speed", None)):
         (line,) = (line for line in done.output.splitlines() if line.strip().startswith(name))
         if form:

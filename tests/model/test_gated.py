@@ -85,7 +85,10 @@ def test_what_cannot_work_is_refused_in_a_sentence(tiny, given, message):
 
 
 def test_gates_inside_gates_are_refused_in_a_sentence(tiny):
-    with tiny.gated(ablate="L0H0"), pytest.raises(HeadwiseError, match="one at a time; leave the outer"):
+    with (
+        tiny.gated(ablate="L0H0"),
+        pytest.raises(HeadwiseError, match="only one can be active; leave the outer"),
+    ):
         hw.generate(tiny, [TEXT], heads="L0H1", max_new_tokens=1)
     assert torch.equal(logits(tiny), logits(tiny))
 

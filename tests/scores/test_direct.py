@@ -171,7 +171,7 @@ def test_a_family_that_is_not_linear_is_refused_with_the_part_that_is_not(family
 
 
 def test_only_a_difference_of_logits_is_taken_apart(tiny):
-    with pytest.raises(HeadwiseError, match="the metric here is 'logprob'"):
+    with pytest.raises(HeadwiseError, match="but the metric is 'logprob'"):
         hw.score(tiny, word_task(2), "direct", metric="logprob")
 
 

@@ -44,7 +44,7 @@ def test_a_misspelt_task_leaves_no_folder(study, task, said, tmp_path):
 
 def test_a_file_of_an_unknown_format_leaves_no_folder(tmp_path):
     (tmp_path / "task.doc").write_text("x")
-    refused("score", tmp_path, {"tasks": str(tmp_path / "task.doc")}, "no known data format")
+    refused("score", tmp_path, {"tasks": str(tmp_path / "task.doc")}, "not a known data format")
 
 
 EARLY = {"precision": 0.1, "top": 3}
@@ -53,14 +53,14 @@ EARLY = {"precision": 0.1, "top": 3}
 @pytest.mark.parametrize(
     ("study", "settings", "said"),
     [
-        ("score", {"method_options": EARLY}, "two questions"),
-        ("score", {"method_options": {"confidence": 0.9}}, "say how precision or top is meant"),
+        ("score", {"method_options": EARLY}, "cannot be combined"),
+        ("score", {"method_options": {"confidence": 0.9}}, "are options of precision and top"),
         ("score", {"method_options": {"top": 3}, "metric": "accuracy"}, "takes few values"),
-        ("score", {"methods": "attribution", "metric": "kl"}, "reads the gradient at full gates"),
-        ("circuits", {"orders": "ablation", "method_options": EARLY}, "two questions"),
-        ("circuits", {"orders": "attribution", "metric": "kl"}, "reads the gradient at full gates"),
-        ("masking", {"method": "ablation", "method_options": EARLY}, "two questions"),
-        ("masking", {"metric": "kl"}, "reads the gradient at full gates"),
+        ("score", {"methods": "attribution", "metric": "kl"}, "uses the gradient at all gates 1"),
+        ("circuits", {"orders": "ablation", "method_options": EARLY}, "cannot be combined"),
+        ("circuits", {"orders": "attribution", "metric": "kl"}, "uses the gradient at all gates 1"),
+        ("masking", {"method": "ablation", "method_options": EARLY}, "cannot be combined"),
+        ("masking", {"metric": "kl"}, "uses the gradient at all gates 1"),
         ("masking", {"limit": 3}, "limit cuts a file, and none is given"),
         ("functions", {"limit": 3}, "limit cuts a file, and none is given"),
         ("prompts", {"samples": 3}, "greedy decoding gives the same answer each time"),
@@ -77,7 +77,7 @@ EARLY = {"precision": 0.1, "top": 3}
         ),
         ("score", {"tasks": "ioi", "task_options": {"patern": "ABB"}}, "did you mean 'pattern'"),
         ("roles", {"tasks": "math", "task_options": {"math": {"length": "tiny"}}}, "unknown length of task"),
-        ("score", {"tasks": "ioi", "task_options": {"seed": 3}}, "'seed' is no option of a task"),
+        ("score", {"tasks": "ioi", "task_options": {"seed": 3}}, "'seed' is not an option of a task"),
     ],
 )
 def test_contradictions_are_found_before_a_model_is_loaded(study, settings, said, tmp_path):
@@ -145,7 +145,7 @@ def test_what_only_the_tokenizer_shows_is_said_before_the_weights_are_loaded(
         (short, "line 1: the counterfactual has 2 tokens and the prompt 3"),
         (
             ids,
-            "correct_idx 7 is the token 'bird' of this model's tokenizer, and it does not occur in the prompt",
+            "correct_idx 7 is the token 'bird' of this model's tokenizer, but it does not occur in the prompt",
         ),
         (chats, "the tokenizer of this model has no chat template"),
     ):
@@ -220,8 +220,8 @@ def test_options_that_are_right_come_as_far_as_the_model(tmp_path):
     ("task", "flags", "said"),
     [
         ("iio", [], "unknown task 'iio'"),
-        ("ioi", ["--precision", "0.1", "--top", "3"], "precision (0.1) and top (3) are two questions"),
-        ("ioi", ["--confidence", "0.9"], "say how precision or top is meant"),
+        ("ioi", ["--precision", "0.1", "--top", "3"], "precision (0.1) and top (3) cannot be combined"),
+        ("ioi", ["--confidence", "0.9"], "are options of precision and top"),
         ("ioi", ["--precision", "0.1", "--metric", "accuracy"], "takes few values"),
     ],
 )

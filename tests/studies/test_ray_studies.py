@@ -147,7 +147,7 @@ def test_the_driver_of_a_cluster_keeps_models_off_its_devices(folders, monkeypat
     ("given", "said"),
     [
         ({"engine": "rai"}, "unknown engine 'rai'; did you mean 'ray'"),
-        ({"workers": 2}, "workers is 2, but only the engine 'ray' has one"),
+        ({"workers": 2}, "workers is 2, but only the engine 'ray' has this option"),
         ({"engine": "ray", "workers": 0}, "workers is 0; expected at least 1"),
     ],
 )

@@ -129,7 +129,7 @@ def test_a_copy_in_a_worker_has_what_the_stage_has_made_and_no_store(tmp_path):
         assert context.once(lengths, "blue") == [4]
         copy = pickle.loads(pickle.dumps(context))  # noqa: S301
     assert copy.once(lengths, "blue") == [4]
-    with pytest.raises(HeadwiseError, match="needs the table 'letters', and workers have no store"):
+    with pytest.raises(HeadwiseError, match="needs the table 'letters', but workers have no store"):
         copy.once(lengths, "red")
 
 

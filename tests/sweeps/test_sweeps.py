@@ -304,7 +304,7 @@ def test_mistakes_are_told(planted, halves, order, options, said):
 
 
 def test_a_threshold_outside_the_effect_is_refused(swept):
-    with pytest.raises(HeadwiseError, match=r"above 0 and up to 1, not at 1\.5"):
+    with pytest.raises(HeadwiseError, match=r"is 1\.5; expected a number above 0, at most 1"):
         swept.k_at(1.5)
 
 

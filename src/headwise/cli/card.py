@@ -21,7 +21,7 @@ def card(
     run: Annotated[Path | None, typer.Option(help="a run folder whose scores of the head are shown")] = None,
     n: Annotated[int, typer.Option("-n", help="number of examples", min=1)] = 32,
     examples: Annotated[int, typer.Option(help="examples in each list", min=1)] = 3,
-    metric: Annotated[str | None, typer.Option(help="by default the task's own")] = None,
+    metric: Annotated[str | None, typer.Option(help="metric; by default the task's own")] = None,
     reference: Annotated[
         str, typer.Option(help="ablation type: zero, mean, position_mean, resample, patch")
     ] = "zero",

@@ -31,7 +31,7 @@ def check(model: ModelName, **options: Any) -> dict[str, Any]:
         f"  all gates at 1      the plain model's logits, {exactly}",
         f"  one gate at 0       zeroed columns of the output projection, largest difference {proof.largest_gap:.1e} "
         f"({proof.sites_checked} of {len(sites)} layers)",
-        f"  layers reached      {len(sites)} of {len(sites)} with attention",
+        f"  attention layers    {len(sites)} of {len(sites)} run through the hooks",
         f"  prefix sharing      {'yes' if shares else 'no: blocks exchange more than the residual stream'}",
         f"  seconds             {time.perf_counter() - started:.1f} (verification {proof.seconds:.1f})",
     ]

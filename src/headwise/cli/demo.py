@@ -1,4 +1,4 @@
-"""A few minutes with the bundled model: all five studies, small, and one report over them."""
+"""`headwise demo`: five studies, small, on the bundled model, and one report over them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SHOWN = 3
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="the folder of its runs")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="the folder for the runs and the report")] = Path("demo"),
 ) -> dict[str, Any]:
-    """A few minutes with the bundled model: all five studies, small, and one report."""
+    """Run five studies, small, on the bundled model, and write one report: a few minutes."""
     check("smollm2")
     with resumable():
         result = run_demo(out, tell=typer.echo)
@@ -47,7 +47,7 @@ def demo(
 
 
 def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = print) -> dict[str, Any]:
-    """Carry out the studies into `out`, or go on where an earlier call stopped; then the report over all of them.
+    """Run the studies into `out`, or resume where an earlier call stopped; then write the report over all of them.
 
     A study that fails does not stop the others: `failed` says why, by study.
     """

@@ -16,7 +16,8 @@ from headwise.cli.running import run_study
 def diff(
     base: Annotated[str, typer.Argument(help="bundled alias, hub id, folder or GGUF file")],
     tuned: Annotated[
-        str, typer.Argument(help="the same architecture, changed: alias, hub id, folder (also of an adapter)")
+        str,
+        typer.Argument(help="a model with the same architecture: alias, hub id, folder (also of an adapter)"),
     ],
     task: Annotated[
         str, typer.Argument(help="a built-in task (headwise list tasks), a file, or hub:owner/name")
@@ -24,14 +25,14 @@ def diff(
     method: Annotated[list[str] | None, typer.Option(help="signed score method; repeat for several")] = None,
     out: Annotated[Path | None, typer.Option(help="run folder; by default runs/diff-BASE-TUNED-TASK")] = None,
     n: Annotated[int, typer.Option("-n", help="number of examples", min=1)] = 64,
-    metric: Annotated[str | None, typer.Option(help="by default the task's own")] = None,
+    metric: Annotated[str | None, typer.Option(help="metric; by default the task's own")] = None,
     reference: Annotated[
         str, typer.Option(help="ablation type: zero, mean, position_mean, resample, patch")
     ] = "zero",
     positions: Annotated[str, typer.Option(help="token positions that gates act on: all or last")] = "all",
     **flags: Any,
 ) -> None:
-    """Compare the heads of two models on the same examples: tuned − base; the same command again resumes."""
+    """Compare the heads of two models on the same examples (tuned − base); the same command again resumes."""
     from headwise.charts.style import file_name
 
     folder = out or Path("runs") / "-".join(["diff", *map(file_name, (base, tuned, task))])

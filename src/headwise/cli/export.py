@@ -1,4 +1,4 @@
-"""`headwise export`: bake a mask into the weights, and measure what it costs."""
+"""`headwise export`: ablate heads in the weights, and measure the model before and after."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from headwise.model.model import Model
 
 SAME_SIZE = (
-    "A baked mask has the size and the speed of the whole model: the removed heads are zeros in the weights and are "
-    "still computed."
+    "The exported checkpoint has the size and the speed of the full model: the removed heads are zeros in the weights "
+    "and are still computed."
 )
 PASSES = 5
 
@@ -26,8 +26,8 @@ def export(
     heads: Annotated[Path, typer.Option(help='a JSON list of "L12H3", or a scores table and --top')],
     out: Annotated[Path, typer.Option(help="the new checkpoint's folder")],
     top: Annotated[int | None, typer.Option(help="only the first K heads of the file", min=1)] = None,
-    task: Annotated[str | None, typer.Option(help="which map of a run's scores.parquet")] = None,
-    method: Annotated[str | None, typer.Option(help="which map of a run's scores.parquet")] = None,
+    task: Annotated[str | None, typer.Option(help="task of the scores in a run's scores.parquet")] = None,
+    method: Annotated[str | None, typer.Option(help="method of the scores in a run's scores.parquet")] = None,
     by: Annotated[
         str | None,
         typer.Option(
@@ -42,7 +42,7 @@ def export(
     n: Annotated[int, typer.Option("-n", help="number of examples of --measure", min=1)] = 32,
     **options: Any,
 ) -> None:
-    """Bake a mask into the weights: a plain checkpoint any server can run; print what it costs."""
+    """Ablate heads in the weights, write a plain checkpoint, and print loss, accuracy, size and speed of both."""
     from headwise.heads.heads_file import read_heads
     from headwise.model.load.export import export as bake
     from headwise.model.load.load import load

@@ -25,11 +25,13 @@ def list_(
         ),
     ],
     study: Annotated[
-        str | None, typer.Argument(help="settings: of this study alone", autocompletion=complete("studies"))
+        str | None, typer.Argument(help="with settings: only this study", autocompletion=complete("studies"))
     ] = None,
-    live: Annotated[bool, typer.Option(help="families: try each with the installed transformers")] = False,
+    live: Annotated[
+        bool, typer.Option(help="with families: try each with the installed transformers")
+    ] = False,
 ) -> list[dict[str, str]]:
-    """List what there is: models, tasks, metrics, methods, studies and their settings, families."""
+    """List models, tasks, metrics, methods, studies and their settings, or families."""
     kinds: dict[str, Callable[[], Rows]] = {
         "models": _models,
         "tasks": _tasks,

@@ -13,8 +13,8 @@ from headwise.errors import HeadwiseError
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="run folders; several compare side by side")],
-    out: Annotated[Path, typer.Option(help="the page")] = Path("report.html"),
+    runs: Annotated[list[Path], typer.Argument(help="run folders; several are shown side by side")],
+    out: Annotated[Path, typer.Option(help="the HTML file")] = Path("report.html"),
 ) -> dict[str, str]:
     """Write one self-contained HTML page over one or more runs."""
     from headwise.report import write_report

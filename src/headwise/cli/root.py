@@ -44,7 +44,7 @@ class Commands(typer.Typer):
 
 app = Commands(
     name="headwise",
-    help="Find the attention heads that matter for a behaviour of a language model, and prove it.\n\n"
+    help="Find the attention heads that matter for a behaviour of a language model, with confidence intervals.\n\n"
     "Begin with `headwise demo`, or look at one model: `headwise check smollm2`, `headwise score smollm2 ioi`.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -88,21 +88,21 @@ class Options(BaseModel):
     seed: int = Field(0, ge=0)
     """random seed"""
     device: str | None = None
-    """cpu, cuda, cuda:1, mps, auto (spread over all); by default an accelerator if any"""
+    """cpu, cuda, cuda:1, mps, auto (spread over all devices); by default an accelerator if there is one"""
     dtype: str | None = None
     """float32, bfloat16, float16, float64"""
     trust_remote_code: bool = False
     """run code from the model's repository"""
     truncate: bool = Field(False, alias="--truncate")
-    """cut prompts that are too long for the model from the left"""
+    """truncate prompts longer than the context length from the left"""
     option: list[str] | None = Field(None, alias="--set")
     """any other setting, as key=value"""
     quick: bool = Field(False, alias="--quick")
-    """smaller numbers everywhere: a first look in at most three minutes"""
+    """fewer examples and points: a first look in at most three minutes"""
     fresh: bool = Field(False, alias="--fresh")
-    """set an earlier run in the same folder aside"""
+    """move an earlier run in the same folder aside and start again"""
     batch_tokens: int | None = Field(None, ge=1)
-    """most tokens in one forward pass"""
+    """maximum number of tokens in one forward pass"""
     engine: str = "local"
     """where cells are computed: local, or ray (many processes)"""
     address: str | None = None
@@ -114,7 +114,7 @@ class Options(BaseModel):
     devices_per_worker: int | None = Field(None, ge=1)
     """ray: GPUs of one worker"""
     as_json: bool = Field(False, alias="--json")
-    """print the results as JSON, and nothing else, on the standard output"""
+    """print the results as JSON, and nothing else, on standard output"""
     quiet: bool = Field(False, alias="--quiet -q")
     """no progress and no notes: results and errors only"""
     verbose: bool = Field(False, alias="--verbose -v")

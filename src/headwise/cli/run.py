@@ -39,7 +39,9 @@ def run(
     study: Annotated[
         str,
         typer.Argument(
-            help="which one: headwise list studies", autocompletion=complete("studies"), metavar="STUDY"
+            help="name of a study (headwise list studies)",
+            autocompletion=complete("studies"),
+            metavar="STUDY",
         ),
     ],
     first_model: Annotated[
@@ -55,7 +57,7 @@ def run(
         ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="a study file (YAML), or: published; options win over it")
+        Path | None, typer.Option(help="a study file (YAML), or: published; options override it")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY-MODEL-TASK")] = None,
     model: Annotated[
@@ -75,19 +77,19 @@ def run(
         typer.Option(help="score method; repeat for several", autocompletion=complete("methods")),
     ] = None,
     n: Annotated[
-        int | None, typer.Option("-n", "--limit", help="number of examples, as the study counts them", min=1)
+        int | None, typer.Option("-n", "--limit", help="number of examples, per task or per ability", min=1)
     ] = None,
     k: Annotated[
         list[int] | None, typer.Option("-k", help="number of heads; repeat for several", min=0)
     ] = None,
-    metric: Annotated[str | None, typer.Option(help="by default the task's own")] = None,
+    metric: Annotated[str | None, typer.Option(help="metric; by default the task's own")] = None,
     reference: Annotated[
         str | None, typer.Option(help="ablation type", autocompletion=complete("references"))
     ] = None,
     seed: Annotated[int | None, typer.Option(help="random seed", min=0)] = None,
     **flags: Any,
 ) -> dict[str, Any]:
-    """Carry out a study into a run folder; the same command again resumes.
+    """Run a study into a run folder; the same command again resumes.
 
     `headwise run STUDY --help` lists the settings of one study.
     """

@@ -30,7 +30,7 @@ def score(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/score-MODEL-TASK")] = None,
     n: Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=1)] = 64,
-    metric: Annotated[str | None, typer.Option(help="by default the task's own")] = None,
+    metric: Annotated[str | None, typer.Option(help="metric; by default the task's own")] = None,
     reference: Annotated[
         str,
         typer.Option(
@@ -39,9 +39,15 @@ def score(
         ),
     ] = "zero",
     positions: Annotated[str, typer.Option(help="token positions that gates act on: all or last")] = "all",
-    precision: Annotated[float | None, typer.Option(help="ablation: run only enough for ± this")] = None,
-    top: Annotated[int | None, typer.Option(help="ablation: run only enough to find the first K")] = None,
-    confidence: Annotated[float | None, typer.Option(help="of --precision or --top; 0.95")] = None,
+    precision: Annotated[
+        float | None, typer.Option(help="ablation: run only as many examples as give ± this")
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(help="ablation: run only as many examples as find the top K heads")
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help="confidence level of --precision or --top; by default 0.95")
+    ] = None,
     **flags: Any,
 ) -> dict[str, Any]:
     """Score every head of a model on a task; the same command again resumes."""

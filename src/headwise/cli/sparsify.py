@@ -1,4 +1,4 @@
-"""`headwise sparsify`: train a model to use few edges of its attention."""
+"""`headwise sparsify`: train a model with sparse attention."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SETTINGS = "sample", "steps", "bound", "batch", "length", "rank", "rate", "seed
 @with_options(*_SETTINGS, of=SparsifySettings)
 def sparsify(
     model: Annotated[str, typer.Argument(help="bundled alias, hub id or folder")],
-    out: Annotated[Path, typer.Option(help="the folder that is made; hw.load opens it")] = Path("sparse"),
+    out: Annotated[Path, typer.Option(help="the output folder; hw.load opens it")] = Path("sparse"),
     text: Annotated[list[Path] | None, typer.Option(help="a text to train on; repeat for several")] = None,
-    start: Annotated[Path | None, typer.Option(help="begin from the adapter of an earlier training")] = None,
+    start: Annotated[Path | None, typer.Option(help="start from the adapter of an earlier training")] = None,
     seconds: Annotated[
         float | None, typer.Option(help="stop cleanly after this time; run again to resume", min=0)
     ] = None,
@@ -30,7 +30,7 @@ def sparsify(
         list[Path] | None, typer.Option(help="a text not trained on; repeat for several")
     ] = None,
     control: Annotated[
-        str | None, typer.Option(help="the folder of the control, to compare with it too")
+        str | None, typer.Option(help="the folder of the dense control, to compare with it too")
     ] = None,
     limit: Annotated[
         int | None, typer.Option(help="evaluate on at most this many sequences of each text", min=2)
@@ -43,7 +43,7 @@ def sparsify(
     fresh: Annotated[bool, typer.Option(help="start over in a folder that holds a training")] = False,
     **settings: Any,
 ) -> None:
-    """Train a model to use few edges of its attention; the same command again resumes.
+    """Train a model with sparse attention (few attention edges); the same command again resumes.
 
     With --evaluate, and a MODEL that is sparse already, nothing is trained.
     """

@@ -1,4 +1,4 @@
-"""`headwise verify`: compute a sample of a run's cells again."""
+"""`headwise verify`: recompute a sample of a run's cells."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headwise.cli.root import app, with_options
 @with_options("seed", "trust_remote_code")
 def verify(
     run: Annotated[Path, typer.Argument(help="a finished run folder")],
-    cells: Annotated[int, typer.Option(help="how many to compute again", min=1)] = 3,
+    cells: Annotated[int, typer.Option(help="number of cells to recompute", min=1)] = 3,
     **options: Any,
 ) -> dict[str, Any]:
-    """Make a run's tables again from its cells, compute a sample of the cells again, and say whether they match."""
+    """Rebuild a run's tables from its cells, recompute a sample of the cells, and report whether they match."""
     from headwise.studies.verify import summary
     from headwise.studies.verify import verify as compute_again
 

@@ -29,7 +29,7 @@ def gate_numbers(values: Any, what: str) -> np.ndarray:
         array = array.astype(np.float64)
     except (ValueError, TypeError, OverflowError) as error:
         raise HeadwiseError(
-            f"{what} must be an array of numbers; {quoted(values)} is none ({first_line(error)})"
+            f"{what} must be an array of numbers; {quoted(values)} is not ({first_line(error)})"
         ) from None
     if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
         raise HeadwiseError(f"{what} must be an array of numbers; this one has masked entries")

@@ -126,7 +126,7 @@ class Scores:
     signed: bool = True
     metric: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What else the method has to say: settings, chunk size, completeness gap, rows spent."""
+    """Further information from the method: settings, chunk size, completeness gap, forward rows."""
     own: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Columns of the table that the method computes itself, each `[L, H]`: `lo`, `hi`, `n`, `p`."""
     exists: np.ndarray | None = None
@@ -222,7 +222,7 @@ class Scores:
         return self.order(by)[:k]
 
     def table(self, seed: int = 0) -> pd.DataFrame:
-        """The contract's score table: one row per head, with interval, p-value and q-value."""
+        """The score table: one row per head, with interval, p-value and q-value."""
         from headwise import stats
 
         heads = self.heads()

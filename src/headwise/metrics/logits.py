@@ -85,7 +85,7 @@ def accuracy(scored: Scored) -> Tensor:
     about="negative KL divergence from the full model's next-token distribution, mean over target tokens (nats)",
 )
 def kl(scored: Scored) -> Tensor:
-    """0 at best. Its gradient at full gates is 0, so first-order methods refuse it."""
+    """0 at best. Its gradient at all gates 1 is 0, so first-order methods refuse it."""
     assert scored.full is not None
     full, gated = scored.full.log_softmax(-1), scored.logits.log_softmax(-1)
     divergence = (full.exp() * (full - gated)).sum(-1)

@@ -22,7 +22,7 @@ class Metric:
     per_row: Callable[[Scored], Tensor]
     differentiable: bool = True
     first_order: bool = True
-    """Whether first-order methods may use its gradient at full gates; that of `kl` is 0 there."""
+    """Whether first-order methods may use its gradient at all gates 1; that of `kl` is 0 there."""
     compares: bool = False
     """Whether it needs the full model's logits beside the gated ones."""
 

@@ -1,4 +1,4 @@
-"""A loaded model: its heads, how it is run, and what it is known by."""
+"""A loaded model: its heads, how it is run, and its name and fingerprint."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Model:
-    """A causal language model whose heads can all be changed, with the proof of it."""
+    """A causal language model whose heads can be gated, with the result of its verification."""
 
     def __init__(
         self,
@@ -82,14 +82,14 @@ class Model:
         return f"Model({self.name!r}, {layers} layers × {heads} heads, {self.dtype}, {self.device})"
 
     def _repr_html_(self) -> str:
-        """In a notebook, what it is and how its heads are reached."""
+        """In a notebook, what it is and how its heads are accessed."""
         parameters = sum(p.numel() for p in self.hf.parameters())
         facts = {
             "class": type(self.hf).__name__,
             "heads": f"{len(self.heads())} in {self.shape[0]} layers of up to {self.shape[1]}",
             "parameters": f"{parameters / 1e6:,.1f} million, {str(self.dtype).removeprefix('torch.')}",
             "device": str(self.device),
-            "heads changed by": self.hooks.mechanism,
+            "heads accessed by": self.hooks.mechanism,
         }
         return html_facts(f"Model {self.name}", facts)
 

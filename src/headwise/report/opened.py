@@ -32,7 +32,7 @@ class OpenedRun(Run):
 
     @property
     def notices(self) -> list[str]:
-        """What the run told its user, and what is wrong with its files, if anything."""
+        """The warnings and notes of the run, and what is wrong with its files, if anything."""
         return [*self.info["notices"], *self.warnings]
 
     @property

@@ -46,8 +46,8 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     path = Path(out)
     if path.exists() and not path.is_file():
         raise HeadwiseError(
-            f"{path} is {'a folder' if path.is_dir() else 'no regular file'}, and the report is one file; give --out a "
-            "name such as report.html"
+            f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}, but the report is one file; give "
+            "--out a name such as report.html"
         )
     opened = [Run(Path(run)) for run in runs]
     page = _page(opened)
@@ -109,7 +109,7 @@ def _section(run: Run) -> _Section:
         message = " ".join(str(error).split())
         raise HeadwiseError(
             f"the tables of {run.path} are not those that the study {run.study!r} writes ({type(error).__name__}: "
-            f"{quoted(message, 200)}); carry it out again to rewrite them"
+            f"{quoted(message, 200)}); run the study again to rewrite them"
         ) from error
 
 

@@ -95,8 +95,8 @@ class Run:
         if forged:
             warnings.append(
                 f"{_tables(forged)} not what the run wrote: the SHA-256 is not the one in run.json. Do not rely on "
-                "what is shown from there; `headwise verify` says what differs, and the command of the run writes the "
-                "tables again."
+                "what is shown from there; `headwise verify` reports what differs, and the command of the run writes "
+                "the tables again."
             )
         gone = sorted({name for entry in self.info["written"] for name in entry["tables"]} - {*sessions})
         if gone:
@@ -120,7 +120,7 @@ class Run:
     def hashes(self) -> str:
         """Whether the tables were checked, in words."""
         if not self.info["written"]:
-            return "run.json holds no SHA-256 of the tables (an earlier headwise wrote it), so they were not checked"
+            return "run.json has no SHA-256 of the tables (written by an earlier version), so they were not checked"
         good = sum(wrote is not None for wrote in self._sessions.values())
         return f"{good} of {len(self._sessions)} tables have the SHA-256 that is in run.json"
 

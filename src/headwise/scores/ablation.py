@@ -1,4 +1,4 @@
-"""Exact ablation: take one head away and measure what is lost."""
+"""Exact ablation: remove one head and measure the change of the metric."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class AblationOptions(Settings):
     def _one_question(self) -> Self:
         if self.precision is not None and self.top is not None:
             raise HeadwiseError(
-                f"precision ({self.precision}) and top ({self.top}) are two questions: give one of them, with a "
+                f"precision ({self.precision}) and top ({self.top}) cannot be combined: give one of them, with a "
                 "confidence"
             )
         how = (self.confidence, self.order, self.population)
         if not self.early and how != (0.95, "signed", False):
             raise HeadwiseError(
-                "confidence, order and population say how precision or top is meant; give one of these as well"
+                "confidence, order and population are options of precision and top; give precision or top as well"
             )
         return self
 
@@ -70,8 +70,8 @@ def ablation(setup: Setup, **options: Any) -> np.ndarray:
     effect of ablating several heads is not the sum of their scores. With `zero` it also counts what the head adds
     whatever the input, with `mean` and `patch` only what depends on it (Wang et al. 2022, arXiv 2211.00593).
 
-    options: see `AblationOptions`. With precision or top estimates are unbiased, with attribution as control variate
-    (`headwise.scores.adaptive.adaptive`).
+    options: see `AblationOptions`. With precision, estimates are unbiased; with top, those near the k-th rank have a
+    small bias. Attribution is the control variate (`headwise.scores.adaptive.adaptive`).
     """
     asked, engine = AblationOptions(**options), setup.engine()
     heads = setup.heads
@@ -89,7 +89,7 @@ def _adaptive(
     """The engine's side: attribution once, then the (head, example) pairs that the statistics ask for."""
     N, K = len(setup.task), len(heads)
     attribution = None
-    if setup.metric.first_order:  # without a gradient at full gates there is no control variate
+    if setup.metric.first_order:  # without a gradient at all gates 1 there is no control variate
         attribution = engine.gradients()[1][:, setup.exists]  # E, heads
     sample = Sample(
         lambda chosen, examples: engine.measure(gates[chosen], examples).effects.T,

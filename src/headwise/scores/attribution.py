@@ -1,4 +1,4 @@
-"""First-order methods: the gradient of the metric by each head's gate, with its sign (attribution) or without."""
+"""First-order methods: gradient of the metric with respect to each head's gate, signed (attribution) or absolute."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def attribution(setup: Setup, graddrop: bool = False) -> np.ndarray:
     about="mean absolute gradient of the metric with respect to the head gate (Michel et al.)",
 )
 def sensitivity(setup: Setup) -> np.ndarray:
-    """|∂m/∂g| at g = 1, per example, in the metric's unit; never negative, so it does not tell help from harm.
+    """|∂m/∂g| at g = 1, per example, in the metric's unit; never negative, so it does not distinguish help from harm.
 
     Michel et al. 2019 (arXiv 1905.10650) take the training loss; with the metric `logprob` (the negative loss)
     and the reference `zero` this is their number, without their normalisation by layer, and with any other

@@ -20,7 +20,7 @@ def direct(setup: Setup) -> np.ndarray:
 
     z − r through the head's columns of the output projection (and the norm after it, where a family has one),
     the final norm with its scale frozen, and the unembedding of target − mean of foils, at the position where
-    they are told apart. An exact share: with `zero`, all heads plus the rest (embedding, MLPs, biases; its mean
+    they first differ. An exact share: with `zero`, all heads plus the rest (embedding, MLPs, biases; its mean
     is kept as `rest`) sum to the logit difference. With another reference r, the share of what differs from r.
     Cost: one forward pass. Known failure: blind to everything that later layers do with a head's output, so a
     head that only feeds others (a previous-token head) scores 0, and one whose writing a later layer erases
@@ -28,7 +28,7 @@ def direct(setup: Setup) -> np.ndarray:
     """
     if setup.metric.name != "logit_diff":
         raise HeadwiseError(
-            f"the method 'direct' takes a difference of logits apart, and the metric here is {setup.metric.name!r}; "
+            f"the method 'direct' decomposes a logit difference, but the metric is {setup.metric.name!r}; "
             "use the metric logit_diff and examples with foils"
         )
     readout = Readout(setup.model)

@@ -1,4 +1,4 @@
-"""Keeping one head alone: what it brings about by itself."""
+"""Keeping one head alone: its effect with all other heads ablated."""
 
 from __future__ import annotations
 

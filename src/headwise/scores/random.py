@@ -9,7 +9,7 @@ from headwise.scores.registry import Setup, register
 
 @register("random", about="random numbers with a fixed seed (control)", signed=False)
 def random(setup: Setup) -> np.ndarray:
-    """Standard normal numbers that know nothing of the model. Cost: none."""
+    """Standard normal numbers, independent of the model. Cost: none."""
     if setup.advance:
         setup.advance(len(setup.task))
     return np.random.default_rng(setup.seed).standard_normal((len(setup.task), *setup.model.shape))

@@ -118,7 +118,7 @@ class Method:
     """From a setup (and the method's own options) to values per example and head `[E, L, H]`."""
     signed: bool
     first_order: bool
-    """Whether it reads the gradient at full gates, and so refuses metrics whose gradient there is 0."""
+    """Whether it reads the gradient at all gates 1, and so refuses metrics whose gradient there is 0."""
     steps: Callable[[Model, Task], int]
     """How many (variant, row) pairs it will report as done, for the progress bar."""
     option_class: type[Settings] | None
@@ -222,13 +222,13 @@ def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -
     """Refuse a metric without gradient for a method that reads it, and one of few values for one that stops early."""
     if chosen.first_order and not measured.first_order:
         raise HeadwiseError(
-            f"the method {chosen.name!r} reads the gradient at full gates, where the metric {measured.name!r} has "
-            "none; use logit_diff or logprob, or the method 'ablation'"
+            f"the method {chosen.name!r} uses the gradient at all gates 1, which is 0 or undefined for the metric "
+            f"{measured.name!r}; use logit_diff or logprob, or the method 'ablation'"
         )
     if getattr(chosen.settings(**options), "early", False) and not measured.differentiable:
         raise HeadwiseError(
-            f"the metric {measured.name!r} takes few values, and a head may do nothing on a few examples and much on "
-            "others; to stop early use one such as logit_diff or logprob, or leave precision and top out"
+            f"the metric {measured.name!r} takes few values: a head may have no effect on the first examples and a "
+            "large one on others; with precision or top use a metric such as logit_diff or logprob"
         )
 
 

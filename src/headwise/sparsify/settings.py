@@ -1,4 +1,4 @@
-"""Every number of a sparse-attention training."""
+"""Settings of `headwise sparsify`."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from headwise.settings import Count, Seed, Settings, Share
 
 
 class SparsifySettings(Settings):
-    """What is trained, on what, for how long, and how much the model may lose."""
+    """Settings of a sparse-attention training."""
 
     steps: Count = 4000
-    """Updates in all. The learning rate and the noise follow a schedule over them."""
+    """Number of updates. The learning rate and the noise follow a schedule over them."""
     batch: Count = 32
-    """Sequences in one update."""
+    """Sequences per update."""
     length: Annotated[int, Field(ge=8)] = 256
-    """Tokens in one sequence."""
+    """Tokens per sequence."""
     rank: Count = 24
     """Rank of the low-rank adapters, which are on every linear map of the decoder."""
     rate: PositiveFloat = 1e-3
-    """Largest learning rate, reached after the warm-up, then falling to a hundredth of it along a cosine."""
+    """Peak learning rate, after the warm-up; it then falls to a hundredth along a cosine."""
     warmup: NonNegativeInt = 100
     """Updates over which the learning rate rises."""
     bound: PositiveFloat = 0.02
-    """τ: nats per token by which the model may be worse than the dense one."""
+    """τ: maximum excess loss over the dense model, in nats per token."""
     text_weight: Share = 0.1
-    """How far the goal leans from the dense model's next-token distribution (0) to the given text's own token (1)."""
+    """Weight of the text's own next token in the training target; the rest is the dense model's distribution."""
     bias: float = 4.0
-    """b of every head: an edge is open where its score is above −b. At 4 most edges start open."""
+    """b of every head: an edge is open if its score is above −b. At 4 most edges are open at the start."""
     multiplier: PositiveFloat = 10.0
-    """λ at the start: how many e-foldings of the share of open edges one nat is worth."""
+    """Initial λ: weight of the excess loss (nats) against the logarithm of the share of open edges."""
     multiplier_rate: NonNegativeFloat = 0.01
-    """η: λ grows by this factor's exponential per update while the bound is broken by its own size."""
+    """η: each update multiplies λ by exp(η · violation); the violation is (excess − τ) / τ, within ±1."""
     temperature: PositiveFloat = 1.0
-    """Scale of the noise at first; lower when an annealed training is continued with --start."""
+    """Initial scale of the noise; use a lower one to continue an annealed training with --start."""
     anneal: Share = 0.5
-    """The last part of the updates, over which the noise shrinks from `temperature` to `final_temperature`."""
+    """Share of the updates, at the end, over which the noise falls from `temperature` to `final_temperature`."""
     final_temperature: PositiveFloat = 0.2
-    """Scale of the noise at the end; without noise gates are the hard thresholds of the finished model."""
+    """Final scale of the noise; without noise, gates are the hard thresholds of the trained model."""
     text_share: Share = 0.3
-    """Part of every batch that comes from the given texts; the rest was sampled from the model itself."""
+    """Share of every batch that comes from the given texts; the rest is sampled from the model itself."""
     sample: NonNegativeInt = 0
-    """Sequences sampled from the model itself at temperature 1."""
+    """Number of training sequences sampled from the model itself at temperature 1."""
     dense: bool = False
-    """Train the same adapter on the same data in the same order without gates: the control."""
+    """Train the dense control: the same adapter, data and order, without gates."""
     seed: Seed = 0
     """Random seed."""
     check_every: Count = 250

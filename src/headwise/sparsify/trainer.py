@@ -153,7 +153,7 @@ class Trainer:
             if not self.compiled or isinstance(error, torch.OutOfMemoryError):
                 raise
             # Compiling needs a C compiler and, on a GPU, Triton; without them the same numbers take longer.
-            log.warning("torch.compile does not work here (%s); going on without it", first_line(error))
+            log.warning("torch.compile does not work here (%s); continuing without it", first_line(error))
             self._compile(False)
             self._update()
 

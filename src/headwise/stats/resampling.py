@@ -29,7 +29,9 @@ def as_matrix(values: Any) -> tuple[np.ndarray, tuple[int, ...]]:
 
 def checked(level: float) -> float:
     if not 0 < level < 1:
-        raise HeadwiseError(f"the level of an interval lies between 0 and 1 (such as 0.95), not at {level}")
+        raise HeadwiseError(
+            f"the level of an interval is {level}; expected a number between 0 and 1, such as 0.95"
+        )
     return level
 
 

@@ -91,7 +91,7 @@ def detectable_difference(
     if n < 1 or not 0 <= discordant_share <= 1:
         raise HeadwiseError(f"needs n ≥ 1 pairs and a share between 0 and 1, not {n} and {discordant_share}")
     if not 0 < power < 1:
-        raise HeadwiseError(f"power lies between 0 and 1, not at {power}")
+        raise HeadwiseError(f"power is {power}; expected a number between 0 and 1")
     alpha = 1 - resampling.checked(level)
     few, many = binom.ppf([1e-10, 1 - 1e-10], n, discordant_share).astype(int)
     m = np.arange(max(few, 1), many + 1)  # counts of discordant pairs that are not too unlikely to matter

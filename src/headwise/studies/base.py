@@ -128,7 +128,7 @@ def chosen_executor(
         for name, value in options.items():
             if value is not None:
                 raise HeadwiseError(
-                    f"{name} is {value!r}, but only the engine 'ray' has one; give engine 'ray' too"
+                    f"{name} is {value!r}, but only the engine 'ray' has this option; give engine 'ray' too"
                 )
         return LocalExecutor()
     from headwise.runs.executors.ray_executor import RayExecutor
@@ -149,11 +149,11 @@ def run(
     engine: str = "local",
     **settings: Any,
 ) -> RunFolder:
-    """Carry out a study into the run folder `out`; the same call again resumes.
+    """Run a study into the run folder `out`; the same call again resumes.
 
     file: a study file, or `published` for the one that names the published set-up; settings: what the file may
-    hold, given directly (they win). fresh: set an earlier run in the same folder aside. workbench: models that are
-    loaded already. engine: `local` (this process) or `ray`, which also takes the `address` of a cluster (by default
+    hold, given directly (they override it). fresh: move an earlier run in the same folder aside. workbench: models that
+    are loaded already. engine: `local` (this process) or `ray`, which also takes the `address` of a cluster (by default
     RAY_ADDRESS, else one is started on this machine), how many `workers` share it, `cores_per_worker` and
     `devices_per_worker`; where a run is computed changes nothing in it.
     """

@@ -80,7 +80,7 @@ class Context(Generic[S]):
         """
         if self._folder is None:
             raise HeadwiseError(
-                f"a cell of the study {self.study!r} needs the table {name!r}, and workers have no store; read it in "
+                f"a cell of the study {self.study!r} needs the table {name!r}, but workers have no store; read it in "
                 "the stage before the cell is given out, through context.once"
             )
         cells = [cell for cell in self.cells if all(getattr(cell, key) == which[key] for key in which)]

@@ -77,7 +77,7 @@ def verify(
     info = read_info(path)
     if info.get("status") != "done":
         raise HeadwiseError(
-            f"the run {run} is {info.get('status')}; finish it first, with the command it came from"
+            f"the run {run} is {info.get('status')}; finish it first with the command that started it"
         )
     chosen = study(str(info["study"]))
     settings: Any = build(chosen.settings, info["settings"] | {"trust_remote_code": trust_remote_code})
@@ -161,7 +161,7 @@ def _check_models(before: dict[str, str], now: dict[str, str]) -> None:
     for name, fingerprint in before.items():
         if now.get(name) != fingerprint:
             raise HeadwiseError(
-                f"the model {name!r} is not the one of the run: its fingerprint was {fingerprint}, and is "
+                f"the model {name!r} is not the one of the run: its fingerprint was {fingerprint}, and is now "
                 f"{now.get(name)}"
             )
 

@@ -138,7 +138,7 @@ class Sweep:
         return k, gains
 
     def cpr(self) -> Estimate:
-        """∫ explained effect over the fraction of heads: more is better; above 1 where parts outdo the whole."""
+        """∫ explained effect over the fraction of heads: more is better; above 1 if some heads do better than all."""
         return self._area(0)
 
     def cmd(self) -> Estimate:
@@ -156,7 +156,7 @@ class Sweep:
     # ---- tables ----------------------------------------------------------------------------------------
 
     def table(self) -> pd.DataFrame:
-        """The contract's curve table: the explained effect, then the metric itself; controls after the order.
+        """The curve table: the explained effect, then the metric itself; controls after the order.
 
         Of each kind of control first the mean of its draws, with an interval over draws and examples (`draw` is
         empty), then every draw.
@@ -234,7 +234,7 @@ def _mean_of_draws(draws: Sequence[Sweep]) -> pd.DataFrame:
 def check_threshold(threshold: float) -> None:
     if not 0 < threshold <= 1:
         raise HeadwiseError(
-            f"a threshold of the explained effect lies above 0 and up to 1, not at {threshold}"
+            f"the threshold of the explained effect is {threshold}; expected a number above 0, at most 1"
         )
 
 

@@ -70,7 +70,7 @@ def heads_needed(k: np.ndarray, shares: np.ndarray, threshold: float, *, stays: 
 def areas(k: np.ndarray, shares: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
     """CPR = ∫EE and CMD = ∫|1 − EE| over the fraction of heads, by the trapezoid rule (MIB, arXiv 2504.13151).
 
-    `k` runs from 0 to `total`. CPR: more is better, and above 1 where parts outdo the whole; CMD: 0 is best.
+    `k` runs from 0 to `total`. CPR: more is better, above 1 if some heads do better than all; CMD: 0 is best.
     """
     fraction = k / total
     return np.trapezoid(shares, fraction, axis=-1), np.trapezoid(np.abs(1 - shares), fraction, axis=-1)

@@ -47,7 +47,7 @@ def task(
 
     A list holds dicts, or tuples (prompt, answer) or (prompt, answer, wrong answer). With `model`, counterfactuals
     are guaranteed to be as long as their prompts under its tokenizer (`tokens` takes an encode function instead).
-    `shots` solved examples stand before every prompt, never one that is itself scored. `options` are the task's own
+    `shots` few-shot examples come before every prompt; none of them is itself scored. `options` are the task's own
     (`headwise list tasks`), or those of `load_task`.
 
     >>> task("ioi", 2, seed=1).examples[0].target
@@ -77,7 +77,9 @@ def task(
 def _drawn(given: Task, n: int | None, seed: int, options: Mapping[str, Any]) -> Task:
     """A task that is open already, or `n` of its examples."""
     if options:
-        raise HeadwiseError(f"the task {given.name!r} is open already, so it takes no {', '.join(options)}")
+        raise HeadwiseError(
+            f"the task {given.name!r} is already open, so it does not take the options {', '.join(options)}"
+        )
     if n is None or n >= len(given):
         return given
     return given.take(sorted(random.Random(f"limit/{seed}").sample(range(len(given)), n)))
@@ -117,7 +119,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Refuse options of a task that are set for the whole study."""
     for name in options:
         if name in ("source", "n", "limit", "model", "seed", "tokens"):
-            raise HeadwiseError(f"{name!r} is no option of a task; it is set for the whole study")
+            raise HeadwiseError(f"{name!r} is not an option of a task; it is set for the whole study")
 
 
 def option_names() -> set[str]:

@@ -439,7 +439,7 @@ def test_maps_that_would_fill_the_memory_are_refused_before_anything_runs(tiny, 
 
 
 def test_a_head_that_was_not_asked_for_is_named(tiny):
-    with pytest.raises(HeadwiseError, match="L1H1 was not asked for; here are L0H0"):
+    with pytest.raises(HeadwiseError, match="has no head L1H1; it has L0H0"):
         hw.attention(tiny, "the cat", "L0H0").index("L1H1")
 
 

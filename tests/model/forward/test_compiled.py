@@ -86,7 +86,7 @@ def test_a_compiler_that_fails_or_errs_is_done_without(monkeypatch, caplog):
     )
     monkeypatch.setattr(compiled, "_families", lambda hooks: [])
     assert not Compiled(model.hooks).works
-    assert "compiled parts move the logits" in caplog.text
+    assert "compiled parts change the logits" in caplog.text
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")

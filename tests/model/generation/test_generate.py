@@ -376,7 +376,7 @@ def test_a_text_longer_than_a_table_of_positions_is_refused_before_it_is_written
     assert len(hw.generate(model, [prompt], max_new_tokens=5).tokens[0][0]) == 5
     with pytest.raises(
         HeadwiseError,
-        match="the prompt has 65 tokens with the 6 that may be written, and the model was made for 64",
+        match="the prompt has 65 tokens with the 6 new ones, but the context length of the model is 64",
     ):
         hw.generate(model, [prompt], max_new_tokens=6)
 

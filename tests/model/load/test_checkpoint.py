@@ -34,12 +34,12 @@ def config(folder, **changed):
     [
         (
             {"num_hidden_layers": 10**9},
-            "asks for num_hidden_layers = 1000000000, and the weights beside it have 39",
+            "asks for num_hidden_layers = 1000000000, but the weights beside it have 39",
         ),
         ({"vocab_size": 10**12}, "asks for vocab_size = 1000000000000"),
         ({"hidden_size": 40_000, "vocab_size": 50_000}, "describes a model of more than 2.0e"),  # embeddings
         ({"model_type": 3}, "model_type is 3; expected text"),
-        ({"num_hidden_layers": 6}, r"lack \d+ tensors that its config.json asks for, model.layers.4"),
+        ({"num_hidden_layers": 6}, r"lack \d+ tensors that its config.json asks for, such as model.layers.4"),
     ],
 )
 def test_a_config_that_the_weights_cannot_fill_is_refused_at_once(folder, changed, said):
@@ -66,7 +66,7 @@ def test_a_missing_tensor_is_not_filled_with_random_numbers(folder):
     del weights["model.layers.2.self_attn.q_proj.weight"]
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(
-        HeadwiseError, match=r"lack 1 tensor .* model.layers.2.self_attn.q_proj.weight for one"
+        HeadwiseError, match=r"lack 1 tensor .* such as model.layers.2.self_attn.q_proj.weight"
     ):
         hw.load(folder, device="cpu")
 
@@ -75,7 +75,7 @@ def test_tensors_that_are_left_over_are_told(folder, caplog):
     config(folder, num_hidden_layers=3)
     caplog.set_level("WARNING", "headwise")
     assert hw.load(folder, device="cpu").shape == (3, 4)
-    assert "9 tensors of the checkpoint are not used, model.layers.3" in caplog.text
+    assert "9 tensors of the checkpoint are not used, such as model.layers.3" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_tokenizer_of_another_model_is_noticed_at_its_first_strange_token(fold
     hf = tiny_model("llama", vocab_size=10)
     model = hw.load(hf, tokenizer=make_word_tokenizer(), name="small")
     with pytest.raises(
-        HeadwiseError, match=r"the tokenizer gives token \d+ for .*, and the model has only 10"
+        HeadwiseError, match=r"the tokenizer gives token \d+ for .*, but the model has only 10"
     ):
         model.tokens("the cat sat .")
 
@@ -194,7 +194,7 @@ def test_a_shard_that_is_missing_or_damaged_is_named(folder):
     with pytest.raises(HeadwiseError, match=f"{shard.name} is not a safetensors file .*cut short"):
         hw.load(folder, device="cpu")
     shard.unlink()
-    with pytest.raises(HeadwiseError, match=f"names '{shard.name}' as weights, and there is no such file"):
+    with pytest.raises(HeadwiseError, match=f"names '{shard.name}' as weights, but there is no such file"):
         hw.load(folder, device="cpu")
 
 
@@ -296,6 +296,6 @@ def test_a_header_that_claims_more_numbers_than_bytes_is_refused(folder):
 def test_weights_of_another_size_are_named_with_both_shapes(folder):
     config(folder, intermediate_size=65)
     with pytest.raises(
-        HeadwiseError, match=r"asks for model\.layers\.0\.\S+ of shape \[.*65.*\], and the weights hold"
+        HeadwiseError, match=r"asks for model\.layers\.0\.\S+ of shape \[.*65.*\], but the weights hold"
     ):
         hw.load(folder, device="cpu")

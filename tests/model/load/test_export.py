@@ -123,7 +123,7 @@ def test_a_mask_that_is_no_factor_per_head_is_refused_and_the_weights_are_put_ba
     )
     gates = scaled_gates([Head(1, 0)], tiny.shape, 0.0)
     with (
-        pytest.raises(HeadwiseError, match="cannot be baked into"),
+        pytest.raises(HeadwiseError, match="cannot be written into the weights"),
         torch.no_grad(),
         baked(tiny.hooks, gates),
     ):

@@ -34,7 +34,8 @@ def test_a_text_longer_than_the_model_was_made_for_is_refused(family):
     model = loaded(family)
     assert len(model.tokens(words(64))) == 64
     with pytest.raises(
-        HeadwiseError, match=r"the text has 65 tokens, and the model was made for 64; .*--truncate"
+        HeadwiseError,
+        match=r"the text has 65 tokens, but the context length of the model is 64; .*--truncate",
     ):
         model.tokens(words(65))
 
@@ -70,7 +71,8 @@ def test_scaled_rotary_positions_reach_as_far_as_the_scaling_says(rope, limit):
 def test_scoring_says_how_many_examples_are_too_long_and_by_how_much():
     examples = [Example(words(n), " cat", (" dog",)) for n in (10, 70, 64, 90)]
     with pytest.raises(
-        HeadwiseError, match=r"2 of 4 examples have up to 90 tokens, and the model was made for 64"
+        HeadwiseError,
+        match=r"2 of 4 examples have up to 90 tokens, but the context length of the model is 64",
     ):
         hw.score(loaded(), Task("long", tuple(examples)))
 
@@ -96,7 +98,10 @@ def test_a_cut_example_is_worth_what_its_end_alone_is_worth(name, bos, caplog):
         for prompt in (long, end)
     ]
     assert values[0] == values[1]
-    assert "the example of 101 tokens cut" in caplog.text or "the example of 102 tokens cut" in caplog.text
+    assert (
+        "the example of 101 tokens truncated" in caplog.text
+        or "the example of 102 tokens truncated" in caplog.text
+    )
 
 
 def test_the_beginning_token_stays_where_a_prompt_is_cut():
@@ -128,14 +133,16 @@ def test_how_many_examples_were_cut_is_said_once(caplog):
     task = Task("long", tuple(Example(words(n), " cat", (" dog",)) for n in (10, 70, 90)))
     hw.score(model, task)
     hw.score(model, task)
-    told = [record.message for record in caplog.records if "cut from the left" in record.message]
-    assert told == ["2 of 3 examples of up to 90 tokens cut from the left: the model was made for 64"]
+    told = [record.message for record in caplog.records if "truncated from the left" in record.message]
+    assert told == [
+        "2 of 3 examples of up to 90 tokens truncated from the left: the context length of the model is 64"
+    ]
 
 
 def test_generation_needs_room_for_what_is_written():
     model = loaded()
     assert len(hw.generate(model, [words(60)], max_new_tokens=5).prompts[0]) == 60
-    with pytest.raises(HeadwiseError, match=r"has 65 tokens with the 5 that may be written"):
+    with pytest.raises(HeadwiseError, match=r"has 65 tokens with the 5 new ones"):
         hw.generate(model, [words(61)], max_new_tokens=5)
     with pytest.raises(HeadwiseError, match="100 new tokens leave no room for a prompt"):
         hw.generate(loaded(truncate=True), [words(3)], max_new_tokens=100)

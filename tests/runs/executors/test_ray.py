@@ -96,12 +96,14 @@ def test_a_killed_worker_is_replaced_and_its_cell_computed_again(tmp_path, execu
     assert table_bytes(tmp_path / "ray") == table_bytes(tmp_path / "local")
     assert len(set(noting.by("part 7"))) == 2
     assert len(noting.by()) == 21  # no other cell was computed twice
-    assert "died over part 7 on ioi with model1" in caplog.text
+    assert "died while computing part 7 on ioi with model1" in caplog.text
 
 
 def test_a_cell_that_ends_every_worker_is_named(tmp_path, executor):
     noting = Noting(tmp_path / "notes", die_over="part 2", times=99)
-    with pytest.raises(HeadwiseError, match=rf"part 2 on ioi with model0 was given to {ATTEMPTS} workers"):
+    with pytest.raises(
+        HeadwiseError, match=rf"{ATTEMPTS} workers died while computing part 2 on ioi with model0"
+    ):
         carried_out(tmp_path / "run", 6, noting, executor)
     assert len(noting.by("part 2")) == ATTEMPTS
     assert read_info(tmp_path / "run")["status"] == "failed"

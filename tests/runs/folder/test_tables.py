@@ -200,5 +200,8 @@ def test_reading_says_what_there_is_and_what_is_wrong(out: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/x", "Scores", "", "a b", "a.b"])
 def test_a_table_name_cannot_lead_out_of_the_run(tmp_path: Path, name: str) -> None:
-    with RunFolder(tmp_path / "run") as folder, pytest.raises(HeadwiseError, match="no name for a table"):
+    with (
+        RunFolder(tmp_path / "run") as folder,
+        pytest.raises(HeadwiseError, match="not a valid name of a table"),
+    ):
         write_table(folder, name, [scores()])

@@ -342,14 +342,14 @@ def test_the_study_says_what_was_spent_and_keeps_only_examples_that_were_run(tin
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"precision": 0.1, "top": 3}, "two questions"),
+        ({"precision": 0.1, "top": 3}, "cannot be combined"),
         ({"precision": -1}, "precision is -1; expected at least 0"),
         ({"precision": 0.1, "confidence": 1.5}, "confidence is 1.5; expected above 0 and below 1"),
         ({"top": 0}, "top is 0; expected at least 1"),
         ({"top": 16}, "k from 1 to 15, not 16"),
         ({"top": 3, "order": "size"}, "unknown order 'size'; did you mean 'signed'"),
         ({"precision": 0.1, "metric": "accuracy"}, "'accuracy' takes few values"),
-        ({"confidence": 0.9}, "give one of these as well"),
+        ({"confidence": 0.9}, "give precision or top as well"),
     ],
 )
 def test_what_cannot_be_asked_is_one_clear_sentence(tiny, options, said):

@@ -196,7 +196,7 @@ def test_one_label_is_told_from_the_examples_without_any(tiny):
         (
             slice(0, 5),
             {"label": "animals"},
-            "'colours' of task 'kinds' has 2 examples, and a probe needs at least 3",
+            "'colours' of task 'kinds' has 2 examples, but a probe needs at least 3",
         ),
     ],
 )

@@ -70,7 +70,7 @@ def test_every_table_and_figure_is_there(finished, data):
     for name in ("circuits-integrated-absolute", f"heads-{file_name(data)}-integrated-absolute"):
         for kind in ("png", "svg", "pdf"):
             assert (finished.path / f"figures/{name}.{kind}").stat().st_size > 5_000
-    assert any("dense needs" in notice for notice in finished.notices)
+    assert any("the circuit of dense has" in notice for notice in finished.notices)
 
 
 def test_heads_are_ranked_and_swept_on_disjoint_halves(finished, models, task):
@@ -170,7 +170,7 @@ def test_a_ratio_below_one_is_told_as_what_it_is(models, data, finished, tmp_pat
     assert row["ratio"] == pytest.approx(1 / before["ratio"])
     assert (row["lo"], row["hi"]) == (pytest.approx(1 / before["hi"]), pytest.approx(1 / before["lo"]))
     assert row["ratio"] < 1
-    assert any(f"sparse needs {row['ratio']:.2f}x the heads of dense" in notice for notice in swapped.notices)
+    assert any(f"sparse has {row['ratio']:.2f}x the heads of dense" in notice for notice in swapped.notices)
 
 
 def test_other_examples_are_resampled_each_on_their_own(models, data, task, tmp_path, undrawn):
@@ -347,7 +347,7 @@ def test_models_on_the_command_line_are_a_pair_and_its_control():
         ({"controls": ["randm"]}, "did you mean 'random'"),
         ({"action": "kep"}, "did you mean 'keep'"),
         ({"method_options": {"stepps": 3}}, "did you mean 'steps'"),
-        ({"threshold": 1.2}, r"up to 1, not at 1\.2"),
+        ({"threshold": 1.2}, r"is 1\.2; expected a number above 0, at most 1"),
         ({"n": 3}, "n is 3; expected at least 4"),
         ({"points": 2}, "points is 2; expected at least 3"),
         ({"k": [4, 17]}, "dense has 16 heads, so k runs from 0 to 16"),

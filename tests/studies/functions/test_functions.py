@@ -148,12 +148,12 @@ def test_abilities_examples_and_methods_can_be_chosen(tiny, data, tmp_path, monk
     ("settings", "said"),
     [
         ({"abilities": ["animal"]}, "did you mean 'animals'"),
-        ({"n": 2}, "has 2 examples, and a probe needs at least 3"),
+        ({"n": 2}, "has 2 examples, but a probe needs at least 3"),
         ({"n": 0}, "n is 0; expected at least 1"),
         ({"methods": ["prob"]}, "did you mean 'probe'"),
         ({"task_options": {"columns": {"label": "labels"}}}, "unknown column"),
         ({"data": None, "limit": 3}, "limit cuts a file"),
-        ({"task_options": {"seed": 1}}, "'seed' is no option of a task"),
+        ({"task_options": {"seed": 1}}, "'seed' is not an option of a task"),
     ],
 )
 def test_a_mistake_ends_the_run_before_it_begins(tiny, data, tmp_path, settings, said):

@@ -90,7 +90,7 @@ def test_a_study_file_may_not_be_large_or_no_file(tmp_path):
     path.write_text("n: 1 #" + "x" * LARGEST_FILE)
     with pytest.raises(HeadwiseError, match="is larger than 200 kB"):
         read_yaml(path)
-    with pytest.raises(HeadwiseError, match="is no file"):
+    with pytest.raises(HeadwiseError, match="is not a file"):
         read_yaml(tmp_path)
 
 

@@ -50,7 +50,7 @@ BAD_LINES = {
     "not an object": ("[1, 2]\n", "line 2: a list ([1, 2]), expected an object"),
     "field twice": (
         '{"prompt": "a", "prompt": "b"}\n',
-        "line 2: not JSON (the field 'prompt' is there twice)",
+        "line 2: not JSON (the field 'prompt' occurs twice)",
     ),
     "too deep": ("[" * 100_000 + "\n", "line 2: not JSON (nested too deeply)"),
     "huge number": ('{"prompt": ' + "9" * 5000 + "}\n", "line 2: not JSON (Exceeds the limit"),
@@ -169,7 +169,7 @@ def test_folders_missing_files_and_unknown_endings_are_named(tmp_path):
     with pytest.raises(HeadwiseError, match=r"there is no file .*quizz.csv; check the path"):
         load_task(tmp_path / "quizz.csv")
     with pytest.raises(
-        HeadwiseError, match=r"ends in '.docx', which is no known data format; expected one of .jsonl"
+        HeadwiseError, match=r"ends in '.docx', which is not a known data format; expected one of .jsonl"
     ):
         load_task(tmp_path / "quiz.docx")
     with pytest.raises(HeadwiseError, match=r"there is no file ~nobody-of-this-name/a.jsonl"):
@@ -200,7 +200,7 @@ BAD_TABLES = {
     "after a long cell": ('prompt,target\n"a\nb\nc", d\ne\n', "line 5: 1 cells, expected 2"),
     "stray quote": ('prompt,target\n"a"b, c\n', "line 2: not CSV"),
     "open quote": ('prompt,target\na, b\n"c, d\ne, f\n', "line 3: not CSV"),
-    "column twice": ("prompt,prompt,target\na,b,c\n", "line 1: the column 'prompt' is there twice"),
+    "column twice": ("prompt,prompt,target\na,b,c\n", "line 1: the column 'prompt' occurs twice"),
     "semicolons": ("prompt;target\na;b\n", "line 1: the cells seem to be separated by semicolons"),
     "empty target": ("prompt,target\na, b\nc,\n", "line 3: the target is empty"),
 }
@@ -259,7 +259,7 @@ def test_bad_parquet_files_and_rows_are_named(tmp_path):
     with pytest.raises(HeadwiseError, match=r"row 2: the field 'target' is null"):
         load_task(path, columns={"target": " {target}"})
     parquet.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["prompt", "prompt"]), path)
-    with pytest.raises(HeadwiseError, match="the column 'prompt' is there twice"):
+    with pytest.raises(HeadwiseError, match="the column 'prompt' occurs twice"):
         load_task(path)
 
 

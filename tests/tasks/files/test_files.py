@@ -209,7 +209,7 @@ def test_a_limit_draws_with_the_seed_and_keeps_the_order_of_the_file(tmp_path):
     assert (settings["limit"], settings["of"], settings["seed"]) == (10, 50, 4)
     more = load_task(path, limit=60)
     assert len(more) == 50
-    assert more.settings["notices"] == ["60 examples were asked for and there are 50"]
+    assert more.settings["notices"] == ["60 examples were asked for, but there are only 50"]
     for wrong in (0, -1, True, 1.5):
         with pytest.raises(HeadwiseError, match="not a number of examples"):
             load_task(path, limit=wrong)
@@ -253,7 +253,7 @@ def test_repeats_are_dropped_refused_or_kept(tmp_path):
     assert [example.prompt for example in dropped] == ["a", "c"]
     assert dropped.settings["notices"] == ["left out 1 of 3 examples that repeat an earlier one exactly"]
     assert len(load_task(path, duplicates="keep")) == 3
-    with pytest.raises(HeadwiseError, match="unknown way with duplicates 'dorp'; did you mean 'drop'"):
+    with pytest.raises(HeadwiseError, match="unknown value of duplicates 'dorp'; did you mean 'drop'"):
         load_task(path, duplicates="dorp")
 
 

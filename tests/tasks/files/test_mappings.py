@@ -351,7 +351,7 @@ def test_bigbench_takes_targets_own_prefixes_and_lists(tmp_path):
         Example("Do.\nTWICE\nIn: d\nOut:", " e"),
     )
     assert task.settings["notices"] == [
-        "1 examples carry a task_prefix of their own; it stands after the one of the task"
+        "1 examples have their own task_prefix; it comes after that of the task"
     ]
 
 

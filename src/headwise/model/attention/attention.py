@@ -94,7 +94,7 @@ class Attention:
         """The index of a head on the first axis of every array."""
         (parsed,) = head_list([head])
         if parsed not in self.heads:
-            raise HeadwiseError(f"{parsed} was not asked for; here are {', '.join(map(str, self.heads))}")
+            raise HeadwiseError(f"this result has no head {parsed}; it has {', '.join(map(str, self.heads))}")
         return self.heads.index(parsed)
 
     def table(self) -> pd.DataFrame:
@@ -120,7 +120,9 @@ class Attention:
 
         index = 0 if head is None else self.index(head)
         if self.maps is None:
-            raise HeadwiseError("whole maps were not kept; ask for them: hw.attention(..., maps=True)")
+            raise HeadwiseError(
+                "full attention maps were not kept; ask for them: hw.attention(..., maps=True)"
+            )
         title = f"Attention of {self.heads[index]}, {self.model}"
         return figure(attention_chart(self.maps[index], self.tokens, **{"title": title, **options}))
 

@@ -38,7 +38,7 @@ def weight_blocks(call: Call, heads: Sequence[int], block: int | None = None) ->
     if call.query.dim() != 4 or call.z.dim() != 4 or call.query.shape[1] != call.z.shape[2]:
         raise HeadwiseError(
             f"{type(call.module).__name__} calls its attention function with queries of shape "
-            f"{tuple(call.query.shape)} for outputs of shape {tuple(call.z.shape)}; the heads cannot be told apart"
+            f"{tuple(call.query.shape)} for outputs of shape {tuple(call.z.shape)}, which cannot be assigned to heads"
         )
     total, queries, keys = call.query.shape[1], call.query.shape[2], call.key.shape[2]
     # A fused kernel keeps scores in float32 whatever the weights are in; the eager function would not.

@@ -70,11 +70,11 @@ class Compiled:
                 with self.acting():
                     compiled = probe_logits(model)
             except Exception as error:  # compilers fail in many ways, and none of them may end a run
-                log.warning("torch.compile does not work here (%s); going on without it", first_line(error))
+                log.warning("torch.compile does not work here (%s); continuing without it", first_line(error))
                 return False
         gap = float((compiled - plain).abs().max())
         if not gap <= rounding(model, plain):  # sums are taken in another order
-            log.warning("compiled parts move the logits by %.2g; going on without torch.compile", gap)
+            log.warning("compiled parts change the logits by %.2g; continuing without torch.compile", gap)
             return False
         return True
 

@@ -71,7 +71,7 @@ class Replay:
                 self._simplify()
                 self._simplify, self._warm = None, 0
             else:
-                log.warning("a CUDA graph could not be recorded (%s); going on without", reason)
+                log.warning("a CUDA graph could not be recorded (%s); continuing without it", reason)
                 self._record_graph = False
             return
         self._graph = graph

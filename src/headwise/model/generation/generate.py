@@ -108,7 +108,7 @@ def generate(
     batch_tokens: int | None = None,
     progress: Progress = True,
 ) -> Generated:
-    """Write on from each prompt under each variant of the gates.
+    """Continue each prompt under each variant of the gates.
 
     prompts: one text, a list of texts, of chats or of token ids, or a task, list or DataFrame of examples.
     gates: `[L, H]` or `[V, L, H]`; by default all 1. 0 removes a head, above 1 amplifies it.

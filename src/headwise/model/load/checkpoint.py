@@ -60,11 +60,11 @@ def check_numbers(where: Path, numbers: Iterable[tuple[str, int]], tensors: int,
     for name, value in numbers:
         if _COUNTS.fullmatch(name) and value > min(1000 + 8 * tensors, _MOST_LAYERS):
             raise HeadwiseError(
-                f"{where} asks for {name} = {value}, and the weights beside it have {tensors} tensors"
+                f"{where} asks for {name} = {value}, but the weights beside it have {tensors} tensors"
             )
         if _WIDTHS.fullmatch(name) and value > size:
             raise HeadwiseError(
-                f"{where} asks for {name} = {value}, and the weights beside it have {size} bytes"
+                f"{where} asks for {name} = {value}, but the weights beside it have {size} bytes"
             )
 
 
@@ -114,7 +114,7 @@ def _inside(folder: Path, name: str, named_in: Path) -> Path:
         )
     if not path.is_file():
         raise HeadwiseError(
-            f"{named_in} names {quoted(name)} as weights, and there is no such file beside it"
+            f"{named_in} names {quoted(name)} as weights, but there is no such file beside it"
         )
     return path
 
@@ -147,7 +147,7 @@ def complete(label: str, report: Mapping[str, Any]) -> list[str]:
     if missing:
         raise HeadwiseError(
             f"the weights of {label} lack {len(missing)} tensor{'s' * (len(missing) != 1)} that its config.json asks "
-            f"for, {missing[0]} for one; transformers would put random numbers there"
+            f"for, such as {missing[0]}; transformers would initialise them with random numbers"
         )
     return sorted(map(str, report.get("unexpected_keys", ())))
 

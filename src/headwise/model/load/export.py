@@ -92,9 +92,9 @@ def baked(hooks: HeadHooks, gates: np.ndarray) -> Iterator[None]:
         limit = max(LIMIT, rounding) * max(1.0, float(gated.abs().max()))
         if not gap <= limit:
             raise HeadwiseError(
-                f"this mask cannot be baked into {type(hooks.model).__name__}: its logits would differ from the gated "
-                f"model's by {gap:.2g} (at most {limit:.2g} is rounding), so something between attention and output "
-                "projection is not a plain factor per head"
+                f"this mask cannot be written into the weights of {type(hooks.model).__name__}: its logits would "
+                f"differ from the gated model's by {gap:.2g} (at most {limit:.2g} is rounding), so something between "
+                "attention and output projection is not a plain factor per head"
             )
         yield
     finally:
@@ -128,7 +128,7 @@ def _check_editable(hooks: HeadHooks, site: Site, gates: np.ndarray) -> None:
         if shared and not same:
             raise HeadwiseError(
                 f"layers {site.layer} and {other.layer} of {family} share one output projection, so a mask that "
-                "differs between them cannot be baked in; gate the same heads in both"
+                "differs between them cannot be written into it; gate the same heads in both"
             )
 
 

@@ -57,7 +57,7 @@ def load(
     truncate: cut prompts that are longer than the model's context from the left, with a notice; by default they
         are refused.
     compile: on an accelerator, fuse what lies between matrix products with torch.compile: some seconds once, then
-        large models take about a sixth less time. Sums may differ in the last bit.
+        large models take a fifth to a quarter less time. Sums may differ in the last bit.
 
     >>> model = load("smollm2")      # doctest: +SKIP
     >>> model.shape                  # doctest: +SKIP
@@ -234,7 +234,7 @@ def _from_pretrained(
     label, unused = source.label, checkpoint.complete(source.label, report)
     if unused:
         log.warning(
-            "%s: %d tensors of the checkpoint are not used, %s for one", label, len(unused), unused[0]
+            "%s: %d tensors of the checkpoint are not used, such as %s", label, len(unused), unused[0]
         )
     return (hf.to(target) if device_map is None else hf).eval()
 
@@ -291,8 +291,8 @@ def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
 
 
 _HUB_ERRORS = {
-    "connect|offline|couldn't": "the hub could not be reached and has no cached copy",
-    "not a valid model identifier|404": "the hub has none (a private one needs HF_TOKEN)",
+    "connect|offline|couldn't": "the hub could not be reached and there is no cached copy",
+    "not a valid model identifier|404": "the hub has no such model (a private one needs HF_TOKEN)",
 }
 """Words of transformers' error -> why a name could not be found on the hub."""
 

@@ -69,7 +69,7 @@ def check_fits(weights: Weights, build: Callable[[], Any]) -> None:
         # Only the number of elements: transformers may turn a tensor around while it loads it.
         if held is not None and math.prod(held) != tensor.numel():
             raise HeadwiseError(
-                f"{weights.described_in} asks for {name} of shape {list(tensor.shape)}, and the weights hold "
+                f"{weights.described_in} asks for {name} of shape {list(tensor.shape)}, but the weights hold "
                 f"{list(held)}"
             )
 
@@ -92,7 +92,7 @@ def _stopped_beyond(weights: Weights) -> Iterator[None]:
             raise _too_large(weights, numbers)
         if tensors > most_tensors:
             raise HeadwiseError(
-                f"{weights.described_in} describes a model of more than {tensors} tensors, and the weights have "
+                f"{weights.described_in} describes a model of more than {tensors} tensors, but the weights have "
                 f"{len(weights.shapes)}"
             )
 
@@ -105,6 +105,6 @@ def _stopped_beyond(weights: Weights) -> Iterator[None]:
 
 def _too_large(weights: Weights, numbers: int) -> HeadwiseError:
     return HeadwiseError(
-        f"{weights.described_in} describes a model of more than {numbers:.1e} numbers, and the weights hold at most "
+        f"{weights.described_in} describes a model of more than {numbers:.1e} numbers, but the weights hold at most "
         f"{weights.most_numbers:.1e}"
     )

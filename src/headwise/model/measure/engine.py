@@ -158,7 +158,7 @@ class Engine:
     # ---- gradients -------------------------------------------------------------------------------------
 
     def gradients(self, gates: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Metric values `[E]` and their derivatives by the gates, per example `[E, L, H]`.
+        """Metric values `[E]` and their gradients with respect to the gates, per example `[E, L, H]`.
 
         `gates` are shared `[L, H]` or per example `[E, L, H]`; all 1 by default. Weights need no gradient.
         """
@@ -181,7 +181,7 @@ class Engine:
         return values, gradients
 
     def mean_gradients(self, levels: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Derivatives by the gates `[E, L, H]`, averaged over several levels at which all gates stand together.
+        """Gradients with respect to the gates `[E, L, H]`, averaged over several levels at which all gates are equal.
 
         Several levels share a batch where the budget has room for them.
         """

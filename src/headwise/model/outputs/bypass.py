@@ -49,7 +49,7 @@ def check_residual(model: Model, method: str) -> None:
     if any(site.calls > 1 for site in model.hooks.sites):
         raise HeadwiseError(
             f"{method} cannot be computed for {model.name}: some of its layers share their weights and run "
-            "several times per pass, so one of them cannot be told from the others"
+            "several times per pass, so a single one of them cannot be left out"
         )
     shares: dict[nn.Module, float] = {}
 

@@ -90,7 +90,7 @@ class HeadHooks:
         for kind in given:
             if getattr(self.listener, kind) is not None:
                 raise HeadwiseError(
-                    f"this model has a {kind} already, and it can have one at a time; leave the outer `with` block "
+                    f"this model already has a {kind}, and only one can be active; leave the outer `with` block "
                     "(model.gated, model.hook) first, or do both edits in one hook"
                 )
         with ExitStack() as undo:

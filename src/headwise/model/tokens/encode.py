@@ -117,7 +117,7 @@ def _cut(text: Text, example: Example, ids: list[int], start: int, excess: int) 
     if start - excess <= len(text.prefix):
         raise HeadwiseError(
             f"an answer to {_short(example.prompt)!r} has {len(ids) - start} tokens, which leave no room for a prompt: "
-            f"the model was made for {text.longest}"
+            f"the context length of the model is {text.longest}"
         )
     return text.without(ids, excess), start - excess
 
@@ -127,7 +127,7 @@ def _rows_of(
 ) -> list[Row]:
     if needs in ("pairs", "sets") and not wrongs:
         raise HeadwiseError(
-            f"example {index + 1} ({_short(example.prompt)!r}) has no foils, and this metric compares the target "
+            f"example {index + 1} ({_short(example.prompt)!r}) has no foils, but this metric compares the target "
             "with foils; give foils, or use a metric such as logprob"
         )
     if needs == "sets":

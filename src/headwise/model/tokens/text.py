@@ -14,7 +14,7 @@ log = logging.getLogger("headwise")
 
 _CHARACTERS = 64
 """Upper limit for the mean number of characters per token of a text."""
-_TRUNCATE = "or cut from the left with --truncate (truncate=True in Python)"
+_TRUNCATE = "or truncate from the left with --truncate (truncate=True in Python)"
 
 
 class Text:
@@ -57,7 +57,7 @@ class Text:
         for text, row in zip(texts, ids, strict=True):
             if self.vocabulary is not None and max(row, default=0) >= self.vocabulary:
                 raise HeadwiseError(
-                    f"the tokenizer gives token {max(row)} for {quoted(text)}, and the model has only "
+                    f"the tokenizer gives token {max(row)} for {quoted(text)}, but the model has only "
                     f"{self.vocabulary}; this tokenizer belongs to another model"
                 )
         return [self.prefix + list(row) for row in ids]
@@ -68,12 +68,13 @@ class Text:
 
     def fitted(self, rows: Sequence[list[int]], room: int = 0) -> list[list[int]]:
         """The token lists, refused or cut where `room` more tokens would exceed the model's context."""
-        new = f" with the {room + 1} that may be written" if room else ""  # the last of them is never read
+        new = f" with the {room + 1} new ones" if room else ""  # the last of them is never read
         over = self.excess((len(row) + room for row in rows), "prompt" if room else "text", new)
         for row, excess in zip(rows, over, strict=True):
             if excess and len(row) - excess <= len(self.prefix):
                 raise HeadwiseError(
-                    f"{room + 1} new tokens leave no room for a prompt: the model was made for {self.longest} tokens"
+                    f"{room + 1} new tokens leave no room for a prompt: the context length of the model is "
+                    f"{self.longest}"
                 )
         return [self.without(row, excess) for row, excess in zip(rows, over, strict=True)]
 
@@ -97,9 +98,9 @@ class Text:
         size = f"{most}{max(sizes)} tokens{new}"
         if not self.truncate:
             raise HeadwiseError(
-                f"{texts} {have} {size}, and the model was made for {longest}; shorten {them}, {_TRUNCATE}"
+                f"{texts} {have} {size}, but the context length of the model is {longest}; shorten {them}, {_TRUNCATE}"
             )
-        notice = f"{texts} of {size} cut from the left: the model was made for {longest}"
+        notice = f"{texts} of {size} truncated from the left: the context length of the model is {longest}"
         if notice not in self._notices:  # a study encodes the same examples several times
             self._notices.add(notice)
             log.warning(notice)
@@ -117,7 +118,7 @@ class Text:
         if far and not self.truncate:
             raise HeadwiseError(
                 f"{len(far)} of {len(texts)} texts {'have' if len(far) > 1 else 'has'} up to {max(far)} characters, "
-                f"and the model was made for {self.longest} tokens; shorten the text, {_TRUNCATE}"
+                f"but the context length of the model is {self.longest} tokens; shorten the text, {_TRUNCATE}"
             )
         return [text[-most:] for text in texts]
 
@@ -129,7 +130,7 @@ class Text:
             if token is not None:
                 return [token]
         raise HeadwiseError(
-            "an empty prompt needs a beginning token, and this tokenizer has neither one nor an end token; "
+            "an empty prompt needs a beginning-of-sequence token, but this tokenizer has neither it nor an end token; "
             "give the examples a prompt"
         )
 

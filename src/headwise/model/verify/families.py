@@ -55,7 +55,7 @@ def attempt(name: str) -> Family:
     try:
         hooks, _, capabilities = prove(model, every_layer=True)
     except HeadwiseError as error:
-        kind = "untried" if "does not run on plain token numbers" in str(error) else "refused"
+        kind = "untried" if "does not run on plain token ids" in str(error) else "refused"
         return Family(name, kind, _line(error))
     layers = len({site.block for site in hooks.sites})
     how = hooks.mechanism

@@ -56,7 +56,7 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[HeadHooks, Pr
     started = time.perf_counter()
     if model.training:
         raise HeadwiseError(
-            "the model is in training mode, so dropout would blur every number; call model.eval()"
+            "the model is in training mode, in which dropout makes every result random; call model.eval()"
         )
     with torch.no_grad(), steady_attention():
         plain, noise = _plain(model)
@@ -74,7 +74,7 @@ def _plain(model: nn.Module) -> tuple[Tensor, float]:
     except HeadwiseError:
         raise
     except Exception as error:
-        raise HeadwiseError(f"{type(model).__name__} does not run on plain token numbers: {error}") from error
+        raise HeadwiseError(f"{type(model).__name__} does not run on plain token ids: {error}") from error
     if not torch.isfinite(first).all():
         raise HeadwiseError(
             f"{type(model).__name__} gives NaN or infinite logits on plain text in {first.dtype}"
@@ -145,7 +145,7 @@ def _check_split(hooks: HeadHooks) -> None:
     if bool((singular[:, 3] > 256 * step * singular[:, 0]).any()):
         raise HeadwiseError(
             f"the input of {type(site.module).__name__} in {type(hooks.model).__name__} does not split into "
-            f"{site.heads} heads of {site.head_dim}: its columns mix what attention keeps apart"
+            f"{site.heads} heads of {site.head_dim}: its columns mix the outputs of several heads"
         )
     if torch.equal(z[0, 1], z[1, 1]):
         raise HeadwiseError(f"the input of {type(site.module).__name__} does not depend on earlier tokens")
@@ -185,12 +185,12 @@ def _check_zeros(hooks: HeadHooks, noise: float, every_layer: bool) -> tuple[flo
         gap = min(gaps, default=float("inf"))
         if gap > limit:
             raise HeadwiseError(
-                f"identity 2 broke: turning off L{site.layer}H{head} by its gate and by zeroing its columns of "
-                f"the output projection differ by {gap:.2g} in its block"
+                f"identity 2 broke: ablating L{site.layer}H{head} by its gate and by zeroing its columns of the output "
+                f"projection gives outputs of its block that differ by {gap:.2g}"
             )
         worst, moved = max(worst, gap), moved or float((gated - plain).abs().max()) > 4 * noise
     if not moved:
-        raise HeadwiseError("identity 2 is empty: turning heads off changed nothing at all")
+        raise HeadwiseError("identity 2 is empty: ablating heads changed no output")
     return worst, len(chosen)
 
 

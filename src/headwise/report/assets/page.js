@@ -290,7 +290,7 @@
     if (!point) return set.omitted ? "These examples are not on the page, because it would become too large. They are in the run's tables." : `The examples of this ${set.kind} are not on the page: it has those of the ${Object.keys(set.points).length} heads with the largest mean values. The others are in the run's table examples.`;
     const notes = [point.n > point.e.length ? `${point.e.length} of ${point.n} examples: the highest and the lowest values. All are in the run's tables.` : `${point.n} ${point.n === 1 ? "example" : "examples"}, highest value first.`];
     if (set.left) notes.push(`The page has the examples of the ${Object.keys(set.points).length} heads with the largest mean values; those of ${set.left} other heads are in the run's tables.`);
-    if (set.inputs === null) notes.push("This run stores no prompts (it was made by an earlier headwise), so examples are shown by number.");
+    if (set.inputs === null) notes.push("This run stores no prompts (it was written by an earlier version of headwise), so examples are shown by number.");
     if (point.t) notes.push("Where several draws were made, the value is their mean and the text is of the first.");
     return notes.join(" ");
   }

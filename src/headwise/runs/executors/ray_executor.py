@@ -238,10 +238,14 @@ class RayExecutor:
         died[cell.key] += 1
         if died[cell.key] >= ATTEMPTS:
             raise HeadwiseError(
-                f"{cell.label} was given to {ATTEMPTS} workers and each died over it (the last: {_cause(error)}); most "
+                f"{ATTEMPTS} workers died while computing {cell.label} (the last: {_cause(error)}); most "
                 "often memory ran out, so give fewer workers, a smaller --batch-tokens, or larger machines"
             ) from error
-        log.warning("%s died over %s; it is replaced and the cell is computed again", member.name, cell.label)
+        log.warning(
+            "%s died while computing %s; it is replaced and the cell is computed again",
+            member.name,
+            cell.label,
+        )
 
     def _dismiss(self, member: _Member) -> None:
         member.row.close()
@@ -287,7 +291,7 @@ class RayExecutor:
         except (ImportError, OSError, ValueError, RuntimeError) as error:
             raise HeadwiseError(
                 f"the Ray cluster at {self._address} could not be joined: {_cause(error)}; start one with 'ray start "
-                "--head' (the same RAY_AUTH_TOKEN on both sides), or leave the address out for one of our own"
+                "--head' (the same RAY_AUTH_TOKEN on both sides), or leave the address out to start one on this machine"
             ) from error
 
 

@@ -165,11 +165,11 @@ class RunFolder:
         """Write down that something is being computed. With `fresh`, the earlier run is set aside with the first
         result."""
         if self._closed:
-            raise HeadwiseError(f"the run {self.path} is closed; open it again to go on")
+            raise HeadwiseError(f"the run {self.path} is closed; open it again to continue")
         if not self._begun and (with_result or not self._fresh):
             if self._fresh:
                 target = self.set_aside(*_SET_ASIDE)
-                self.notice(f"the earlier run was moved to {target} and everything is computed anew")
+                self.notice(f"the earlier run was moved to {target}; everything is computed again")
                 self._fresh = False
                 self._open()
             self._begun = True

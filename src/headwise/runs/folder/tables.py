@@ -78,7 +78,7 @@ def joined(name: str, frames: Iterable[pd.DataFrame | pa.Table]) -> pd.DataFrame
 def table_path(folder: RunFolder | Path | str, name: str) -> Path:
     """Where a table lives. Names are lower-case words, so none can lead out of the run."""
     if not TABLE_NAME.fullmatch(name):
-        raise HeadwiseError(f"{name!r} is no name for a table; use lower-case letters, digits and _")
+        raise HeadwiseError(f"{name!r} is not a valid name of a table; use lower-case letters, digits and _")
     if isinstance(folder, str | Path):
         return Path(folder) / "tables" / f"{name}.parquet"
     return folder.file("tables", f"{name}.parquet")

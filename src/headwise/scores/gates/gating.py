@@ -73,7 +73,7 @@ def gating(setup: Setup, seeds: int = 5, **fit: Any) -> np.ndarray:
     log probability per target token, whatever the task's metric.
 
     Cost: three fits of up to 500 updates, each a forward and a backward pass over a batch, all seeds in one pass.
-    Known failure: where heads can stand in for one another, each seed picks some of them, so one fit is not a
+    Known failure: if heads can replace one another, each seed chooses some of them, so one fit is not a
     finding (read the agreement); gates are soft, and a half-open gate can do what neither end does.
     """
     settings = FitSettings(**fit)

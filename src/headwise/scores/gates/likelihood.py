@@ -1,4 +1,4 @@
-"""The likelihood of targets under gates, and its gradient by every gate, with little memory.
+"""The likelihood of targets under gates, and its gradient with respect to every gate, with little memory.
 
 Several fits share one pass: each row of a batch carries the gates of its fit. Rows are run in pieces whose gradients
 add up, so the activations of the whole batch are never held at once. On a CPU the rows of a piece are packed into one

@@ -1,4 +1,4 @@
-"""From two learned gates to a head's role: does it help, hinder, or do nothing?
+"""From two learned gates to a head's role: does it help, interfere, or do nothing?
 
 S seeds, L layers, H heads. `plus` is the gate that was pulled towards 1 (keep what does no harm), `minus` the one
 pulled towards 0 (remove what is not needed).

@@ -42,7 +42,7 @@ def probe(
     """The map of every label of the task, from one classifier; `probe_one` says what the numbers mean.
 
     `details` of each hold the classifier's held-out `accuracy` (with `lo` and `hi`), beside it `chance` (always
-    naming the commonest label), `shuffled` (the same with labels dealt out at random, with `shuffled_lo` and
+    naming the commonest label), `shuffled` (the same with shuffled labels, with `shuffled_lo` and
     `shuffled_hi`) and `bag_of_words` (a classifier of word counts); `own_accuracy` is that of this label's
     examples, and `held_out` says which of the task's examples are behind the map.
     """
@@ -100,14 +100,14 @@ def probe_one(setup: Setup, label: Text | None = None, answer_tokens: Count | No
     label and examples without any. answer_tokens: average only over that many tokens of the answer, the least
     probable ones.
 
-    Cost: one forward row per example, and a small classifier twice. Known failure: it finds whatever tells the
-    labels apart, wording and length of the answer included (compare `accuracy` with `bag_of_words`), shares
+    Cost: one forward row per example, and a small classifier twice. Known failure: it finds whatever distinguishes
+    the labels, wording and length of the answer included (compare `accuracy` with `bag_of_words`), shares
     credit arbitrarily among heads that hold the same, and leaves noise above 0 in heads that hold nothing.
     """
     labels = sorted({e.label for e in setup.task if e.label is not None})
     if label is None and len(labels) != 1:
         raise HeadwiseError(
-            f"the method 'probe' maps one label at a time and task {setup.task.name!r} has {len(labels)} "
+            f"the method 'probe' maps one label at a time, but task {setup.task.name!r} has {len(labels)} "
             f"({', '.join(labels) or 'none'}); give label=…, or use headwise.scores.probe.probe.probe for all at once"
         )
     label = labels[0] if label is None else label
@@ -127,14 +127,14 @@ def check_labels(names: Sequence[str], task: str, groups: Sequence[Hashable] | N
     counts.update(dict.fromkeys(names, 0))
     if len(counts) < 2:
         raise HeadwiseError(
-            f"a probe tells labels apart, and task {task!r} has {len(counts)} ({', '.join(counts)}); "
+            f"a probe distinguishes labels, but task {task!r} has {len(counts)} ({', '.join(counts)}); "
             "give examples of at least two labels"
         )
     unit = "groups of examples" if len(set(groups)) < len(names) else "examples"
     for name, count in sorted(counts.items()):
         if count < LEAST:
             raise HeadwiseError(
-                f"label {name!r} of task {task!r} has {count} {unit}, and a probe needs at least {LEAST} of each (for "
+                f"label {name!r} of task {task!r} has {count} {unit}, but a probe needs at least {LEAST} of each (for "
                 "training, early stopping and the report); give more of it, or leave it out"
             )
     return sorted(counts)

@@ -1,7 +1,7 @@
 """The study `circuits`: how few heads explain a behaviour, and does sparse attention need fewer?
 
 Heads are ranked on one half of the examples and swept on the other: an order per model, task and method, a curve per
-order, a comparison per pair of models. Tables beside the contract's: `circuits` (how many heads each curve takes, its
+order, a comparison per pair of models. Tables beside the common ones: `circuits` (how many heads each curve takes, its
 areas and the effect it explains), `ratios` (how many times more heads one model of a pair needs than the other),
 `members` (which models are shown together), `attention` (the maps of the first heads of each order).
 """
@@ -283,7 +283,7 @@ def compare(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
 def notices(context: Context[CircuitsSettings], tables: Tables) -> Iterator[str]:
     """Each curve's answer in one sentence, then each ratio's."""
     for row in tables["circuits"].to_dict("records"):
-        what = f"{row['model']} on {row['task']}, order {row['series']}"
+        what = f"{row['model']} on {row['task']}, ranked by {row['series']}"
         if not row["defined"]:
             yield (
                 f"{what}: the explained effect is undefined, because {row['metric']} with all heads minus with none "
@@ -297,15 +297,15 @@ def notices(context: Context[CircuitsSettings], tables: Tables) -> Iterator[str]
             f"{row['threshold']:.0%} of the effect, n = {row['n']}"
         )
         if row["stays"] > row["k"]:
-            sentence += f"; it stays above from {row['stays']:.0f} heads on"
+            sentence += f"; from {row['stays']:.0f} heads on, the share stays above the threshold"
         if row["effect"] < 0:
-            sentence += "; the metric is lower with all heads than with none, so a loss is explained"
+            sentence += "; the metric is lower with all heads than with none, so the effect is negative"
         yield sentence
     for row in table_of(tables, "ratios").to_dict("records"):
         if row["compared"] == "dense/sparse" and np.isfinite(row["ratio"]):
             yield (
-                f"{row['task']}, order {row['series']}: {row['model']} needs {row['ratio']:.2f}x the heads of "
-                f"{row['other']} [{row['lo']:.2f}, {row['hi']:.2f}]"
+                f"{row['task']}, ranked by {row['series']}: the circuit of {row['model']} has {row['ratio']:.2f}x the "
+                f"heads of {row['other']} [{row['lo']:.2f}, {row['hi']:.2f}]"
             )
 
 

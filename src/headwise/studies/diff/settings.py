@@ -1,4 +1,4 @@
-"""What the study `diff` can be told."""
+"""Settings of the study `diff`."""
 
 from __future__ import annotations
 

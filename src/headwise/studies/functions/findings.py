@@ -69,7 +69,7 @@ def _probe(table: pd.DataFrame) -> list[Finding]:
     rows = table[table["task"] == "all"].to_dict("records") if len(table) else []
     return [
         Finding(
-            sentence=f"A probe tells the abilities of {row['model']} apart on "
+            sentence=f"A probe of {row['model']} predicts the ability of "
             f"{percent(row['accuracy'], row['lo'], row['hi'])} of {row['n']} held-out examples (chance "
             f"{percent(row['chance'])}, shuffled labels {percent(row['shuffled'])}, bag of words "
             f"{percent(row['bag_of_words'])}); {READABLE}.",

@@ -1,7 +1,7 @@
 """The study `functions`: which heads serve which ability?
 
 Each ability (a label of the examples) gets a map by each method. The probe reads all abilities at once; every
-other method is run on one ability's examples. Tables beside the contract's: `elbows` (how many heads stand out,
+other method is run on one ability's examples. Tables beside the common ones: `elbows` (how many heads stand out,
 and how stable they are), `overlap` (how far abilities share them), `agreement` (how far methods agree), `probe`
 (how well the probe tells abilities apart, beside its controls).
 """
@@ -117,8 +117,8 @@ def notices(context: Context[FunctionsSettings], tables: Tables) -> Iterator[str
     for model in context.settings.models:
         if left_out := [by for by in context.settings.methods if by not in _methods(context, model)]:
             yield (
-                f"left out {', '.join(left_out)} for {context.display_name(model)}: it tells abilities apart, and "
-                f"there is only one; give {hint('columns', {'label': 'NAME'})} if a column says the ability"
+                f"left out {', '.join(left_out)} for {context.display_name(model)}: it distinguishes abilities, and "
+                f"there is only one; give {hint('columns', {'label': 'NAME'})} if a column has the ability"
             )
     for row in table_of(tables, "probe").to_dict("records"):
         if row["task"] == rows.EVERY:

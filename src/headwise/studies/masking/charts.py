@@ -101,7 +101,7 @@ def masking_curves(table: pd.DataFrame, orders: Mapping[str, Sequence[str]] | No
         note=f"{model}, n = {span(table['n'])} per ability, 95 % bands",
         panels=paper,
         page=page,
-        caption="Accuracy (blue) and similarity to the unmasked model's text (red) against the number of masked heads: "
+        caption="Accuracy (blue) and similarity to the full model's text (red) against the number of masked heads: "
         "the ability's top heads (TopK), as many random heads (RandomK), as many random heads of the same layers. "
         "Bands are 95 % CIs over examples and draws.",
         size=(max(5.2, 2.6 * columns + 0.9), 2.5 * rows + 0.9),

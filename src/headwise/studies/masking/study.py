@@ -2,7 +2,7 @@
 
 Half of each ability's examples give an order of heads; text is generated from the other half, with the first K heads
 of the order masked, with as many random ones, and with as many random ones of the same layers. Tables beside the
-contract's: `texts` (everything that was written), `samples` (prompt, gold answer and texts side by side),
+common ones: `texts` (everything that was written), `samples` (prompt, gold answer and texts side by side),
 `orders` (which heads were masked), `cross` (mask one ability's heads, measure another), `interventions` (accuracy
 before and after heads are amplified or shifted).
 

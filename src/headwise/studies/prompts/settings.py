@@ -50,27 +50,27 @@ class PromptsSettings(StudySettings):
     lengths: Several[Count] = ()
     """Numbers of copies of each filler; each number is a condition."""
     place: Annotated[Text, one_of("place", lambda: PLACES)] = "between"
-    """Position of the filler: `between` system prompt (and solved examples) and question, `before` everything, at the
+    """Position of the filler: `between` system prompt (and few-shot examples) and question, `before` everything, at the
     `end`."""
     joint: Text = "\n"
     """Text between the filler and its neighbour; it counts as inserted."""
     chat: bool | None = None
-    """Use the model's chat template, with solved examples as turns; by default if the model has one and there are no
-    solved examples."""
+    """Use the model's chat template, with few-shot examples as turns; by default if the model has one and there are no
+    few-shot examples."""
     system: Text | None = None
     """System prompt; by default none, or for GSM8K and MATH-500 a request for steps and a boxed result."""
     shots: NonNegativeInt | None = None
-    """Solved examples before each problem; by default 8 for word_problems, none for files in a chat, else 4."""
+    """Few-shot examples before each problem; by default 8 for word_problems, none for files in a chat, else 4."""
     working: bool | None = None
-    """Solved examples show the steps; by default true for GSM8K and MATH-500, false for word_problems."""
+    """Few-shot examples show the steps; by default true for GSM8K and MATH-500, false for word_problems."""
     template: Text = "Q: {prompt}\nA:{target}"
     """Template of problem and answer without a chat template."""
     separator: Text = "\n\n"
-    """Text between solved examples without a chat template."""
+    """Text between few-shot examples without a chat template."""
     stop: Several[Text] | None = None
     """Stop strings; by default the separator, or none with a chat template."""
     max_new_tokens: Count | None = None
-    """Maximum number of generated tokens; by default twice the longest solved example plus 16, or 512."""
+    """Maximum number of generated tokens; by default twice the longest few-shot example plus 16, or 512."""
     temperature: NonNegativeFloat = 0.0
     """Sampling temperature; 0 is greedy decoding."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0

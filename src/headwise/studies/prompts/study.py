@@ -2,7 +2,7 @@
 
 The same problems are asked under each condition and compared in pairs (arXiv 2510.01032 reports gains of a few
 points without a test): a cell for the answers under each condition, one for a look inside the model, one for the
-summary. Tables beside the contract's: `answers`, `accuracy`, `comparisons`, and from inside the model `profiles`,
+summary. Tables beside the common ones: `answers`, `accuracy`, `comparisons`, and from inside the model `profiles`,
 `moved`, `affine`, `activations`.
 """
 

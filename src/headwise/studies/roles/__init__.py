@@ -1,1 +1,1 @@
-"""Does a head help, hinder, or do nothing? Begin with `study.py`."""
+"""Does a head help, interfere, or do nothing? Begin with `study.py`."""

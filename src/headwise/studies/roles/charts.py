@@ -1,4 +1,4 @@
-"""Which heads help, hinder or do nothing: the ablation curves, the maps of the roles, how many heads have each."""
+"""Which heads help, interfere or do nothing: the ablation curves, the maps of the roles, how many heads have each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a head help, hinder, or do nothing?"""
+"""Does a head help, interfere, or do nothing?"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The study `roles`: does a head help, hinder, or do nothing?
+"""The study `roles`: does a head help, interfere, or do nothing?
 
 Gates are fitted on one half of each task's examples, in three fits of several seeds (`scores/gates/gating.py`): a free
-fit, and two that begin where it ended. The curves are measured on some of the other half. Tables beside the contract's:
-`gates` and `objective` (how each fit went), `fits` (where it ended, held-out examples included), `roles` (every seed's
-label of every head), `shares` (how many heads have a label always, ever, on average), `order` (whether the curves came
-out as the roles promise), `joint` (the most facilitating heads removed together, beside random sets; rank correlation
-with exact ablation).
+fit, and two that begin where it ended. The curves are measured on some of the other half. Tables beside the
+common ones: `gates` and `objective` (how each fit went), `fits` (where it ended, held-out examples included), `roles`
+(every seed's label of every head), `shares` (how many heads have a label in every seed, in at least one, on average),
+`order` (whether the curves have the expected order), `joint` (the most facilitating heads removed together, beside
+random sets; rank correlation with exact ablation).
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ def notices(context: Context[RolesSettings], tables: Tables) -> Iterator[str]:
 register(
     Study(
         name="roles",
-        question="Does a head help, hinder, or do nothing?",
+        question="Does a head help, interfere, or do nothing?",
         settings=RolesSettings,
         stages=stages,
         stage_names=lambda settings: ("free fits", "fits of both signs", "roles and curves"),

@@ -127,7 +127,7 @@ def curve_rows(
     about: dict[str, Any],
     groups: Sequence[str | None] | None = None,
 ) -> pd.DataFrame:
-    """The contract's curves from y `[S, roles, K, E]`; groups `[E]` of the examples, where some share one.
+    """The table `curves` from y `[S, roles, K, E]`; groups `[E]` of the examples, where some share one.
 
     `lo`, `hi`: 95 % by resampling seeds; `both_lo`, `both_hi`: seeds and examples, which is wider.
     A single seed has only the second.

@@ -25,8 +25,8 @@ def resolve(kind: Any, file: str | Path | None, *overrides: Mapping[str, Any]) -
     values = read_yaml(file) if file is not None else {}
     if values.get("trust_remote_code"):
         raise HeadwiseError(
-            f"{file} asks to run code from a model's repository; a file may not. If you trust it, take the line out "
-            "and say --set trust_remote_code=true"
+            f"{file} asks to run code from a model's repository; a file may not. If you trust it, remove the line "
+            "and give --set trust_remote_code=true"
         )
     for layer in overrides:
         for name, replaced in getattr(kind, "REPLACES", {}).items():
@@ -56,7 +56,7 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
     path = Path(file)
     try:
         if path.exists() and not path.is_file():
-            raise HeadwiseError(f"{file} is no file; a study file is a page of YAML")
+            raise HeadwiseError(f"{file} is not a file; a study file is a page of YAML")
         if path.stat().st_size > LARGEST_FILE:
             raise HeadwiseError(
                 f"{file} is larger than {LARGEST_FILE // 1000} kB; a study file is a page of YAML"

@@ -31,7 +31,7 @@ RELATIONS = {name: _relation(lines) for name, lines in lists("recall.txt").items
 @register(
     "recall",
     metric="logit_diff",
-    about="facts: capitals, continents, languages, currencies, opposites, young animals, colors, past tenses, …",
+    about="facts: capitals, continents, languages, currencies, opposites, young animals, colours, past tenses, …",
     relation=("mixed", *RELATIONS),
 )
 def recall(draw: random.Random, relation: str = "mixed") -> Example:

@@ -64,7 +64,7 @@ MIXTURE = [level for level, (_, _, often) in LEVELS.items() for _ in range(often
 @register(
     "word_problems",
     metric="logprob",
-    about="arithmetic stories in five levels, the answer a whole number; below chance without solved examples",
+    about="arithmetic stories in five levels, the answer a whole number; below chance without few-shot examples",
     level=("mixed", *LEVELS),
     answer=("number", "worked"),
 )

@@ -62,7 +62,7 @@ def load_task(
     examples, notices = read.examples, read.log.notices
     _check_limit(limit)
     if limit is not None and limit > len(examples):
-        notices.append(f"{limit} examples were asked for and there are {len(examples)}")
+        notices.append(f"{limit} examples were asked for, but there are only {len(examples)}")
     for notice in notices:
         _log.warning("%s: %s", read.log.source, notice)
     settings = read.settings | {"limit": limit, "of": len(examples), "seed": seed, "notices": list(notices)}
@@ -112,7 +112,7 @@ def _read_examples(
     options = dict(options)
     records, duplicates = options.pop("records", None), options.pop("duplicates", "drop")
     if duplicates not in ("drop", "refuse", "keep"):
-        raise unknown("way with duplicates", str(duplicates), ("drop", "refuse", "keep"))
+        raise unknown("value of duplicates", str(duplicates), ("drop", "refuse", "keep"))
     log = Log(_displayed(source))
     table = _read(source, log, records)
     if isinstance(tokens, ModelText):

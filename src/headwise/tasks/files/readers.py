@@ -56,7 +56,7 @@ def reader_of(path: Path, source: str) -> Callable[[Path, Log], Table]:
         )
     if path.suffix.lower() not in READERS:
         raise HeadwiseError(
-            f"{source} ends in {path.suffix or 'nothing'!r}, which is no known data format; "
+            f"{source} ends in {path.suffix or 'nothing'!r}, which is not a known data format; "
             f"expected one of {', '.join(READERS)}"
         )
     if not regular:
@@ -107,7 +107,7 @@ def _parse(text: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # Python keeps the last of two equal keys and says nothing; the other value would be lost in silence.
     if twice := _repeated(key for key, _ in pairs):
-        raise ValueError(f"the field {twice[0]!r} is there twice")
+        raise ValueError(f"the field {twice[0]!r} occurs twice")
     return dict(pairs)
 
 
@@ -231,7 +231,7 @@ def _csv(path: Path, log: Log, delimiter: str = ",") -> Table:
 
 def _check_header(cells: list[str], delimiter: str, location: str) -> None:
     if twice := _repeated(cells):
-        raise HeadwiseError(f"{location}: the column {twice[0]!r} is there twice; rename one of them")
+        raise HeadwiseError(f"{location}: the column {twice[0]!r} occurs twice; rename one of them")
     if len(cells) == 1 and delimiter == "," and (";" in cells[0] or "\t" in cells[0]):
         mark = "tabs (name it .tsv)" if "\t" in cells[0] else "semicolons"
         raise HeadwiseError(f"{location}: the cells seem to be separated by {mark}, expected commas")
@@ -246,9 +246,7 @@ def _parquet(path: Path, log: Log) -> Table:
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             if twice := _repeated(file.schema_arrow.names):
-                raise HeadwiseError(
-                    f"{log.source}: the column {twice[0]!r} is there twice; rename one of them"
-                )
+                raise HeadwiseError(f"{log.source}: the column {twice[0]!r} occurs twice; rename one of them")
             values = [row for batch in file.iter_batches() for row in batch.to_pylist()]
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         reason = first_line(error, 120)

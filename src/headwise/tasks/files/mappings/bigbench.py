@@ -47,9 +47,7 @@ def bigbench(table: Table, log: Log, draw: random.Random, choices: str) -> Pairs
         return Example(prompt, target, tuple(f" {answer}" for answer in wrong), also=tuple(also))
 
     if prefixed := sum(bool(row.get("task_prefix")) for row in table.rows):
-        log.notices.append(
-            f"{prefixed} examples carry a task_prefix of their own; it stands after the one of the task"
-        )
+        log.notices.append(f"{prefixed} examples have their own task_prefix; it comes after that of the task")
     return each_row(table, log, example)
 
 

@@ -29,7 +29,7 @@ def chat(table: Table, log: Log, draw: random.Random) -> Pairs:
     if table.text is not None and not table.text.has_chat:
         columns = hint("columns", {"prompt": "NAME", "target": "NAME"})
         raise HeadwiseError(
-            f"{log.source} has chats, and the tokenizer of this model has no chat template; use a chat model, or give "
+            f"{log.source} has chats, but the tokenizer of this model has no chat template; use a chat model, or give "
             f"columns of text: {columns}"
         )
 

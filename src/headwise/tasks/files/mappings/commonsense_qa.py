@@ -73,7 +73,7 @@ def _lines(row: Row) -> tuple[str, dict[str, str], str]:
     options: dict[str, str] = {}
     while lines and (option := _OPTION.match(lines[-1])):
         if option[1] in options:
-            raise RowError(f"the option {option[1]!r} is there twice, expected each letter once")
+            raise RowError(f"the option {option[1]!r} occurs twice, expected each letter once")
         options = {option[1]: option[2].strip(), **options}
         lines.pop()
     if len(options) < 2:

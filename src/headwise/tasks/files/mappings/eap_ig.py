@@ -133,7 +133,7 @@ def _decoded(text: ModelText | None, token: int, name: str, prompt: str) -> str:
     word = decoded.strip()
     if not word or not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", prompt):
         raise RowError(
-            f"{name} {token} is the token {quoted(decoded)} of this model's tokenizer, and it does not occur in the "
+            f"{name} {token} is the token {quoted(decoded)} of this model's tokenizer, but it does not occur in the "
             "prompt: the ids were made with another tokenizer. Give the answers as text, in columns 'target' and "
             "'foils', or use the model that the file was made for"
         )
