@@ -37,6 +37,10 @@ PHRASES = [
     "was begun with",
     "goes on from there",
     "would mostly be missed",
+    "every position has its partner",
+    "yet to be written",
+    ", say)",
+    "all else as it is",
 ]
 SUFFIXES = {".py", ".md", ".ipynb", ".yaml", ".html", ".js"}
 FOLDERS = ("src", "docs", "gallery", "benchmarks", "companions")

@@ -158,6 +158,30 @@ def test_check_list_and_task_have_json_too(folder, here):
     assert f"gets {result['right']} of 50 right" in text
 
 
+def test_diff_card_and_export_have_json_too(folder, tmp_path, here):
+    weak = tmp_path / "weak"
+    (tmp_path / "heads.json").write_text('["L1H2"]')
+    cpu = ("--device", "cpu", "--json", "-q")
+    given = ("--heads", "heads.json", "--out", weak, "--gate", 0.3, "--measure", "induction", "-n", 4)
+    exported = json.loads(here("export", folder, *given, *cpu).stdout)
+    assert (exported["heads"], exported["gate"]) == (["L1H2"], 0.3)
+    assert exported["before"]["parameters"] == exported["after"]["parameters"]
+    found = json.loads(here("diff", folder, weak, "induction", "--limit", 4, *cpu).stdout)
+    table = pd.read_parquet(tmp_path / found["run"] / "tables/diff.parquet")
+    assert [row["difference"] for row in found["diff"]] == table["difference"].tolist()
+    assert {row["metric"] for row in found["outcomes"]} >= {"accuracy"}
+    card = json.loads(here("card", folder, "induction", "L1H2", "--limit", 4, *cpu).stdout)
+    assert card["head"] == "L1H2"
+    assert {row["method"] for row in card["scores"]} == {"ablation", "attribution"}
+
+
+def test_every_command_has_json(here):
+    commands = re.findall(r"^│ ([a-z]+) ", here("--help").stdout, re.MULTILINE)
+    assert {"score", "run", "diff", "card", "export", "sparsify"} <= set(commands)
+    without = [name for name in commands if "--json" not in here(name, "--help").stdout]
+    assert not without
+
+
 def test_quiet_leaves_results_alone_and_verbose_adds_tracebacks(folder, here):
     command = ["score", folder, "induction", "-n", 4, "--method", "random", "--device", "cpu", "--out", "run"]
     assert "done in" in here(*command).stderr

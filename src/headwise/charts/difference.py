@@ -8,7 +8,15 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.chart import Axis, Bars, Chart, Panel, names_axis
-from headwise.charts.heatmap import head_panel, importance, largest_panel, map_shape, score_unit, significant
+from headwise.charts.heatmap import (
+    head_panel,
+    importance,
+    largest_panel,
+    map_shape,
+    score_unit,
+    significant,
+    significant_first,
+)
 from headwise.charts.words import percent, shortened, span
 
 BASE, TUNED = "#7f7f7f", "#35608d"
@@ -35,7 +43,10 @@ def difference_chart(
     ]
     panels.append(head_panel(change, scale, title="Difference", shape=shape, dots=significant(change)))
     panels.append(
-        replace(largest_panel(change, True, 12, "Change of the score"), title="The largest changes")
+        replace(
+            largest_panel(change, True, 12, "Change of the score", ranked=significant_first),
+            title="The first 12 changes: significant ones (*), then by size",
+        )
     )
     panels.append(_accuracy(outcomes, base, tuned))
     return Chart(

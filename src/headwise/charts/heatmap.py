@@ -36,6 +36,8 @@ LEVEL = 0.05
 """Heads whose q-value is below it carry a dot."""
 HELPS, HINDERS, UNSIGNED = "#2166ac", "#b2182b", "#35608d"
 _DOT: dict[str, Any] = {"dash": "none", "marker": "circle", "size": 2.2, "colour": INK, "edge": PAPER}
+Ranked = Callable[[pd.DataFrame], pd.DataFrame]
+"""Puts the rows of a table of scores in order."""
 SCORED = ("model", "task", "method")
 """The columns that tell whose per-example values a map shows."""
 
@@ -181,9 +183,17 @@ def by_size(table: pd.DataFrame) -> pd.DataFrame:
     return table.reindex(table["score"].abs().sort_values(ascending=False, kind="stable").index)
 
 
-def largest_panel(table: pd.DataFrame, signed: bool, bars: int, what: str = "Score") -> Panel:
-    """The `bars` rows with the largest scores, with their intervals; `what`: the name of the score."""
-    largest = by_size(table)[:bars]
+def significant_first(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows with q < .05 by the size of their score, then all others by size."""
+    rows = by_size(table)
+    return pd.concat([rows[rows["q"] < LEVEL], rows[~(rows["q"] < LEVEL)]])
+
+
+def largest_panel(
+    table: pd.DataFrame, signed: bool, bars: int, what: str = "Score", *, ranked: Ranked = by_size
+) -> Panel:
+    """The first `bars` rows (by default the largest scores), with their intervals; `what`: the name of the score."""
+    largest = ranked(table)[:bars]
     names = head_names(largest)
     known = bool(np.isfinite(largest[["lo", "hi"]].to_numpy(dtype=float)).all())
     rows = zip(names, largest["score"], largest["lo"], largest["hi"], strict=True)

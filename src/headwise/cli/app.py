@@ -77,7 +77,7 @@ def _exit_code() -> int | str | None:
         if _out_of_memory(error):
             _say(
                 "out of memory; what is finished is kept, so run the same command again with a smaller "
-                "--batch-tokens (1024, say), a smaller --dtype or on another --device"
+                "--batch-tokens (for example 1024), a smaller --dtype or on another --device"
             )
             return 1
         traceback.print_exc()

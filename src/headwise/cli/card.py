@@ -19,7 +19,7 @@ def card(
     ],
     head: Annotated[str, typer.Argument(help="the head, such as L23H3")],
     run: Annotated[Path | None, typer.Option(help="a run folder whose scores of the head are shown")] = None,
-    n: Annotated[int, typer.Option("-n", help="number of examples", min=1)] = 32,
+    n: Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=1)] = 32,
     examples: Annotated[int, typer.Option(help="examples in each list", min=1)] = 3,
     metric: Annotated[str | None, typer.Option(help="metric; by default the task's own")] = None,
     reference: Annotated[
@@ -29,7 +29,7 @@ def card(
         Path | None, typer.Option(help="also draw the card into this file (PNG, SVG, PDF)")
     ] = None,
     **flags: Any,
-) -> None:
+) -> dict[str, Any]:
     """Show what one head does: attention, tokens it promotes and suppresses, patterns, scores, examples."""
     from headwise.cards import card as make_card
     from headwise.heads import Head
@@ -52,3 +52,12 @@ def card(
         with explain_disk_errors(plot):
             made.plot().savefig(plot, dpi=150, bbox_inches="tight")
         typer.echo(f"drawn into {plot}", err=True)
+    tables = {name: table.to_dict("records") for name, table in made.tables.items()}
+    about = {
+        "model": made.model,
+        "task": made.task,
+        "head": str(made.head),
+        "n": made.n,
+        "metric": made.metric,
+    }
+    return {**about, **tables, "notes": list(made.notes)}

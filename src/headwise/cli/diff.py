@@ -7,43 +7,67 @@ from typing import Annotated, Any
 
 import typer
 
+from headwise.cli.complete import complete
 from headwise.cli.root import STUDY, app, with_options
-from headwise.cli.running import run_study
+from headwise.cli.running import default_folder, run_study
 
 
 @app.command()
 @with_options("seed", *STUDY)
 def diff(
-    base: Annotated[str, typer.Argument(help="bundled alias, hub id, folder or GGUF file")],
+    base: Annotated[
+        str,
+        typer.Argument(
+            help="bundled alias, hub id, folder or GGUF file",
+            autocompletion=complete("models"),
+            metavar="BASE",
+        ),
+    ],
     tuned: Annotated[
         str,
-        typer.Argument(help="a model with the same architecture: alias, hub id, folder (also of an adapter)"),
+        typer.Argument(
+            help="a model with the same architecture: alias, hub id, folder (also of an adapter)",
+            autocompletion=complete("models"),
+            metavar="TUNED",
+        ),
     ],
     task: Annotated[
-        str, typer.Argument(help="a built-in task (headwise list tasks), a file, or hub:owner/name")
+        str,
+        typer.Argument(
+            help="a built-in task (headwise list tasks), a file, or hub:owner/name",
+            autocompletion=complete("tasks"),
+            metavar="TASK",
+        ),
     ],
-    method: Annotated[list[str] | None, typer.Option(help="signed score method; repeat for several")] = None,
-    out: Annotated[Path | None, typer.Option(help="run folder; by default runs/diff-BASE-TUNED-TASK")] = None,
-    n: Annotated[int, typer.Option("-n", help="number of examples", min=1)] = 64,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="signed score method; repeat for several", autocompletion=complete("methods")),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="the run folder; by default runs/diff-BASE-TUNED-TASK")
+    ] = None,
+    n: Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=1)] = 64,
     metric: Annotated[str | None, typer.Option(help="metric; by default the task's own")] = None,
     reference: Annotated[
-        str, typer.Option(help="ablation type: zero, mean, position_mean, resample, patch")
+        str,
+        typer.Option(
+            help="ablation type: zero, mean, position_mean, resample, patch",
+            autocompletion=complete("references"),
+        ),
     ] = "zero",
     positions: Annotated[str, typer.Option(help="token positions that gates act on: all or last")] = "all",
     **flags: Any,
-) -> None:
+) -> dict[str, Any]:
     """Compare the heads of two models on the same examples (tuned − base); the same command again resumes."""
-    from headwise.charts.style import file_name
-
-    folder = out or Path("runs") / "-".join(["diff", *map(file_name, (base, tuned, task))])
+    folder = out or default_folder("diff", base, tuned, task)
     settings = {"models": [base, tuned], "tasks": [task], "methods": method or ["ablation"], "n": n}
     settings |= {"metric": metric, "reference": reference, "positions": positions}
-    run_study("diff", folder, None, settings, flags)
-    show_diff(folder)
+    result = run_study("diff", folder, None, settings, flags)
+    return {"base": base, "tuned": tuned, "task": task, **result, **show_diff(folder)}
 
 
-def show_diff(out: Path) -> None:
-    """Accuracy of both models and the ten heads that changed most, on the terminal."""
+def show_diff(out: Path) -> dict[str, Any]:
+    """Print the accuracy of both models and the first ten changes; returns the rows of both tables."""
     from headwise.runs import read_table
     from headwise.studies.diff.findings import findings
 
@@ -51,8 +75,11 @@ def show_diff(out: Path) -> None:
     for finding in findings(tables):
         typer.echo(finding.sentence)
     for (task, name), part in tables["diff"].groupby(["task", "method"], sort=False):
-        typer.echo(f"{name} on {task}: the ten largest changes of {len(part)} (tuned − base; *: q < .05)")
+        typer.echo(
+            f"{name} on {task}, tuned − base, {len(part)} heads; significant changes first (*: q < .05):"
+        )
         for row in part[:10].to_dict("records"):
             interval = f"{row['difference']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]  q = {row['q']:.2g}"
             head = f"L{row['layer']}H{row['head']}{'*' if row['q'] < 0.05 else ''}"
             typer.echo(f"  {head:<8}{interval}  ({row['base_score']:+.3f} → {row['tuned_score']:+.3f})")
+    return {name: table.to_dict("records") for name, table in tables.items()}

@@ -16,6 +16,7 @@ SAME_SIZE = (
     "The exported checkpoint has the size and the speed of the full model: the removed heads are zeros in the weights "
     "and are still computed."
 )
+SPEED = "speed, forward pass (tokens/s)"
 PASSES = 5
 
 
@@ -39,9 +40,9 @@ def export(
     measure: Annotated[
         str, typer.Option(help="task on which both models are measured; none to leave it out")
     ] = "ioi",
-    n: Annotated[int, typer.Option("-n", help="number of examples of --measure", min=1)] = 32,
+    n: Annotated[int, typer.Option("-n", "--limit", help="number of examples of --measure", min=1)] = 32,
     **options: Any,
-) -> None:
+) -> dict[str, Any]:
     """Ablate heads in the weights, write a plain checkpoint, and print loss, accuracy, size and speed of both."""
     from headwise.heads.heads_file import read_heads
     from headwise.model.load.export import export as bake
@@ -58,6 +59,12 @@ def export(
         f"{str(loaded.dtype).removeprefix('torch.')}; logits equal the gated model's"
     )
     typer.echo(f"{'removed' if gate == 0 else f'at {gate:g}'}: {' '.join(map(str, chosen))}")
+    result: dict[str, Any] = {
+        "folder": folder,
+        "model": loaded.name,
+        "gate": gate,
+        "heads": list(map(str, chosen)),
+    }
     if examples is not None:
         exported = load(str(folder), **options)
         before, after = (_measured(one, examples) for one in (loaded, exported))
@@ -65,8 +72,10 @@ def export(
         for name, form in _LINES.items():
             typer.echo(f"  {name:<38}{form.format(before[name])} → {form.format(after[name])}")
         first, second = _speeds(loaded, exported, examples)
-        typer.echo(f"  {'speed, forward pass (tokens/s)':<38}{first:,.0f} → {second:,.0f}")
+        typer.echo(f"  {SPEED:<38}{first:,.0f} → {second:,.0f}")
+        result["before"], result["after"] = {**before, SPEED: first}, {**after, SPEED: second}
     typer.echo(SAME_SIZE)
+    return result
 
 
 _LINES = {

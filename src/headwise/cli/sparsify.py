@@ -42,7 +42,7 @@ def sparsify(
     ] = None,
     fresh: Annotated[bool, typer.Option(help="start over in a folder that holds a training")] = False,
     **settings: Any,
-) -> None:
+) -> dict[str, Any]:
     """Train a model with sparse attention (few attention edges); the same command again resumes.
 
     With --evaluate, and a MODEL that is sparse already, nothing is trained.
@@ -60,7 +60,7 @@ def sparsify(
         raise HeadwiseError(
             "a control has no edge gates to evaluate; give it as --control of its sparse model"
         )
-    length = settings["length"]
+    length, result = settings["length"], dict[str, Any]({"folder": out, "done": True})
     if not finished:
         settings |= assignments(option or [])
         how: dict[str, Any] = {"start": start, "seconds": seconds, "fresh": fresh, "device": device}
@@ -69,7 +69,9 @@ def sparsify(
             f"{out}: done" if done else f"{out}: stopped after {seconds:.0f} s; the same command resumes"
         )
         if not done or not evaluate:
-            return
+            return result | {"done": done}
     sparse, into = (model, out) if finished else (out, out / "evaluation")
     compare(sparse, held_out or [], into, control=control, length=length, limit=limit, ioi=ioi, device=device)
-    typer.echo((into / "summary.txt").read_text(encoding="utf-8") + f"{into}: tables and figures")
+    summary = (into / "summary.txt").read_text(encoding="utf-8")
+    typer.echo(summary + f"{into}: tables and figures")
+    return result | {"evaluation": into, "summary": summary.splitlines()}

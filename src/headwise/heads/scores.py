@@ -368,6 +368,8 @@ def load_order(path: str | Path) -> Order:
             raise HeadwiseError(f"{path}, entry {number}: {error}") from None
         # Twice in a list, a head would count as two wherever the first k are taken.
         if head in entries:
-            raise HeadwiseError(f"{path}, entry {number}: {head} is there already, as entry {entries[head]}")
+            raise HeadwiseError(
+                f"{path}, entry {number}: {head} is listed twice; it is also entry {entries[head]}"
+            )
         entries[head] = number
     return list(entries)

@@ -62,7 +62,7 @@ class Run:
 
     @cached_property
     def models(self) -> list[str]:
-        """What the tables call the models (a file's name, say, where the settings have its path)."""
+        """What the tables call the models (for example a file's name, where the settings have its path)."""
         for name in ("scores", "curves", *self.info.get("tables", [])):
             table = self.tables.get(name)
             if table is not None and "model" in table:

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
+from headwise.charts.heatmap import significant_first
 from headwise.errors import HeadwiseError
-from headwise.heads import Scores
+from headwise.heads import Scores, heads_of
 from headwise.metrics import metric as metric_named
 from headwise.model.load.load import load
 from headwise.model.measure.engine import Engine
@@ -41,7 +42,7 @@ class Diff:
     seed: int = 0
 
     def table(self) -> pd.DataFrame:
-        """One row per head, the largest change first: both scores, the difference, its interval, p and q."""
+        """One row per head, significant changes first: both scores, the difference, its interval, p and q."""
         return diff_table(self.base, self.tuned, self.seed)
 
     def plot(self) -> Any:
@@ -59,7 +60,7 @@ class Diff:
         return (
             f"Diff({self.tuned.model} − {self.base.model}, {self.base.method} on {self.base.task}, n = {self.base.n}; "
             f"accuracy {accuracy.base_value:.0%} → {accuracy.tuned_value:.0%}; {(table['q'] < 0.05).sum()} of "
-            f"{len(table)} heads changed at q < .05; largest: {first})"
+            f"{len(table)} heads changed at q < .05; first: {first})"
         )
 
     def _repr_png_(self) -> bytes:
@@ -103,7 +104,7 @@ def diff(
         | outcome(name, measured[0][name], measured[1][name], task.shared_groups(), seed)
         for name in measured[0]
     ]
-    return Diff(scores[0], scores[1], paired(*scores), pd.DataFrame(rows), seed)
+    return Diff(scores[0], scores[1], scores[1] - scores[0], pd.DataFrame(rows), seed)
 
 
 # ---- what can be compared -------------------------------------------------------------------------------------------
@@ -157,34 +158,20 @@ def check_same_tokens(models: Sequence[Model], tasks: Sequence[Task]) -> None:
 # ---- numbers --------------------------------------------------------------------------------------------------------
 
 
-def paired(base: Scores, tuned: Scores) -> Scores:
-    """tuned − base for every example and head, in the metric's unit."""
-    if base.method != tuned.method:
-        raise HeadwiseError(
-            f"the scores are by {base.method} and by {tuned.method}; a paired difference of models needs one method"
-        )
-    if not (base.signed and tuned.signed) or base.own or tuned.own or "replicates" in base.details:
-        raise HeadwiseError(
-            f"the scores by {base.method} have no signed value for every example; use a method that has, such as "
-            "ablation or attribution"
-        )
-    return tuned - base
-
-
 def diff_table(base: Scores, tuned: Scores, seed: int = 0) -> pd.DataFrame:
-    """One row per head, the largest change first: both scores, tuned − base, its interval, p and q.
+    """One row per head: both scores, tuned − base, its interval, p and q.
 
-    p: sign-flip test over examples; q: Benjamini–Hochberg over heads.
+    p: sign-flip test over examples; q: Benjamini–Hochberg over heads. Significant changes (q < .05) come first, the
+    largest first, then all others by size: a noisy head can have the largest mean change by chance.
     """
-    change = paired(base, tuned)
-    heads, table = change.heads(), change.table(seed).rename(columns={"score": "difference"})
+    change = tuned - base
+    table = significant_first(change.table(seed)).reset_index(drop=True)
+    heads, table = heads_of(table), table.rename(columns={"score": "difference"})
     both = {"base_score": base, "tuned_score": tuned}
     scores = {name: [one.values[head] for head in heads] for name, one in both.items()}
     about = ["task", "method", "base", "tuned", "layer", "head", *both]
     table = table.assign(base=base.model, tuned=tuned.model, **scores)
-    table = table[[*about, "difference", "stderr", "lo", "hi", "n", "p", "q", "metric"]]
-    order = table["difference"].abs().sort_values(ascending=False, kind="stable").index
-    return table.reindex(order).reset_index(drop=True)
+    return table[[*about, "difference", "stderr", "lo", "hi", "n", "p", "q", "metric"]]
 
 
 def full_values(model: Model, task: Task, metric: str | None, **options: Any) -> dict[str, np.ndarray]:

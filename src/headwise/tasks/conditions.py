@@ -108,7 +108,7 @@ def _condition(name: str, fillers: Mapping[str, str]) -> Condition:
     if kind in ("none", ARM):
         return Condition(kind)
     if colon and not (count.isdecimal() and int(count) > 0):
-        raise HeadwiseError(f"{name!r} does not say how many copies; write {kind}:20, say")
+        raise HeadwiseError(f"{name!r} does not say how many copies; write for example {kind}:20")
     copies = int(count) if colon else COPIES if kind in UNITS else 1
     unit = UNITS[kind] if kind in UNITS else fillers[kind]
     if not unit:

@@ -50,7 +50,7 @@ def few_shot(
     if not is_gap and text.endswith(" ") and all(e.target.startswith(" ") for e in task):
         raise HeadwiseError(
             f"template {template!r} puts a space before {{target}}, but the targets of task {task.name!r} "
-            "bring their own; take the space out"
+            "begin with a space already; remove the space from the template"
         )
     shots, scored = chosen_shots(task, k, seed=seed, pool=pool, same=same)
     examples = []

@@ -360,7 +360,7 @@ def test_luck_is_uniform_and_differs_by_prompt_and_seed():
         ({"top_p": 0.0}, "top_p is 0.0"),
         ({"positions": "first"}, "unknown positions 'first'"),
         ({"reference": "zeros"}, "did you mean 'zero'"),
-        ({"reference": "patch"}, "not defined for tokens that are yet to be written"),
+        ({"reference": "patch"}, "is not available in generation"),
         ({"gates": np.ones((2, 3))}, r"expected \[4, 4\] or \[variants, 4, 4\]"),
         ({"gates": np.full((4, 4), np.nan)}, "finite"),
     ],

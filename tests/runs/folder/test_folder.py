@@ -98,8 +98,8 @@ def test_other_settings_keep_the_old_cells_and_say_what_changed(place: Path) -> 
     ) as folder:
         (notice,) = folder.notices
         assert "settings.count was 4 and is 6" in notice
-        assert "settings.shots is new (2)" in notice
-        assert "fingerprints.task ioi is new ('new')" in notice
+        assert "settings.shots was added (2)" in notice
+        assert "fingerprints.task ioi was added ('new')" in notice
         computed: list[Cell] = []
         execute(folder, make_cells(6), lambda cell: computed.append(cell) or compute(cell), progress=False)
     assert [cell.part for cell in computed] == ["part 4", "part 5"]

@@ -14,8 +14,8 @@ import headwise as hw
 from headwise.errors import HeadwiseError, command_line
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.tasks.files.columns import FIELDS, GUESSES
 from headwise.tasks.files.load_task import check_file, load_task
+from headwise.tasks.files.rows_to_examples import FIELDS, GUESSES
 from headwise.tasks.opening import prompts_of
 from helpers import REPOSITORY
 

@@ -25,7 +25,7 @@ def words(text: str) -> list[str]:
 
 
 def same(text: str, gold: str) -> bool:
-    """Whether the two are the same words. An answer without any (a sign, say) is compared as it stands."""
+    """Whether the two are the same words. An answer without words, such as a sign, is compared exactly."""
     expected = words(gold)
     return words(text) == expected if expected else text.strip() == gold.strip()
 

@@ -80,7 +80,7 @@ class _OnlyTheseHeads:
 
 
 def _of_heads(value: Any, chosen: Tensor, total: int) -> Any:
-    """The numbers of the chosen heads, where `value` has one number per head, such as a sink; all else as it is."""
+    """The numbers of the chosen heads where `value` has one number per head, such as a sink; else `value` itself."""
     per_head = isinstance(value, Tensor) and value.dim() == 1 and len(value) == total
     return value[chosen.to(value.device)] if per_head else value
 
@@ -96,7 +96,7 @@ class _Part:
     seen: int
 
     def of(self, value: Any) -> Any:
-        """This part of anything that has an axis of heads, of queries or of keys; all else as it is."""
+        """This part of anything that has an axis of heads, of queries or of keys; anything else unchanged."""
         (_, total, queries, _), keys = self.call.query.shape, self.call.key.shape[2]
         shape = value.shape if isinstance(value, Tensor) else ()
         if len(shape) != 4 or shape[2] not in (1, queries) or shape[3] not in (1, keys):

@@ -318,7 +318,7 @@ def _check(max_new_tokens: int, temperature: float, top_p: float, reference: str
     MeasureSettings(reference=reference, positions=positions)
     if reference not in ("zero", "mean"):
         raise HeadwiseError(
-            f"the reference {reference!r} is not defined for tokens that are yet to be written; use 'zero' or 'mean'"
+            f"the reference {reference!r} is not available in generation; use 'zero' or 'mean'"
         )
 
 
@@ -335,7 +335,8 @@ def _checked_variants(
     count = max(len(gates), len(shifts))
     if {len(gates), len(shifts)} - {1, count}:
         raise HeadwiseError(
-            f"{len(gates)} variants of gates and {len(shifts)} of shifts do not match; give as many, or one of either"
+            f"{len(gates)} variants of gates and {len(shifts)} of shifts do not match; give the same number "
+            "of each, or a single one"
         )
     # Copies, because torch warns of arrays that share their memory.
     return np.resize(gates, (count, *gates.shape[1:])), np.resize(shifts, (count, *shifts.shape[1:]))

@@ -15,6 +15,7 @@ from torch import nn
 from headwise.errors import HeadwiseError, first_line, unknown
 from headwise.model.load import bundled, checkpoint, gguf, hub
 from headwise.model.load.companions import companion_folder, companions
+from headwise.model.load.gguf_tokenizer import check_tokenizer
 from headwise.model.load.shapes import check_fits
 from headwise.model.model import Model
 from headwise.model.origin import origin
@@ -283,11 +284,14 @@ def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return hub.from_pretrained(AutoTokenizer.from_pretrained, source.path, **options, **source.options)
+        made = hub.from_pretrained(AutoTokenizer.from_pretrained, source.path, **options, **source.options)
     except Exception as error:
         raise HeadwiseError(
             f"the tokenizer of {source.label} could not be loaded: {first_line(error)}"
         ) from error
+    if source.gguf_file:
+        check_tokenizer(Path(source.path) / source.gguf_file, made)
+    return made
 
 
 _HUB_ERRORS = {

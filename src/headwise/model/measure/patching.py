@@ -198,7 +198,7 @@ def _pairs(model: Model, clean: Any, corrupted: Any) -> list[tuple[list[int], li
         if len(a) != len(b):
             raise HeadwiseError(
                 f"pair {number + 1}: the clean prompt has {len(a)} tokens and the corrupted one {len(b)}; they must be "
-                "equal, so that every position has its partner (model.tokens(text) shows the token ids)"
+                "equal, because positions are patched one by one (model.tokens(text) shows the token ids)"
             )
     return pairs
 

@@ -101,9 +101,7 @@ def read_gates(folder: Path) -> EdgeGates:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HeadwiseError(f"{path} cannot be read ({error}); train or copy the folder again") from error
     if content.get("format") != 1 or (bias is not None and bias.ndim != 2):
-        raise HeadwiseError(
-            f"{path} is of a format that this version of headwise does not know; update headwise"
-        )
+        raise HeadwiseError(f"{path} has a format that this version of headwise cannot read; update headwise")
     return gates
 
 

@@ -200,7 +200,7 @@ def _check_all_open(hf: nn.Module, hooks: HeadHooks) -> None:
     if not moved <= 4 * rounding(hf, plain):
         raise HeadwiseError(
             f"edge gates do not fit {type(hf).__name__}: with every edge open its logits move by {moved:.2g}, so its "
-            "attention is more than a softmax of scores (soft-capping or sinks, say)"
+            "attention is more than a softmax of scores (for example, it has soft-capping or sinks)"
         )
 
 

@@ -158,8 +158,8 @@ def changes(name: str, before: Any, after: Any) -> Iterator[str]:
         for key in {**after, **before}:
             yield from changes(f"{name}.{key}", before.get(key, _MISSING), after.get(key, _MISSING))
     elif before is _MISSING:
-        yield f"{name} is new ({quoted(after, 60)})"
+        yield f"{name} was added ({quoted(after, 60)})"
     elif after is _MISSING:
-        yield f"{name} is gone (it was {quoted(before, 60)})"
+        yield f"{name} was removed (before: {quoted(before, 60)})"
     elif before != after:
         yield f"{name} was {quoted(before, 60)} and is {quoted(after, 60)}"

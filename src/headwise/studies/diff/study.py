@@ -22,6 +22,7 @@ from headwise.studies.base import Study, register
 from headwise.studies.context import Context
 from headwise.studies.diff.charts import section
 from headwise.studies.diff.settings import DiffSettings
+from headwise.studies.head_cards import card_cell, make_cards, strongest
 from headwise.studies.score.study import score_heads
 from headwise.studies.tables import fingerprint, long_table
 from headwise.tasks import Task
@@ -38,6 +39,9 @@ def stages(context: Context[DiffSettings]) -> Iterator[Sequence[Cell]]:
         check_same_tokens([context.model(model) for model in s.models], tasks)
     yield [cell for task in s.tasks for model in s.models for cell in _model_cells(context, model, task)]
     yield [cell for task in s.tasks for cell in _pair_cells(context, task)]
+    if s.cards:
+        cells = [_card_cell(context, model, task) for task in s.tasks for model in s.models]
+        yield [cell for cell in cells if cell is not None]
 
 
 def _task(context: Context[DiffSettings], model: str, task: str) -> Task:
@@ -68,6 +72,15 @@ def _pair_cells(context: Context[DiffSettings], task: str) -> Iterator[Cell]:
         yield context.cell("diff", PAIR, task, method, about, {"scores": fingerprint(method, *arrays)})
 
 
+def _card_cell(context: Context[DiffSettings], model: str, task: str) -> Cell | None:
+    """The cell of one model's cards of the heads that changed most."""
+    s, examples = context.settings, _task(context, model, task)
+    changes = context.table("diff", task=task, kind="diff")
+    heads = strongest(changes.assign(score=changes["difference"]), s.cards)
+    how = {"n": s.n, "reference": s.reference, "positions": s.positions}
+    return card_cell(context, model, task, examples, heads, how)
+
+
 # ---- one model ------------------------------------------------------------------------------------------------------
 
 
@@ -83,6 +96,11 @@ def answer(context: Context[DiffSettings], cell: Cell) -> CellResult:
     about = {"model": context.display_name(cell.model), "task": task.name}
     axes: list[dict[str, Any]] = [{"metric": list(values)}, {"example": range(len(task))}]
     return CellResult({"answers": long_table(about, axes, {"value": np.stack(list(values.values()))})})
+
+
+def cards(context: Context[DiffSettings], cell: Cell) -> CellResult:
+    s, examples = context.settings, _task(context, cell.model, cell.task)
+    return make_cards(context, cell, examples, reference=s.reference, positions=s.positions)
 
 
 # ---- both models ----------------------------------------------------------------------------------------------------
@@ -142,6 +160,10 @@ def notices(context: Context[DiffSettings], tables: Tables) -> Iterator[str]:
             )
 
 
+def _stage_names(settings: DiffSettings) -> Sequence[str]:
+    return ("scores of both models", "differences", *(["cards"] if settings.cards else []))
+
+
 register(
     Study(
         name="diff",
@@ -150,10 +172,12 @@ register(
         stages=stages,
         compute={
             "score": score_model,
+            "card": cards,
             "answers": answer,
             "diff": compare_heads,
             "outcomes": compare_answers,
         },
+        stage_names=_stage_names,
         section=section,
         notices=notices,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from headwise.settings import Count, Several, Text
 from headwise.studies.abilities import check_limit
@@ -37,6 +37,9 @@ class FunctionsSettings(shared.StudySettings):
     """Ablation type of the causal methods: what replaces an ablated head (zero, mean, resample, patch, …)."""
     answer_tokens: Count | None = None
     """Number of answer tokens that the probe averages over, least probable first; by default all."""
+    cards: NonNegativeInt = 2
+    """Number of heads of each ability and causal method that get a card (head page) in the report: the largest scores
+    with q < 0.05. 0 for none."""
 
     def before_run(self) -> None:
         super().before_run()

@@ -26,6 +26,7 @@ from headwise.studies.functions import tables as rows
 from headwise.studies.functions.charts import section
 from headwise.studies.functions.findings import READABLE
 from headwise.studies.functions.settings import FunctionsSettings
+from headwise.studies.head_cards import card_cell, make_cards, strongest
 from headwise.tasks import Task
 
 
@@ -40,6 +41,8 @@ def stages(context: Context[FunctionsSettings]) -> Iterator[Sequence[Cell]]:
         for cell in _map_cells(context, model, by)
     ]
     yield [_summary_cell(context, model) for model in s.models]
+    if s.cards:
+        yield [cell for model in s.models for cell in _card_cells(context, model)]
 
 
 def _abilities(context: Context[FunctionsSettings], model: str) -> dict[str, Task]:
@@ -77,6 +80,15 @@ def _summary_cell(context: Context[FunctionsSettings], model: str) -> Cell:
     return context.cell("summary", model, rows.EVERY, "summary", {}, prints)
 
 
+def _card_cells(context: Context[FunctionsSettings], model: str) -> Iterator[Cell]:
+    """One cell for each ability with significant heads; only by methods that measure an effect of the head."""
+    s, scores = context.settings, context.once(_scores, model)
+    for label, task in context.once(_abilities, model).items():
+        heads = strongest(scores[(scores["task"] == label) & scores["signed"]], s.cards)
+        if cell := card_cell(context, model, label, task, heads, {"reference": s.reference}):
+            yield cell
+
+
 def _label_options(settings: FunctionsSettings, by: str) -> dict[str, Any]:
     return {"answer_tokens": settings.answer_tokens} if "answer_tokens" in method(by).options else {}
 
@@ -112,6 +124,11 @@ def summarise(context: Context[FunctionsSettings], cell: Cell) -> CellResult:
     return CellResult({name: table for name, table in tables.items() if len(table)})
 
 
+def cards(context: Context[FunctionsSettings], cell: Cell) -> CellResult:
+    task = context.once(_abilities, cell.model)[cell.task]
+    return make_cards(context, cell, task, reference=context.settings.reference)
+
+
 def notices(context: Context[FunctionsSettings], tables: Tables) -> Iterator[str]:
     """How good the probe is, in one sentence per model; which methods one ability leaves out."""
     for model in context.settings.models:
@@ -135,8 +152,8 @@ register(
         question="Which heads serve which ability?",
         settings=FunctionsSettings,
         stages=stages,
-        stage_names=lambda settings: ("maps", "summary"),
-        compute={"map": map_ability, "labels": map_labels, "summary": summarise},
+        stage_names=lambda settings: ("maps", "summary", "cards") if settings.cards else ("maps", "summary"),
+        compute={"map": map_ability, "labels": map_labels, "summary": summarise, "card": cards},
         section=section,
         notices=notices,
     )

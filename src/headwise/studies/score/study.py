@@ -4,17 +4,14 @@ stage makes cards of the heads with the largest scores."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from headwise.cards.measured import STEPS, measure_heads
-from headwise.charts.heatmap import by_size, significant
 from headwise.charts.section import Tables
 from headwise.errors import HeadwiseError
-from headwise.heads import head_list, heads_of
 from headwise.runs import Cell, CellResult
 from headwise.scores.registry import own_options, versions
 from headwise.studies.base import Study, register
 from headwise.studies.context import Context
+from headwise.studies.head_cards import card_cell, make_cards, strongest
 from headwise.studies.score.charts import section
 from headwise.studies.score.settings import ScoreSettings
 from headwise.studies.tables import input_table, score_result
@@ -75,36 +72,15 @@ def score_heads(context: Context[ScoreSettings], cell: Cell) -> CellResult:
 
 
 def _card_cell(context: Context[ScoreSettings], model: str, task: str) -> Cell | None:
-    """The cell of the cards of the heads with the largest significant scores, by any method; None without any."""
     s, examples = context.settings, _task(context, model, task)
-    scores = context.table("scores", model=model, task=task)
-    tops = [by_size(significant(rows)).head(s.cards) for _, rows in scores.groupby("method", sort=False)]
-    heads = list(dict.fromkeys(str(head) for top in tops for head in heads_of(top)))
-    if not heads:
-        return None
-    about = {"n": s.n, "seed": s.seed, "metric": s.metric or examples.metric, "reference": s.reference}
-    about |= {"positions": s.positions, "dtype": context.dtype(model), "heads": heads}
-    prints = {"model": context.model(model).fingerprint, "task": examples.fingerprint}
-    return context.cell("card", model, task, "cards", about, prints)
+    heads = strongest(context.table("scores", model=model, task=task), s.cards)
+    how = {"n": s.n, "reference": s.reference, "positions": s.positions}
+    return card_cell(context, model, task, examples, heads, how)
 
 
-def make_cards(context: Context[ScoreSettings], cell: Cell) -> CellResult:
-    """The tables of the head pages. A task that does not allow them has scores all the same."""
+def cards(context: Context[ScoreSettings], cell: Cell) -> CellResult:
     s, examples = context.settings, _task(context, cell.model, cell.task)
-    model, heads = context.model(cell.model), head_list(cell.settings["heads"])
-    how: dict[str, Any] = {
-        "metric": s.metric,
-        "reference": s.reference,
-        "positions": s.positions,
-        "seed": s.seed,
-    }
-    try:
-        with context.progress(f"cards of {len(heads)} heads on {cell.task}", STEPS) as advance:
-            measured = measure_heads(model, examples, heads, advance=advance, **how)
-    except HeadwiseError as error:
-        return CellResult(notes={"said": f"no cards: {error}"})
-    said = {"said": "; ".join(measured.notes)} if measured.notes else {}
-    return CellResult(measured.tables, said)
+    return make_cards(context, cell, examples, reference=s.reference, positions=s.positions)
 
 
 def notices(context: Context[ScoreSettings], tables: Tables) -> Iterator[str]:
@@ -120,7 +96,7 @@ register(
         settings=ScoreSettings,
         stages=stages,
         stage_names=lambda settings: ("scores", "cards") if settings.cards else ("scores",),
-        compute={"score": score_heads, "card": make_cards},
+        compute={"score": score_heads, "card": cards},
         section=section,
         notices=notices,
     )

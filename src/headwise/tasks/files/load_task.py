@@ -12,12 +12,20 @@ from typing import Any
 from headwise.errors import HeadwiseError, hint, unknown
 from headwise.tasks.examples import Example, Task
 from headwise.tasks.files.checks import check_all
-from headwise.tasks.files.columns import FIELDS, NEEDED, Columns, guessed, read_fields, rename, with_guesses
 from headwise.tasks.files.hub import PREFIX, parse, read_hub
 from headwise.tasks.files.in_memory import read_items
 from headwise.tasks.files.mappings import registry as mappings
 from headwise.tasks.files.readers import read_table
 from headwise.tasks.files.rows import Log, Row, Table, named
+from headwise.tasks.files.rows_to_examples import (
+    FIELDS,
+    NEEDED,
+    Columns,
+    guessed,
+    read_fields,
+    rename,
+    with_guesses,
+)
 from headwise.tasks.registry import Lengths, ModelText
 
 PLAIN = "fields"

@@ -60,7 +60,7 @@ def donor_rows(source: ReferenceSource, prompts: Sequence[str]) -> list[list[int
         if len(donor) != len(prompt):
             raise HeadwiseError(
                 f"example {row.example + 1}: its prompt has {len(prompt)} tokens and the counterfactual {len(donor)}; "
-                "they must be equal, so that every position has its partner"
+                "patch replaces position by position, so the two must have the same length"
             )
         donor = text.without(donor, row.dropped)
         # An empty prompt begins with a start token that the tokenizer itself does not add.

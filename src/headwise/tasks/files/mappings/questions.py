@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from headwise.tasks.examples import Example
-from headwise.tasks.files.columns import GUESSES
 from headwise.tasks.files.mappings.registry import Pairs, each_row, register
 from headwise.tasks.files.rows import Log, Row, RowError, Table, kind
+from headwise.tasks.files.rows_to_examples import GUESSES
 from headwise.tasks.templates import Template
 
 _WRONG = ("foils", *GUESSES["foils"])

@@ -1,0 +1,82 @@
+"""The studies besides `score` that store cards of their strongest heads, for the head pages of the report."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import headwise as hw
+from headwise.charts.heatmap import by_size
+from headwise.heads import heads_of
+from headwise.model.verify.tiny import tiny_model
+from headwise.runs import read_table
+from helpers import make_word_tokenizer, run_on
+from planted import told_apart, written
+
+
+@pytest.fixture(scope="module")
+def base():
+    tokenizer = make_word_tokenizer()
+    hf = tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512)
+    return hw.load(hf, tokenizer=tokenizer, name="base")
+
+
+@pytest.fixture(scope="module")
+def file(base, tmp_path_factory):
+    return written(told_apart([base], 16), tmp_path_factory.mktemp("data") / "apart.jsonl")
+
+
+def carded(folder):
+    """The heads with a card, by model and task."""
+    rows = read_table(folder.path, "card_patterns").drop_duplicates(["model", "task", "layer", "head"])
+    return {key: set(heads_of(part)) for key, part in rows.groupby(["model", "task"])}
+
+
+def head_pages(folder):
+    """The names of the heads that have a page in the report."""
+    page = (folder.path / "report.html").read_text(encoding="utf-8")
+    (data,) = re.findall(r'<script type="application/json" id="cards">(.*?)</script>', page, re.S)
+    return {card["name"] for card in json.loads(data)}
+
+
+def test_functions_has_pages_of_each_abilitys_largest_significant_heads(base, file, tmp_path):
+    folder = run_on("functions", tmp_path / "run", base, tasks=[file], methods=["attribution"])
+    scores = read_table(folder.path, "scores")
+    largest = heads_of(by_size(scores[scores["q"] < 0.05]).head(2))
+    assert len(largest) == 2, "there is something to find"
+    assert carded(folder) == {("base", "apart"): set(largest)}
+    assert head_pages(folder) == set(map(str, largest))
+
+
+def test_diff_has_pages_of_the_changed_heads_for_both_models(base, file, tmp_path):
+    top = hw.score(base, hw.task(file, model=base)).top(1)[0]
+    weak = weakened(base, top)
+    folder = run_on("diff", tmp_path / "run", base, weak, tasks=[file], n=16, cards=3)
+    table = read_table(folder.path, "diff")
+    changed = set(heads_of(table[table["q"] < 0.05][:3]))
+    assert top in changed
+    assert carded(folder) == {("base", "apart"): changed, ("weak", "apart"): changed}
+    assert head_pages(folder) == set(map(str, changed))
+
+
+def weakened(model, head):
+    import copy
+
+    import torch
+
+    hf = copy.deepcopy(model.hf)
+    size = hf.config.head_dim
+    with torch.no_grad():
+        hf.model.layers[head.layer].self_attn.o_proj.weight[:, size * head.head : size * (head.head + 1)] *= (
+            0.3
+        )
+    return hw.load(hf, tokenizer=model.text.tokenizer, name="weak")
+
+
+@pytest.mark.parametrize("study", ["functions", "diff"])
+def test_without_cards_there_are_no_such_tables(study, base, file, tmp_path):
+    models = (base, weakened(base, hw.Head(1, 1))) if study == "diff" else (base,)
+    folder = run_on(study, tmp_path / "run", *models, tasks=[file], methods=["attribution"], cards=0)
+    assert not [name for name in folder.written if name.startswith("card_")]
