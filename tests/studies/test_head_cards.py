@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 
 import pytest
+import torch
 
 import headwise as hw
 from headwise.charts.heatmap import by_size
@@ -25,7 +27,7 @@ def base():
 
 @pytest.fixture(scope="module")
 def file(base, tmp_path_factory):
-    return written(told_apart([base], 16), tmp_path_factory.mktemp("data") / "apart.jsonl")
+    return written(told_apart([base], 24), tmp_path_factory.mktemp("data") / "apart.jsonl")
 
 
 def carded(folder):
@@ -53,7 +55,7 @@ def test_functions_has_pages_of_each_abilitys_largest_significant_heads(base, fi
 def test_diff_has_pages_of_the_changed_heads_for_both_models(base, file, tmp_path):
     top = hw.score(base, hw.task(file, model=base)).top(1)[0]
     weak = weakened(base, top)
-    folder = run_on("diff", tmp_path / "run", base, weak, tasks=[file], n=16, cards=3)
+    folder = run_on("diff", tmp_path / "run", base, weak, tasks=[file], n=24, cards=3)
     table = read_table(folder.path, "diff")
     changed = set(heads_of(table[table["q"] < 0.05][:3]))
     assert top in changed
@@ -62,10 +64,6 @@ def test_diff_has_pages_of_the_changed_heads_for_both_models(base, file, tmp_pat
 
 
 def weakened(model, head):
-    import copy
-
-    import torch
-
     hf = copy.deepcopy(model.hf)
     size = hf.config.head_dim
     with torch.no_grad():

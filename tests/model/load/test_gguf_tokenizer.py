@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from headwise.errors import HeadwiseError
 from headwise.model.load.gguf_tokenizer import check_tokenizer
 
-WORDS = ("the", "cat", "sat", "mat", "Ġthe", "Ġcat", "Ġsat", "Ġmat")
+WORDS = ("Ġthe", "Ġcat", "Ġsat", "Ġmat", "the", "cat", "sat", "mat")
 
 
 def merges_of(words):
@@ -60,7 +60,7 @@ def test_a_tokenizer_that_lost_its_merges_is_refused_with_the_version_of_transfo
         check_tokenizer(file, wrong)
     said = str(refused.value)
     assert f"transformers {transformers.__version__} makes of words.gguf is wrong" in said
-    assert "'the' becomes ['t', 'h', 'e']" in said
+    assert "' the' becomes ['Ġt', 'h', 'e']" in said
 
 
 def test_a_tokenizer_whose_ids_are_shifted_is_refused(file):
