@@ -49,12 +49,13 @@ def diff(
     n: Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=1)] = 64,
     metric: Annotated[str | None, typer.Option(help="metric; by default the task's own")] = None,
     reference: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="ablation type: zero, mean, position_mean, resample, patch",
+            help="ablation type: zero, mean, position_mean, resample, patch; by default patch if the task has "
+            "counterfactuals, else mean",
             autocompletion=complete("references"),
         ),
-    ] = "zero",
+    ] = None,
     positions: Annotated[str, typer.Option(help="token positions that gates act on: all or last")] = "all",
     **flags: Any,
 ) -> dict[str, Any]:

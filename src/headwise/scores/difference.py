@@ -17,6 +17,7 @@ from headwise.heads import Scores, heads_of
 from headwise.metrics import metric as metric_named
 from headwise.model.load.load import load
 from headwise.model.measure.engine import Engine
+from headwise.model.measure.references.registry import default_reference
 from headwise.model.model import Model
 from headwise.model.tokens.encode import encode_rows
 from headwise.scores.registry import method as method_named
@@ -85,7 +86,7 @@ def diff(
 
     base, tuned: loaded models, or what `hw.load` takes (a folder may be an adapter). task: a task, or a name or file
     of which `n` examples are taken. method: any signed method with a value for every example. options: those of
-    `hw.score`, such as reference="mean".
+    `hw.score`; `reference` is by default "patch" where every example has a counterfactual, else "mean".
     """
     check_pairable(method, options)
     models = [model if isinstance(model, Model) else load(model) for model in (base, tuned)]
@@ -93,6 +94,7 @@ def diff(
     if not isinstance(task, Task):
         task = open_task(task, n, seed=seed, model=models[0])
     check_same_tokens(models, [task, task])
+    options["reference"] = options.get("reference") or default_reference(task)
     scores = [score(m, task, method, metric=metric, seed=seed, **options) for m in models]
     if scores[0].model == scores[1].model:
         scores = [

@@ -17,13 +17,13 @@ from headwise.heads import Head, Order, Scores, head_list, keep_gates, mask_gate
 from headwise.heads.controls import control_sets, most_k
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
+from headwise.model.measure.references.registry import default_reference as default_reference
 from headwise.model.model import Model
 from headwise.progress import Progress, advance_is_progress, reporting
 from headwise.scores.measure import MeasureOptions
 from headwise.several import several
 from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
 from headwise.sweeps.explained import knee_points, spread_points
-from headwise.tasks.examples import Task
 from headwise.tasks.opening import TaskLike, as_task
 
 if TYPE_CHECKING:
@@ -126,11 +126,6 @@ def _check(action: str, controls: Sequence[str], draws: int, points: int, contro
             f"draws is {draws}, points {points} and control_points {control_points}; expected at least 1 draw and "
             "2 points"
         )
-
-
-def default_reference(task: Task) -> str:
-    """`patch` where every example has a counterfactual, else `mean`."""
-    return "patch" if all(example.counterfactual is not None for example in task) else "mean"
 
 
 def ranking(method: str, signed: bool, by: str) -> tuple[str, str]:

@@ -269,9 +269,16 @@ def test_fields_that_mean_nothing_are_listed_with_what_was_expected(tmp_path):
     with pytest.raises(HeadwiseError) as caught:
         load_task(path)
     said = str(caught.value)
-    assert "line 1: cannot tell what the fields 'riddle', 'reply' mean; expected prompt, target" in said
+    assert "line 1: cannot tell what the fields 'riddle', 'reply' mean; expected prompt and target" in said
     assert "columns={'prompt': 'NAME', 'target': 'NAME'}" in said
     assert "cogqa, blimp, math500, gsm8k, commonsense_qa, bigbench, words, greater_than_csv, ioi_csv" in said
+
+
+def test_the_hint_has_the_columns_that_can_be_guessed(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"question": "a", "reply": "b"}\n')
+    with pytest.raises(HeadwiseError, match=r"columns=\{'prompt': 'question', 'target': 'NAME'\}"):
+        load_task(path)
 
 
 def test_a_missing_field_in_the_first_line_is_still_a_bad_line(tmp_path):

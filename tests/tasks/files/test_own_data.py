@@ -254,7 +254,7 @@ def test_ioi_of_eap_ig_takes_the_words_of_the_models_own_tokenizer(tmp_path):
 
 def test_ids_and_chats_need_a_model_and_say_so(tmp_path):
     (tmp_path / "ioi.csv").write_text(IOI)
-    with pytest.raises(HeadwiseError, match="tokenizer only; give model=model too"):
+    with pytest.raises(HeadwiseError, match="only with the tokenizer of a model; give model=model"):
         hw.task(tmp_path / "ioi.csv")
     with pytest.raises(HeadwiseError, match="give --model NAME too"), command_line():
         hw.task(tmp_path / "ioi.csv")

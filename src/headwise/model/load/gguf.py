@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -18,23 +19,47 @@ if TYPE_CHECKING:
     from gguf import GGUFReader
 
 
+class Described(NamedTuple):
+    """What loading a model reads of a GGUF file beside its weights."""
+
+    shapes: dict[str, tuple[int, ...]]
+    """Of every tensor."""
+    values: dict[str, Any]
+    """Metadata of one value each."""
+    tokens: list[str]
+    """The vocabulary."""
+
+
+def describe(path: Path) -> Described:
+    """Read a GGUF file's description; for a vocabulary of 260,000 tokens this takes ten seconds, so it is kept."""
+    try:
+        return _described(path, path.stat().st_mtime_ns)
+    except FileNotFoundError:
+        raise HeadwiseError(f"no GGUF file at {path}") from None
+
+
+@lru_cache(maxsize=1)
+def _described(path: Path, changed: int) -> Described:
+    reader = _opened(path)
+    shapes = {tensor.name: tuple(int(n) for n in tensor.shape) for tensor in reader.tensors}
+    values = {key: field.contents() for key, field in reader.fields.items() if len(field.data) == 1}
+    tokens = reader.fields.get("tokenizer.ggml.tokens")
+    return Described(shapes, values, [] if tokens is None else tokens.contents())
+
+
 def wants_bos(path: str | Path) -> bool | None:
     """Whether a GGUF file asks for a begin-of-text token before every prompt; None where it does not say."""
-    key = "tokenizer.ggml.add_bos_token"
-    asked = fields(Path(path), key).get(key)
+    asked = describe(Path(path)).values.get("tokenizer.ggml.add_bos_token")
     return None if asked is None else bool(asked)
 
 
 def check(path: Path) -> Weights:
     """The shapes of the file's weights; raises a `HeadwiseError` where they do not fit its metadata."""
-    reader = _opened(path)
-    shapes = {tensor.name: tuple(int(n) for n in tensor.shape) for tensor in reader.tensors}
-    # Long lists, such as the tokens, are no sizes and are slow to read.
-    values = {key: field.contents() for key, field in reader.fields.items() if len(field.data) == 1}
-    numbers = [(key, value) for key, value in values.items() if isinstance(value, int)]
+    described = describe(path)
+    numbers = [(key, value) for key, value in described.values.items() if isinstance(value, int)]
     size = path.stat().st_size
-    checkpoint.check_numbers(path, numbers, len(shapes), size)
-    return Weights(str(path), shapes, size)
+    checkpoint.check_numbers(path, numbers, len(described.shapes), size)
+    return Weights(str(path), described.shapes, size)
 
 
 def fields(path: Path, prefix: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.model.load.gguf import fields
+from headwise.model.load.gguf import describe
 
 WORDS = 200
 """Words that are tried."""
@@ -26,9 +26,7 @@ _WORD = re.compile(f"[{_SPACE}]?[A-Za-z]{{3,}}")
 
 def check_tokenizer(path: Path, tokenizer: Any) -> None:
     """Refuse a tokenizer that splits words which are single tokens of the file."""
-    key = "tokenizer.ggml.tokens"
-    tokens = fields(path, key).get(key, [])
-    numbers = {token: number for number, token in enumerate(tokens)}
+    numbers = {token: number for number, token in enumerate(describe(path).tokens)}
     words = _spread([token for token in numbers if _WORD.fullmatch(token)])
     wrong = [word for word in words if not _is_kept(word, numbers, tokenizer)]
     if len(wrong) > (1 - LEAST) * len(words):

@@ -63,7 +63,7 @@ def score_heads(context: Context[ScoreSettings], cell: Cell) -> CellResult:
         examples,
         cell.part,
         metric=s.metric,
-        reference=s.reference,
+        reference=cell.settings["reference"],
         positions=s.positions,
         **own_options(cell.part, s.method_options),
     )

@@ -197,13 +197,15 @@ def _choose(
         return None
     # Not the first row alone: it may be the one that lacks a field.
     ready = next((ready for row in rows[:20] if (ready := mappings.recognise(row))), None)
-    if ready is None and not set(NEEDED) <= {*names, *guessed(names, NEEDED)}:
+    found = guessed(names, NEEDED)
+    if ready is None and not set(NEEDED) <= {*names, *found}:
         first = rows[0]
         log.refuse_if_bad()
+        columns = {field: field if field in names else found.get(field) or "NAME" for field in NEEDED}
         raise HeadwiseError(
             f"{log.source}, {first.location}: cannot tell what the fields {named(first.values)} mean; expected "
-            f"{', '.join(FIELDS[:2])} (and {', '.join(FIELDS[2:])} where there are any); map yours with "
-            f"{hint('columns', {'prompt': 'NAME', 'target': 'NAME'})} or name a mapping, of {', '.join(known)}"
+            f"{' and '.join(NEEDED)} (optional: {', '.join(FIELDS[2:])}); name your columns with "
+            f"{hint('columns', columns)}, or name a mapping with {hint('mapping', 'NAME')}, of {', '.join(known)}"
         )
     return ready
 

@@ -43,7 +43,7 @@ def chat(table: Table, log: Log, draw: random.Random) -> Pairs:
     pairs = each_row(table, log, example)
     log.refuse_if_bad()
     if table.text is None:
-        raise NeedsTokenizer("chats, which are written by a model's chat template,")
+        raise NeedsTokenizer(f"{log.source} has chats, which")
     return pairs
 
 

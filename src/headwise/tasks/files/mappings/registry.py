@@ -44,7 +44,7 @@ class NeedsTokenizer(HeadwiseError):  # noqa: N818 - named for what is wrong
     """A file whose examples depend on a model's tokenizer is read without one; its rows are otherwise right."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what} can be read with a model's tokenizer only; give {model_hint()} too")
+        super().__init__(f"{what} can be read only with the tokenizer of a model; give {model_hint()}")
 
 
 def contrast_metric(examples: Sequence[Example]) -> str:
