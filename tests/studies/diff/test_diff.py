@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def task(base):
 @pytest.fixture(scope="module")
 def planted(base, task):
     """The head with the highest score, and a copy of the model in which it is weakened."""
-    top = str(hw.score(base, task).top(1)[0])
+    top = str(hw.score(base, task, reference="patch").top(1)[0])
     return top, weakened(base, top)
 
 
@@ -81,7 +82,7 @@ def test_a_difference_is_what_edited_weights_give_one_example_at_a_time(base, ta
         logits = plain_logits(model, model.tokens(example.prompt))[-1]
         return float(logits[target] - logits[foil])
 
-    change = hw.diff(base, weak, task).change
+    change = hw.diff(base, weak, task, reference="zero").change
     for head in (top, "L2H2"):
         scores = [logit_diff(model) - logit_diff(weakened(model, head, 0.0)) for model in (base, weak)]
         assert change.examples[3][hw.Head.parse(head)] == pytest.approx(scores[1] - scores[0], abs=1e-5)
@@ -160,6 +161,17 @@ def test_the_sentence_names_a_significant_head_although_a_noisy_one_changed_more
     assert "1 of 2 heads differs" in said
     assert "The largest of them is L0H1" in said
     assert "The largest change is L0H0" in findings({"diff": table.assign(q=0.2)})[0].sentence
+
+
+def test_without_a_reference_heads_are_patched_or_else_replaced_by_their_mean(base, task, planted):
+    weak = planted[1]
+    plain = hw.Task("plain", tuple(dataclasses.replace(e, counterfactual=None) for e in task), task.metric)
+    for examples, reference in ((task, "patch"), (plain, "mean")):
+        found, named = (
+            hw.diff(base, weak, examples, "attribution", **how) for how in ({}, {"reference": reference})
+        )
+        np.testing.assert_array_equal(found.change.examples, named.change.examples)
+        assert found.base.details["reference"] == reference
 
 
 # ---- the null -------------------------------------------------------------------------------------------------------

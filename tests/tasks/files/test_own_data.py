@@ -256,7 +256,7 @@ def test_ids_and_chats_need_a_model_and_say_so(tmp_path):
     (tmp_path / "ioi.csv").write_text(IOI)
     with pytest.raises(HeadwiseError, match="only with the tokenizer of a model; give model=model"):
         hw.task(tmp_path / "ioi.csv")
-    with pytest.raises(HeadwiseError, match="give --model NAME too"), command_line():
+    with pytest.raises(HeadwiseError, match="of a model; give --model NAME"), command_line():
         hw.task(tmp_path / "ioi.csv")
     assert check_file(tmp_path / "ioi.csv", {}) is None
 

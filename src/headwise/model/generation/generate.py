@@ -63,7 +63,8 @@ class Generated:
     """`[E]` the prompts as texts, with what the tokenizer or the chat template adds."""
 
     def __repr__(self) -> str:
-        counts = f"{len(self.texts)} variant{'s' * (len(self.texts) != 1)} × {len(self.prompts)} prompts"
+        sizes = {"variant": len(self.texts), "prompt": len(self.prompts)}
+        counts = " × ".join(f"{size} {name}{'s' * (size != 1)}" for name, size in sizes.items())
         first = quoted(self.texts[0][0], 60) if self.texts and self.texts[0] else "none"
         return f"Generated({counts}, {int(self.truncated.sum())} cut off; first text: {first})"
 
