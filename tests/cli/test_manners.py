@@ -175,6 +175,17 @@ def test_diff_card_and_export_have_json_too(folder, tmp_path, here):
     assert {row["method"] for row in card["scores"]} == {"ablation", "attribution"}
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("card", "no/model", "nothere.csv", "L0H0"), ("export", "no/model", "--measure", "nothere.csv")],
+)
+def test_a_missing_file_is_refused_before_a_model_is_looked_for(command, here):
+    more = ("--heads", "h.json", "--out", "new") if command[0] == "export" else ()
+    done = here(*command, *more)
+    assert done.returncode == 2
+    assert "there is no file nothere.csv" in done.stderr
+
+
 def test_every_command_has_json(here):
     commands = re.findall(r"^│ ([a-z]+) ", here("--help").stdout, re.MULTILINE)
     assert {"score", "run", "diff", "card", "export", "sparsify"} <= set(commands)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headwise.cli.complete import complete
 from headwise.cli.root import ModelName, app, with_options
 
 
@@ -15,7 +16,12 @@ from headwise.cli.root import ModelName, app, with_options
 def card(
     model: ModelName,
     task: Annotated[
-        str, typer.Argument(help="a built-in task (headwise list tasks), a file, or hub:owner/name")
+        str,
+        typer.Argument(
+            help="a built-in task (headwise list tasks), a file, or hub:owner/name",
+            autocompletion=complete("tasks"),
+            metavar="TASK",
+        ),
     ],
     head: Annotated[str, typer.Argument(help="the head, such as L23H3")],
     run: Annotated[Path | None, typer.Option(help="a run folder whose scores of the head are shown")] = None,
@@ -31,15 +37,17 @@ def card(
     **flags: Any,
 ) -> dict[str, Any]:
     """Show what one head does: attention, tokens it promotes and suppresses, patterns, scores, examples."""
-    from headwise.cards import card as make_card
     from headwise.heads import Head
-    from headwise.model.load.load import load
     from headwise.studies.settings.resolve import assignments
-    from headwise.tasks import task as open_task
-    from headwise.tasks.opening import check_options
+    from headwise.tasks.opening import check_task
 
     chosen, options = Head.parse(head), assignments(flags.pop("option") or [])
-    check_options(options)
+    check_task(task, options)
+    # Import torch: seconds, which a mistake should not wait for.
+    from headwise.cards import card as make_card
+    from headwise.model.load.load import load
+    from headwise.tasks import task as open_task
+
     seed, batch_tokens = flags.pop("seed"), flags.pop("batch_tokens")
     loaded = load(model, **flags)
     asked = open_task(task, n, model=loaded, seed=seed, **options)

@@ -44,6 +44,11 @@ def export(
     **options: Any,
 ) -> dict[str, Any]:
     """Ablate heads in the weights, write a plain checkpoint, and print loss, accuracy, size and speed of both."""
+    from headwise.tasks.opening import check_task
+
+    if measure != "none":
+        check_task(measure, {})
+    # Import torch: seconds, which a mistake should not wait for.
     from headwise.heads.heads_file import read_heads
     from headwise.model.load.export import export as bake
     from headwise.model.load.load import load
