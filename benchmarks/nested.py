@@ -134,6 +134,8 @@ def case(model: Model, name: str, reference: str, arguments: argparse.Namespace)
         ("nested", {"seeds": arguments.seeds}),
         ("nested most", {"seeds": 1, "objective": "most"}),
     ):
+        if label == "nested most" and arguments.match_only:
+            continue
         row = fitted(model, halves, reference, each_seed=label == "nested", **options)
         result[label] = row
         print(line(label, row, row["score_s"]), row["chosen"], flush=True)
@@ -185,6 +187,7 @@ def main() -> None:
     )
     parser.add_argument("-n", type=int, default=160)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--match-only", action="store_true", help="without the objective `most`")
     parser.add_argument("--rows", type=int, default=3000)
     parser.add_argument("--out", type=Path, default=RESULTS / "nested.json")
     arguments = parser.parse_args()
