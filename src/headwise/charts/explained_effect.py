@@ -203,9 +203,16 @@ class _Row:
         """The orders that were not chosen, after a black line each for the legend: their colours are the models'."""
         keys, lines = [], []
         for series, dash in zip(self.series, _DASHES * len(self.series), strict=False):
-            look: dict[str, Any] = {"name": f"ranked by {series}", "dash": dash, "width": _THIN, "common": True}
+            look: dict[str, Any] = {
+                "name": f"ranked by {series}",
+                "dash": dash,
+                "width": _THIN,
+                "common": True,
+            }
             for member in members:
-                rows = table[(table["model"] == member["model"]) & (table["series"] == series)].sort_values("k")
+                rows = table[(table["model"] == member["model"]) & (table["series"] == series)].sort_values(
+                    "k"
+                )
                 is_chosen = self.chosen.get((task, member["model"], self.reference)) == series
                 if rows["value"].isna().all() or is_chosen:
                     continue

@@ -22,23 +22,16 @@ def charts(tables: Tables) -> list[Chart]:
     made = []
     if "choices" in tables:
         made.append(_all_orders(tables, threshold))
-        maps = [(f"{task} {ref}", part) for (task, ref), part in _maps(tables, "reference")]
+        maps = groups(table_of(tables, "attention"), "task", "reference")
     else:
         ratios = dict(groups(table_of(tables, "ratios"), "series"))
         for series in tables["circuits"]["series"].unique():
             part = curves[curves["order"] == series]
             about = {"members": tables["members"], "ratios": ratios.get(series), "threshold": threshold}
             orders = _orders(part[part["series"] == series], table_of(tables, "scores"))
-            made.append(
-                explained_chart(part, orders=orders, name=f"{NAME}-{file_name(series)}", **about)
-            )
-        maps = [(f"{task}-{series}", part) for (task, series), part in _maps(tables, "series")]
-    made += [kept_heads(part, f"heads-{file_name(name)}") for name, part in maps]
-    return made
-
-
-def _maps(tables: Tables, column: str) -> list[tuple[tuple[str, str], pd.DataFrame]]:
-    return groups(table_of(tables, "attention"), "task", column)
+            made.append(explained_chart(part, orders=orders, name=f"{NAME}-{file_name(series)}", **about))
+        maps = groups(table_of(tables, "attention"), "task", "series")
+    return made + [kept_heads(part, f"heads-{file_name(t)}-{file_name(of)}") for (t, of), part in maps]
 
 
 def _all_orders(tables: Tables, threshold: float) -> Chart:

@@ -56,7 +56,7 @@ def _rows(s: CircuitsSettings, model: Model, half: Halves, reference: str) -> fl
 
 
 def order_rows(name: str, options: Any, model: Model, task: Task, reference: str) -> float:
-    """Forward rows that ranking all heads by a method takes, roughly; one backward pass where nothing is known of it."""
+    """Forward rows that a method takes to rank all heads, roughly; a backward pass where nothing is known of it."""
     given = {**method(name).options, **own_options(name, options)}
     if name == "integrated":
         steps = given["steps"] or _STEPS.get(reference, _STEPS["other"])

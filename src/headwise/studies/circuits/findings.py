@@ -37,7 +37,7 @@ def _size(table: pd.DataFrame) -> str:
 def _sizes(circuits: pd.DataFrame, several: bool) -> Iterator[Finding]:
     """The circuit size of each model, task and ablation type by the chosen order, and what the others take."""
     size, first = _size(circuits), True
-    known = circuits[circuits[size].notna() & ~circuits["series"].str.startswith("random")]
+    known = circuits[circuits[size].notna()]
     for row in (known[known["chosen"]] if "chosen" in known else known).to_dict("records"):
         what = f"recover {percent(row['threshold'])} of {task_title(row['task'])}"
         if row["action"] == "mask":

@@ -34,8 +34,6 @@ def halves(context: Context[CircuitsSettings], model: str, task: str) -> Halves:
     s = context.settings
     examples = context.bench.task(task, context.model(model), s.n, s.seed, s.task_options)
     (find, test), numbers = examples.halves(), examples.sides()
-    references = s.references or (
-        ("mean", "patch") if default_reference(examples) == "patch" else ("mean",)
-    )
+    references = s.references or (("mean", "patch") if default_reference(examples) == "patch" else ("mean",))
     about = {"n": s.n, "seed": s.seed, "metric": s.metric or find.metric, "dtype": context.dtype(model)}
     return Halves(find, test, np.array(numbers[0]), np.array(numbers[1]), references, about)

@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
 from headwise.model.load.load import accelerated
-from headwise.scores.registry import check_methods
+from headwise.scores.registry import check_methods, methods
 from headwise.settings import Count, Settings, Several, Text, not_empty, one_of, passes
 from headwise.studies.settings import shared
 from headwise.sweeps.curve import check_threshold
@@ -125,6 +125,7 @@ class CircuitsSettings(shared.StudySettings):
         """Tasks and orders; where they are not given, those that this machine computes in minutes."""
         fast = accelerated(self.device)
         orders = (*ORDERS, EXACT) if fast and not self.quick else ORDERS
+        orders = tuple(name for name in orders if name in methods())
         tasks = TASKS[:1] if self.quick else TASKS if fast else TASKS[:ON_CPU]
         return {"orders": self.orders or orders, "tasks": self.tasks or tasks}
 
@@ -138,7 +139,9 @@ class CircuitsSettings(shared.StudySettings):
         if len(set(panels)) < len(panels):
             raise HeadwiseError("a task is named twice; expected each task once per pair")
         if len(set(self.references)) < len(self.references):
-            raise HeadwiseError(f"references are {', '.join(self.references)}; expected each ablation type once")
+            raise HeadwiseError(
+                f"references are {', '.join(self.references)}; expected each ablation type once"
+            )
 
     def sources(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from ((task, self.task_options) for _, _, task in self.panels())

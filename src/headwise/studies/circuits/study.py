@@ -117,9 +117,7 @@ def _row_numbers(scores: Scores, numbers: np.ndarray) -> np.ndarray:
     return rows
 
 
-def _ranked(
-    context: Context[CircuitsSettings], model: str, task: str, reference: str, method: str
-) -> Scores:
+def _ranked(context: Context[CircuitsSettings], model: str, task: str, reference: str, method: str) -> Scores:
     """The scores of one order cell."""
     part = f"{method}, {reference}"
     return scores_of(context.table("scores", kind="order", model=model, task=task, part=part))
