@@ -88,8 +88,10 @@ def run(model: nn.Module, asked: Pass, hooks: HeadHooks | None = None) -> Output
         for module, edit in asked.modules.items():
             stack.enter_context(edited(module, edit))
         if asked.scored is not None:
-            if asked.narrow and asked.scored.shape[1] < asked.ids.shape[1]:
-                stack.enter_context(_narrowed_parts(asked.narrow, asked.scored, asked.ids.shape[1]))
+            # A module that is edited is computed at every position: edits differ by position.
+            narrow = [part for part in asked.narrow if part not in asked.modules]
+            if narrow and asked.scored.shape[1] < asked.ids.shape[1]:
+                stack.enter_context(_narrowed_parts(narrow, asked.scored, asked.ids.shape[1]))
             stack.enter_context(_narrowed_unembedding(model, asked.scored, narrowed))
         if asked.hidden:
             unembedding = model.get_output_embeddings()  # type: ignore[operator]
