@@ -309,7 +309,8 @@ def test_an_overshoot_is_told_with_the_heads_of_its_largest_steps(section):
     sentences = said(section("circuits", small.circuit_orders(), ("plain", "thin")))
     assert (
         "plain on Docstring under counterfactual patching: the first 4 heads by nested reach 1.25 of the effect, more "
-        "than all heads together; the largest steps of this rise are the additions of L1H0, L0H0 (+0.15) and L1H2 (+0.10)."
+        "than all heads together; the largest steps of this rise are the additions of L1H0, L0H0 (+0.15) and L1H2 "
+        "(+0.10)."
     ) in sentences
 
 

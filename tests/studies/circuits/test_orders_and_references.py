@@ -232,8 +232,18 @@ def test_the_defaults_are_what_the_machine_can_do_in_minutes(monkeypatch):
     assert (quick.tasks, quick.orders) == (("greater_than",), ("integrated", "nested"))
     asked = CircuitsSettings(quick=True, tasks=["ioi", "docstring"], orders=["ablation"])
     assert (asked.tasks, asked.orders) == (("ioi", "docstring"), ("ablation",))
-    for settings in (cpu, cuda, quick, asked):  # as the run folder writes it down
+    assert cpu.method_options == {"most_steps": 40, "seeds": 1, "rows": 2000}
+    assert quick.method_options == {"most_steps": 20, "seeds": 1, "rows": 300}
+    assert (cuda.method_options, asked.method_options) == ({}, {})
+    longer = CircuitsSettings(method_options={"updates": 50, "seeds": 2})
+    assert longer.method_options == {"most_steps": 40, "updates": 50, "seeds": 2}
+    for settings in (cpu, cuda, quick, asked, longer):  # as the run folder writes it down
         assert resolve(CircuitsSettings, None, settings.model_dump()) == settings
+        elsewhere = {
+            **settings.model_dump(),
+            "device": "cpu",
+        }  # a run is the same where another machine verifies it
+        assert resolve(CircuitsSettings, None, elsewhere).method_options == settings.method_options
 
 
 def test_the_old_setting_still_means_one_reference():

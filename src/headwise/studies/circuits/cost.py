@@ -24,8 +24,8 @@ BACKWARD = 3
 """A forward and a backward pass, in forward passes."""
 SHARED = 0.5
 """What a row costs whose first blocks are shared with others, in forward rows."""
-_STEPS = {"patch": 5, "other": 75}
-"""Gradients of `integrated` for each example: 5 with patch, else 5 + 10 + 20 + 40 until the gap is small."""
+_FIRST_STEPS = 5
+"""Gradients of `integrated` for each example with patch; otherwise doubled until the gap is small."""
 _TIMED_TOKENS = {"cpu": 1024, "accelerator": 32768}
 """Tokens of the timed pass: enough to keep the device busy."""
 
@@ -59,12 +59,13 @@ def order_rows(name: str, options: Any, model: Model, task: Task, reference: str
     """Forward rows that a method takes to rank all heads, roughly; a backward pass where nothing is known of it."""
     given = {**method(name).options, **own_options(name, options)}
     if name == "integrated":
-        steps = given["steps"] or _STEPS.get(reference, _STEPS["other"])
-        return float(BACKWARD * steps * len(task))
+        most = given["steps"] or (_FIRST_STEPS if reference == "patch" else 2 * given["most_steps"])
+        return float(BACKWARD * most * len(task))
     if name in ("ablation", "keep"):
         return SHARED * len(model.heads()) * len(task)
     if name == "nested":
-        return float(BACKWARD * method(name).steps(model, task))
+        rows = given["rows"] or given["updates"] * given["examples"] * given["masks"]
+        return float(BACKWARD * given["seeds"] * rows)
     return float(BACKWARD * len(task))
 
 

@@ -23,6 +23,17 @@ ON_CPU = 2
 ORDERS = ("integrated", "nested")
 EXACT = "ablation"
 """The order that is one of the defaults only on an accelerator: a forward row for each head and example."""
+CPU_OPTIONS: dict[str, dict[str, Any]] = {
+    "integrated": {"most_steps": 40},
+    "nested": {"seeds": 1, "rows": 2000},
+}
+"""Options of the orders without an accelerator, where they are not given: two tasks then take up to 20 minutes on two
+cores with the bundled model."""
+QUICK_OPTIONS: dict[str, dict[str, Any]] = {
+    "integrated": {"most_steps": 20},
+    "nested": {"seeds": 1, "rows": 300},
+}
+"""The same with `quick`; two ablation types then train on 600 rows."""
 QUICK_CONTROL_POINTS = 5
 """Numbers of heads at which controls are measured with `quick`."""
 Ranking = Annotated[Text, one_of("ranking", lambda: shared.RANKINGS)]
@@ -121,13 +132,22 @@ class CircuitsSettings(shared.StudySettings):
         self._check()
         return self
 
-    def _defaults(self) -> dict[str, tuple[str, ...]]:
-        """Tasks and orders; where they are not given, those that this machine computes in minutes."""
+    def _defaults(self) -> dict[str, Any]:
+        """Tasks, orders and their options; where they are not given, what this machine computes in minutes."""
         fast = accelerated(self.device)
         orders = (*ORDERS, EXACT) if fast and not self.quick else ORDERS
         orders = tuple(name for name in orders if name in methods())
         tasks = TASKS[:1] if self.quick else TASKS if fast else TASKS[:ON_CPU]
-        return {"orders": self.orders or orders, "tasks": self.tasks or tasks}
+        orders = self.orders or orders
+        usual = QUICK_OPTIONS if self.quick else {} if fast else CPU_OPTIONS
+        if "method_options" in self.model_fields_set and not self.method_options:
+            usual = {}  # none, as the run folder of an accelerator has it
+        options = {name: value for order in orders for name, value in usual.get(order, {}).items()}
+        # Rows bound the updates: with one of them given, the other is left as it is.
+        if {"updates", "rows"} & set(self.method_options):
+            options.pop("rows", None)
+        options |= self.method_options
+        return {"orders": orders, "tasks": self.tasks or tasks, "method_options": options}
 
     def _check(self) -> None:
         check_methods(self.orders, self.method_options, self.metric)
