@@ -33,7 +33,7 @@ from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.tasks import Task
 
-TASKS = ("ioi", "ioi_long")
+TASKS = ("ioi", "syntax")
 TOLERANCE = 1e-3
 
 
@@ -52,6 +52,17 @@ def checkpoint(model: hw.Model, folder: Path) -> None:
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     save_file(state, folder / "weights.safetensors")
+
+
+def single_step(model: hw.Model, task: Task) -> Task:
+    """The examples with one wrong answer that differs from the right one in its first token: MIB reads one position."""
+    chosen = []
+    for number, example in enumerate(task):
+        length = len(model.tokens(example.prompt))
+        right, wrong = (model.tokens(example.prompt + text) for text in (example.target, example.foils[0]))
+        if len(example.foils) == 1 and right[length] != wrong[length]:
+            chosen.append(number)
+    return task.take(chosen)
 
 
 def prompts(model: hw.Model, task: Task) -> dict[str, Any]:
@@ -74,7 +85,7 @@ def prompts(model: hw.Model, task: Task) -> dict[str, Any]:
 
 def ours(model: hw.Model, name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """CPR and CMD on one task; writes what the other environment reads."""
-    found, tested = hw.task(name, args.n, model=model).halves()
+    found, tested = (single_step(model, half) for half in hw.task(name, args.n, model=model).halves())
     scores = hw.score(
         model, found, "integrated", reference="patch", components=COMPONENTS, metric="logit_diff"
     )
