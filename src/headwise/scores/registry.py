@@ -166,7 +166,11 @@ class Method:
 
 
 METHODS: Registry[Method] = Registry(
-    "method", "headwise.scores.*", "headwise.scores.gates.gating", "headwise.scores.probe.probe"
+    "method",
+    "headwise.scores.*",
+    "headwise.scores.gates.gating",
+    "headwise.scores.nested.nested",
+    "headwise.scores.probe.probe",
 )
 
 

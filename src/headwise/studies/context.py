@@ -13,6 +13,7 @@ from headwise.heads import Scores
 from headwise.model.model import Model
 from headwise.progress import Advance, progress
 from headwise.runs import Cell, RunFolder, read_cells
+from headwise.scores.nested.partial import kept_in
 from headwise.scores.registry import method, score
 from headwise.studies.settings.shared import StudySettings
 from headwise.studies.workbench import Workbench
@@ -97,5 +98,6 @@ class Context(Generic[S]):
 
     def scores(self, label: str, model: Model, task: Task, by: str, **options: Any) -> Scores:
         """Scores by a method with the study's seed, under a progress bar."""
-        with self.progress(label, method(by).steps(model, task)) as advance:
+        kept = None if self._folder is None else self._folder.path / "partial"
+        with self.progress(label, method(by).steps(model, task)) as advance, kept_in(kept):
             return score(model, task, by, seed=self.settings.seed, progress=advance, **options)

@@ -1,0 +1,185 @@
+"""Training: one strength per component, so that for every k the k strongest explain the behaviour.
+
+Each update draws sizes k, takes the mask of the k strongest, and moves the strengths along the gradient of the loss.
+All seeds share a pass. At first masks are soft; then the forward pass takes the hard mask and the gradient of the soft
+one (straight-through). Related: MAttr (arXiv 2609.25518), Edge Pruning (Bhaskar et al. 2024, arXiv 2406.16778).
+
+S seeds, K sizes per update, G = S·K groups of rows, B examples of a group, N components, U updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from headwise.errors import HeadwiseError
+from headwise.scores.gates.batches import batches
+from headwise.scores.gates.fit import Rates
+from headwise.scores.nested.loss import OBJECTIVES, row_losses
+from headwise.scores.nested.masks import draw_sizes, grid_sizes, hard_masks, mask_gradient, soft_masks
+from headwise.scores.nested.problem import Problem
+from headwise.settings import Count, Settings, Share, one_of
+
+REFERENCE_UPDATES = 400
+"""The number of updates for which `rate` is meant; shorter fits take larger steps."""
+FEWEST_UPDATES, FEWEST_EXAMPLES = 75, 4
+"""With a small budget of rows each update first gets smaller, down to so few examples, before updates get fewer."""
+_NOISE = 0.01
+"""Standard deviation of the strengths at the start: equal ones would be ranked by their place."""
+
+
+class NestedFit(Settings):
+    """How an order is trained."""
+
+    updates: Count = REFERENCE_UPDATES
+    """Maximum number of updates."""
+    examples: Count = 16
+    """Examples per update and seed."""
+    masks: Count = 4
+    """Circuit sizes k per update, all run on the same examples: an update has examples × masks rows per seed."""
+    rows: Count | None = None
+    """Maximum number of rows of one seed in backward passes; null: as many as the updates have."""
+    objective: Annotated[str, one_of("objective", lambda: OBJECTIVES)] = "match"
+    """`match`: the explained effect should be 1 at every k; `most`: as large as possible (what CPR rewards)."""
+    of_mean: Share = 0.5
+    """Share of the loss that is of the mean over an update's examples; the rest is of each example by itself."""
+    rate: Rates = (0.1, 0.01)
+    """Learning rate of Adam at the first and at the last update of 400; shorter fits take larger steps."""
+    temperature: Rates = (1.0, 0.1)
+    """Temperature of the soft masks at the first and at the last update."""
+    hard: Share = 0.33
+    """Share of the updates after which the forward pass takes hard masks."""
+    checks: Count = 10
+    """How often the order is tried on the held-back examples; the best one is kept."""
+    patience: Count = 4
+    """Early stopping: number of consecutive checks without improvement."""
+    grid: Annotated[int, Field(ge=4)] = 16
+    """Circuit sizes of a check."""
+
+    @property
+    def sized(self) -> NestedFit:
+        """The same with as many updates as the rows allow, and larger steps where they are few."""
+        examples, updates = self.examples, self.updates
+        if self.rows is not None:
+            updates = self.rows // (examples * self.masks)
+            if updates < FEWEST_UPDATES:
+                examples = max(min(examples, FEWEST_EXAMPLES), self.rows // (FEWEST_UPDATES * self.masks))
+                examples = min(examples, self.examples)
+            updates = max(1, min(self.updates, self.rows // (examples * self.masks)))
+        larger = min(4.0, max(1.0, np.sqrt(REFERENCE_UPDATES / updates)))
+        rate = tuple(float(larger * one) for one in self.rate)
+        return self.replaced(examples=examples, updates=updates, rate=rate, rows=None)
+
+
+@dataclass
+class SeedFit:
+    """Where the training of one seed ended, and how it got there."""
+
+    strengths: np.ndarray  # N: those of the best check
+    losses: list[float] = field(default_factory=list)
+    """The loss on each update's examples, before the update."""
+    checks: list[tuple[int, float]] = field(default_factory=list)
+    """(update, cost on the held-back examples) of every check."""
+    cost: float = np.inf
+    """The smallest cost of a check."""
+
+
+def fit_orders(
+    problem: Problem,
+    start: np.ndarray,
+    seeds: Sequence[int],
+    settings: NestedFit,
+    advance: Callable[[int], None] | None = None,
+) -> list[SeedFit]:
+    """The strengths of every seed, trained from `start[N]`; seeds share each pass but no example and no size."""
+    chosen = settings.sized
+    run = _Training(problem, start, seeds, chosen)
+    every = max(1, -(-chosen.updates // chosen.checks))
+    for update in range(chosen.updates):
+        run.step(update)
+        last = update + 1 == chosen.updates
+        if last or ((update + 1) % every == 0 and update >= chosen.hard * chosen.updates):
+            run.check(update + 1)
+        if advance:
+            advance(1)
+        if not len(run.active):
+            if advance:
+                advance(chosen.updates - update - 1)
+            break
+    return run.fits
+
+
+class _Training:
+    """The strengths of all seeds, their optimiser, and what each has seen."""
+
+    def __init__(
+        self, problem: Problem, start: np.ndarray, seeds: Sequence[int], settings: NestedFit
+    ) -> None:
+        self.problem, self.settings = problem, settings
+        self.random = [np.random.default_rng([seed, 5]) for seed in seeds]
+        noise = np.stack([one.normal(0, _NOISE, problem.size) for one in self.random])
+        self.strengths = start[None] + noise
+        self.fits = [SeedFit(one.copy()) for one in self.strengths]
+        self.active = np.arange(len(seeds))
+        self._examples = [batches(len(problem.train), settings.examples, (seed, 6)) for seed in seeds]
+        self._first, self._second = np.zeros_like(self.strengths), np.zeros_like(self.strengths)
+        self._waited = np.zeros(len(seeds), dtype=int)
+
+    def step(self, update: int) -> None:
+        """One update of every seed that has not stopped."""
+        s, problem = self.settings, self.problem
+        done = update / max(1, s.updates - 1)
+        temperature = float(np.exp(np.interp(done, [0, 1], np.log(s.temperature))))
+        sizes = np.concatenate([draw_sizes(self.random[i], s.masks, problem.size) for i in self.active])
+        numbers = np.repeat([problem.train[next(self._examples[i])] for i in self.active], s.masks, axis=0)
+        strengths = np.repeat(self.strengths[self.active], s.masks, axis=0)  # G, N
+        soft = soft_masks(strengths, sizes, temperature)
+        masks = hard_masks(strengths, sizes) if update >= s.hard * s.updates else soft
+        errors, by_mask = problem.gradients(masks, numbers)
+        losses, slopes = row_losses(errors, s.objective, s.of_mean)
+        if not np.isfinite(losses).all():
+            raise HeadwiseError(
+                f"the loss is not finite after {update} updates; use float32 or bfloat16, or another metric"
+            )
+        gradient = mask_gradient(soft, (slopes[:, :, None] * by_mask).sum(1), temperature)
+        per_seed = gradient.reshape(len(self.active), s.masks, -1).mean(1)
+        self._move(per_seed, update, float(np.interp(done, [0, 1], s.rate)))
+        for i, loss in zip(self.active, losses.reshape(len(self.active), -1).mean(1), strict=True):
+            self.fits[i].losses.append(float(loss))
+
+    def _move(self, gradient: np.ndarray, update: int, rate: float) -> None:
+        """Adam (Kingma and Ba 2015, arXiv 1412.6980)."""
+        first, second = self._first, self._second
+        first[self.active] = 0.9 * first[self.active] + 0.1 * gradient
+        second[self.active] = 0.99 * second[self.active] + 0.01 * gradient**2
+        mean = first[self.active] / (1 - 0.9 ** (update + 1))
+        size = np.sqrt(second[self.active] / (1 - 0.99 ** (update + 1)))
+        self.strengths[self.active] -= rate * mean / (size + 1e-8)
+
+    def check(self, update: int) -> None:
+        """Try the orders on the held-back examples; keep the best of each seed, and stop those that no longer gain."""
+        s = self.settings
+        costs = held_back_costs(self.problem, self.strengths[self.active], s.objective, s.grid)
+        for i, cost in zip(self.active, costs, strict=True):
+            fit = self.fits[i]
+            fit.checks.append((update, float(cost)))
+            self._waited[i] += 1
+            if cost < fit.cost:
+                fit.cost, fit.strengths = float(cost), self.strengths[i].copy()
+                self._waited[i] = 0
+        self.active = self.active[self._waited[self.active] < s.patience]
+
+
+def held_back_costs(problem: Problem, strengths: np.ndarray, objective: str, grid: int) -> np.ndarray:
+    """How far the curve of each of `strengths[S, N]` is from 1 on the held-back examples `[S]`; smaller is better.
+
+    The mean of |EE − 1| over sizes that stand half at even steps of log k and half at even steps of k; for `most` the
+    mean of −EE.
+    """
+    shares = problem.explained(strengths, grid_sizes(grid, problem.size), problem.held)
+    costs: np.ndarray = -shares.mean(1) if objective == "most" else np.abs(shares - 1).mean(1)
+    return costs

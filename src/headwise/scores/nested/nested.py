@@ -1,0 +1,280 @@
+"""The score method `nested`: a learned order of heads whose first k explain the behaviour at every k.
+
+S seeds, N components, L layers, H heads.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
+
+from headwise.errors import HeadwiseError
+from headwise.heads import single_gates
+from headwise.scores.nested.balance import balanced_orders
+from headwise.scores.nested.fit import NestedFit, SeedFit, fit_orders, held_back_costs
+from headwise.scores.nested.masks import grid_sizes
+from headwise.scores.nested.partial import finished_seeds
+from headwise.scores.nested.problem import Problem
+from headwise.scores.registry import Setup, register, scaled_progress
+from headwise.settings import Count, Share, one_of
+
+log = logging.getLogger("headwise")
+
+STARTS = ("zero", "ablation", "attribution")
+UNIT = "rank"
+DENSE_GRID = 40
+"""Circuit sizes at which finished orders are compared on the held-back examples."""
+REACHED = 0.95
+"""The explained effect at which the circuit ends and the balanced heads begin."""
+BALANCE_STEP, BALANCE_EXAMPLES, BALANCE_SHARE = 6, 64, 0.2
+"""Heads chosen from one backward pass, its examples, and the share of a budget of rows that goes into balancing."""
+
+
+class NestedOptions(NestedFit):
+    """Options of the method `nested`: those of a fit, how many there are, and where they start."""
+
+    seeds: Count = 3
+    """Fits that see other examples and other circuit sizes; the one with the best curve on held-back examples is the
+    score. On a GPU all run in one batch."""
+    start: Annotated[str, one_of("start", lambda: STARTS)] = "zero"
+    """Strengths at the start: all equal (`zero`), or ranked by exact `ablation` or by gradient `attribution`."""
+    held_back: Share = 0.25
+    """Share of the examples that training does not see: they choose between checkpoints and seeds."""
+    balance: bool = True
+    """Whether the heads after the circuit are ordered so that the curve stays at 1 (only where that is better on the
+    held-back examples)."""
+
+
+@register(
+    "nested",
+    signed=False,
+    about="learned nested masks: a ranking whose first k heads explain the behaviour at every k",
+    steps=lambda model, task: NestedOptions().updates,
+    options=NestedOptions,
+    components=True,
+)
+def nested(setup: Setup, **options: Any) -> np.ndarray:
+    """A ranking: 1 for the first head, 1/N for the last, one value per seed (not per example). It has no sign.
+
+    Trained so that, for every k, keeping the first k heads and replacing all others by the reference gives the metric
+    of the whole model: the explained effect should be 1 (`match`), or as large as possible (`most`). The value is the
+    rank in the seed whose curve is best on examples held back from training; `lo` and `hi` are the smallest and largest
+    value over seeds, no confidence interval. It is not an effect size: the tenth head may matter a hundred times less
+    than the ninth. To say how many heads suffice, sweep the order on examples that it was not found on.
+
+    `details`: `order` (the chosen ranking), `training` (loss of every update and cost of every check, by seed), `curve`
+    (explained effect on the held-back examples), `chosen` (seed and variant), `rows`, `effect`.
+
+    Cost: 400 updates of 64 rows per seed, each a forward and a backward pass; `rows` bounds it. Known failures: heads
+    that can replace one another are ranked by the luck of the seed; few examples are learned by heart (compare `curve`
+    with a sweep on other examples); where the metric with all heads is not higher or lower than with none there is
+    nothing to explain, and all heads get 0, with a note. Related: MAttr (arXiv 2609.25518), Edge Pruning (Bhaskar et
+    al. 2024, arXiv 2406.16778).
+    """
+    asked = NestedOptions(**options)
+    if not setup.metric.differentiable:
+        raise HeadwiseError(
+            f"the metric {setup.metric.name!r} has no gradient, which the method 'nested' trains by; use one such as "
+            "logit_diff or logprob"
+        )
+    setup.unit = UNIT
+    seeds = list(range(setup.seed, setup.seed + asked.seeds))
+    began, seconds = time.perf_counter(), {}
+    setup.details |= {"replicates": "seeds", "seeds": seeds, "meaning": "a ranking, not an effect size"}
+    problem = Problem.of(setup.engine(), setup.exists, asked.held_back, setup.seed)
+    lo, hi = problem.interval(setup.seed)
+    setup.details["effect"] = [problem.effect, lo, hi]
+    if problem.size < 2 or not (lo > 0 or hi < 0):
+        return _nothing(setup, problem, asked.seeds)
+    start = _start(setup, problem, asked.start)
+    fits = _fits(setup, problem, start, seeds, asked)
+    seconds["training"] = time.perf_counter() - began
+    finished = _finished(problem, fits, asked)
+    seconds["balancing and choice"] = time.perf_counter() - began - seconds["training"]
+    values = _strengths(finished.orders)  # S, N
+    _estimates(setup, values, finished.best)
+    _details(setup, problem, fits, asked, finished)
+    setup.details["seconds"] = {name: round(one, 2) for name, one in seconds.items()}
+    return setup.per_head(values.T)
+
+
+def _fits(
+    setup: Setup, problem: Problem, start: np.ndarray, seeds: list[int], asked: NestedOptions
+) -> list[SeedFit]:
+    """The fit of every seed: together on a device that is faster with more rows, else one by one."""
+    fit = NestedFit(**{name: getattr(asked, name) for name in NestedFit.model_fields})
+    if fit.rows is not None and asked.balance:
+        fit = fit.replaced(rows=max(1, round(fit.rows * (1 - BALANCE_SHARE))))
+    together = setup.model.device.type != "cpu"
+    steps = fit.sized.updates * (1 if together else len(seeds))
+    advance = scaled_progress(setup.advance, NestedOptions().updates / steps)
+    if together:
+        return fit_orders(problem, start, seeds, fit, advance)
+    store = finished_seeds(setup, fit, asked.start, asked.held_back)
+    fits = [store.get(seed, partial(_one_fit, problem, start, seed, fit, advance)) for seed in seeds]
+    store.remove()
+    return fits
+
+
+def _one_fit(
+    problem: Problem,
+    start: np.ndarray,
+    seed: int,
+    fit: NestedFit,
+    advance: Callable[[int], None] | None,
+) -> SeedFit:
+    (alone,) = fit_orders(problem, start, [seed], fit, advance)
+    return alone
+
+
+@dataclass
+class Finished:
+    """The orders of every seed, as learned and as balanced, and their costs on the held-back examples."""
+
+    candidates: dict[str, list[np.ndarray]]  # learned, balanced -> S × [N]
+    costs: dict[str, np.ndarray]  # learned, balanced -> S
+
+    @property
+    def kinds(self) -> list[str]:
+        """Which of the two is better, for each seed."""
+        names = list(self.costs)
+        return [names[i] for i in np.stack(list(self.costs.values())).argmin(0)]
+
+    @property
+    def orders(self) -> list[np.ndarray]:
+        return [self.candidates[kind][seed] for seed, kind in enumerate(self.kinds)]
+
+    @property
+    def best(self) -> int:
+        """The seed with the smallest cost."""
+        return int(np.stack(list(self.costs.values())).min(0).argmin())
+
+
+def _finished(problem: Problem, fits: list[SeedFit], asked: NestedOptions) -> Finished:
+    orders = [np.argsort(-fit.strengths, kind="stable") for fit in fits]
+    costs = held_back_costs(problem, _strengths(orders), asked.objective, DENSE_GRID)
+    finished = Finished({"learned": orders}, {"learned": costs})
+    if not asked.balance or asked.objective != "match":
+        return finished
+    sizes = grid_sizes(DENSE_GRID, problem.size)
+    shares = problem.explained(_strengths(orders), sizes, problem.held)
+    starts = [
+        int(sizes[np.argmax(one >= REACHED) if (one >= REACHED).any() else np.argmax(one)]) for one in shares
+    ]
+    step, numbers = BALANCE_STEP, problem.train[:BALANCE_EXAMPLES]
+    if asked.rows is not None:
+        numbers = numbers[:24]
+        passes = max(1, round(BALANCE_SHARE * asked.rows) // len(numbers))
+        step = max(BALANCE_STEP, -(-problem.size // passes))
+    others = balanced_orders(problem, orders, starts, step, numbers)
+    finished.candidates["balanced"] = others
+    finished.costs["balanced"] = held_back_costs(problem, _strengths(others), asked.objective, DENSE_GRID)
+    return finished
+
+
+def _strengths(orders: list[np.ndarray]) -> np.ndarray:
+    """Strengths `[S, N]` that rank components as the orders do."""
+    return np.stack([_rank_values(order) for order in orders])
+
+
+def _rank_values(order: np.ndarray) -> np.ndarray:
+    """1 for the first component of an order, 1/N for its last `[N]`.
+
+    >>> _rank_values(np.array([2, 0, 1])).round(2).tolist()
+    [0.67, 0.33, 1.0]
+    """
+    values = np.empty(len(order))
+    values[order] = 1 - np.arange(len(order)) / len(order)
+    return values
+
+
+def _start(setup: Setup, problem: Problem, start: str) -> np.ndarray:
+    """Strengths `[N]` to begin with: 0, or from -1 to 1 by the rank of a cheaper score on the training examples."""
+    if start == "zero":
+        return np.zeros(problem.size)
+    engine = problem.engine
+    if start == "attribution":
+        numbers = problem.train
+        scores = engine.row_gradients(numbers.tolist(), np.ones((len(numbers), *problem.exists.shape)))[
+            1
+        ].mean(0)
+        cheap = scores[problem.exists]
+    else:
+        cheap = engine.measure(single_gates(setup.heads, setup.layout), problem.train).effects.mean(1)
+    return 2 * _rank_values(np.argsort(-np.sign(problem.effect) * cheap, kind="stable")) - 1
+
+
+def _nothing(setup: Setup, problem: Problem, seeds: int) -> np.ndarray:
+    """All heads get 0: there is no behaviour that they explain."""
+    mean, lo, hi = setup.details["effect"]
+    said = (
+        f"no circuit: {setup.metric.name} with all {setup.layout.components[0]} minus with none is {mean:+.3g} "
+        f"[{lo:+.3g}, {hi:+.3g}] and may be 0, so there is nothing to explain and every head has the value 0; use more "
+        "examples, or a behaviour that depends on the heads"
+    )
+    log.warning("nested: %s", said)
+    setup.details |= {"said": said, "circuit": False, "order": []}
+    if setup.advance:
+        setup.advance(NestedOptions().updates)
+    _estimates(setup, np.zeros((seeds, problem.size)), 0)
+    return setup.per_head(np.zeros((problem.size, seeds)))
+
+
+def _estimates(setup: Setup, values: np.ndarray, best: int) -> None:
+    """The columns of the table from the values of every seed `[S, N]`, of which `best` is the score."""
+    seeds = len(values)
+    spread = values.std(0, ddof=1) / np.sqrt(seeds) if seeds > 1 else np.full(values.shape[1], np.nan)
+    columns = {"value": values[best], "stderr": spread, "lo": values.min(0), "hi": values.max(0)}
+    columns["p"] = np.full(values.shape[1], np.nan)
+    setup.estimates |= {name: setup.per_head(column) for name, column in columns.items()}
+    setup.estimates["n"] = np.where(setup.exists, seeds, 0)
+
+
+def _details(
+    setup: Setup,
+    problem: Problem,
+    fits: list[SeedFit],
+    asked: NestedOptions,
+    finished: Finished,
+) -> None:
+    best, kind = finished.best, finished.kinds[finished.best]
+    order = finished.orders[best]
+    sizes = grid_sizes(DENSE_GRID, problem.size)
+    shares = problem.explained(_strengths([order]), sizes, problem.held)[0]
+    heads = setup.heads
+    setup.details |= {
+        "circuit": True,
+        "order": [str(heads[i]) for i in order],
+        "orders": {
+            name: [[str(heads[i]) for i in one] for one in orders]
+            for name, orders in finished.candidates.items()
+        },
+        "chosen": {
+            "seed": setup.details["seeds"][best],
+            "variant": kind,
+            "cost": float(finished.costs[kind][best]),
+        },
+        "costs": {name: costs.round(4).tolist() for name, costs in finished.costs.items()},
+        "variants": finished.kinds,
+        "curve": {"k": sizes.tolist(), "explained_effect": np.round(shares, 4).tolist()},
+        "training": {
+            "loss": [np.round(fit.losses, 4).tolist() for fit in fits],
+            "held_back": [[[update, round(cost, 4)] for update, cost in fit.checks] for fit in fits],
+        },
+        "updates": [len(fit.losses) for fit in fits],
+        "rows": problem.rows,
+        "rows_forward": problem.engine.rows_spent,
+        "examples_trained": len(problem.train),
+        "examples_held_back": len(problem.held),
+    }
+    if asked.objective == "match" and not (shares >= 0.9).any():
+        setup.details["said"] = (
+            f"no {len(heads) - 1} or fewer heads explain 90 % of the effect on the {len(problem.held)} held-back "
+            f"examples (at most {shares.max():.0%}); train with more examples or updates"
+        )
