@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headwise.scores.difference import diff
     from headwise.scores.measure import measure
     from headwise.studies.base import run
+    from headwise.sweeps.mib import mib
     from headwise.sweeps.sweep import sweep
     from headwise.tasks import Example, Task, task
 
@@ -47,6 +48,7 @@ _HOMES = {
     "lm_eval": "headwise.harness",
     "load": "headwise.model.load.load",
     "measure": "headwise.scores.measure",
+    "mib": "headwise.sweeps.mib",
     "open_run": "headwise.report.opened",
     "patch": "headwise.model.measure.patching",
     "register": "headwise.register",
@@ -72,6 +74,7 @@ __all__ = [
     "lm_eval",
     "load",
     "measure",
+    "mib",
     "open_run",
     "patch",
     "register",

@@ -142,6 +142,54 @@ def circuits(by="signed", action="keep"):
     return {name: pd.DataFrame(rows) for name, rows in (tables | {"attention": attention}).items()}
 
 
+def circuit_orders():
+    """Two orders under two ablation types, as the study writes them now: nested is chosen, integrated rises later."""
+    old = circuits()
+    tables = {name: [] for name in ("curves", "scores", "circuits", "choices", "ratios", "attention")}
+    for reference in ("mean", "patch"):
+        for series, power in (("integrated", 2), ("nested", 1)):
+            chosen = series == "nested"
+            about = {"reference": reference, "chosen": chosen}
+            curves = old["curves"][(old["curves"]["series"] != "random") | chosen]
+            curves = curves.replace({"series": {"integrated": series}}).assign(order=series, **about)
+            curves[["value", "lo", "hi"]] **= power
+            tables["curves"].append(curves)
+            scores = old["scores"].assign(method=series, reference=reference)
+            tables["scores"].append(scores)
+            needed = curves[curves["value"] >= 0.9].query(
+                "series == @series and metric == 'explained_effect'"
+            )
+            stays = needed.groupby(["model", "task"])["k"].min().astype(float)
+            sizes = old["circuits"].assign(series=series, order=series, **about)
+            sizes["stays"] = [stays[row.model, row.task] for row in sizes.itertuples()]
+            sizes = sizes.assign(stays_lo=sizes["stays"] - 1, stays_hi=sizes["stays"] + 1)
+            tables["circuits"].append(sizes)
+            tables["choices"].append(sizes)
+            for also in (False, True)[: 1 + chosen]:
+                row = old["ratios"].assign(
+                    series=series, other_series=series, reference=reference, chosen=also
+                )
+                ends = [[stays[model, task] for task in row["task"]] for model in ("plain", "thin")]
+                row = row.assign(stays=ends[0], other_stays=ends[1])
+                row["stays_ratio"] = row["stays"] / row["other_stays"]
+                tables["ratios"].append(row.assign(stays_lo=row["lo"], stays_hi=row["hi"]))
+        tables["attention"].append(old["attention"].assign(series="nested", reference=reference))
+    overshoot = [
+        {
+            "model": "plain",
+            "task": "docstring",
+            "series": "nested",
+            "reference": "patch",
+            "k": k,
+            "heads": head,
+        }
+        | {"rise": rise, "before": 1.0, "after": 1 + rise, "peak": 1.25, "peak_k": 4}
+        for k, head, rise in ((4, "L1H0 L0H0", 0.15), (2, "L1H2", 0.1))
+    ]
+    made = {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
+    return {**made, "members": old["members"], "overshoot": pd.DataFrame(overshoot)}
+
+
 # ---- masking -------------------------------------------------------------------------------------------
 
 MASKED = {

@@ -179,24 +179,23 @@ def first_at(points, threshold=0.9) -> int:
 
 
 def test_circuits_are_told_with_the_heads_their_curves_need(section):
+    """Tables of an earlier version: one ablation type, and no choice of an order."""
     sentences = said(section("circuits", small.circuits(), ("plain", "thin")))
-    start = "Circuit size at 90 % faithfulness"
-    (ratio,) = [s for s in sentences if s.startswith(f"{start}, ranked by integrated: ")]
-    for model in ("plain", "thin"):
-        (size,) = [
-            s for s in sentences if s.startswith(f"{start}, {model}, ranked by integrated, of 6 heads: ")
-        ]
-        for (own, task), curve in small.EXPLAINED.items():
-            k = first_at(curve)
-            assert (own != model) or f"{task} {k} [{k - 1}, {k + 1}]" in size
+    for (model, task), curve in small.EXPLAINED.items():
+        k = first_at(curve)
+        assert (
+            f"{model}: {k} of 6 heads recover 90 % of {TITLES[task]} (95 % CI {k - 1}–{k + 1}), ranked by integrated."
+        ) in sentences
+    start = "Circuit size at 90 % faithfulness, ranked by integrated: "
+    (ratio,) = [s for s in sentences if s.startswith(start)]
     for task in ("ioi", "docstring"):
         needed = [first_at(small.EXPLAINED[model, task]) for model in ("plain", "thin")]
         ((plain, thin, shown),) = re.findall(
-            rf"{task}: plain (\d+) heads?, thin (\d+) heads? \(ratio ([\d.]+),", ratio
+            rf"{TITLES[task]} plain (\d+) heads?, thin (\d+) heads? \(ratio ([\d.]+),", ratio
         )
         assert [int(plain), int(thin)] == needed
         assert float(shown) == pytest.approx(needed[0] / needed[1], abs=0.051)
-    assert "ioi: plain 4 heads, thin 2 heads (ratio 2.0, 95 % CI 1.5–2.5); docstring: plain 1 head, " in ratio
+    assert "IOI plain 4 heads, thin 2 heads (ratio 2.0, 95 % CI 1.5–2.5); Docstring plain 1 head, " in ratio
 
 
 def test_the_curves_of_circuits_have_every_point_and_controls_their_mean(section):
@@ -264,7 +263,7 @@ def test_heads_are_marked_in_the_order_in_which_they_were_kept_for_each_model(se
 def test_masked_heads_are_not_called_kept(section):
     whole = section("circuits", small.circuits(action="mask"), ("plain", "thin"))
     assert panel(whole, "Explained effect", "IOI").x["title"] == "Number of Heads Masked"
-    assert any(s.startswith("Heads to mask to remove 90 % of the effect, plain, ") for s in said(whole))
+    assert any("heads take away 90 % of IOI when they are masked (" in s for s in said(whole))
 
 
 def test_the_attention_map_has_each_weight_at_its_query_and_key(section):
@@ -278,6 +277,41 @@ def test_the_attention_map_has_each_weight_at_its_query_and_key(section):
     )  # each token beside its row and column
     assert trace["customdata"][2][0] == ["c", "a"]
     assert shown.attention == "L0H2"
+
+
+# ---- circuits with several orders and ablation types ---------------------------------------------------
+
+
+def test_circuits_of_several_orders_are_told_with_the_chosen_one_first(section):
+    sentences = said(section("circuits", small.circuit_orders(), ("plain", "thin")))
+    squared = {key: {k: v**2 for k, v in curve.items()} for key, curve in small.EXPLAINED.items()}
+    for (model, task), curve in small.EXPLAINED.items():
+        size, other = first_at(curve), first_at(squared[model, task])
+        for under in ("mean ablation", "counterfactual patching"):
+            assert (
+                f"{model}: {size} of 6 heads recover 90 % of {TITLES[task]} under {under} "
+                f"(95 % CI {size - 1}–{size + 1}), ranked by nested; it takes by integrated {other}."
+            ) in sentences
+    (ratio,) = [
+        s for s in sentences if s.startswith("Circuit size at 90 % faithfulness under mean ablation, each by")
+    ]
+    nested, integrated = (
+        [first_at(curves[model, "ioi"]) for model in ("plain", "thin")]
+        for curves in (small.EXPLAINED, squared)
+    )
+    assert (
+        f"IOI plain {nested[0]} heads, thin {nested[1]} heads (ratio {nested[0] / nested[1]:.1f}, 95 % CI 1.5–2.5; "
+        f"both by integrated {integrated[0] / integrated[1]:.1f}, by nested {nested[0] / nested[1]:.1f})"
+    ) in ratio
+
+
+def test_an_overshoot_is_told_with_the_heads_of_its_largest_steps(section):
+    sentences = said(section("circuits", small.circuit_orders(), ("plain", "thin")))
+    assert (
+        "plain on Docstring under counterfactual patching: the first 4 heads by nested reach 1.25 of the effect, more "
+        "than all heads together; the largest steps of this rise are the additions of L1H0, L0H0 (+0.15) and L1H2 "
+        "(+0.10)."
+    ) in sentences
 
 
 # ---- masking -------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Cells, Chart, Panel, Scale
+from headwise.charts.chart import Axis, Cells, Chart, Panel, Scale, distinct
 from headwise.charts.section import groups, head_names
-from headwise.charts.words import task_title
+from headwise.charts.words import joined, task_title
 
 _MOST_LABELS = 48
 _HOVER = "from “{row}” to “{column}”: {value}"
@@ -34,8 +34,8 @@ def attention_chart(weights: np.ndarray, tokens: Sequence[str], *, title: str = 
 def kept_heads(table: pd.DataFrame, name: str = "") -> Chart:
     """The maps of the first heads that each model keeps on one task, most important first.
 
-    `table` holds the rows of `attention` of one task and one order: a row of panels per model, all panels of a
-    model on one scale, set by all keys but the first.
+    `table` holds the rows of `attention` of one task, and one order of each model: a row of panels per model, all
+    panels of a model on one scale, set by all keys but the first.
     """
     models, columns = groups(table, "model"), int(table["rank"].max()) + 1
     side = float(np.clip(0.9 + 0.062 * (int(table["query"].max()) + 1), 2.0, 4.4))
@@ -47,11 +47,12 @@ def kept_heads(table: pd.DataFrame, name: str = "") -> Chart:
         scale = _scale(top, float(rows["attention"].max()), row)
         maps = {rank: replace(_kept(part, scale, side), row=row) for rank, part in groups(rows, "rank")}
         panels += [maps.get(rank) for rank in range(columns)]
-    first = table.iloc[0]
-    where = f", {first['model']}" if len(models) == 1 else ""
+    first, orders = table.iloc[0], joined(distinct(table["series"]))
+    where = f", {first['reference']}" if "reference" in table else ""
+    where += f", {first['model']}" if len(models) == 1 else ""
     return Chart(
         name=name,
-        title=f"{task_title(first['task'])}: attention of the top heads, ranked by {first['series']}{where}",
+        title=f"{task_title(first['task'])}: attention of the top heads, ranked by {orders}{where}",
         panels=panels,
         prompt=_prompt(table),
         caption="Each row shows where one token of the prompt attends. Colours end at the largest attention to any "

@@ -1,18 +1,34 @@
-"""How few heads explain a behaviour: explained effect against the number of heads kept, one panel per task."""
+"""How few heads explain a behaviour: explained effect against the number of heads kept.
+
+One panel per task, and one row of panels per ablation type. Of several orders of a model the chosen one is the thick
+line, the others are thin.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import INK, Axis, Chart, Line, Mark, Panel, Text, columns_of, curve, grid_shape
-from headwise.charts.words import shortened, task_title
+from headwise.charts.chart import (
+    INK,
+    Axis,
+    Chart,
+    Line,
+    Mark,
+    Panel,
+    Text,
+    columns_of,
+    curve,
+    distinct,
+    grid_shape,
+)
+from headwise.charts.random_controls import CONTROLS, about_controls, control_lines, mean_of_draws, moved_note
+from headwise.charts.words import joined, shortened, task_title
 
 EXPLAINED = "explained_effect"
 COLOURS = (
@@ -21,17 +37,19 @@ COLOURS = (
     {"dense": "#17becf", "sparse": "#d62728", "control": "#bcbd22"},
 )
 """Of the first pair of models, the second, the third; then from the start."""
-CONTROLS = {"random": ("random heads", "solid"), "random_layer": ("random heads, same layers", "dash")}
-"""Name and dash of each kind of control. A control never holds one of the order's own first k heads."""
-_CONTROL_LOOK: dict[str, Any] = {"colour": "#a6a6a6", "width": 0.8, "band": 0.15, "common": True}
 FEW = 0.1
-"""Share of the heads: where all curves reach the threshold before it, the axis of heads is a square root."""
+"""Share of the heads: where all thick curves reach the threshold before it, the axis of heads is a square root."""
 _LONGEST_NAME = 30
+_THICK, _THIN = 1.8, 0.8
+_DASHES = ("dash", "dot", "dashdot", "solid")
+"""Of the first order as a thin line, the second, the third; then from the start."""
 _ACTIONS = {
     "keep": ("Kept", "0 is no head kept, 1 the full model; all other heads are ablated."),
     "mask": ("Masked", "0 is no head masked, 1 the effect of masking all; masked heads are ablated."),
 }
 """Word on the x axis, and what 0 and 1 mean."""
+Chosen = Mapping[tuple[str, str, str], str]
+"""The order of the thick line, by task, model and ablation type."""
 
 
 def explained_chart(
@@ -40,45 +58,58 @@ def explained_chart(
     members: pd.DataFrame | None = None,
     ratios: pd.DataFrame | None = None,
     threshold: float = 0.9,
-    orders: Mapping[tuple[str, str], Sequence[str]] | None = None,
+    orders: Mapping[tuple[str, str, str], Sequence[str]] | None = None,
+    chosen: Chosen | None = None,
     name: str = "",
 ) -> Chart:
-    """One panel per task: the explained effect of each model's first k heads, with its interval over examples.
+    """One panel per task and ablation type: the explained effect of each model's first k heads, with its interval.
 
-    curves: the rows of `curves` of one order, with its controls: thin grey, the mean of their draws and an interval
-        over draws and examples; they end where too few heads are left besides the order's own.
+    curves: the rows of `curves` of one or several orders, with the controls of the chosen ones: thin grey, the mean of
+        their draws and an interval over draws and examples; they end where too few heads are left besides the order's
+        own.
     members: which models form a pair, and in which role; by default each model stands alone.
-    ratios: a dashed segment joins the dense and the sparse model's curve at the threshold and carries the ratio of
-        their circuit sizes, with its interval.
-    orders: the heads in order by task and model, so that the page marks a chosen one.
+    ratios: a dashed segment joins the dense and the sparse model's thick curves at the threshold and carries the ratio
+        of their circuit sizes, with its interval.
+    orders: the heads of the chosen order by task, model and ablation type, so that the page marks a chosen one.
+    chosen: by default the first order of each model.
     """
     table = curves[curves["metric"] == EXPLAINED]
+    table = table if "reference" in table else table.assign(reference="")
+    chosen = _first(table) if chosen is None else chosen
     members = _members(table) if members is None else members[members["model"].isin(table["model"])]
-    few, note = few_heads(table, threshold), moved_note(table)
-    panels = []
-    for task, together in members.groupby("task", sort=False):
-        panel = _panel(table[table["task"] == task], together, orders or {}, few, note)
-        if ratios is not None and len(ratios):
-            segments = _segments(ratios[ratios["task"] == task], threshold, panel.x)
-            panel = replace(panel, marks=[*panel.marks, *segments])
-        panels.append(panel)
-    columns, rows = grid_shape(len(panels))
-    series = next((str(series) for series in table["series"] if series not in CONTROLS), "order")
+    references, tasks = distinct(table["reference"]), distinct(members["task"])
+    note = moved_note(table)
+    panels: list[Panel | None] = []
+    for reference in references:
+        row = _Row(table[table["reference"] == reference], chosen, orders or {}, ratios, threshold)
+        for task in tasks:
+            panels.append(row.panel(task, members[members["task"] == task], len(references) > 1))
+    columns, rows = grid_shape(len(tasks)) if len(references) == 1 else (len(tasks), len(references))
+    several = table.loc[~table["series"].isin(CONTROLS), "series"].nunique() > 1
     return Chart(
         name=name,
-        title=f"Explained effect (faithfulness) of the top k heads, ranked by {series}",
+        title=f"Explained effect (faithfulness) of the top k heads, {_ranked_by(table, chosen)}",
         heading="",
         panels=panels,
         caption=f"{_ACTIONS[table['action'].iloc[0]][1]} Bands are 95 % CIs over examples. "
-        + _about_controls(table, note)
-        + "The dashed segment joins two models where they first reach the threshold; beside it is the ratio of their "
+        + ("Thick: the order with the smallest circuit on the other half of the examples. " * several)
+        + ("Thin: the other orders. " * several)
+        + about_controls(table, note)
+        + "The dashed segment joins two models where they reach the threshold; beside it is the ratio of their "
         "circuit sizes.",
         size=(4.6, 3.2) if len(panels) == 1 else (2.75 * columns + 0.4, 2.55 * rows + 0.2),
+        columns=columns,
         page_columns=2,
         legend="bottom",
-        legend_columns=2,
-        table=_mean_of_draws(table)[["model", "task", "series", "k", "value", "lo", "hi", "n"]],
+        legend_columns=2 if not several else 3,
+        table=mean_of_draws(table)[["model", "task", "reference", "series", "k", "value", "lo", "hi", "n"]],
     )
+
+
+def _first(table: pd.DataFrame) -> Chosen:
+    """The first order of each task, model and ablation type."""
+    own = table[~table["series"].isin(CONTROLS)].drop_duplicates(["task", "model", "reference"])
+    return {(r.task, r.model, r.reference): r.series for r in own.itertuples()}
 
 
 def _members(table: pd.DataFrame) -> pd.DataFrame:
@@ -86,99 +117,158 @@ def _members(table: pd.DataFrame) -> pd.DataFrame:
     return alone.assign(pair=alone.groupby("task").cumcount(), role="dense")
 
 
-def _panel(
-    table: pd.DataFrame,
-    members: pd.DataFrame,
-    orders: Mapping[tuple[str, str], Sequence[str]],
-    few: bool,
-    note: str,
-) -> Panel:
-    task, total = str(table["task"].iloc[0]), max(int(table["k"].max()), 1)
-    curves = table[~table["series"].isin(CONTROLS)]
-    models = [str(model) for model in members["model"]]
-    lines = [
-        _curve(curves[curves["model"] == row["model"]].sort_values("k"), row)
-        for row in members.to_dict("records")
-    ]
-    ordered = {line.name: model for line, model in zip(lines, models, strict=True) if (task, model) in orders}
-    label = f"Number of Heads {_ACTIONS[table['action'].iloc[0]][0]}"
-    x = Axis(label=label, limits=(0, total))
-    if few:
-        x = Axis(label=f"{label} (√ axis)", limits=(0, total), scale="root", ticks=root_ticks(total))
-    return Panel(
-        title=task_title(task),
-        marks=[*_controls(table, note), *lines],
-        x=x,
-        y=Axis(label="Explained Effect", limits=effect_range(table), ticks=(0, 0.5, 1)),
-        legend="lower right",
-        model=models[0] if len(models) == 1 else "",
-        orders={name: orders[task, model] for name, model in ordered.items()},
-        owners=ordered,
-    )
+def _ranked_by(table: pd.DataFrame, chosen: Chosen) -> str:
+    every = distinct(table.loc[~table["series"].isin(CONTROLS), "series"])
+    if len(every) > 1:
+        return f"ranked by {joined(every)}"
+    return f"ranked by {(every or distinct(chosen.values()) or ['order'])[0]}"
 
 
-def _curve(rows: pd.DataFrame, member: Mapping[Any, Any]) -> Line:
-    colour = COLOURS[member["pair"] % len(COLOURS)][member["role"]]
-    name = shortened(Path(member["model"]).name, _LONGEST_NAME)
-    if rows["value"].isna().all():
-        return Line(x=[], y=[], name=f"{name}: no effect to explain", colour=colour)
-    dash = "dashdot" if member["role"] == "control" else "solid"
-    examples = columns_of(rows, "model", "task", "series", "order", "by", "reference")
-    return curve(rows, name=name, colour=colour, dash=dash, width=1.6, examples=examples)
+def reference_title(reference: str) -> str:
+    """An ablation type as the title of a row of panels.
+
+    >>> reference_title("mean"), reference_title("patch")
+    ('mean ablation', 'counterfactual patching')
+    """
+    return "counterfactual patching" if reference == "patch" else f"{reference} ablation"
 
 
-def _controls(table: pd.DataFrame, note: str) -> list[Line]:
-    """Thin and grey, with one legend entry for all models: which model a control is of does not matter."""
-    lines = []
-    for kind, (label, dash) in CONTROLS.items():
-        name = f"{label} ({note})" if note and kind == "random_layer" else label
-        rows = _mean_of_draws(table[(table["series"] == kind) & table["value"].notna()])
-        for model, part in rows.groupby("model", sort=False):
-            mean = part.groupby("k", as_index=False)[["value", "lo", "hi"]].mean()
-            lines.append(curve(mean, name=name, dash=dash, hover_prefix=str(model), **_CONTROL_LOOK))
-    return lines
+class _Row:
+    """The panels of one ablation type, which share their axes."""
+
+    def __init__(
+        self,
+        table: pd.DataFrame,
+        chosen: Chosen,
+        orders: Mapping[tuple[str, str, str], Sequence[str]],
+        ratios: pd.DataFrame | None,
+        threshold: float,
+    ) -> None:
+        self.table, self.chosen, self.orders, self.threshold = table, chosen, orders, threshold
+        self.reference = str(table["reference"].iloc[0])
+        self.ratios = pd.DataFrame() if ratios is None else ratios
+        if "reference" in self.ratios:
+            self.ratios = self.ratios[self.ratios["reference"] == self.reference]
+        if "chosen" in self.ratios:
+            self.ratios = self.ratios[self.ratios["chosen"]]
+        keys = zip(table["task"], table["model"], table["reference"], strict=True)
+        thick = table["series"] == [chosen.get(key, "") for key in keys]
+        self.thick = table[thick]
+        self.few, self.y = few_heads(self.thick, threshold), effect_range(self.thick, table)
+        self.note = moved_note(table)
+        self.series = distinct(table.loc[~table["series"].isin(CONTROLS), "series"])
+
+    def panel(self, task: str, members: pd.DataFrame, in_grid: bool) -> Panel | None:
+        """The panel of one task; None where the task has no curve of this ablation type."""
+        table = self.table[self.table["task"] == task]
+        if table.empty:
+            return None
+        total = max(int(table["k"].max()), 1)
+        together = members.to_dict("records")
+        lines = [self._thick(row, task) for row in together]
+        models = [str(row["model"]) for row in together]
+        keys = {line.name: (task, model, self.reference) for line, model in zip(lines, models, strict=True)}
+        ordered = {name: key for name, key in keys.items() if key in self.orders}
+        label = f"Number of Heads {_ACTIONS[table['action'].iloc[0]][0]}"
+        x = Axis(label=label, limits=(0, total))
+        if self.few:
+            x = Axis(label=f"{label} (√ axis)", limits=(0, total), scale="root", ticks=root_ticks(total))
+        marks = [*control_lines(table, self.note), *self._thin(table, task, together), *lines]
+        title = task_title(task)
+        return Panel(
+            title="" if in_grid else title,
+            row=reference_title(self.reference) if in_grid else "",
+            column=title if in_grid else "",
+            marks=[*marks, *self._segments(task, x)],
+            x=x,
+            y=Axis(label="Explained Effect", limits=self.y, ticks=(0, 0.5, 1)),
+            legend="lower right",
+            model=models[0] if len(models) == 1 else "",
+            orders={name: self.orders[key] for name, key in ordered.items()},
+            owners={name: key[1] for name, key in ordered.items()},
+        )
+
+    def _thick(self, member: Mapping[Any, Any], task: str) -> Line:
+        own = self.thick[(self.thick["model"] == member["model"]) & (self.thick["task"] == task)]
+        rows = own.sort_values("k")
+        name = shortened(Path(member["model"]).name, _LONGEST_NAME)
+        colour = COLOURS[member["pair"] % len(COLOURS)][member["role"]]
+        if rows["value"].isna().all():
+            return Line(x=[], y=[], name=f"{name}: no effect to explain", colour=colour)
+        name += f" ({rows['series'].iloc[0]})" * (len(self.series) > 1)
+        examples = columns_of(rows, "model", "task", "series", "order", "by", "reference")
+        return curve(rows, name=name, colour=colour, width=_THICK, examples=examples)
+
+    def _thin(self, table: pd.DataFrame, task: str, members: Sequence[Mapping[Any, Any]]) -> list[Line]:
+        """The orders that were not chosen, after a black line each for the legend: their colours are the models'."""
+        keys, lines = [], []
+        for series, dash in zip(self.series, _DASHES * len(self.series), strict=False):
+            look: dict[str, Any] = {
+                "name": f"ranked by {series}",
+                "dash": dash,
+                "width": _THIN,
+                "common": True,
+            }
+            for member in members:
+                rows = table[(table["model"] == member["model"]) & (table["series"] == series)].sort_values(
+                    "k"
+                )
+                is_chosen = self.chosen.get((task, member["model"], self.reference)) == series
+                if rows["value"].isna().all() or is_chosen:
+                    continue
+                colour = COLOURS[member["pair"] % len(COLOURS)][member["role"]]
+                examples = columns_of(rows, "model", "task", "series", "order", "by", "reference")
+                prefix = str(member["model"])
+                about: dict[str, Any] = {"colour": colour, "hover_prefix": prefix, "examples": examples}
+                lines.append(curve(rows, band=0, **about, **look))
+            if any(line.name == look["name"] for line in lines):
+                keys.append(Line(x=[math.nan] * 2, y=[math.nan] * 2, colour=INK, **look))
+        return [*keys, *lines]
+
+    def _segments(self, task: str, x: Axis) -> list[Mark]:
+        """A segment from curve to curve; its ratio where the curves leave room: to the right below, or left above."""
+        if self.ratios.empty:
+            return []
+        own = self.ratios[(self.ratios["task"] == task) & (self.ratios["compared"] == "dense/sparse")]
+        # Circuits are as large as where the curve stays above the threshold; earlier runs may not have it.
+        stays = "stays_ratio" in own
+        names = (
+            ["stays", "other_stays", "stays_ratio", "stays_lo", "stays_hi"]
+            if stays
+            else ["k", "other_k", "ratio", "lo", "hi"]
+        )
+        known = own[own[names[2]].notna()]
+        _, total = x.limits or (0, 1)
+        marks: list[Mark] = []
+        for number, row in enumerate(known.to_dict("records")):
+            *ends, ratio, lo, hi = (row[name] for name in names)
+            if not np.isfinite(ends).all():
+                continue
+            marks.append(
+                Line(x=ends, y=[self.threshold] * 2, dash="dash", width=1.2, marker="circle", size=3.2)
+            )
+            interval = f"\n[{lo:.1f}, {hi:.1f}]" if np.isfinite(lo) else ""
+            share = max(ends) / total
+            below = (math.sqrt(share) if x.scale == "root" else share) < 0.7
+            side: dict[str, Any] = {"x": min(ends), "across": "right", "up": "bottom", "shift": (-4, 3)}
+            if below:
+                side = {"x": max(ends), "across": "left", "up": "top", "shift": (4, -5 - 24 * number)}
+            colour = COLOURS[row["pair"] % len(COLOURS)]["dense"] if len(known) > 1 else INK
+            marks.append(
+                Text(y=self.threshold, text=f"{ratio:.1f}x{interval}", colour=colour, box=True, **side)
+            )
+        return marks
 
 
-def _mean_of_draws(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows without single draws of a control where the mean over its draws is there, with its interval."""
-    if "draw" not in table or table.empty:
-        return table
-    keys = [table[key] for key in ("model", "task", "order", "series", "metric") if key in table]
-    pooled = table["draw"].isna().groupby(keys, sort=False).transform("any")
-    return table[table["draw"].isna() | ~pooled]
+def few_heads(thick: pd.DataFrame, threshold: float) -> bool:
+    """Whether every thick curve reaches the threshold so early that a linear axis would hide its rise."""
+    reached = thick[thick["value"] >= threshold].groupby(["model", "task"])["k"].min()
+    return len(reached) > 0 and bool(reached.max() < FEW * thick["k"].max())
 
 
-def moved_note(table: pd.DataFrame) -> str:
-    """How many heads of the layer-matched draws came from other layers, at most; empty where none did."""
-    if "moved" not in table:
-        return ""
-    rows = table[(table["series"] == "random_layer") & (table["moved"].fillna(0) > 0)]
-    if rows.empty:
-        return ""
-    largest = rows.iloc[int(rows["moved"].astype(int).argmax())]
-    return f"up to {int(largest['moved'])} of {int(largest['k'])} from the nearest layers"
-
-
-def _about_controls(table: pd.DataFrame, note: str) -> str:
-    draws = table.loc[table["series"].isin(CONTROLS), "draw"].nunique() if "draw" in table else 0
-    moved = f" (in the same layers: {note}, where a layer has too few others)" if note else ""
-    controls = (
-        f"Grey: the mean of {draws} random draws of k other heads, never one of the curve's own first k{moved}, with "
-        "95 % CIs over draws and examples; it ends where too few other heads are left. "
-    )
-    return controls if draws else ""
-
-
-def few_heads(table: pd.DataFrame, threshold: float) -> bool:
-    """Whether every curve reaches the threshold so early that a linear axis would hide its rise."""
-    curves = table[~table["series"].isin(CONTROLS)]
-    reached = curves[curves["value"] >= threshold].groupby(["model", "task"])["k"].min()
-    return len(reached) > 0 and bool(reached.max() < FEW * curves["k"].max())
-
-
-def effect_range(table: pd.DataFrame) -> tuple[float, float]:
-    """The explained effect from 0 to 1, and as much beyond as the curves need."""
-    curves = table[~table["series"].isin(CONTROLS)][["value", "lo", "hi"]].to_numpy(dtype=float)
+def effect_range(thick: pd.DataFrame, table: pd.DataFrame) -> tuple[float, float]:
+    """The explained effect from 0 to 1, and as much beyond as the thick curves need."""
+    curves = thick[["value", "lo", "hi"]].to_numpy(dtype=float)
     values = table["value"].to_numpy(dtype=float)
     curves, values = curves[np.isfinite(curves)], values[np.isfinite(values)]
     low = min(0.0, max(curves.min(initial=0.0), -0.5), max(values.min(initial=0.0), -0.25))
@@ -189,26 +279,3 @@ def root_ticks(total: int) -> list[int]:
     """Ticks of a square-root axis, far enough apart for their numbers; none so near the last that they touch."""
     ticks = [tick for tick in (0, 1, 5, 20, 50, 100, 200, 500, 1000, 2000) if tick < 0.75 * total]
     return [*ticks, total]
-
-
-def _segments(ratios: pd.DataFrame, threshold: float, x: Axis) -> list[Mark]:
-    """A segment from curve to curve; its ratio where the curves leave room: to the right below, or left above."""
-    known = ratios[(ratios["compared"] == "dense/sparse") & ratios["ratio"].notna()]
-    _, total = x.limits or (0, 1)
-    marks: list[Mark] = []
-    for number, row in enumerate(known.to_dict("records")):
-        ends = [row["k"], row["other_k"]]
-        if not np.isfinite(ends).all():
-            continue
-        marks.append(Line(x=ends, y=[threshold] * 2, dash="dash", width=1.2, marker="circle", size=3.2))
-        interval = f"\n[{row['lo']:.1f}, {row['hi']:.1f}]" if np.isfinite(row["lo"]) else ""
-        share = max(ends) / total
-        below = (math.sqrt(share) if x.scale == "root" else share) < 0.7
-        side: dict[str, Any] = {"x": min(ends), "across": "right", "up": "bottom", "shift": (-4, 3)}
-        if below:
-            side = {"x": max(ends), "across": "left", "up": "top", "shift": (4, -5 - 24 * number)}
-        colour = COLOURS[row["pair"] % len(COLOURS)]["dense"] if len(known) > 1 else INK
-        marks.append(
-            Text(y=threshold, text=f"{row['ratio']:.1f}x{interval}", colour=colour, box=True, **side)
-        )
-    return marks

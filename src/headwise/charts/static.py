@@ -278,7 +278,8 @@ def _entries(axes: Any, twin: Any, panel: Panel) -> list[tuple[str, Any]]:
     handles: dict[str, Any] = {}
     for drawn in (axes, twin) if twin is not None else (axes,):
         artists, names = drawn.get_legend_handles_labels()
-        handles |= {name: handle for name, handle in zip(names, artists, strict=True) if name not in handles}
+        for name, handle in zip(names, artists, strict=True):
+            handles.setdefault(name, handle)  # of several lines with one name the first is in the legend
     named = [mark.name for mark in panel.marks if isinstance(mark, Line | Bars) and mark.name]
     return [(name, handles[name]) for name in dict.fromkeys(named)]
 

@@ -21,7 +21,7 @@ from headwise.studies.workbench import Workbench
 from helpers import run_on
 from planted import DENSE, SPARSE, planted_model, told_apart, written
 
-TABLES = ("scores", "curves", "examples", "circuits", "ratios", "members", "attention")
+TABLES = ("scores", "choices", "curves", "examples", "circuits", "ratios", "members", "attention")
 N = 20
 
 
@@ -42,7 +42,8 @@ def data(task, tmp_path_factory):
 
 
 def carried_out(loaded, out, /, **settings):
-    return run_on("circuits", out, *loaded.values(), **{"n": N, "by": ["absolute"], **settings})
+    one = {"orders": ["integrated"], "references": ["patch"]}
+    return run_on("circuits", out, *loaded.values(), **{"n": N, "by": ["absolute"], **one, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +67,9 @@ def test_every_table_and_figure_is_there(finished, data):
     assert set(curves["task"]) == {data}
     assert list(tables["circuits"]["model"]) == ["dense", "sparse"]
     assert list(tables["members"]["role"]) == ["dense", "sparse"]
-    assert list(tables["ratios"]["compared"]) == ["dense/sparse"]
-    for name in ("circuits-integrated-absolute", f"heads-{file_name(data)}-integrated-absolute"):
+    assert list(tables["ratios"]["compared"]) == ["dense/sparse"] * 2  # by the order, and by the chosen order
+    assert list(tables["choices"]["chosen"]) == [True, True]
+    for name in ("circuits", f"heads-{file_name(data)}-patch"):
         for kind in ("png", "svg", "pdf"):
             assert (finished.path / f"figures/{name}.{kind}").stat().st_size > 5_000
     assert any("the circuit of dense has" in notice for notice in finished.notices)
@@ -165,12 +167,14 @@ def test_the_ratio_and_its_interval_are_those_of_a_plain_paired_bootstrap(finish
 
 def test_a_ratio_below_one_is_told_as_what_it_is(models, data, finished, tmp_path, undrawn):
     swapped = carried_out(models, tmp_path / "run", models=["sparse", "dense"], tasks=[data])
-    (row,) = read_table(swapped.path, "ratios").to_dict("records")
+    (row,) = read_table(swapped.path, "ratios").query("chosen").to_dict("records")
     before = read_table(finished.path, "ratios").iloc[0]
     assert row["ratio"] == pytest.approx(1 / before["ratio"])
     assert (row["lo"], row["hi"]) == (pytest.approx(1 / before["hi"]), pytest.approx(1 / before["lo"]))
     assert row["ratio"] < 1
-    assert any(f"sparse has {row['ratio']:.2f}x the heads of dense" in notice for notice in swapped.notices)
+    assert row["stays_ratio"] < 1
+    said = f"sparse has {row['stays_ratio']:.2f}x the heads of dense"
+    assert any(said in notice for notice in swapped.notices)
 
 
 def test_other_examples_are_resampled_each_on_their_own(models, data, task, tmp_path, undrawn):
@@ -193,11 +197,11 @@ def test_a_dense_control_is_a_third_curve_between_the_two(models, data, tmp_path
     folder = carried_out(
         models, tmp_path / "run", models=["dense", "sparse", "control"], tasks=[data], maps=1
     )
-    ratios = read_table(folder.path, "ratios").set_index("compared")
+    ratios = read_table(folder.path, "ratios").query("chosen").set_index("compared")
     assert list(ratios.index) == ["dense/control", "dense/sparse", "control/sparse"]
     product = ratios.loc["dense/control", "ratio"] * ratios.loc["control/sparse", "ratio"]
     assert ratios.loc["dense/sparse", "ratio"] == pytest.approx(product)
-    assert (folder.path / "figures/circuits-integrated-absolute.png").exists()
+    assert (folder.path / "figures/circuits.png").exists()
 
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
@@ -207,7 +211,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
 
     def breaks(*args, **options):
         calls.append(args[0].name)
-        if len(calls) == 2:
+        if len(calls) == 4:
             raise KeyboardInterrupt
         return real(*args, **options)
 
@@ -216,15 +220,15 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
     with pytest.raises(KeyboardInterrupt):
         carried_out(models, tmp_path / "cut", **settings)
     cells = CellStore(tmp_path / "cut/cells.sqlite")
-    assert len(cells) == 4  # two orders, a curve and its maps
+    assert len(cells) == 6  # two orders, two choices, a curve and its maps
     cells.close()
     carried_out(models, tmp_path / "cut", **settings)
-    assert calls == ["dense", "sparse", "sparse"]
+    assert calls == ["dense", "sparse", "dense", "sparse", "sparse"]
     for name in TABLES:
         tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (finished.path, tmp_path / "cut")]
         assert tables[0] == tables[1], name
     carried_out(models, tmp_path / "cut", **settings)
-    assert len(calls) == 3
+    assert len(calls) == 5
 
 
 def test_two_pairs_have_tasks_of_their_own_and_share_what_they_share(models, task, data, tmp_path, undrawn):
@@ -245,7 +249,7 @@ def test_two_pairs_have_tasks_of_their_own_and_share_what_they_share(models, tas
     summary = read_table(folder.path, "circuits")
     assert len(members) == 7
     assert len(summary) == 6  # sparse on the task that two pairs share is measured once
-    assert list(read_table(folder.path, "ratios")["pair"]) == [0, 1, 1]
+    assert list(read_table(folder.path, "ratios").query("chosen")["pair"]) == [0, 1, 1]
     assert set(read_table(folder.path, "curves")["series"]) == {"integrated absolute"}
 
 
@@ -260,14 +264,9 @@ def test_several_orders_and_rankings_are_told_apart(models, data, tmp_path, undr
     }
     curves = read_table(folder.path, "curves")
     drawn = curves[curves["series"] != curves["order"]][["order", "series"]].drop_duplicates()
-    assert sorted(map(tuple, drawn.to_numpy().tolist())) == [
-        (order, kind)
-        for order in ("ablation", "ablation absolute", "sensitivity")
-        for kind in (
-            "random",
-            "random_layer",
-        )  # none of the order's own first heads, so each order has its own
-    ]
+    (chosen,) = summary.loc[summary["chosen"], "series"]
+    # None of the order's own first heads, so a control belongs to one order: the chosen one.
+    assert sorted(map(tuple, drawn.to_numpy().tolist())) == [(chosen, "random"), (chosen, "random_layer")]
 
 
 def test_an_effect_that_may_be_nothing_is_said_to_be_undefined(models, task, tmp_path):

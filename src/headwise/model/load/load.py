@@ -318,6 +318,11 @@ def _explained(error: Exception, source: _Source) -> HeadwiseError:
     return HeadwiseError(f"{source.label} could not be loaded: {first_line(error)}")
 
 
+def accelerated(device: str | None) -> bool:
+    """Whether a model that is loaded onto this device (by default an accelerator if there is one) avoids the CPU."""
+    return (_device(None).type if device in (None, "auto") else str(device)).partition(":")[0] != "cpu"
+
+
 def _device(device: str | torch.device | None) -> torch.device:
     if device is None:
         if torch.cuda.is_available():

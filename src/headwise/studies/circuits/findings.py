@@ -1,55 +1,137 @@
-"""How few heads explain the behaviour, and does sparse attention need fewer?"""
+"""How few heads explain the behaviour, and does sparse attention need fewer?
+
+The size of a circuit is the number of heads from which on the explained effect stays at the threshold. Runs of earlier
+versions have no choice of an order: there every order is told on its own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
+from headwise.charts.explained_effect import reference_title
 from headwise.charts.section import Finding, Tables, groups, table_of
 from headwise.charts.style import file_name
-from headwise.charts.words import joined, percent
+from headwise.charts.words import joined, percent, task_title
+
+NAMED = 3
+"""Most steps of an overshoot that a sentence names, and most heads of a step."""
 
 
 def findings(tables: Tables) -> list[Finding]:
-    return [*_ratios(table_of(tables, "ratios")), *_sizes(tables["circuits"])]
+    circuits, ratios = tables["circuits"], table_of(tables, "ratios")
+    return [
+        *_sizes(circuits, several=circuits["model"].nunique() > 1),
+        *_ratios(ratios),
+        *_overshoots(table_of(tables, "overshoot")),
+    ]
 
 
-def _ratios(ratios: pd.DataFrame) -> list[Finding]:
+def _size(table: pd.DataFrame) -> str:
+    """The column with the size of a circuit; some early runs know only where the threshold is first reached."""
+    return "stays" if "stays" in table else "k"
+
+
+def _sizes(circuits: pd.DataFrame, several: bool) -> Iterator[Finding]:
+    """The circuit size of each model, task and ablation type by the chosen order, and what the others take."""
+    size, first = _size(circuits), True
+    known = circuits[circuits[size].notna()]
+    for row in (known[known["chosen"]] if "chosen" in known else known).to_dict("records"):
+        what = f"recover {percent(row['threshold'])} of {task_title(row['task'])}"
+        if row["action"] == "mask":
+            what = f"take away {percent(row['threshold'])} of {task_title(row['task'])} when they are masked"
+        lo, hi = row[f"{size}_lo"], row[f"{size}_hi"]
+        interval = f"95 % CI {_number(lo)}–{_number(hi)}"
+        sentence = (
+            f"{row['model']}: " * several
+            + f"{row[size]:.0f} of {row['of']} heads {what}{_under(row)} ({interval}), ranked by {row['series']}"
+            + _others(known, row, size)
+            + "."
+        )
+        yield Finding(sentence=sentence, weight=0.6 if first else 0.3, chart=_chart(row))
+        first = False
+
+
+def _number(bound: float) -> str:
+    """A bound of an interval in heads; the threshold may not be reached in some resamples."""
+    return f"{bound:.0f}" if bound == bound else "never"
+
+
+def _under(row: Mapping[Any, Any]) -> str:
+    """The ablation type; runs of earlier versions do not name it in every table."""
+    return f" under {reference_title(row['reference'])}" if row.get("reference") else ""
+
+
+def _others(known: pd.DataFrame, row: Mapping[Any, Any], size: str) -> str:
+    """What the orders take that were not chosen."""
+    if "chosen" not in known:
+        return ""
+    same = known[(known["model"] == row["model"]) & (known["task"] == row["task"])]
+    rest = same[(same["reference"] == row["reference"]) & ~same["chosen"]]
+    each = [f"by {other['series']} {other[size]:.0f}" for other in rest.to_dict("records")]
+    return f"; it takes {joined(each)}" if each else ""
+
+
+def _chart(row: Mapping[Any, Any]) -> str:
+    return "circuits" if "chosen" in row else f"circuits-{file_name(row['series'])}"
+
+
+def _ratios(ratios: pd.DataFrame) -> Iterator[Finding]:
     """The circuit sizes of two models on each task, with their ratio."""
-    made = []
-    for (model, other, series), rows in groups(ratios, "model", "other", "series"):
-        known = rows[rows["ratio"].notna()]
+    if ratios.empty:
+        return
+    ratios = ratios if "reference" in ratios else ratios.assign(reference="")
+    names = ("k", "other_k", "ratio", "lo", "hi")
+    if "stays_ratio" in ratios:
+        names = ("stays", "other_stays", "stays_ratio", "stays_lo", "stays_hi")
+    k, other_k, ratio, lo, hi = names
+    best = ratios[ratios["chosen"]] if "chosen" in ratios else ratios
+    columns = ("model", "other", "reference") + (() if "chosen" in ratios else ("series",))
+    for (model, other, reference, *series), rows in groups(best, *columns):
         each = [
-            f"{r.task}: {model} {_heads(r.k)}, {other} {_heads(r.other_k)} (ratio {r.ratio:.1f}, 95 % CI "
-            f"{r.lo:.1f}–{r.hi:.1f})"
-            for r in known.itertuples()
+            f"{task_title(r['task'])} {model} {_heads(r[k])}, {other} {_heads(r[other_k])} (ratio {r[ratio]:.1f}, "
+            f"95 % CI {r[lo]:.1f}–{r[hi]:.1f}{_same_orders(ratios, r, ratio)})"
+            for r in rows[rows[ratio].notna()].to_dict("records")
         ]
-        start = f"Circuit size at {percent(rows['threshold'].iloc[0])} faithfulness, ranked by {series}"
-        sentence = f"{start}: {'; '.join(each)}."
-        made += [Finding(sentence=sentence, weight=0.55, chart=_chart(series))] if each else []
-    return made
+        ranked = f", ranked by {series[0]}" if series else ", each by its chosen order"
+        start = f"Circuit size at {percent(rows['threshold'].iloc[0])} faithfulness{_under({'reference': reference})}"
+        if each:
+            sentence = f"{start}{ranked}: {'; '.join(each)}."
+            yield Finding(sentence=sentence, weight=0.55, chart=_chart(rows.iloc[0].to_dict()))
 
 
-def _chart(series: str) -> str:
-    return f"circuits-{file_name(series)}"
+def _same_orders(ratios: pd.DataFrame, row: Mapping[Any, Any], ratio: str) -> str:
+    """The ratio when both models are ranked by the same method, for each method."""
+    if "chosen" not in ratios:
+        return ""
+    keys = ("pair", "task", "reference", "compared")
+    same = ratios[~ratios["chosen"] & ratios[ratio].notna()]
+    for key in keys:
+        same = same[same[key] == row[key]]
+    each = [f"{other['series']} {other[ratio]:.1f}" for other in same.to_dict("records")]
+    return f"; both by {', by '.join(each)}" if each else ""
 
 
 def _heads(k: Any) -> str:
     return "1 head" if round(k) == 1 else f"{k:.0f} heads"
 
 
-def _sizes(circuits: pd.DataFrame) -> list[Finding]:
-    """The circuit size of each model on each task."""
-    made: list[Finding] = []
-    reached = circuits[circuits["k"].notna() & ~circuits["series"].str.startswith("random")]
-    for (model, series), rows in groups(reached, "model", "series"):
-        first = rows.iloc[0]
-        level = percent(first["threshold"])
-        what = f"Circuit size at {level} faithfulness"
-        if first["action"] == "mask":
-            what = f"Heads to mask to remove {level} of the effect"
-        each = joined([f"{r.task} {r.k:.0f} [{r.k_lo:.0f}, {r.k_hi:.0f}]" for r in rows.itertuples()])
-        sentence = f"{what}, {model}, ranked by {series}, of {first['of']} heads: {each}."
-        made.append(Finding(sentence=sentence, weight=0.2 if made else 0.5, chart=_chart(series)))
-    return made
+def _overshoots(overshoot: pd.DataFrame) -> Iterator[Finding]:
+    """Circuits that do clearly better than the whole model, with the heads whose addition lifts them."""
+    for (model, task, reference, series), steps in groups(overshoot, "model", "task", "reference", "series"):
+        first = steps.iloc[0]
+        largest = steps.sort_values("rise", ascending=False, kind="stable")[:NAMED]
+        each = [f"{_names(str(row.heads))} (+{row.rise:.2f})" for row in largest.itertuples()]
+        sentence = (
+            f"{model} on {task_title(task)} under {reference_title(reference)}: the first {first['peak_k']} heads by "
+            f"{series} reach {first['peak']:.2f} of the effect, more than all heads together; the largest steps of "
+            f"this rise are the additions of {joined(each)}."
+        )
+        yield Finding(sentence=sentence, weight=0.25, chart="circuits")
+
+
+def _names(heads: str) -> str:
+    names = heads.split()
+    return ", ".join(names) if len(names) <= NAMED else f"{names[0]} to {names[-1]} ({len(names)} heads)"

@@ -1,4 +1,4 @@
-"""Settings of the study `circuits`: models alone or in pairs, tasks, orders, and how far to look."""
+"""Settings of the study `circuits`: models alone or in pairs, tasks, orders, references, and how far to look."""
 
 from __future__ import annotations
 
@@ -9,13 +9,31 @@ from pydantic import Field, NonNegativeInt, model_validator
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
-from headwise.scores.registry import check_methods
+from headwise.model.load.load import accelerated
+from headwise.scores.registry import check_methods, methods
 from headwise.settings import Count, Settings, Several, Text, not_empty, one_of, passes
 from headwise.studies.settings import shared
 from headwise.sweeps.curve import check_threshold
 from headwise.sweeps.sweep import ACTIONS, CONTROL_POINTS, CONTROLS, DRAWS, most_rows
 
 ROLES = ("dense", "sparse", "control")
+TASKS = ("greater_than", "ioi", "docstring", "ioi_long")
+ON_CPU = 2
+"""How many of these are the default without an accelerator."""
+ORDERS = ("integrated", "nested")
+EXACT = "ablation"
+"""The order that is one of the defaults only on an accelerator: a forward row for each head and example."""
+CPU_OPTIONS: dict[str, dict[str, Any]] = {
+    "integrated": {"most_steps": 40},
+    "nested": {"seeds": 1, "rows": 2000},
+}
+"""Options of the orders without an accelerator, where they are not given: two tasks then take up to 20 minutes on two
+cores with the bundled model."""
+QUICK_OPTIONS: dict[str, dict[str, Any]] = {
+    "integrated": {"most_steps": 20},
+    "nested": {"seeds": 1, "rows": 300},
+}
+"""The same with `quick`; two ablation types then train on 600 rows."""
 QUICK_CONTROL_POINTS = 5
 """Numbers of heads at which controls are measured with `quick`."""
 Ranking = Annotated[Text, one_of("ranking", lambda: shared.RANKINGS)]
@@ -43,19 +61,19 @@ class CircuitsSettings(shared.StudySettings):
 
     REPLACES: ClassVar[dict[str, str]] = {"models": "pairs"}
     """Models given by flag take the place of a file's pairs."""
-    # Counted in forward rows per example of a half: ranking about 22 (5 gradients, each with its reference), a curve
-    # points + 8, controls 7 per draw (4 with `quick`). Two models on the four tasks (116 tokens over one example of
-    # each) are then about 560,000 tokens, and 85,000 with `quick`; two cores do some 500 a second.
+    RENAMED: ClassVar[dict[str, str]] = {"reference": "references"}
     QUICK: ClassVar = {"n": 12, "points": 11, "draws": DRAWS}
 
     models: Several[Text] = ()
     """One model; or a pair, the dense one first; or a pair and its dense control. By default smollm2."""
     pairs: Several[Pair] = ()
     """Several pairs, each with `dense`, `sparse`, `control`, `tasks`; instead of `models`."""
-    tasks: shared.TaskNames = ("greater_than", "ioi", "docstring", "ioi_long")
-    """Built-in names, files, or hub:owner/name."""
-    orders: Annotated[Several[shared.MethodName], not_empty("order")] = ("integrated",)
-    """Score methods that rank the heads."""
+    tasks: shared.TaskNames = ()
+    """Built-in names, files, or hub:owner/name; by default greater_than and ioi, on an accelerator also docstring and
+    ioi_long, with `quick` greater_than alone."""
+    orders: Annotated[Several[shared.MethodName], not_empty("order")] = ()
+    """Score methods that rank the heads; by default integrated and nested, on an accelerator also ablation. The order
+    with the smallest circuit on the finding half is the one reported."""
     by: Annotated[Several[Ranking], not_empty("ranking")] = ("signed",)
     """How a signed score ranks heads: `signed` (most helpful first), `absolute`, `hinders` (most harmful first)."""
     action: Annotated[Text, one_of("action", lambda: ACTIONS)] = "keep"
@@ -66,8 +84,8 @@ class CircuitsSettings(shared.StudySettings):
     """Examples per task: one half ranks the heads, the other tests them."""
     metric: shared.MetricName | None = None
     """Metric; by default the one of each task."""
-    reference: shared.ReferenceName | None = None
-    """Ablation type; by default `patch` if the task has counterfactuals, else `mean`."""
+    references: Several[shared.ReferenceName] = ()
+    """Ablation types, one row of panels each; by default `mean`, and `patch` if every example has a counterfactual."""
     k: Several[NonNegativeInt] = ()
     """Numbers of heads to measure; by default at most `points` values, denser near the threshold."""
     points: Annotated[int, Field(ge=3)] = 21
@@ -83,6 +101,14 @@ class CircuitsSettings(shared.StudySettings):
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
     method_options: shared.Options = Field(default_factory=dict)
     """Options of the score methods."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_reference(cls, values: Any) -> Any:
+        """Run folders of the version before hold `reference: null` for the default."""
+        if isinstance(values, Mapping) and "reference" in values and values["reference"] is None:
+            return {name: value for name, value in values.items() if name != "reference"}
+        return values
 
     @model_validator(mode="after")
     def _models_and_pairs(self) -> Self:
@@ -102,9 +128,26 @@ class CircuitsSettings(shared.StudySettings):
         else:
             named: dict[str, Any] = dict(zip(ROLES, models, strict=False))
             pairs = (Pair(**named),)
-        self.__dict__.update(models=models, pairs=pairs)
+        self.__dict__.update(models=models, pairs=pairs, **self._defaults())
         self._check()
         return self
+
+    def _defaults(self) -> dict[str, Any]:
+        """Tasks, orders and their options; where they are not given, what this machine computes in minutes."""
+        fast = accelerated(self.device)
+        orders = (*ORDERS, EXACT) if fast and not self.quick else ORDERS
+        orders = tuple(name for name in orders if name in methods())
+        tasks = TASKS[:1] if self.quick else TASKS if fast else TASKS[:ON_CPU]
+        orders = self.orders or orders
+        usual = QUICK_OPTIONS if self.quick else {} if fast else CPU_OPTIONS
+        if "method_options" in self.model_fields_set and not self.method_options:
+            usual = {}  # none, as the run folder of an accelerator has it
+        options = {name: value for order in orders for name, value in usual.get(order, {}).items()}
+        # Rows bound the updates: with one of them given, the other is left as it is.
+        if {"updates", "rows"} & set(self.method_options):
+            options.pop("rows", None)
+        options |= self.method_options
+        return {"orders": orders, "tasks": self.tasks or tasks, "method_options": options}
 
     def _check(self) -> None:
         check_methods(self.orders, self.method_options, self.metric)
@@ -115,6 +158,10 @@ class CircuitsSettings(shared.StudySettings):
         panels = [(number, task) for number, _, task in self.panels()]
         if len(set(panels)) < len(panels):
             raise HeadwiseError("a task is named twice; expected each task once per pair")
+        if len(set(self.references)) < len(self.references):
+            raise HeadwiseError(
+                f"references are {', '.join(self.references)}; expected each ablation type once"
+            )
 
     def sources(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from ((task, self.task_options) for _, _, task in self.panels())
@@ -135,9 +182,17 @@ class CircuitsSettings(shared.StudySettings):
         return QUICK_CONTROL_POINTS if self.quick else CONTROL_POINTS
 
     @property
-    def rows_per_example(self) -> int:
-        """Forward rows of one curve for each example, at most."""
-        return most_rows(len(self.k) or self.points, len(self.controls), self.draws, self.control_points)
+    def curve_rows(self) -> int:
+        """Forward rows of one curve without controls for each example, at most."""
+        return most_rows(len(self.k) or self.points, 0, self.draws, self.control_points)
+
+    @property
+    def control_rows(self) -> int:
+        """Forward rows of the controls of one curve for each example, at most."""
+        with_controls = most_rows(
+            len(self.k) or self.points, len(self.controls), self.draws, self.control_points
+        )
+        return with_controls - self.curve_rows
 
     def quickened(self) -> Self:
         return super().quickened().replaced(controls=self.controls[:1])

@@ -114,7 +114,7 @@ class StudySettings(Settings):
             self._check_field(
                 source, [bool(e.foils) for e in examples], "foils", f"the metric {metric!r}", "logprob"
             )
-        if getattr(self, "reference", None) == "patch":
+        if "patch" in (getattr(self, "reference", None), *getattr(self, "references", ())):
             has = [e.counterfactual is not None for e in examples]
             self._check_field(source, has, "counterfactual", "the ablation type 'patch'", "mean")
 

@@ -1,0 +1,69 @@
+"""The choice among orders, and the heads behind an overshoot, on numbers that can be worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from headwise.heads import Head
+from headwise.studies.circuits.choice import overshoot_rows, overshoots, rise_points, smallest
+from headwise.sweeps.curve import Sweep
+
+HEADS = [Head(0, head) for head in range(8)]
+
+
+def curve(shares: dict[int, float]) -> Sweep:
+    """A curve with these explained effects; two examples, of which the second has twice the effect."""
+    k = np.array(sorted(shares))
+    effect = np.array([1.0, 2.0])
+    values = np.array([shares[number] for number in k])[:, None] * effect
+    names = ("model", "task", "order", "keep", "logit_diff", "mean")
+    return Sweep(k, values, np.zeros(2), effect, HEADS, *names, 8)
+
+
+def sizes(**rows: tuple[float, float, float]) -> pd.DataFrame:
+    """Orders with (stays, k, cmd)."""
+    return pd.DataFrame(rows.values(), columns=["stays", "k", "cmd"], index=list(rows)).reset_index()
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ({"a": (90, 30, 0.3), "b": (15, 14, 0.2), "c": (40, 3, 0.1)}, 1),  # stays decides, not first reached
+        ({"a": (15, 15, 0.1), "b": (15, 9, 0.2)}, 1),  # equal: the one that is there first
+        ({"a": (15, 9, 0.3), "b": (15, 9, 0.2)}, 1),  # equal again: the one closer to the whole model
+        ({"a": (15, 9, 0.2), "b": (15, 9, 0.2)}, 0),  # the same: the first given
+        ({"a": (np.nan, np.nan, np.nan), "b": (np.nan, np.nan, np.nan)}, 0),  # no effect to explain
+        ({"a": (np.nan, np.nan, np.nan), "b": (200, 200, 0.9)}, 1),
+    ],
+)
+def test_the_smallest_circuit_that_stays_is_chosen(rows, expected):
+    assert smallest(sizes(**rows)) == expected
+
+
+def test_a_rise_begins_where_the_curve_was_last_below_one():
+    swept = curve({0: 0, 1: 1.1, 2: 0.8, 5: 1.4, 6: 1.3, 8: 1})
+    shares = swept.explained()["value"].to_numpy()
+    assert rise_points(swept.k, shares) == [2, 3, 4, 5]
+    assert rise_points(swept.k, shares, most=1) == [2, 3, 5]
+
+
+def test_the_heads_behind_an_overshoot_are_those_whose_addition_raises_it():
+    swept = curve({0: 0, 2: 0.8, 3: 1.3, 4: 1.25, 5: 1.45, 8: 1})
+    assert overshoots(swept)
+    rows = overshoot_rows(swept, {"task": "ioi"})
+    assert rows["heads"].tolist() == ["L0H2", "L0H4"]  # the third head, then the fifth; the fourth lowers it
+    np.testing.assert_allclose(rows["rise"], [0.5, 0.2])
+    assert set(rows["peak_k"]) == {5}
+    np.testing.assert_allclose(rows["peak"], 1.45)
+    assert set(rows["task"]) == {"ioi"}
+
+
+def test_a_step_of_several_heads_names_them_all():
+    rows = overshoot_rows(curve({0: 0, 2: 0.9, 5: 1.5, 8: 1}), {})
+    assert rows["heads"].tolist() == ["L0H2 L0H3 L0H4"]
+
+
+def test_a_curve_that_stays_near_one_is_no_overshoot():
+    assert not overshoots(curve({0: 0, 2: 0.9, 5: 1.19, 8: 1}))
