@@ -188,11 +188,15 @@ def removal_chart(curves: pd.DataFrame, *, name: str) -> Chart:
     for model in dict.fromkeys(curves["model"]):
         rows = curves[curves["model"] == model]
         marks = [
-            curve(rows[rows["series"] == series], name=label, colour=colour, dash=dash, marker="circle", size=3)
+            curve(
+                rows[rows["series"] == series], name=label, colour=colour, dash=dash, marker="circle", size=3
+            )
             for series, (label, colour, dash) in SERIES.items()
             if (rows["series"] == series).any()
         ]
-        x = Axis(label="Number of removed heads", ticks=sorted(rows["k"].unique())[:: 1 + rows["k"].max() // 13])
+        x = Axis(
+            label="Number of removed heads", ticks=sorted(rows["k"].unique())[:: 1 + rows["k"].max() // 13]
+        )
         y = Axis(label=str(rows["metric"].iloc[0]), grid=True)
         panels.append(Panel(title=model, marks=marks, x=x, y=y, model=model))
     return Chart(
@@ -220,7 +224,12 @@ def freezing_chart(freezing: pd.DataFrame, *, name: str) -> Chart:
             for row in rows.itertuples()
         ]
         bars = Bars(
-            at=np.arange(len(rows)), values=rows["effect"], lo=rows["lo"], hi=rows["hi"], colours=colours, hover=hover
+            at=np.arange(len(rows)),
+            values=rows["effect"],
+            lo=rows["lo"],
+            hi=rows["hi"],
+            colours=colours,
+            hover=hover,
         )
         x = names_axis(FROZEN.values(), label="Heads held at their plain output")
         y = Axis(label=f"Effect of removing the primary set ({rows['metric'].iloc[0]})")

@@ -43,7 +43,9 @@ class Measured:
     """Metric values under gates, each beside the same example's value at the baseline in the same batch."""
 
     values: np.ndarray  # V, E
-    full: np.ndarray  # V, E: at the baseline, which is all gates at 1 unless another was given; B, V, E for several
+    full: (
+        np.ndarray
+    )  # V, E: at the baseline, which is all gates at 1 unless another was given; B, V, E for several
 
     @property
     def effects(self) -> np.ndarray:
@@ -111,7 +113,9 @@ class Engine:
                 f"examples {sorted(unknown)} are not in task {self.task.name!r}, which has examples 0 to "
                 f"{len(self.task) - 1}"
             )
-        values = np.full((1 + len(bases), len(gates), len(self.rows)), np.nan)  # under the gates, at each baseline
+        values = np.full(
+            (1 + len(bases), len(gates), len(self.rows)), np.nan
+        )  # under the gates, at each baseline
 
         def fill(numbers: Sequence[int]) -> None:
             values[:, :, list(numbers)] = self._measure_rows(gates, bases, frozen, list(numbers))

@@ -64,18 +64,28 @@ def freezing_table(found: Freezing, backups: int, *, groups: Groups = None, seed
     how: dict[str, Any] = {"groups": groups, "seed": seed}
     whole = found.all - found.removed
     rows = []
-    for name, effects in ((REMOVED, found.removed), (BACKUPS, found.backups), (RANDOM, found.random), (ALL, found.all)):
+    for name, effects in (
+        (REMOVED, found.removed),
+        (BACKUPS, found.backups),
+        (RANDOM, found.random),
+        (ALL, found.all),
+    ):
         repair = effects - found.removed
         row: dict[str, Any] = {"frozen": name, "effect": effects.mean(), "repair": repair.mean()}
         if effects.ndim == 2:
             share = (np.nan, np.nan, np.nan)
             if stats.bootstrap_mean(whole, **how)[0] > 0:
-                share = (repair.mean() / whole.mean(), *stats.bootstrap_crossed(repair, denominator=whole, **how))
+                share = (
+                    repair.mean() / whole.mean(),
+                    *stats.bootstrap_crossed(repair, denominator=whole, **how),
+                )
             row |= dict(zip(("lo", "hi"), stats.bootstrap_crossed(effects, **how), strict=True))
             row |= dict(zip(("repair_lo", "repair_hi"), stats.bootstrap_crossed(repair, **how), strict=True))
         else:
             row |= dict(zip(("lo", "hi"), map(float, stats.bootstrap_mean(effects, **how)), strict=True))
-            row |= dict(zip(("repair_lo", "repair_hi"), map(float, stats.bootstrap_mean(repair, **how)), strict=True))
+            row |= dict(
+                zip(("repair_lo", "repair_hi"), map(float, stats.bootstrap_mean(repair, **how)), strict=True)
+            )
             share = tuple(map(float, stats.bootstrap_ratio(repair, whole, **how)))
             if not whole.mean() > 0:
                 share = (np.nan, np.nan, np.nan)

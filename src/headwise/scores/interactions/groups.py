@@ -73,7 +73,12 @@ def group_table(
         p = float(stats.sign_flip(excess[:, None], **how)[0])
         beaten = int((random >= excess.mean()).sum())
         rows.append(
-            {"group": number + 1, "heads": " ".join(map(str, heads)), "size": len(heads), "joint": joint.mean()}
+            {
+                "group": number + 1,
+                "heads": " ".join(map(str, heads)),
+                "size": len(heads),
+                "joint": joint.mean(),
+            }
             | {"lo": lo, "hi": hi, "sum": joint.mean() - excess.mean(), "excess": excess.mean()}
             | {"excess_lo": excess_lo, "excess_hi": excess_hi, "p": p, "random_excess": random.mean()}
             | {"random_largest": random.max(), "p_random": (1 + beaten) / (1 + draws), "draws": draws}

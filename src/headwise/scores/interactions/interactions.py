@@ -98,9 +98,7 @@ def _adaptive(engine: Engine, made: Interactions, precision: float) -> Interacti
     """Each interaction to ± precision, from as few examples as that takes."""
     N, P = len(engine.task), len(made.pairs)
     sample = Sample(
-        lambda numbers, examples: (
-            pair_effects(engine, made.units, made.pairs[numbers], examples).interaction
-        ),
+        lambda numbers, examples: pair_effects(engine, made.units, made.pairs[numbers], examples).interaction,
         made.estimate,
         (N, P),
         crowding=crowding_of(made.groups),
@@ -124,7 +122,7 @@ def _adaptive(engine: Engine, made: Interactions, precision: float) -> Interacti
 def _heads(engine: Engine, heads: Any, given: Any) -> Order:
     """The heads that are asked for, in the order of layers."""
     model = engine.model
-    if isinstance(heads, str) and heads == "all" or (heads is None and given is not None):
+    if (isinstance(heads, str) and heads == "all") or (heads is None and given is not None):
         return model.heads()
     if heads is None:
         return first_heads(engine, engine.metric)
@@ -153,7 +151,9 @@ def _units(model: Model, heads: Order, given: Any) -> tuple[list[Unit], np.ndarr
     """The units, and the pairs of their numbers: all pairs of heads, or the removed set with each other head."""
     if given is None:
         if len(heads) < 2:
-            raise HeadwiseError(f"interactions are of pairs of heads, and {len(heads)} is given; name at least two")
+            raise HeadwiseError(
+                f"interactions are of pairs of heads, and {len(heads)} is given; name at least two"
+            )
         return [(head,) for head in heads], all_pairs(len(heads))
     removed: list[Head] = list(dict.fromkeys(head_list(given)))
     model.check_heads(removed)
@@ -161,6 +161,8 @@ def _units(model: Model, heads: Order, given: Any) -> tuple[list[Unit], np.ndarr
         raise HeadwiseError("given is empty; name the heads that are removed, such as given=['L23H3']")
     others = [head for head in heads if head not in removed]
     if not others:
-        raise HeadwiseError("no head is left beside the removed ones; name other heads, or leave heads out for all")
+        raise HeadwiseError(
+            "no head is left beside the removed ones; name other heads, or leave heads out for all"
+        )
     pairs = np.array([[0, number] for number in range(1, len(others) + 1)])
     return [tuple(sorted(removed)), *((head,) for head in others)], pairs

@@ -21,6 +21,7 @@ from headwise.scores.interactions.pairs import PairEffects, pair_effects
 from headwise.stats.resampling import Groups
 
 LEVEL = 0.05
+STEP_COLUMNS = "step layer head single conditional lo hi p q candidates accepted n".split()
 POOL = 24
 """Heads that a greedy step runs: those with the largest effects alone, and by attribution given the set."""
 
@@ -33,37 +34,46 @@ def conditional_effects(engine: Engine, removed: Sequence[Head], candidates: Seq
 
 
 def primary_set(
-    engine: Engine, single: np.ndarray, heads: Sequence[Head], *, most: int, groups: Groups = None, seed: int = 0
+    engine: Engine,
+    single: np.ndarray,
+    heads: Sequence[Head],
+    *,
+    most: int,
+    groups: Groups = None,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """The greedy primary set: one row per step, the last one not accepted where the set ended by itself.
 
     single: effects of the heads alone `[E, heads]`. Candidates are the heads that help by themselves (positive effect,
     q < .05 over all heads); of them the 24 largest. Each step takes the candidate with the largest effect given the
     heads taken before, and ends where this effect is not significant (q < .05 over the step's candidates) or the set
-    has `most` heads. Heads that only matter once others are gone are no candidates: they are what the set is for.
+    has `most` heads. A head whose effect has more than doubled by then is left out: it stands in for the set rather
+    than belonging to it, and the greedy choice would otherwise take the backups into the set.
     """
     q = stats.benjamini_hochberg(stats.sign_flip(single, groups=groups, seed=seed))
     mean = single.mean(axis=0)
     helping = [i for i in np.argsort(-mean, kind="stable") if mean[i] > 0 and q[i] < LEVEL][:POOL]
-    pool, removed, rows = [heads[i] for i in helping], list[Head](), []
-    effects = {heads[i]: single[:, i] for i in range(len(heads))}
+    pool, rows = [heads[i] for i in helping], list[dict[str, Any]]()
+    alone = {heads[i]: float(mean[i]) for i in helping}
+    removed: Order = []
     while pool and len(removed) < most:
         given = conditional_effects(engine, removed, pool).T if removed else single[:, helping]
         p = stats.sign_flip(given, groups=groups, seed=seed)
-        tests = stats.benjamini_hochberg(p)
-        best = int(given.mean(axis=0).argmax())
+        tests, effects = stats.benjamini_hochberg(p), given.mean(axis=0)
+        doubled = np.array([effect > 2 * alone[head] for effect, head in zip(effects, pool, strict=True)])
+        best = int(np.where(doubled, -np.inf, effects).argmax())
         lo, hi = stats.bootstrap_mean(given[:, best], groups=groups, seed=seed)
-        accepted = bool(given[:, best].mean() > 0 and tests[best] < LEVEL)
+        accepted = bool(effects[best] > 0 and tests[best] < LEVEL and not doubled[best])
         head = pool[best]
         rows.append(
-            {"step": len(rows) + 1, "layer": head.layer, "head": head.head, "single": effects[head].mean()}
-            | {"conditional": given[:, best].mean(), "lo": float(lo), "hi": float(hi), "p": p[best]}
-            | {"q": tests[best], "candidates": len(pool), "accepted": accepted, "n": len(given)}
+            {"step": len(rows) + 1, "layer": head.layer, "head": head.head, "single": alone[head]}
+            | {"conditional": effects[best], "lo": float(lo), "hi": float(hi), "p": p[best], "q": tests[best]}
+            | {"candidates": len(pool), "accepted": accepted, "n": len(given)}
         )
         if not accepted:
             break
         removed.append(pool.pop(best))
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=STEP_COLUMNS)
 
 
 def greedy_order(engine: Engine, single: np.ndarray, heads: Sequence[Head], length: int) -> Order:

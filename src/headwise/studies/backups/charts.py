@@ -12,7 +12,16 @@ from headwise.charts.interactions import (
     matrix_panel,
     removal_chart,
 )
-from headwise.charts.section import HEAD_COLUMNS, SECTIONS, Section, Tables, groups, head_names, head_rows, table_of
+from headwise.charts.section import (
+    HEAD_COLUMNS,
+    SECTIONS,
+    Section,
+    Tables,
+    groups,
+    head_names,
+    head_rows,
+    table_of,
+)
 from headwise.charts.style import file_name
 from headwise.charts.words import joined, span
 from headwise.studies.backups.findings import findings
@@ -24,9 +33,15 @@ def charts(tables: Tables) -> list[Chart]:
     primary, order = table_of(tables, "primary"), table_of(tables, "curves")
     tasks = [task for task, _ in groups(order, "task")]
     for task in tasks:
-        part = {name: _of(table_of(tables, name), task) for name in ("backups", "freezing", "curves", "interactions")}
+        part = {
+            name: _of(table_of(tables, name), task)
+            for name in ("backups", "freezing", "curves", "interactions")
+        }
         if len(part["backups"]):
-            sets = {m: joined(head_names(rows[rows["accepted"]])) for m, rows in groups(_of(primary, task), "model")}
+            sets = {
+                m: joined(head_names(rows[rows["accepted"]]))
+                for m, rows in groups(_of(primary, task), "model")
+            }
             made.append(effects_chart(part["backups"], sets, name=f"effects-{file_name(task)}"))
         if len(part["freezing"]):
             made.append(freezing_chart(part["freezing"], name=f"freezing-{file_name(task)}"))

@@ -93,14 +93,19 @@ def find_backups(s: Setting, cell: Cell) -> CellResult:
     how: dict[str, Any] = {"groups": _groups(s.test), "seed": s.seed}
     table = backup_table(effects, candidates, least=cell.settings["least"], **how)
     tables = {"backups": table.assign(metric=_metric(s.test))}
-    axes = [{"example": s.test_numbers}, {"layer": [h.layer for h in candidates], "head": [h.head for h in candidates]}]
+    axes = [
+        {"example": s.test_numbers},
+        {"layer": [h.layer for h in candidates], "head": [h.head for h in candidates]},
+    ]
     about = {"method": "backup", "metric": _metric(s.test)}
     tables["examples"] = long_table(about, axes, {"value": effects.interaction})
     if s.test.metric.first_order:
         estimate = _estimate_given(s.test, removed, candidates)
         found = agreement_with_estimate(effects.interaction.mean(axis=0), estimate)
         tables["agreement"] = pd.DataFrame([agreement_row(found, "backups")])
-        estimates = pd.DataFrame({"layer": [h.layer for h in candidates], "head": [h.head for h in candidates]})
+        estimates = pd.DataFrame(
+            {"layer": [h.layer for h in candidates], "head": [h.head for h in candidates]}
+        )
         tables["backups"] = tables["backups"].merge(estimates.assign(estimate=estimate), on=["layer", "head"])
     return CellResult(tables)
 
@@ -135,7 +140,9 @@ def measure_matrix(s: Setting, cell: Cell) -> CellResult:
     effects = pair_effects(s.find, units, pairs)
     places = [s.heads.index(head) for head in heads]
     about = (s.find.model.name, s.find.task.name, _metric(s.find), s.find.reference)
-    found = Interactions(units, pairs, s.single[:, places], effects.interaction, *about, groups=_groups(s.find))
+    found = Interactions(
+        units, pairs, s.single[:, places], effects.interaction, *about, groups=_groups(s.find)
+    )
     return CellResult({"interactions": found.table()})
 
 
@@ -146,12 +153,17 @@ def measure_curve(s: Setting, cell: Cell) -> CellResult:
     ks = list(range(len(greedy) + 1))
     most = len(s.heads) // 2
     random = [
-        [draw.heads for draw in control_sets("random", s.heads, greedy, [min(k, most) for k in ks], f"{s.seed}/{r}")]
+        [
+            draw.heads
+            for draw in control_sets("random", s.heads, greedy, [min(k, most) for k in ks], f"{s.seed}/{r}")
+        ]
         for r in range(draws)
     ]
     sets = [greedy[:k] for k in ks] + [single[:k] for k in ks] + [heads for one in random for heads in one]
     shape = s.test.model.shape
-    values = s.test.measure(np.stack([mask_gates(heads, shape) if heads else ones(shape) for heads in sets])).values
+    values = s.test.measure(
+        np.stack([mask_gates(heads, shape) if heads else ones(shape) for heads in sets])
+    ).values
     by_order = values.reshape(2 + draws, len(ks), -1)
     series = {GREEDY: by_order[:1], SINGLE: by_order[1:2], RANDOM: by_order[2:]}
     curves = curve_rows(series, ks, {"metric": _metric(s.test)}, _groups(s.test), s.seed)
@@ -168,7 +180,7 @@ def freeze(s: Setting, cell: Cell) -> CellResult:
     return CellResult({"freezing": table.assign(metric=_metric(s.find))})
 
 
-def test_groups(s: Setting, cell: Cell) -> CellResult:
+def compare_groups(s: Setting, cell: Cell) -> CellResult:
     """The groups of the finding half, on the testing half, against random heads of the same layers."""
     groups = [head_list(group) for group in cell.settings["groups"]]
     how: dict[str, Any] = {"examples": _groups(s.test), "seed": s.seed}

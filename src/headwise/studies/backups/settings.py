@@ -9,7 +9,7 @@ from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
 from headwise.heads import head_list
-from headwise.settings import Count, Share, Several, Text, passes
+from headwise.settings import Count, Several, Share, Text, passes
 from headwise.studies.settings import shared
 
 

@@ -137,7 +137,9 @@ def score_single(context: Context[BackupsSettings], cell: Cell) -> CellResult:
     )
     scores = replace(scores, model=context.display_name(cell.model), task=cell.task)
     about = {"model": scores.model, "task": scores.task}
-    return score_result(scores, s.seed, half.find_numbers, input_table(half.find, about, "scores", half.find_numbers))
+    return score_result(
+        scores, s.seed, half.find_numbers, input_table(half.find, about, "scores", half.find_numbers)
+    )
 
 
 def _measured(measure: Callable[[measures.Setting, Cell], CellResult], steps: Callable[..., int]) -> Any:
@@ -210,16 +212,23 @@ register(
         question="Which heads stand in for one another?",
         settings=BackupsSettings,
         stages=stages,
-        stage_names=lambda settings: ("single effects", "primary set", "backups and pairs", "freezing and groups"),
+        stage_names=lambda settings: (
+            "single effects",
+            "primary set",
+            "backups and pairs",
+            "freezing and groups",
+        ),
         compute={
             "single": score_single,
             "primary": _measured(measures.find_primary, _greedy_steps),
             "order": _measured(measures.find_order, _greedy_steps),
             "backups": _measured(measures.find_backups, lambda cell, heads, n: heads * n),
             "matrix": _measured(measures.measure_matrix, _pairs),
-            "curve": _measured(measures.measure_curve, lambda cell, heads, n: len(cell.settings["order"]) * n),
+            "curve": _measured(
+                measures.measure_curve, lambda cell, heads, n: len(cell.settings["order"]) * n
+            ),
             "freezing": _measured(measures.freeze, lambda cell, heads, n: cell.settings["draws"] * n),
-            "groups": _measured(measures.test_groups, lambda cell, heads, n: cell.settings["draws"] * n),
+            "groups": _measured(measures.compare_groups, lambda cell, heads, n: cell.settings["draws"] * n),
         },
         section=section,
         notices=notices,
