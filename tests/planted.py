@@ -104,7 +104,8 @@ def backup_model(tokenizer, seed=0):
 
     The primary head attends to the second word, writes it, and raises a flag. The backup, in a later layer, attends to
     its sink (the first word, whose value is 0) while the flag is there, and to the second word otherwise, which it then
-    writes with 50 to 80 % of the primary's strength. All other heads write small random things.
+    writes with 50 to 80 % of the primary's strength. All other heads write random things, and the second word a little,
+    for (up to 6 % of the primary's strength) or against it (up to 3 %).
     """
     V, D = len(tokenizer), 40
     model = hw.load(
@@ -134,21 +135,21 @@ def backup_model(tokenizer, seed=0):
                 q, k, v = (slice(part * 4 * D + head * D, part * 4 * D + head * D + D) for part in range(3))
                 weight, bias = block.attn.c_attn.weight, block.attn.c_attn.bias
                 o = block.attn.c_proj.weight[head * D : head * D + D]
-                if (layer, head) in (primary, backup):
-                    weight[place.start + 1, k.start] = 10  # a key for the second word ...
-                    weight[place.start, k.start + 1] = 10  # ... and one for the sink
-                    bias[q.start] = 40
-                    weight[token, v.start : v.start + V] = words
-                    o[:V, out] = 0.15 * (1.0 if (layer, head) == primary else strength) * words
+                weight[place.start + 1, k.start] = 10  # a key for the second word ...
+                weight[place.start, k.start + 1] = 10  # ... and one for the sink
+                bias[q.start] = 40
+                weight[token, v.start : v.start + V] = words
+                little = 0.09 * float(torch.rand((), generator=random)) - 0.03
+                share = {primary: 1.0, backup: strength}.get(hw.Head(layer, head), little)
+                o[:V, out] = 0.15 * share * words
                 if (layer, head) == primary:
                     bias[v.start + V] = 1
                     o[V, flag] = 1
                 elif (layer, head) == backup:
                     weight[flag, q.start + 1] = 400
                 else:
-                    for part in (q, k, v):
-                        weight[token, part] = 0.1 * torch.randn(V, D, generator=random)
-                    o[:, out] = 0.01 * torch.randn(D, V, generator=random)
+                    weight[token, v.start + V : v.stop] = 0.1 * torch.randn(V, D - V, generator=random)
+                    o[V:, out] = 0.03 * torch.randn(D - V, V, generator=random)
     return model, primary, backup
 
 
@@ -165,7 +166,7 @@ def second_words(n=24, seed=0):
 
 
 class BackupByHook:
-    """In a Llama: where the head `primary` writes nothing, `backup` adds a share of what the primary would have written.
+    """In a Llama: where the head `primary` writes nothing, `backup` adds a share of what `primary` would write.
 
     Hooks on the output projections, none of them ours. Every row of a batch must be computed in every block; the first
     rows of a batch are the plain ones, and the others repeat their prompts.

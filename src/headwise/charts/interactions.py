@@ -60,7 +60,7 @@ def interaction_chart(table: pd.DataFrame, *, order: str = "layer", name: str = 
 
 def _clear(rows: pd.DataFrame) -> pd.Series:
     """Whether a head's effect is larger where the set is removed (q < .05)."""
-    return (rows["q"] < LEVEL) & (rows["interaction"] > 0) & (rows["conditional"] > 0)
+    return (rows["q"] < LEVEL) & (rows["interaction"] > 0)
 
 
 # ---- the matrix -----------------------------------------------------------------------------------------------------

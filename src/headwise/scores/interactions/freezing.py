@@ -58,37 +58,25 @@ def freezing_table(found: Freezing, backups: int, *, groups: Groups = None, seed
     """One row for each set of frozen heads: the `effect` of removing the primary set, and the `repair` that is gone.
 
     `repair`: the effect minus the effect with nothing frozen, positive where freezing makes the removal cost more.
-    `share`: repair / repair with all other heads frozen, a ratio of means; NaN where that is not above 0. Intervals are
-    over examples, those of random heads over draws and examples.
+    `share`: repair / repair with all other heads frozen; NaN where that is not above 0. `repaired`: the repair with all
+    other heads frozen / the effect then, the part of the damage that other heads repair (the same in every row). Both
+    are ratios of means. Intervals are over examples, those of random heads over draws and examples.
     """
     how: dict[str, Any] = {"groups": groups, "seed": seed}
     whole = found.all - found.removed
+    there_is_one = bool(stats.bootstrap_mean(whole, **how)[0] > 0)
+    repaired = tuple(map(float, stats.bootstrap_ratio(whole, found.all, **how)))
+    sets = {REMOVED: found.removed, BACKUPS: found.backups, RANDOM: found.random, ALL: found.all}
     rows = []
-    for name, effects in (
-        (REMOVED, found.removed),
-        (BACKUPS, found.backups),
-        (RANDOM, found.random),
-        (ALL, found.all),
-    ):
-        repair = effects - found.removed
-        row: dict[str, Any] = {"frozen": name, "effect": effects.mean(), "repair": repair.mean()}
-        if effects.ndim == 2:
-            share = (np.nan, np.nan, np.nan)
-            if stats.bootstrap_mean(whole, **how)[0] > 0:
-                share = (
-                    repair.mean() / whole.mean(),
-                    *stats.bootstrap_crossed(repair, denominator=whole, **how),
-                )
-            row |= dict(zip(("lo", "hi"), stats.bootstrap_crossed(effects, **how), strict=True))
-            row |= dict(zip(("repair_lo", "repair_hi"), stats.bootstrap_crossed(repair, **how), strict=True))
-        else:
-            row |= dict(zip(("lo", "hi"), map(float, stats.bootstrap_mean(effects, **how)), strict=True))
-            row |= dict(
-                zip(("repair_lo", "repair_hi"), map(float, stats.bootstrap_mean(repair, **how)), strict=True)
-            )
-            share = tuple(map(float, stats.bootstrap_ratio(repair, whole, **how)))
-            if not whole.mean() > 0:
-                share = (np.nan, np.nan, np.nan)
+    for name, effects in sets.items():
+        draws = np.atleast_2d(effects)
+        repair, share = draws - found.removed, (np.nan, np.nan, np.nan)
+        if there_is_one:
+            share = (repair.mean() / whole.mean(), *stats.bootstrap_crossed(repair, denominator=whole, **how))
+        row: dict[str, Any] = {"frozen": name, "effect": draws.mean(), "repair": repair.mean()}
+        row |= dict(zip(("lo", "hi"), stats.bootstrap_crossed(draws, **how), strict=True))
+        row |= dict(zip(("repair_lo", "repair_hi"), stats.bootstrap_crossed(repair, **how), strict=True))
         row |= dict(zip(("share", "share_lo", "share_hi"), share, strict=True))
-        rows.append(row | {"heads": backups, "draws": len(found.random) if name == RANDOM else 1})
+        row |= dict(zip(("repaired", "repaired_lo", "repaired_hi"), repaired, strict=True))
+        rows.append(row | {"heads": backups, "draws": len(draws)})
     return pd.DataFrame(rows).assign(n=len(found.removed))

@@ -45,9 +45,9 @@ def primary_set(
     """The greedy primary set: one row per step, the last one not accepted where the set ended by itself.
 
     single: effects of the heads alone `[E, heads]`. Candidates are the heads that help by themselves (positive effect,
-    q < .05 over all heads); of them the 24 largest. Each step takes the candidate with the largest effect given the
-    heads taken before, and ends where this effect is not significant (q < .05 over the step's candidates) or the set
-    has `most` heads. A head whose effect has more than doubled by then is left out: it stands in for the set rather
+    q < .05 over all heads); of them the 24 largest. Each step takes, of the candidates whose effect given the heads
+    taken before is significant (q < .05 over the step's candidates), the one with the largest. It ends where there is
+    none, or the set has `most` heads. A head whose effect has more than doubled by then is left out: it stands in for the set rather
     than belonging to it, and the greedy choice would otherwise take the backups into the set.
     """
     q = stats.benjamini_hochberg(stats.sign_flip(single, groups=groups, seed=seed))
@@ -61,9 +61,10 @@ def primary_set(
         p = stats.sign_flip(given, groups=groups, seed=seed)
         tests, effects = stats.benjamini_hochberg(p), given.mean(axis=0)
         doubled = np.array([effect > 2 * alone[head] for effect, head in zip(effects, pool, strict=True)])
-        best = int(np.where(doubled, -np.inf, effects).argmax())
+        eligible = (tests < LEVEL) & (effects > 0) & ~doubled
+        best = int(np.where(eligible if eligible.any() else ~doubled, effects, -np.inf).argmax())
         lo, hi = stats.bootstrap_mean(given[:, best], groups=groups, seed=seed)
-        accepted = bool(effects[best] > 0 and tests[best] < LEVEL and not doubled[best])
+        accepted = bool(eligible[best])
         head = pool[best]
         rows.append(
             {"step": len(rows) + 1, "layer": head.layer, "head": head.head, "single": alone[head]}
@@ -115,8 +116,9 @@ def backup_table(
     `single`: its effect alone; `conditional`: its effect where the set is removed; `difference`: the second minus the
     first, with interval, p (sign-flip test on the per-example difference) and q (Benjamini–Hochberg over candidates);
     `ratio`: conditional / (|single| + the median of |single| over the candidates), a score without a unit. `share`:
-    difference / effect of removing the set. A head is a `backup` with q < .05, a positive conditional effect, and a
-    share of at least `least`: through the final norm alone every head's effect grows a little.
+    difference / effect of removing the set. A head is a `backup` with q < .05, a positive difference, and a share of at
+    least `least`: through the final norm alone every head's effect changes a little. With a positive conditional effect
+    it takes over; with a negative one it hinders less than before (as negative heads do, which repair as well).
     """
     difference, conditional, single = effects.interaction, effects.conditional, effects.second
     how: dict[str, Any] = {"groups": groups, "seed": seed}
@@ -128,7 +130,7 @@ def backup_table(
     floor = np.median(np.abs(means["single"])) or np.finfo(float).tiny
     set_effect = effects.first[:, 0].mean()
     share = difference.mean(axis=0) / set_effect if set_effect else np.full(len(candidates), np.nan)
-    backup = (q < LEVEL) & (means["conditional"] > 0) & (difference.mean(axis=0) > 0) & (share >= least)
+    backup = (q < LEVEL) & (difference.mean(axis=0) > 0) & (share >= least)
     columns = {"layer": [h.layer for h in candidates], "head": [h.head for h in candidates], **means}
     columns |= {"conditional_lo": conditional_lo, "conditional_hi": conditional_hi}
     columns |= {"difference": difference.mean(axis=0), "lo": lo, "hi": hi, "p": p, "q": q}

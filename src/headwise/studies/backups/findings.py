@@ -21,6 +21,8 @@ def findings(tables: Tables) -> list[Finding]:
         made.append(_backups(rows, primary[model, task], str(model), str(task)))
     for (model, task), rows in groups(table_of(tables, "freezing"), "model", "task"):
         made.append(_freezing(rows.set_index("frozen"), str(model), str(task)))
+    for task, rows in groups(table_of(tables, "freezing"), "task"):
+        made += _models(rows[rows["frozen"] == "all"], str(task))
     for (model, task), rows in groups(table_of(tables, "groups"), "model", "task"):
         made += _groups(rows, str(model), str(task))
     for (model, task), rows in groups(table_of(tables, "curves"), "model", "task"):
@@ -34,8 +36,8 @@ def _backups(rows: pd.DataFrame, primary: pd.DataFrame, model: str, task: str) -
     removed = joined(head_names(primary[primary["accepted"]]))
     sentence = (
         f"On {task}, {model}: removing {removed} together costs {first['set_effect']:.2f} {first['metric']}. "
-        f"{len(backups)} of {len(rows)} later heads are backups: they matter more once the set is gone (q < .05, "
-        f"n = {first['n']})"
+        f"{len(backups)} of {len(rows)} later heads are backups: they help more, or hinder less, once the set is gone "
+        f"(q < .05, n = {first['n']})"
     )
     each = [
         minus(f"{name} {row.single:+.2f} alone, {row.conditional:+.2f} with the set removed")
@@ -56,8 +58,8 @@ def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
     if np.isfinite(backups["share"]):
         shares = [percent(row["share"], row["share_lo"], row["share_hi"]) for row in (backups, random)]
         sentence += (
-            f"; that is {minus(shares[0])} of the repair by all other heads ({plus(everything['repair'], 2)}). Freezing "
-            f"as many random heads of the same layers: {minus(shares[1])}."
+            f"; that is {minus(shares[0])} of the repair by all other heads ({plus(everything['repair'], 2)}). "
+            f"Freezing as many random heads of the same layers: {minus(shares[1])}."
         )
     else:
         sentence += (
@@ -68,6 +70,24 @@ def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
         )
     weight = float(np.clip(backups["share"], 0, 1)) if np.isfinite(backups["share"]) else 0.1
     return Finding(sentence=sentence, weight=weight, chart=f"freezing-{file_name(task)}")
+
+
+def _models(rows: pd.DataFrame, task: str) -> list[Finding]:
+    """How much of the damage other heads repair, model by model."""
+    known = rows[rows["repaired"].notna()]
+    if len(known) < 2:
+        return []
+    each = [
+        f"{r.model} {minus(percent(r.repaired, r.repaired_lo, r.repaired_hi))}" for r in known.itertuples()
+    ]
+    sentence = (
+        f"Share of the damage of removing the primary set that other heads repair, {task}: {'; '.join(each)}."
+    )
+    return [
+        Finding(
+            sentence=sentence, weight=float(np.ptp(known["repaired"])), chart=f"freezing-{file_name(task)}"
+        )
+    ]
 
 
 def _groups(rows: pd.DataFrame, model: str, task: str) -> list[Finding]:
@@ -85,9 +105,9 @@ def _groups(rows: pd.DataFrame, model: str, task: str) -> list[Finding]:
     sentence = (
         f"On {task}, {model}: {joined(str(best['heads']).split())} matter together more than alone. Removing all "
         f"{best['size']} costs {best['joint']:.2f} {best['metric']}, the sum of their single effects is "
-        f"{minus(format(best['sum'], '.2f'))} (excess {plus(best['excess'], 2)}, 95 % CI {plus(best['excess_lo'], 2)} to "
-        f"{plus(best['excess_hi'], 2)}; {best['draws']} draws of random heads of the same layers: "
-        f"{plus(best['random_excess'], 2)} on average).{others}"
+        f"{minus(format(best['sum'], '.2f'))} (excess {plus(best['excess'], 2)}, 95 % CI "
+        f"{plus(best['excess_lo'], 2)} to {plus(best['excess_hi'], 2)}; {best['draws']} draws of random heads of "
+        f"the same layers: {plus(best['random_excess'], 2)} on average).{others}"
     )
     return [Finding(sentence=sentence, weight=_share(best["excess"], best["joint"]), chart=about)]
 
@@ -103,8 +123,8 @@ def _removal(rows: pd.DataFrame, model: str, task: str) -> Finding:
     values = {series: minus(f"{value.loc[k]:.2f}") for series, value in at.items()}
     sentence = (
         f"On {task}, {model}: removing {k} heads takes {metric} from {minus(format(at['greedy'].loc[0], '.2f'))} to "
-        f"{values['greedy']} in greedy order, to {values['single']} by single effects, to {values['random']} for random "
-        "heads (all on examples that did not choose the order)."
+        f"{values['greedy']} in greedy order, to {values['single']} by single effects, to {values['random']} for "
+        "random heads (all on examples that did not choose the order)."
     )
     lost = [at[series].loc[0] - at[series].loc[k] for series in ("single", "greedy")]
     return Finding(sentence=sentence, weight=0.3 * (1 - _share(*lost)), chart=f"removal-{file_name(task)}")

@@ -44,7 +44,7 @@ def matrix_heads(
 def curve_rows(
     values: Mapping[str, np.ndarray], ks: Sequence[int], about: Mapping[str, Any], groups: Groups, seed: int
 ) -> pd.DataFrame:
-    """Rows of `curves`: the mean of each series `[R, K, E]` (R draws, one for an order) at every k, with its interval."""
+    """Rows of `curves`: the mean of each series `[R, K, E]` at every k, with its interval; R draws, 1 for an order."""
     rows = []
     for series, table in values.items():
         for number, k in enumerate(ks):
