@@ -293,15 +293,8 @@ def backups():
         about
         | {"frozen": name, "effect": effect, "lo": effect - 0.2, "hi": effect + 0.2, "repair": effect - 2}
         | {"repair_lo": effect - 2.2, "repair_hi": effect - 1.8, "share": share, "share_lo": share - 0.1}
-        | {
-            "repaired": 0.5,
-            "repaired_lo": 0.4,
-            "repaired_hi": 0.6,
-            "share_hi": share + 0.1,
-            "heads": 2,
-            "draws": 5 if name == "random" else 1,
-            "n": 8,
-        }
+        | {"share_hi": share + 0.1, "repaired": 0.5, "repaired_lo": 0.4, "repaired_hi": 0.6, "heads": 2}
+        | {"draws": 5 if name == "random" else 1, "n": 8}
         for name, (effect, share) in frozen.items()
     ]
     group = {"group": 1, "heads": "L0H1 L1H0", "size": 2, "joint": 3.5, "lo": 3.0, "hi": 4.0, "sum": 2.1}

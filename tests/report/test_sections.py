@@ -470,9 +470,9 @@ def test_a_count_of_heads_counts_significant_ones_beside_those_before_the_elbow(
 def test_backups_are_told_with_their_effects_the_proof_and_the_curves(section):
     first, proof, group, removal = said(section("backups", small.backups()))
     assert first == (
-        "On ioi, tiny: removing L0H1 together costs 2.00 logit_diff. 2 of 3 later heads are backups: they help more, or "
-        "hinder less, once the set is gone (q < .05, n = 8); the largest 2: L1H0 +0.10 alone, +1.50 with the set removed; L1H2 "
-        "−0.10 alone, +0.75 with the set removed."
+        "On ioi, tiny: removing L0H1 costs 2.00 logit_diff. 2 of 3 later heads are backups: they help more, or hinder "
+        "less, once the set is gone (q < .05, n = 8); the largest 2: L1H0 +0.10 alone, +1.50 with the set removed; "
+        "L1H2 −0.10 alone, +0.75 with the set removed."
     )
     assert "costs 3.50 instead of 2.00 logit_diff; that is 75 % (95 % CI 65–85 %) of the repair" in proof
     assert "as many random heads of the same layers: 5 % (95 % CI −5–15 %)." in proof

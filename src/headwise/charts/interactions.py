@@ -143,9 +143,11 @@ def effects_panel(table: pd.DataFrame, names: Sequence[str], removed: str, **abo
             look |= {"lo": rows["conditional_lo"], "hi": rows["conditional_hi"]}
         if len(rows):
             marks.append(Line(x=rows["single"], y=rows["conditional"], words=list(rows["name"]), **look))
-    for row in table[backups].nlargest(_NAMED, "conditional").itertuples():
+    for row in table[backups].nlargest(_NAMED, "conditional").to_dict("records"):
         where: dict[str, Any] = {"across": "right", "up": "bottom", "shift": (-3, 2), "size": 7}
-        marks.append(Text(x=float(row.single), y=float(row.conditional), text=str(row.name), **where))
+        marks.append(
+            Text(x=float(row["single"]), y=float(row["conditional"]), text=str(row["name"]), **where)
+        )
     unit = score_unit(table)
     return Panel(
         title=about.pop("title", "Effect of each head"),

@@ -40,7 +40,7 @@ def redundant_groups(heads: Sequence[Head], pairs: pd.DataFrame, least: float = 
     while True:
         sizes = np.array([len(group) for group in members])
         allowed = np.where(sizes[:, None] + sizes[None, :] <= LARGEST, link, -np.inf)
-        one, other = sorted(np.unravel_index(int(allowed.argmax()), allowed.shape)) if len(heads) else (0, 0)
+        one, other = sorted(divmod(int(allowed.argmax()), len(heads))) if len(heads) else (0, 0)
         if not len(heads) or allowed[one, other] == -np.inf:
             break
         strength[one] = float(allowed[one, other])

@@ -12,7 +12,6 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Order, Scores, head_list
-from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
@@ -125,7 +124,7 @@ def _heads(engine: Engine, heads: Any, given: Any) -> Order:
     if (isinstance(heads, str) and heads == "all") or (heads is None and given is not None):
         return model.heads()
     if heads is None:
-        return first_heads(engine, engine.metric)
+        return first_heads(engine)
     chosen = heads.top(FIRST, "absolute") if isinstance(heads, Scores) else head_list(heads)
     model.check_heads(chosen)
     twice = [head for index, head in enumerate(chosen) if head in chosen[:index]]
@@ -134,12 +133,12 @@ def _heads(engine: Engine, heads: Any, given: Any) -> Order:
     return sorted(chosen)
 
 
-def first_heads(engine: Engine, metric: Metric) -> Order:
+def first_heads(engine: Engine) -> Order:
     """The 40 heads with the largest mean attribution by size, in the order of layers."""
-    if not metric.first_order:
+    if not engine.metric.first_order:
         raise HeadwiseError(
-            f"the metric {metric.name!r} has no gradient to choose heads by; name heads, or give scores of hw.score, "
-            'or heads="all"'
+            f"the metric {engine.metric.name!r} has no gradient to choose heads by; name heads, or give scores of "
+            'hw.score, or heads="all"'
         )
     values = np.abs(engine.gradients()[1].mean(axis=0))
     heads = engine.model.heads()

@@ -103,7 +103,9 @@ class Interactions:
         """A column of the table as a symmetric matrix of units; NaN on the diagonal and where no pair was measured."""
         table = self.table()
         if of not in table or not pd.api.types.is_numeric_dtype(table[of]):
-            raise HeadwiseError(f"the table has no column of numbers {of!r}; it has {', '.join(table)}")
+            raise HeadwiseError(
+                f"the table has no column of numbers {of!r}; it has {', '.join(map(str, table))}"
+            )
         square = pd.DataFrame(np.nan, index=self.names, columns=self.names)
         for row in table[["a", "b", of]].itertuples(index=False):
             square.loc[row.a, row.b] = square.loc[row.b, row.a] = row[2]

@@ -47,8 +47,8 @@ def primary_set(
     single: effects of the heads alone `[E, heads]`. Candidates are the heads that help by themselves (positive effect,
     q < .05 over all heads); of them the 24 largest. Each step takes, of the candidates whose effect given the heads
     taken before is significant (q < .05 over the step's candidates), the one with the largest. It ends where there is
-    none, or the set has `most` heads. A head whose effect has more than doubled by then is left out: it stands in for the set rather
-    than belonging to it, and the greedy choice would otherwise take the backups into the set.
+    none, or the set has `most` heads. A head whose effect has more than doubled by then is left out: it stands in for
+    the set rather than belonging to it, and the greedy choice would otherwise take the backups into the set.
     """
     q = stats.benjamini_hochberg(stats.sign_flip(single, groups=groups, seed=seed))
     mean = single.mean(axis=0)

@@ -20,7 +20,7 @@ def findings(tables: Tables) -> list[Finding]:
     for (model, task), rows in groups(table_of(tables, "backups"), "model", "task"):
         made.append(_backups(rows, primary[model, task], str(model), str(task)))
     for (model, task), rows in groups(table_of(tables, "freezing"), "model", "task"):
-        made.append(_freezing(rows.set_index("frozen"), str(model), str(task)))
+        made.append(_freezing(rows, str(model), str(task)))
     for task, rows in groups(table_of(tables, "freezing"), "task"):
         made += _models(rows[rows["frozen"] == "all"], str(task))
     for (model, task), rows in groups(table_of(tables, "groups"), "model", "task"):
@@ -33,9 +33,10 @@ def findings(tables: Tables) -> list[Finding]:
 def _backups(rows: pd.DataFrame, primary: pd.DataFrame, model: str, task: str) -> Finding:
     """The primary set, and how many heads take over when it is removed."""
     backups, first = rows[rows["backup"]], rows.iloc[0]
-    removed = joined(head_names(primary[primary["accepted"]]))
+    names = head_names(primary[primary["accepted"]])
+    removed = joined(names) + " together" * (len(names) > 1)
     sentence = (
-        f"On {task}, {model}: removing {removed} together costs {first['set_effect']:.2f} {first['metric']}. "
+        f"On {task}, {model}: removing {removed} costs {first['set_effect']:.2f} {first['metric']}. "
         f"{len(backups)} of {len(rows)} later heads are backups: they help more, or hinder less, once the set is gone "
         f"(q < .05, n = {first['n']})"
     )
@@ -50,7 +51,8 @@ def _backups(rows: pd.DataFrame, primary: pd.DataFrame, model: str, task: str) -
 
 def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
     """How much of the repair vanishes when the backups cannot react."""
-    none, backups, random, everything = (rows.loc[name] for name in ("none", "backups", "random", "all"))
+    by_set: dict[Any, dict[Any, Any]] = {row["frozen"]: row for row in rows.to_dict("records")}
+    none, backups, random, everything = (by_set[name] for name in ("none", "backups", "random", "all"))
     sentence = (
         f"On {task}, {model}: with the {backups['heads']} backups held at their plain output, removing the primary set "
         f"costs {backups['effect']:.2f} instead of {none['effect']:.2f} {none['metric']}"
@@ -74,20 +76,16 @@ def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
 
 def _models(rows: pd.DataFrame, task: str) -> list[Finding]:
     """How much of the damage other heads repair, model by model."""
-    known = rows[rows["repaired"].notna()]
+    known = rows[rows["repaired"].notna()].to_dict("records")
     if len(known) < 2:
         return []
-    each = [
-        f"{r.model} {minus(percent(r.repaired, r.repaired_lo, r.repaired_hi))}" for r in known.itertuples()
-    ]
-    sentence = (
+    shares = [percent(row["repaired"], row["repaired_lo"], row["repaired_hi"]) for row in known]
+    each = [f"{row['model']} {minus(share)}" for row, share in zip(known, shares, strict=True)]
+    said = (
         f"Share of the damage of removing the primary set that other heads repair, {task}: {'; '.join(each)}."
     )
-    return [
-        Finding(
-            sentence=sentence, weight=float(np.ptp(known["repaired"])), chart=f"freezing-{file_name(task)}"
-        )
-    ]
+    spread = float(np.ptp([row["repaired"] for row in known]))
+    return [Finding(sentence=said, weight=spread, chart=f"freezing-{file_name(task)}")]
 
 
 def _groups(rows: pd.DataFrame, model: str, task: str) -> list[Finding]:
@@ -100,7 +98,7 @@ def _groups(rows: pd.DataFrame, model: str, task: str) -> list[Finding]:
             "effects on the other half that random heads of the same layers do not have too."
         )
         return [Finding(sentence=sentence, weight=0.02, chart=about)]
-    best = sure.loc[sure["excess"].idxmax()]
+    best = sure.nlargest(1, "excess").iloc[0]
     others = f" {len(sure)} of {len(rows)} groups pass this test." if len(rows) > 1 else ""
     sentence = (
         f"On {task}, {model}: {joined(str(best['heads']).split())} matter together more than alone. Removing all "

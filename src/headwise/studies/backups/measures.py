@@ -18,7 +18,7 @@ from headwise.runs import Cell, CellResult
 from headwise.scores.interactions.estimate import agreement_with_estimate, estimated_interactions
 from headwise.scores.interactions.freezing import freezing, freezing_table
 from headwise.scores.interactions.groups import group_table
-from headwise.scores.interactions.pairs import all_pairs, pair_effects
+from headwise.scores.interactions.pairs import Unit, all_pairs, pair_effects
 from headwise.scores.interactions.result import Interactions
 from headwise.scores.interactions.sets import (
     backup_table,
@@ -93,7 +93,7 @@ def find_backups(s: Setting, cell: Cell) -> CellResult:
     how: dict[str, Any] = {"groups": _groups(s.test), "seed": s.seed}
     table = backup_table(effects, candidates, least=cell.settings["least"], **how)
     tables = {"backups": table.assign(metric=_metric(s.test))}
-    axes = [
+    axes: list[dict[str, Any]] = [
         {"example": s.test_numbers},
         {"layer": [h.layer for h in candidates], "head": [h.head for h in candidates]},
     ]
@@ -136,7 +136,8 @@ def measure_matrix(s: Setting, cell: Cell) -> CellResult:
     if removed and s.find.metric.first_order:
         estimate = _estimate_given(s.find, removed, s.heads)
     heads = matrix_heads(s.heads, mean, estimate, removed, min(cell.settings["first"], len(s.heads)))
-    units, pairs = [(head,) for head in heads], all_pairs(len(heads))
+    units: list[Unit] = [(head,) for head in heads]
+    pairs = all_pairs(len(heads))
     effects = pair_effects(s.find, units, pairs)
     places = [s.heads.index(head) for head in heads]
     about = (s.find.model.name, s.find.task.name, _metric(s.find), s.find.reference)
@@ -167,7 +168,7 @@ def measure_curve(s: Setting, cell: Cell) -> CellResult:
     by_order = values.reshape(2 + draws, len(ks), -1)
     series = {GREEDY: by_order[:1], SINGLE: by_order[1:2], RANDOM: by_order[2:]}
     curves = curve_rows(series, ks, {"metric": _metric(s.test)}, _groups(s.test), s.seed)
-    axes = [{"series": [GREEDY, SINGLE]}, {"k": ks}, {"example": s.test_numbers}]
+    axes: list[dict[str, Any]] = [{"series": [GREEDY, SINGLE]}, {"k": ks}, {"example": s.test_numbers}]
     about = {"action": "mask", "metric": _metric(s.test)}
     return CellResult({"curves": curves, "examples": long_table(about, axes, {"value": by_order[:2]})})
 

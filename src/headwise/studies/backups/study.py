@@ -56,15 +56,14 @@ def stages(context: Context[BackupsSettings]) -> Iterator[Sequence[Cell]]:
     yield [_cell(context, "single", *pair) for pair in both]
     for pair in both:
         context.once(_single_effects, *pair)
-    search = {"primary_heads": s.primary_heads, "primary": list(s.primary)}
-    yield [
-        cell
-        for pair in both
-        for cell in (
-            _cell(context, "primary", *pair, **search),
+    search = [
+        (
+            _cell(context, "primary", *pair, primary_heads=s.primary_heads, primary=list(s.primary)),
             _cell(context, "order", *pair, length=s.curve),
         )
+        for pair in both
     ]
+    yield [cell for cells in search for cell in cells]
     yield [cell for pair in both for cell in _third(context, *pair)]
     yield [cell for pair in both for cell in _fourth(context, *pair)]
 
@@ -150,12 +149,12 @@ def _measured(measure: Callable[[measures.Setting, Cell], CellResult], steps: Ca
         half = context.once(halves, cell.model, cell.task)
         how: dict[str, Any] = {"reference": s.reference, "seed": s.seed, "batch_tokens": s.batch_tokens}
         with context.progress(cell.label, steps(cell, len(model.heads()), len(half.test))) as advance:
-            engines = [
+            find, test = (
                 Engine(model, task, metric_named(s.metric or task.metric), advance=advance, **how)
                 for task in (half.find, half.test)
-            ]
+            )
             single = context.once(_single_effects, cell.model, cell.task)
-            result = measure(measures.Setting(*engines, single, half.test_numbers, s.seed), cell)
+            result = measure(measures.Setting(find, test, single, half.test_numbers, s.seed), cell)
         about = {"model": context.display_name(cell.model), "task": cell.task}
         tables = {name: table.assign(**about) for name, table in result.tables.items() if len(table)}
         return CellResult(tables, result.notes)
