@@ -291,10 +291,10 @@ def backups():
     frozen = {"none": (2.0, 0.0), "backups": (3.5, 0.75), "random": (2.1, 0.05), "all": (4.0, 1.0)}
     freezing = [
         about
-        | {"frozen": name, "effect": effect, "lo": effect - 0.2, "hi": effect + 0.2, "repair": effect - 2}
-        | {"repair_lo": effect - 2.2, "repair_hi": effect - 1.8, "share": share, "share_lo": share - 0.1}
+        | {"frozen": name, "effect": effect, "lo": effect - 0.2, "hi": effect + 0.2, "gone": effect - 2}
+        | {"gone_lo": effect - 2.2, "gone_hi": effect - 1.8, "share": share, "share_lo": share - 0.1}
         | {"share_hi": share + 0.1, "repaired": 0.5, "repaired_lo": 0.4, "repaired_hi": 0.6, "heads": 2}
-        | {"draws": 5 if name == "random" else 1, "n": 8}
+        | {"repair": 2.0, "repair_lo": 1.5, "repair_hi": 2.5, "draws": 5 if name == "random" else 1, "n": 8}
         for name, (effect, share) in frozen.items()
     ]
     group = {"group": 1, "heads": "L0H1 L1H0", "size": 2, "joint": 3.5, "lo": 3.0, "hi": 4.0, "sum": 2.1}

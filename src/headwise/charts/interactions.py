@@ -235,13 +235,16 @@ def freezing_chart(freezing: pd.DataFrame, *, name: str) -> Chart:
         )
         x = names_axis(FROZEN.values(), label="Heads held at their plain output")
         y = Axis(label=f"Effect of removing the primary set ({rows['metric'].iloc[0]})")
-        panels.append(Panel(title=model, marks=[Rule(at=0), bars], x=x, y=y, model=model))
+        without = float(rows.loc["none", "effect"] + rows.loc["none", "repair"])
+        marks: list[Mark] = [Rule(at=0), bars, Rule(at=without, colour=BACKUP)]
+        panels.append(Panel(title=model, marks=marks, x=x, y=y, model=model))
     return Chart(
         name=name,
         title=f"Proof by freezing, {task}, n = {span(freezing['n'])}",
         panels=panels,
         size=(4.4 * len(panels) + 0.6, 3.8),
         columns=len(panels),
-        caption="A frozen head cannot react to the removal. If the backups repair the damage, freezing them raises the "
-        "cost of the removal almost as much as freezing every other head does; random heads of the same layers do not.",
+        caption="A frozen head cannot react to the removal. The line is the cost of the removal plus the repair (the "
+        "interaction of set and backups): where freezing the backups reaches it, the repair was their reaction. Random "
+        "heads of the same layers do not reach it.",
     )

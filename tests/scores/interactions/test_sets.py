@@ -79,8 +79,12 @@ def test_freezing_the_planted_backup_removes_the_repair_and_freezing_others_does
         table = freezing_table(found, 1).set_index("frozen")
         assert table.loc["backups", "share"] == pytest.approx(1, abs=0.1)
         assert abs(table.loc["random", "share"]) < 0.1
-        assert table.loc["none", "repair"] == 0
-        assert table.loc["all", "repair"] > 1
+        assert table.loc["none", "gone"] == 0
+        assert table.loc["all", "gone"] > 1
+        both = engine.measure(
+            np.stack([mask_gates(h, engine.model.shape) for h in ([primary, backup], [primary], [backup])])
+        ).effects.mean(axis=1)
+        assert table["repair"].iloc[0] == pytest.approx(both[0] - both[1] - both[2], abs=1e-4)
         assert all(backup not in heads for heads in found.draws)
 
 

@@ -1,9 +1,10 @@
 """The proof that heads are backups: hold them at their plain output while the set is removed.
 
-Where a removed set is backed up, other heads react: they write something else than on the plain run, and repair a part
-of the damage. A frozen head (`model.forward.gate.Frozen`) writes what it writes on the plain run, so it cannot react.
-The repair is what removing the set costs more when every other head is frozen (compare the direct and the total effect
-of McGrath et al. 2023, arXiv 2307.15771, and of Rushing & Nanda 2024, arXiv 2402.15390; MLPs and norms still react).
+Where a removed set A is backed up by heads B, these react: they write something else than on the plain run, and repair
+a part of the damage. The repair is the interaction of the two sets, I(A, B) = E(A ∪ B) − E(A) − E(B): what B is worth
+once A is gone, beyond what B is worth anyway. A frozen head (`model.forward.gate.Frozen`) writes what it writes on the
+plain run, so it cannot react. If the repair is B's reaction, removing A costs E(A) + I(A, B) while B is frozen. MLPs
+and norms still react. Self-repair: McGrath et al. 2023 (arXiv 2307.15771), Rushing & Nanda 2024 (arXiv 2402.15390).
 
 E examples, S sets of frozen heads, R draws of random heads.
 """
@@ -20,6 +21,7 @@ from headwise import stats
 from headwise.heads import Head, Order, mask_gates
 from headwise.heads.controls import layer_matched_heads
 from headwise.model.measure.engine import Engine
+from headwise.scores.interactions.pairs import pair_effects
 from headwise.stats.resampling import Groups
 
 REMOVED, BACKUPS, RANDOM, ALL = "none", "backups", "random", "all"
@@ -32,6 +34,7 @@ class Freezing(NamedTuple):
     backups: np.ndarray  # E
     random: np.ndarray  # R, E: as many heads of the same layers
     all: np.ndarray  # E: every other head
+    repair: np.ndarray  # E: I(A, B), from removing both sets
     draws: list[Order]
 
 
@@ -51,32 +54,36 @@ def freezing(
     others = [head for head in engine.model.heads() if head not in removed]
     drawn = [layer_matched_heads(others, list(backups), f"{seed}/{draw}").heads for draw in range(draws)]
     effects = effects_frozen(engine, removed, [[], backups, others, *drawn])
-    return Freezing(effects[0], effects[1], effects[3:], effects[2], drawn)
+    units = [tuple(removed), tuple(backups)]
+    repair = pair_effects(engine, units, np.array([[0, 1]])).interaction[:, 0]
+    return Freezing(effects[0], effects[1], effects[3:], effects[2], repair, drawn)
 
 
 def freezing_table(found: Freezing, backups: int, *, groups: Groups = None, seed: int = 0) -> pd.DataFrame:
-    """One row for each set of frozen heads: the `effect` of removing the primary set, and the `repair` that is gone.
+    """One row for each set of frozen heads: the `effect` of removing the primary set, and the repair that is `gone`.
 
-    `repair`: the effect minus the effect with nothing frozen, positive where freezing makes the removal cost more.
-    `share`: repair / repair with all other heads frozen; NaN where that is not above 0. `repaired`: the repair with all
-    other heads frozen / the effect then, the part of the damage that other heads repair (the same in every row). Both
-    are ratios of means. Intervals are over examples, those of random heads over draws and examples.
+    `gone`: the effect minus the effect with nothing frozen, positive where freezing makes the removal cost more.
+    `share`: gone / repair, where the repair is the interaction of the set and its backups (`repair` with interval, the
+    same in every row); NaN where the repair is not above 0. `repaired`: repair / (effect of the set + repair), the part
+    of the damage that the backups repair. Shares are ratios of means. Intervals are over examples, those of random
+    heads over draws and examples.
     """
     how: dict[str, Any] = {"groups": groups, "seed": seed}
-    whole = found.all - found.removed
-    there_is_one = bool(stats.bootstrap_mean(whole, **how)[0] > 0)
-    repaired = tuple(map(float, stats.bootstrap_ratio(whole, found.all, **how)))
+    lo, hi = map(float, stats.bootstrap_mean(found.repair, **how))
+    about: dict[str, Any] = {"repair": found.repair.mean(), "repair_lo": lo, "repair_hi": hi}
+    repaired = stats.bootstrap_ratio(found.repair, found.removed + found.repair, **how)
+    about |= dict(zip(("repaired", "repaired_lo", "repaired_hi"), map(float, repaired), strict=True))
     sets = {REMOVED: found.removed, BACKUPS: found.backups, RANDOM: found.random, ALL: found.all}
     rows = []
     for name, effects in sets.items():
         draws = np.atleast_2d(effects)
-        repair, share = draws - found.removed, (np.nan, np.nan, np.nan)
-        if there_is_one:
-            share = (repair.mean() / whole.mean(), *stats.bootstrap_crossed(repair, denominator=whole, **how))
-        row: dict[str, Any] = {"frozen": name, "effect": draws.mean(), "repair": repair.mean()}
+        gone, share = draws - found.removed, (np.nan, np.nan, np.nan)
+        if lo > 0:
+            band = stats.bootstrap_crossed(gone, denominator=found.repair, **how)
+            share = (gone.mean() / found.repair.mean(), *band)
+        row: dict[str, Any] = {"frozen": name, "effect": draws.mean(), "gone": gone.mean()}
         row |= dict(zip(("lo", "hi"), stats.bootstrap_crossed(draws, **how), strict=True))
-        row |= dict(zip(("repair_lo", "repair_hi"), stats.bootstrap_crossed(repair, **how), strict=True))
+        row |= dict(zip(("gone_lo", "gone_hi"), stats.bootstrap_crossed(gone, **how), strict=True))
         row |= dict(zip(("share", "share_lo", "share_hi"), share, strict=True))
-        row |= dict(zip(("repaired", "repaired_lo", "repaired_hi"), repaired, strict=True))
-        rows.append(row | {"heads": backups, "draws": len(draws)})
+        rows.append(row | about | {"heads": backups, "draws": len(draws)})
     return pd.DataFrame(rows).assign(n=len(found.removed))

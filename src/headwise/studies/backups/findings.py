@@ -52,7 +52,7 @@ def _backups(rows: pd.DataFrame, primary: pd.DataFrame, model: str, task: str) -
 def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
     """How much of the repair vanishes when the backups cannot react."""
     by_set: dict[Any, dict[Any, Any]] = {row["frozen"]: row for row in rows.to_dict("records")}
-    none, backups, random, everything = (by_set[name] for name in ("none", "backups", "random", "all"))
+    none, backups, random = (by_set[name] for name in ("none", "backups", "random"))
     sentence = (
         f"On {task}, {model}: with the {backups['heads']} backups held at their plain output, removing the primary set "
         f"costs {backups['effect']:.2f} instead of {none['effect']:.2f} {none['metric']}"
@@ -60,22 +60,21 @@ def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
     if np.isfinite(backups["share"]):
         shares = [percent(row["share"], row["share_lo"], row["share_hi"]) for row in (backups, random)]
         sentence += (
-            f"; that is {minus(shares[0])} of the repair by all other heads ({plus(everything['repair'], 2)}). "
-            f"Freezing as many random heads of the same layers: {minus(shares[1])}."
+            f": {minus(shares[0])} of their repair ({plus(none['repair'], 2)}, 95 % CI {plus(none['repair_lo'], 2)} to "
+            f"{plus(none['repair_hi'], 2)}) is gone. With as many random heads of the same layers held: "
+            f"{minus(shares[1])}."
         )
     else:
         sentence += (
-            f" ({plus(backups['repair'], 2)}, 95 % CI {plus(backups['repair_lo'], 2)} to "
-            f"{plus(backups['repair_hi'], 2)}); with random heads of the same layers frozen "
-            f"{plus(random['repair'], 2)}. With all other heads frozen the removal does not cost more, so there is no "
-            "repair as a whole to compare with."
+            f". On these examples the set and its backups have no significant interaction ({plus(none['repair'], 2)}), "
+            "so there is no repair to compare with."
         )
     weight = float(np.clip(backups["share"], 0, 1)) if np.isfinite(backups["share"]) else 0.1
     return Finding(sentence=sentence, weight=weight, chart=f"freezing-{file_name(task)}")
 
 
 def _models(rows: pd.DataFrame, task: str) -> list[Finding]:
-    """How much of the damage other heads repair, model by model."""
+    """How much of the damage the backups repair, model by model."""
     known = rows[rows["repaired"].notna()].to_dict("records")
     if len(known) < 2:
         return []

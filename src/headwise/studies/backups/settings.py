@@ -26,7 +26,7 @@ class BackupsSettings(shared.StudySettings):
     """Examples per task: the primary set, orders and groups are found on one half and tested on the other."""
     metric: shared.MetricName | None = None
     """Metric; by default the one of each task."""
-    reference: shared.ReferenceName = "zero"
+    reference: shared.ReferenceName = "mean"
     """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
     primary: Several[Annotated[Text, passes(head_list)]] = ()
     """Heads of the primary set, such as [L23H3]; found by the study if none is given."""
