@@ -74,7 +74,7 @@ def primary_set(
         if not accepted:
             break
         removed.append(pool.pop(best))
-    return pd.DataFrame(rows, columns=STEP_COLUMNS)
+    return pd.DataFrame(rows, columns=STEP_COLUMNS).astype({"accepted": bool})
 
 
 def greedy_order(engine: Engine, single: np.ndarray, heads: Sequence[Head], length: int) -> Order:
