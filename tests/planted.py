@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import torch
 
@@ -91,3 +92,129 @@ def written(task, path):
     ]
     path.write_text("\n".join(map(json.dumps, lines)))
     return str(path)
+
+
+# ---- backups --------------------------------------------------------------------------------------------------------
+
+_PLACES, _SINK = 10, "the"
+
+
+def backup_model(tokenizer, seed=0):
+    """A GPT-2 of 4 layers × 4 heads, set by hand, that repeats a prompt's second word; returns model, primary, backup.
+
+    The primary head attends to the second word, writes it, and raises a flag. The backup, in a later layer, attends to
+    its sink (the first word, whose value is 0) while the flag is there, and to the second word otherwise, which it then
+    writes with 50 to 80 % of the primary's strength. All other heads write random things, and the second word a little,
+    for (up to 6 % of the primary's strength) or against it (up to 3 %).
+    """
+    V, D = len(tokenizer), 40
+    model = hw.load(
+        tiny_model("gpt2", vocab_size=V, n_layer=4, n_head=4, n_embd=4 * D, n_positions=16, n_inner=8,
+                   tie_word_embeddings=False),
+        tokenizer=tokenizer,
+        name=f"backup {seed}",
+    )  # fmt: skip
+    random = torch.Generator().manual_seed(seed)
+    layers = torch.randperm(4, generator=random)[:2].sort().values.tolist()
+    heads = torch.randint(4, (2,), generator=random).tolist()
+    primary, backup = (hw.Head(layer, head) for layer, head in zip(layers, heads, strict=True))
+    token, place, flag, out = slice(0, V), slice(V, V + _PLACES), V + _PLACES, slice(V + 16, 2 * V + 16)
+    hf = model.hf
+    with torch.no_grad():
+        for name, parameter in hf.named_parameters():
+            if "ln_" not in name:
+                parameter.zero_()
+        hf.transformer.wte.weight[:, token] = torch.eye(V)
+        hf.transformer.wpe.weight[:_PLACES, place] = torch.eye(_PLACES)
+        hf.lm_head.weight[:, out] = torch.eye(V)
+        words = torch.eye(V)
+        words[tokenizer.encode(_SINK)[0]] = 0  # the sink has nothing to say
+        strength = 0.5 + 0.3 * float(torch.rand((), generator=random))
+        for layer, block in enumerate(hf.transformer.h):
+            for head in range(4):
+                q, k, v = (slice(part * 4 * D + head * D, part * 4 * D + head * D + D) for part in range(3))
+                weight, bias = block.attn.c_attn.weight, block.attn.c_attn.bias
+                o = block.attn.c_proj.weight[head * D : head * D + D]
+                weight[place.start + 1, k.start] = 10  # a key for the second word ...
+                weight[place.start, k.start + 1] = 10  # ... and one for the sink
+                bias[q.start] = 40
+                weight[token, v.start : v.start + V] = words
+                little = 0.09 * float(torch.rand((), generator=random)) - 0.03
+                share = {primary: 1.0, backup: strength}.get(hw.Head(layer, head), little)
+                o[:V, out] = 0.15 * share * words
+                if (layer, head) == primary:
+                    bias[v.start + V] = 1
+                    o[V, flag] = 1
+                elif (layer, head) == backup:
+                    weight[flag, q.start + 1] = 400
+                else:
+                    weight[token, v.start + V : v.stop] = 0.1 * torch.randn(V, D - V, generator=random)
+                    o[V:, out] = 0.03 * torch.randn(D - V, V, generator=random)
+    return model, primary, backup
+
+
+def second_words(n=24, seed=0):
+    """Prompts whose second word is the target and whose fourth is the foil."""
+    import random
+
+    draw, examples = random.Random(seed), []
+    others = [word for word in WORDS if word != _SINK]
+    for _ in range(n):
+        words = draw.sample(others, 7)
+        examples.append(Example(" ".join([_SINK, *words]), f" {words[0]}", (f" {words[2]}",)))
+    return Task("second word", tuple(examples), "logit_diff")
+
+
+class BackupByHook:
+    """In a Llama: where the head `primary` writes nothing, `backup` adds a share of what `primary` would write.
+
+    Hooks on the output projections, none of them ours. Every row of a batch must be computed in every block; the first
+    rows of a batch are the plain ones, and the others repeat their prompts.
+    """
+
+    def __init__(self, model, primary, backup, strength=0.6):
+        self.model, self.primary, self.backup, self.strength = model, primary, backup, strength
+
+    def __enter__(self):
+        inner, size = self.model.hf.model, self.model.hf.config.head_dim
+        stash = {}
+        weight = inner.layers[self.primary.layer].self_attn.o_proj.weight
+
+        def rows(_, args):
+            ids = args[0]
+            starts = [s for s in range(1, len(ids)) if torch.equal(ids[s], ids[0])]
+            stash["rows"] = starts[0] if starts else len(ids)
+
+        def read(_, args):
+            z = args[0][..., size * self.primary.head : size * (self.primary.head + 1)]
+            plain = z[: stash["rows"]].repeat(len(z) // stash["rows"], 1, 1)
+            gone = (z == 0).flatten(1).all(1)[:, None, None]
+            columns = weight[:, size * self.primary.head : size * (self.primary.head + 1)]
+            stash["repair"] = self.strength * gone * (plain @ columns.T)
+
+        def write(_, args, output):
+            z = args[0][..., size * self.backup.head : size * (self.backup.head + 1)]
+            there = (z != 0).flatten(1).any(1)[:, None, None]
+            repair = stash["repair"]
+            return output + repair[:, -output.shape[1] :] * there
+
+        self.handles = [
+            inner.embed_tokens.register_forward_pre_hook(rows),
+            inner.layers[self.primary.layer].self_attn.o_proj.register_forward_pre_hook(read),
+            inner.layers[self.backup.layer].self_attn.o_proj.register_forward_hook(write),
+        ]
+        self.before = self.model.capabilities
+        self.model.capabilities = replace(self.before, share_rows=False, narrow=())
+        return self
+
+    def __exit__(self, *_):
+        for handle in self.handles:
+            handle.remove()
+        self.model.capabilities = self.before
+
+
+def area_under_curve(scores, planted):
+    """The chance that a planted one has a higher score than another; ties count half."""
+    pairs = [(a, b) for a, p in zip(scores, planted, strict=True) if p
+             for b, other in zip(scores, planted, strict=True) if not other]  # fmt: skip
+    return sum((a > b) + 0.5 * (a == b) for a, b in pairs) / len(pairs)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headwise.scores import score
     from headwise.scores.compare import compare
     from headwise.scores.difference import diff
+    from headwise.scores.interactions.interactions import interactions
     from headwise.scores.measure import measure
     from headwise.studies.base import run
     from headwise.sweeps.mib import mib
@@ -45,6 +46,7 @@ _HOMES = {
     "diff": "headwise.scores.difference",
     "attention": "headwise.model.attention.attention",
     "generate": "headwise.model.generation.generate",
+    "interactions": "headwise.scores.interactions.interactions",
     "lm_eval": "headwise.harness",
     "load": "headwise.model.load.load",
     "measure": "headwise.scores.measure",
@@ -71,6 +73,7 @@ __all__ = [
     "compare",
     "diff",
     "generate",
+    "interactions",
     "lm_eval",
     "load",
     "measure",

@@ -142,6 +142,7 @@ STUDIES = {
     "functions": functions,
     "contrast": contrast,
     "diff": diff,
+    "backups": small.backups,
 }
 CHARTS = [
     *(

@@ -281,3 +281,78 @@ def prompts():
         name: table.assign(model="tiny", task="sums")[["model", "task", *table.columns]]
         for name, table in tables.items()
     }
+
+
+# ---- backups -------------------------------------------------------------------------------------------
+
+BACKED = {(1, 0): (0.1, 1.5), (1, 1): (0.2, 0.25), (1, 2): (-0.1, 0.75)}
+"""Effect of each later head alone, and with L0H1 removed."""
+
+
+def backups():
+    about = {"model": "tiny", "task": "ioi", "metric": "logit_diff"}
+    step = {
+        "step": 1,
+        "layer": 0,
+        "head": 1,
+        "single": 2.0,
+        "conditional": 2.0,
+        "lo": 1.5,
+        "hi": 2.5,
+        "q": 0.01,
+    }
+    primary = [about | step | {"p": 0.01, "candidates": 3, "accepted": True, "n": 8}]
+    table = [
+        about
+        | {"layer": layer, "head": head, "single": single, "conditional": given, "difference": given - single}
+        | {
+            "conditional_lo": given - 0.2,
+            "conditional_hi": given + 0.2,
+            "lo": given - single - 0.2,
+            "p": 0.01,
+        }
+        | {
+            "hi": given - single + 0.2,
+            "q": 0.01 if given > 0.5 else 0.5,
+            "ratio": given / 0.5,
+            "share": given / 2,
+        }
+        | {"backup": given > 0.5, "n": 8, "set_effect": 2.0}
+        for (layer, head), (single, given) in BACKED.items()
+    ]
+    names = [f"L{layer}H{head}" for layer, head in HEADS[:4]]
+    pairs = [
+        about
+        | {
+            "a": a,
+            "b": b,
+            "interaction": 0.25 * (i - j),
+            "lo": -1.0,
+            "hi": 1.0,
+            "n": 8,
+            "q": 0.01 if i else 0.5,
+        }
+        for i, a in enumerate(names)
+        for j, b in enumerate(names)
+        if i < j
+    ]
+    frozen = {"none": (2.0, 0.0), "backups": (3.5, 0.75), "random": (2.1, 0.05), "all": (4.0, 1.0)}
+    freezing = [
+        about
+        | {"frozen": name, "effect": effect, "lo": effect - 0.2, "hi": effect + 0.2, "gone": effect - 2}
+        | {"gone_lo": effect - 2.2, "gone_hi": effect - 1.8, "share": share, "share_lo": share - 0.1}
+        | {"share_hi": share + 0.1, "repaired": 0.5, "repaired_lo": 0.4, "repaired_hi": 0.6, "heads": 2}
+        | {"repair": 2.0, "repair_lo": 1.5, "repair_hi": 2.5, "draws": 5 if name == "random" else 1, "n": 8}
+        for name, (effect, share) in frozen.items()
+    ]
+    group = {"group": 1, "heads": "L0H1 L1H0", "size": 2, "joint": 3.5, "lo": 3.0, "hi": 4.0, "sum": 2.1}
+    group |= {"excess": 1.4, "excess_lo": 1.0, "excess_hi": 1.8, "p": 0.01, "q": 0.01, "random_excess": 0.02}
+    group |= {"random_largest": 0.1, "p_random": 0.04, "draws": 24, "moved": 0, "n": 8}
+    curves = []
+    for series, fall in (("greedy", 2.0), ("single", 1.0), ("random", 0.1)):
+        points = {k: (4 - fall * k, 3.5 - fall * k, 4.5 - fall * k) for k in (0, 1, 2)}
+        curves += curve_rows("tiny", "ioi", series, "mask", "logit_diff", points)
+    scores = score_rows("tiny", "ioi", "ablation", [0.1, 2.0, 0.3, 0.1, 0.2, -0.1])
+    tables = {"primary": primary, "backups": table, "interactions": pairs, "freezing": freezing}
+    tables |= {"groups": [about | group], "curves": curves, "scores": scores}
+    return {name: pd.DataFrame(rows) for name, rows in tables.items()}

@@ -496,3 +496,42 @@ def test_a_count_of_heads_counts_significant_ones_beside_those_before_the_elbow(
         "m, attribution: the method has no significance test; 18 (Retrieval) to 30 (Inference) of 40 heads are before "
         "the elbow."
     )
+
+
+# ---- backups -------------------------------------------------------------------------------------------
+
+
+def test_backups_are_told_with_their_effects_the_proof_and_the_curves(section):
+    first, proof, group, removal = said(section("backups", small.backups()))
+    assert first == (
+        "On ioi, tiny: removing L0H1 costs 2.00 logit_diff. 2 of 3 later heads are backups: they help more, or hinder "
+        "less, once the set is gone (q < .05, n = 8); the largest 2: L1H0 +0.10 alone, +1.50 with the set removed; "
+        "L1H2 −0.10 alone, +0.75 with the set removed."
+    )
+    assert "costs 3.50 instead of 2.00 logit_diff: 75 % (95 % CI 65–85 %) of their repair (+2.00" in proof
+    assert "as many random heads of the same layers held: 5 % (95 % CI −5–15 %)." in proof
+    assert "Removing all 2 costs 3.50 logit_diff, the sum of their single effects is 2.10" in group
+    assert "takes logit_diff from 4.00 to 0.00 in greedy order, to 2.00 by single effects, to 3.80" in removal
+
+
+def test_the_charts_of_backups_have_every_head_and_pair(section):
+    whole = section("backups", small.backups())
+    scatter = chart(whole, "Effect of each head alone").panels[0]
+    drawn = {}
+    for trace in scatter.traces:
+        if trace.get("name") in ("backups", "other heads"):
+            drawn[trace["name"]] = sorted(zip(trace["x"], trace["y"], strict=True))
+    assert drawn["backups"] == [(-0.1, 0.75), (0.1, 1.5)]
+    assert drawn["other heads"] == [(0.2, 0.25)]
+    for title in ("By layer", "By cluster"):
+        shown = next(
+            p for p in chart(whole, "Interaction of every two heads").panels if p.title.startswith(title)
+        )
+        names = shown.y["ticktext"]
+        values = {
+            (a, b): shown.traces[0]["z"][i][j] for i, a in enumerate(names) for j, b in enumerate(names)
+        }
+        for row in small.backups()["interactions"].itertuples():
+            assert values[row.a, row.b] == values[row.b, row.a] == pytest.approx(row.interaction)
+    heads = whole.heads
+    assert set(heads["measure"]) == {"ablation", "backup"}

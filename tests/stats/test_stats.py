@@ -485,3 +485,16 @@ def test_an_interval_leaves_out_what_is_not_finite():
     values = np.concatenate([np.arange(101.0), [np.nan, np.inf]])
     assert stats.interval(values, level=0.9) == pytest.approx((5, 95))
     assert np.isnan(stats.interval(np.array([np.nan]))).all()
+
+
+def test_a_staged_sign_flip_of_many_columns_gives_what_one_stage_gives():
+    """Columns of noise and of effects; p within what a finite number of flips allows, and few false discoveries."""
+    random = np.random.default_rng(0)
+    columns = random.normal(size=(20, 1_500))
+    columns[:, :60] += 2.0
+    staged, whole = stats.sign_flip_staged(columns), stats.sign_flip(columns, flips=30_000, seed=5)
+    np.testing.assert_allclose(staged, whole, atol=0.02)
+    assert (stats.benjamini_hochberg(staged)[:60] < 0.05).all()
+    assert (staged[60:] < 0.05).mean() < 0.08
+    few = columns[:, :30]
+    np.testing.assert_array_equal(stats.sign_flip_staged(few), stats.sign_flip(few))

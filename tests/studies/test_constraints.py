@@ -93,6 +93,13 @@ BAD = {
         ("methods=[sensitivity]", "has no sign"), ("reference=nope", "unknown reference"),
         ("metric=nope", "unknown metric"), ("positions=nope", "unknown positions"),
     ],
+    "backups": [
+        ("n=4", "n is 4; expected at least 8"), ("tasks=[]", "tasks is empty"), ("metric=nope", "unknown metric"),
+        ("reference=nope", "unknown reference"), ("primary=[L1]", "is not a head"), ("first=2", "first is 2"),
+        ("primary=[L0H1,L0H1]", "names L0H1 twice"), ("primary_heads=0", "primary_heads is 0"),
+        ("draws=0", "draws is 0"), ("candidates=0", "candidates is 0"), ("least=2", "least is 2"),
+        ("curve=0", "curve is 0"),
+    ],
 }  # fmt: skip
 
 

@@ -80,7 +80,9 @@ def settings_of(name: str, folders: list[str], data: str) -> dict[str, object]:
         "circuits": {"models": folders, "tasks": [data], "n": 8, "points": 4, "draws": 1},
         "contrast": {"pairs": pairs, "n": 4, "seeds": 2, "fit": FIT},
         "diff": {"models": folders, "tasks": [data], "methods": ["ablation", "attribution"], "n": 4},
-    }[name] | ({} if name in ("circuits", "diff") else {"models": folders[:1]})
+        "backups": {"models": folders, "tasks": [data], "n": 16, "first": 3, "curve": 2, "draws": 2}
+        | {"primary": ["L0H1"]},
+    }[name] | ({} if name in ("circuits", "diff", "backups") else {"models": folders[:1]})
 
 
 @pytest.mark.parametrize("name", sorted(studies()))

@@ -22,7 +22,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 PANELS = {
     "Model": "model dtype trust_remote_code",
     "Data": "task data n seed truncate columns",
-    "What to compute": "config method metric reference positions precision top confidence k quick cells option",
+    "What to compute": "config method heads given metric reference positions precision top confidence k quick cells "
+    "option",
     "Where to run": "device batch_tokens engine address workers cores_per_worker devices_per_worker",
     "Output": "out fresh as_json quiet verbose",
 }

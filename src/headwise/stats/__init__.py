@@ -24,6 +24,7 @@ from headwise.stats.significance import (
     holm,
     mcnemar_exact,
     sign_flip,
+    sign_flip_staged,
 )
 
 __all__ = [
@@ -43,5 +44,6 @@ __all__ = [
     "rank_correlation",
     "resampled_ratio",
     "sign_flip",
+    "sign_flip_staged",
     "stability",
 ]

@@ -91,6 +91,23 @@ def by_token(output: Tensor, rows: int) -> Tensor:
     return output.unflatten(0, (rows, -1)) if output.dim() == 2 else output
 
 
+@dataclass
+class Frozen:
+    """Gates of a pass whose first S rows are the plain run; after the gates, some heads keep their output there.
+
+    Freezing is the same formula with gate 0 and the head's plain output on the same prompt as reference.
+    """
+
+    gates: HeadGates
+    values: Tensor
+    """`[B, L, H]`: 0 for frozen heads, 1 for all others, and for all heads of the first S rows."""
+
+    def __call__(self, layer: int, z: Tensor) -> Tensor:
+        z = self.gates(layer, z)
+        block = self.gates.block
+        return HeadGates(self.values, reference={layer: z[:block]}, block=block)(layer, z)
+
+
 def same_gates(gates: np.ndarray | Tensor) -> HeadGates:
     """One set of gates `[L, H]` for every row; ablated heads are replaced by zero."""
     values = torch.as_tensor(gates)

@@ -12,7 +12,7 @@ or the embeddings have gates as well: `heads/components.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from torch import Tensor
 from headwise.errors import HeadwiseError
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.blocks import SharedRows
+from headwise.model.forward.gate import Frozen, HeadGates
 from headwise.model.forward.out_of_memory import fits, in_halves
 from headwise.model.forward.schedule import batch_size, equal_prefixes
 from headwise.model.measure.metric import Metric
@@ -43,7 +44,9 @@ class Measured:
     """Metric values under gates, each beside the same example's value at the baseline in the same batch."""
 
     values: np.ndarray  # V, E
-    full: np.ndarray  # V, E: at the baseline, which is all gates at 1 unless another was given
+    full: (
+        np.ndarray
+    )  # V, E: at the baseline, which is all gates at 1 unless another was given; B, V, E for several
 
     @property
     def effects(self) -> np.ndarray:
@@ -100,15 +103,20 @@ class Engine:
         gates: np.ndarray,
         examples: Sequence[int] | np.ndarray | None = None,
         baseline: np.ndarray | None = None,
+        frozen: np.ndarray | None = None,
     ) -> Measured:
         """The metric under each of `gates[V, L, H]`, per example `[V, E]`.
 
         examples: run only these, by their index in the task; E is then their number, in the order given.
-        baseline: the gates `[L, H]` beside which every variant is measured; all 1 by default.
+        baseline: the gates `[L, H]` beside which every variant is measured; all 1 by default. Several `[B, L, H]` are
+            all in the batch of every variant, so that any two of them can be compared exactly.
+        frozen: `[V, L, H]`, True for the heads that keep the output that they have with all gates at 1. Cannot be
+            combined with a baseline.
         """
         gates = self._checked(gate_numbers(gates, "gates"))
-        base = ones(self.layout.shape) if baseline is None else baseline
-        base = self._checked(gate_numbers(base, "the baseline's gates")[None])[0]
+        assert baseline is None or frozen is None, "frozen heads take their outputs from the plain baseline"
+        base = gate_numbers(ones(self.layout.shape) if baseline is None else baseline, "the baseline's gates")
+        bases = self._checked(base if base.ndim == 3 else base[None])  # B, L, H
         chosen = np.arange(len(self.task)) if examples is None else np.asarray(examples, dtype=int)
         unknown = set(chosen.tolist()) - set(range(len(self.task)))
         if unknown:
@@ -116,35 +124,44 @@ class Engine:
                 f"examples {sorted(unknown)} are not in task {self.task.name!r}, which has examples 0 to "
                 f"{len(self.task) - 1}"
             )
-        values = np.full((2, len(gates), len(self.rows)), np.nan)  # under the gates, and at the baseline
+        values = np.full(
+            (1 + len(bases), len(gates), len(self.rows)), np.nan
+        )  # under the gates, at each baseline
 
         def fill(numbers: Sequence[int]) -> None:
-            values[:, :, list(numbers)] = self._measure_rows(gates, base, list(numbers))
+            values[:, :, list(numbers)] = self._measure_rows(gates, bases, frozen, list(numbers))
 
+        variants = len(gates) + len(bases)
         with torch.inference_mode(), self.model.running():
-            for numbers in self.table.partition(len(gates) + 1, self.batch_tokens, set(chosen.tolist())):
+            for numbers in self.table.partition(variants, self.batch_tokens, set(chosen.tolist())):
                 in_halves(numbers, fill, self.table.too_large, self._shrink)
-        combined = (self.metric.combine(self.rows, part, len(self.task))[:, chosen] for part in values)
-        return Measured(*combined)
+        under, *at_bases = (
+            self.metric.combine(self.rows, part, len(self.task))[:, chosen] for part in values
+        )
+        return Measured(under, np.stack(at_bases) if base.ndim == 3 else at_bases[0])
 
-    def _measure_rows(self, gates: np.ndarray, base: np.ndarray, numbers: list[int]) -> np.ndarray:
-        """Values of the rows of these numbers under the gates, and at the baseline `[2, V, S]`."""
-        block = self.table.block(numbers)
+    def _measure_rows(
+        self, gates: np.ndarray, bases: np.ndarray, frozen: np.ndarray | None, numbers: list[int]
+    ) -> np.ndarray:
+        """Values of the rows of these numbers under the gates, and at each of B baselines `[1 + B, V, S]`."""
+        block, B = self.table.block(numbers), len(bases)
         plain_logits = None
-        if (
-            self.metric.compares and (base != 1).any()
-        ):  # else the baseline's logits are those with all gates at 1
+        # Where the first baseline has all gates at 1, its logits are the plain ones.
+        if self.metric.compares and (bases[0] != 1).any():
             plain_logits = self.model.run(block.pass_()).logits
-        values = np.empty((2, len(gates), len(numbers)))
+        values = np.empty((1 + B, len(gates), len(numbers)))
         # Variants with the same gates in the first blocks stand side by side, so that they share a batch.
         pending = np.array(sorted(range(len(gates)), key=lambda v: gates[v].tobytes()))
         while len(pending):
-            chunk = pending[: batch_size(len(pending), self._variants_at_once(block))]
+            chunk = pending[: batch_size(len(pending), self._variants_at_once(block, B))]
 
             def fill(chunk: np.ndarray = chunk) -> None:
-                with_base = np.concatenate([base[None], gates[chunk]])
-                per_variant = self._values(block, with_base, plain_logits)
-                values[:, chunk] = per_variant[1:], np.broadcast_to(per_variant[0], per_variant[1:].shape)
+                with_bases = np.concatenate([bases, gates[chunk]])
+                held = None
+                if frozen is not None:
+                    held = np.concatenate([np.zeros(bases.shape, bool), frozen[chunk]])
+                per_variant = self._values(block, with_bases, plain_logits, held)
+                values[0, chunk], values[1:, chunk] = per_variant[B:], per_variant[:B, None]
 
             if len(chunk) == 1:
                 fill()  # where one variant does not fit, the rows are halved
@@ -155,9 +172,11 @@ class Engine:
             self._advance(len(chunk) * len(numbers))
         return values
 
-    def _values(self, block: Block, gates: np.ndarray, plain_logits: Tensor | None) -> np.ndarray:
+    def _values(
+        self, block: Block, gates: np.ndarray, plain_logits: Tensor | None, frozen: np.ndarray | None
+    ) -> np.ndarray:
         """The metric of a block's rows under each of `gates[v, L, H]`, of which the first are the baseline `[v, S]`."""
-        logits = self._logits(block, gates)
+        logits = self._logits(block, gates, frozen)
         compare = None
         if self.metric.compares:
             plain = logits[: block.size] if plain_logits is None else plain_logits
@@ -260,8 +279,14 @@ class Engine:
 
     # ---- one forward pass ------------------------------------------------------------------------------
 
-    def _logits(self, block: Block, gates: np.ndarray) -> Tensor:
+    def _logits(self, block: Block, gates: np.ndarray, frozen: np.ndarray | None) -> Tensor:
         """Scored logits `[v·S, P, vocabulary]` of a block's rows under each of `gates[v, L, H]`, variant by variant."""
+        if frozen is not None:  # the rows of the plain run must stay the first ones in every block
+            held = torch.from_numpy(np.repeat(~frozen, block.size, axis=0)).to(self.model.device)
+            per_row = torch.from_numpy(np.repeat(gates, block.size, axis=0)).to(self.model.device)
+            asked = block.gated(per_row.to(self.model.gate_dtype), len(gates))
+            assert isinstance(asked.heads, HeadGates)
+            return self.model.run(replace(asked, heads=Frozen(asked.heads, held))).logits
         shared = self._shared(gates, block)
         per_row = torch.from_numpy(gates).to(self.model.device, self.model.gate_dtype)
         changed = (gates != 1).any(axis=0)
@@ -294,11 +319,16 @@ class Engine:
         for numbers in self.table.partition(2, self.batch_tokens):
             yield numbers, self.table.block(numbers)
 
-    def _variants_at_once(self, block: Block) -> int:
+    def in_one_batch(self, rows: int = 8) -> int:
+        """How many variants of this many rows fit into one batch, baselines included."""
+        longest = sorted(range(len(self.rows)), key=lambda n: -len(self.rows[n].ids))[:rows]
+        return self._variants_at_once(self.table.block(longest), 0)
+
+    def _variants_at_once(self, block: Block, baselines: int) -> int:
         by_tokens = self.batch_tokens // (block.size * block.length)
         budget = LOGIT_BUDGET if self.model.device.type == "cpu" else 4 * LOGIT_BUDGET
         by_logits = budget // (block.size * block.tensors["positions"].shape[1] * self.model.vocabulary)
-        return max(1, min(by_tokens, by_logits) - 1)
+        return max(1, min(by_tokens, by_logits) - baselines)
 
     def _checked(self, gates: np.ndarray) -> np.ndarray:
         if gates.ndim != 3 or gates.shape[1:] != self.layout.shape or not len(gates):

@@ -25,6 +25,10 @@ class Metric(Protocol):
     def differentiable(self) -> bool: ...
 
     @property
+    def first_order(self) -> bool:
+        """Whether its gradient at all gates 1 says anything; that of `kl` is 0 there."""
+
+    @property
     def compares(self) -> bool:
         """Whether it needs the full model's logits beside the gated ones."""
 

@@ -1,0 +1,250 @@
+"""Joint effects of heads: the interaction matrix, effects given a removed set, joint removal, freezing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise.charts.chart import (
+    Axis,
+    Bars,
+    Cells,
+    Chart,
+    Line,
+    Mark,
+    Panel,
+    Rule,
+    Scale,
+    Text,
+    axis_range,
+    curve,
+    names_axis,
+)
+from headwise.charts.heatmap import LEVEL, importance, score_unit
+from headwise.charts.section import head_names
+from headwise.charts.words import shortened, span
+
+BACKUP, OTHER, PRIMARY = "#d95f02", "#7f8fa6", "#2166ac"
+SERIES = {
+    "greedy": ("greedy order", "#2166ac", "solid"),
+    "single": ("order of single effects", "#d95f02", "dash"),
+    "random": ("random heads", "#737373", "dot"),
+}
+"""Name, colour and dash of each curve of joint removal."""
+FROZEN = {
+    "none": "nothing",
+    "backups": "backups",
+    "random": "random heads,\nsame layers",
+    "all": "all other\nheads",
+}
+_NAMED = 8
+"""Backups with a name in the chart of effects."""
+
+
+def interaction_chart(table: pd.DataFrame, *, order: str = "layer", name: str = "") -> Chart:
+    """The interaction matrix of one model and task; for one set with many heads, the effects given the set."""
+    first = table.iloc[0]
+    title = f"Interactions on {first['task']}, {first['model']}, n = {span(table['n'])}"
+    if table["a"].nunique() == 1 and len(table) > 1:
+        rows = table.rename(columns={"effect_b": "single"})
+        panel = effects_panel(rows.assign(backup=_clear(rows)), list(rows["b"]), str(first["a"]))
+        return Chart(name=name, title=title, panels=[panel], size=(6.4, 5.4), legend="right", height=420)
+    panel = matrix_panel(table, interaction_scale(table), order)
+    side = 2.2 + 0.16 * len(panel.y.names or ())
+    return Chart(name=name, title=title, panels=[panel], size=(side + 1.2, side), height=560)
+
+
+def _clear(rows: pd.DataFrame) -> pd.Series:
+    """Whether a head's effect is larger where the set is removed (q < .05)."""
+    return (rows["q"] < LEVEL) & (rows["interaction"] > 0)
+
+
+# ---- the matrix -----------------------------------------------------------------------------------------------------
+
+
+def interaction_scale(table: pd.DataFrame) -> Scale:
+    label = f"Interaction{score_unit(table)}; blue: back each other up, red: need each other"
+    return replace(importance(table["interaction"], True, ""), label=label)
+
+
+def matrix_panel(table: pd.DataFrame, scale: Scale, order: str, **about: Any) -> Panel:
+    """The pairs of a table as a symmetric matrix; pairs with q < .05 carry a dot."""
+    square = square_of(table, "interaction")
+    names = list(square.index) if order == "layer" else cluster_order(square)
+    values = square.loc[names, names].to_numpy()
+    q = square_of(table, "q").loc[names, names].to_numpy()
+    rows, columns = np.nonzero(q < LEVEL)
+    marks: list[Mark] = [Cells(values=values, scale=scale, square=True)]
+    if len(rows):
+        marks.append(Line(x=columns, y=rows, dash="none", marker="circle", size=1.6, colour="ink"))
+    look: dict[str, Any] = {"size": 6 if len(names) > 24 else 7}
+    return Panel(
+        title=about.pop("title", "By layer" if order == "layer" else "By cluster"),
+        note="dot: q < .05" if len(rows) else "",
+        marks=marks,
+        x=names_axis(names, angle=90, **look),
+        y=names_axis(names, down=True, **look),
+        **about,
+    )
+
+
+def square_of(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """A column of a table of pairs as a symmetric matrix, units by layer and head."""
+    names = sorted(set(table["a"]) | set(table["b"]), key=_place)
+    square = pd.DataFrame(np.nan, index=names, columns=names)
+    places = {name: number for number, name in enumerate(names)}
+    values = square.to_numpy(copy=True)
+    a, b = (table[side].map(places).to_numpy() for side in ("a", "b"))
+    values[a, b] = values[b, a] = table[column]
+    return pd.DataFrame(values, index=names, columns=names)
+
+
+def _place(name: str) -> list[tuple[int, int]]:
+    heads = [head.removeprefix("L").split("H") for head in name.split("+")]
+    return [(int(layer), int(head)) for layer, head in heads]
+
+
+def cluster_order(square: pd.DataFrame) -> list[str]:
+    """The units with those that back each other up side by side: leaves of average linkage on the interactions."""
+    from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
+    from scipy.spatial.distance import squareform
+
+    values = np.nan_to_num(square.to_numpy(dtype=float))
+    if len(values) < 3:
+        return list(square.index)
+    distance = values.max() - values
+    np.fill_diagonal(distance, 0.0)
+    flat = squareform(distance, checks=False)
+    return [square.index[i] for i in leaves_list(optimal_leaf_ordering(linkage(flat, "average"), flat))]
+
+
+# ---- effects given a set --------------------------------------------------------------------------------------------
+
+
+def effects_panel(table: pd.DataFrame, names: Sequence[str], removed: str, **about: Any) -> Panel:
+    """Each head's effect where a set is removed against its effect alone; on the diagonal the set changes nothing.
+
+    table: `single`, `conditional`, `backup`, and where there are any the bounds `conditional_lo`, `conditional_hi`.
+    """
+    table = table.assign(name=list(names))
+    limits = axis_range(table["single"], table["conditional"], [0.0], room=0.08) or (0.0, 1.0)
+    backups = table["backup"].to_numpy(dtype=bool)
+    marks: list[Mark] = [
+        Rule(at=0), Rule(at=0, of="x"),
+        Line(x=limits, y=limits, colour="#999999", dash="dash", width=0.9),
+    ]  # fmt: skip
+    for rows, label, colour in ((table[~backups], "other heads", OTHER), (table[backups], "backups", BACKUP)):
+        look: dict[str, Any] = {"name": label, "colour": colour, "dash": "none", "marker": "circle"}
+        if label == "backups" and "conditional_lo" in rows:
+            look |= {"lo": rows["conditional_lo"], "hi": rows["conditional_hi"]}
+        if len(rows):
+            marks.append(Line(x=rows["single"], y=rows["conditional"], words=list(rows["name"]), **look))
+    for row in table[backups].nlargest(_NAMED, "conditional").to_dict("records"):
+        where: dict[str, Any] = {"across": "right", "up": "bottom", "shift": (-3, 2), "size": 7}
+        marks.append(
+            Text(x=float(row["single"]), y=float(row["conditional"]), text=str(row["name"]), **where)
+        )
+    unit = score_unit(table)
+    return Panel(
+        title=about.pop("title", "Effect of each head"),
+        marks=marks,
+        x=Axis(label=f"Effect alone{unit}", limits=limits),
+        y=Axis(label=f"Effect with {shortened(removed, 24)} removed{unit}", limits=limits),
+        **about,
+    )
+
+
+def effects_chart(backups: pd.DataFrame, primary: dict[str, str], *, name: str) -> Chart:
+    """One panel per model: single against conditional effect of every candidate. primary: its set, by model."""
+    task, models = backups["task"].iloc[0], list(dict.fromkeys(backups["model"]))
+    panels = [
+        effects_panel(
+            rows, head_names(rows), primary[model], title=f"{model}\n{primary[model]} removed", model=model
+        )
+        for model in models
+        for rows in [backups[backups["model"] == model].reset_index(drop=True)]
+    ]
+    return Chart(
+        name=name,
+        title=f"Effect of each head alone and with the primary set removed, {task}, n = {span(backups['n'])}",
+        panels=panels,
+        size=(5.2 * len(panels) + 1.2, 5.2),
+        columns=len(panels),
+        legend="right",
+        height=400,
+        caption="On the diagonal a head has the same effect in both cases. Above it the head matters more once the "
+        "primary set is gone: a backup, where the difference has q < .05 and is large enough.",
+    )
+
+
+# ---- joint removal and freezing -------------------------------------------------------------------------------------
+
+
+def removal_chart(curves: pd.DataFrame, *, name: str) -> Chart:
+    """One panel per model: the metric as more heads are removed together, by three orders."""
+    task, panels = curves["task"].iloc[0], []
+    for model in dict.fromkeys(curves["model"]):
+        rows = curves[curves["model"] == model]
+        marks = [
+            curve(
+                rows[rows["series"] == series], name=label, colour=colour, dash=dash, marker="circle", size=3
+            )
+            for series, (label, colour, dash) in SERIES.items()
+            if (rows["series"] == series).any()
+        ]
+        x = Axis(
+            label="Number of removed heads", ticks=sorted(rows["k"].unique())[:: 1 + rows["k"].max() // 13]
+        )
+        y = Axis(label=str(rows["metric"].iloc[0]), grid=True)
+        panels.append(Panel(title=model, marks=marks, x=x, y=y, model=model))
+    return Chart(
+        name=name,
+        title=f"Joint removal of heads, {task}, n = {span(curves['n'])}",
+        panels=panels,
+        size=(4.6 * len(panels) + 1.8, 3.6),
+        columns=len(panels),
+        legend="right",
+        caption="Greedy: each head is the one whose removal costs most given the heads removed before. Orders were "
+        "found on the other half of the examples.",
+    )
+
+
+def freezing_chart(freezing: pd.DataFrame, *, name: str) -> Chart:
+    """One panel per model: what removing the primary set costs while other heads keep their plain output."""
+    task, panels = freezing["task"].iloc[0], []
+    for model in dict.fromkeys(freezing["model"]):
+        rows = freezing[freezing["model"] == model].set_index("frozen").reindex(list(FROZEN))
+        colours = [OTHER, BACKUP, "#b8b8b8", "#444444"]
+        hover = [
+            f"{row.effect:.3g} [{row.lo:.3g}, {row.hi:.3g}], {row.share:.0%} of the repair gone"
+            if np.isfinite(row.share)
+            else f"{row.effect:.3g} [{row.lo:.3g}, {row.hi:.3g}]"
+            for row in rows.itertuples()
+        ]
+        bars = Bars(
+            at=np.arange(len(rows)),
+            values=rows["effect"],
+            lo=rows["lo"],
+            hi=rows["hi"],
+            colours=colours,
+            hover=hover,
+        )
+        x = names_axis(FROZEN.values(), label="Heads held at their plain output")
+        y = Axis(label=f"Effect of removing the primary set ({rows['metric'].iloc[0]})")
+        without = float(rows.loc["none", "effect"] + rows.loc["none", "repair"])
+        marks: list[Mark] = [Rule(at=0), bars, Rule(at=without, colour=BACKUP)]
+        panels.append(Panel(title=model, marks=marks, x=x, y=y, model=model))
+    return Chart(
+        name=name,
+        title=f"Proof by freezing, {task}, n = {span(freezing['n'])}",
+        panels=panels,
+        size=(4.4 * len(panels) + 0.6, 3.8),
+        columns=len(panels),
+        caption="A frozen head cannot react to the removal. The line is the cost of the removal plus the repair (the "
+        "interaction of set and backups): where freezing the backups reaches it, the repair was their reaction. Random "
+        "heads of the same layers do not reach it.",
+    )

@@ -1,0 +1,1 @@
+"""Which heads stand in for one another? Begin with `study.py`."""

@@ -1,0 +1,127 @@
+"""Which heads stand in for one another? The backups, the proof by freezing, the groups, joint removal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise.charts.section import Finding, Tables, groups, head_names, table_of
+from headwise.charts.style import file_name
+from headwise.charts.words import joined, minus, percent, plus
+
+_NAMED = 5
+
+
+def findings(tables: Tables) -> list[Finding]:
+    primary = dict(groups(table_of(tables, "primary"), "model", "task"))
+    made = []
+    for (model, task), rows in groups(table_of(tables, "backups"), "model", "task"):
+        made.append(_backups(rows, primary[model, task], str(model), str(task)))
+    for (model, task), rows in groups(table_of(tables, "freezing"), "model", "task"):
+        made.append(_freezing(rows, str(model), str(task)))
+    for task, rows in groups(table_of(tables, "freezing"), "task"):
+        made += _models(rows[rows["frozen"] == "all"], str(task))
+    for (model, task), rows in groups(table_of(tables, "groups"), "model", "task"):
+        made += _groups(rows, str(model), str(task))
+    for (model, task), rows in groups(table_of(tables, "curves"), "model", "task"):
+        made.append(_removal(rows, str(model), str(task)))
+    return made
+
+
+def _backups(rows: pd.DataFrame, primary: pd.DataFrame, model: str, task: str) -> Finding:
+    """The primary set, and how many heads take over when it is removed."""
+    backups, first = rows[rows["backup"]], rows.iloc[0]
+    names = head_names(primary[primary["accepted"]])
+    removed = joined(names) + " together" * (len(names) > 1)
+    sentence = (
+        f"On {task}, {model}: removing {removed} costs {first['set_effect']:.2f} {first['metric']}. "
+        f"{len(backups)} of {len(rows)} later heads are backups: they help more, or hinder less, once the set is gone "
+        f"(q < .05, n = {first['n']})"
+    )
+    each = [
+        minus(f"{name} {row.single:+.2f} alone, {row.conditional:+.2f} with the set removed")
+        for name, row in zip(head_names(backups), backups.head(_NAMED).itertuples(), strict=False)
+    ]
+    sentence += f"; the largest {len(each)}: {'; '.join(each)}." if each else "."
+    weight = float(np.clip(backups["share"].sum(), 0, 1)) if len(backups) else 0.05
+    return Finding(sentence=sentence, weight=weight, chart=f"effects-{file_name(task)}")
+
+
+def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
+    """How much of the repair vanishes when the backups cannot react."""
+    by_set: dict[Any, dict[Any, Any]] = {row["frozen"]: row for row in rows.to_dict("records")}
+    none, backups, random = (by_set[name] for name in ("none", "backups", "random"))
+    sentence = (
+        f"On {task}, {model}: with the {backups['heads']} backups held at their plain output, removing the primary set "
+        f"costs {backups['effect']:.2f} instead of {none['effect']:.2f} {none['metric']}"
+    )
+    if np.isfinite(backups["share"]):
+        shares = [percent(row["share"], row["share_lo"], row["share_hi"]) for row in (backups, random)]
+        sentence += (
+            f": {minus(shares[0])} of their repair ({plus(none['repair'], 2)}, 95 % CI {plus(none['repair_lo'], 2)} to "
+            f"{plus(none['repair_hi'], 2)}) is gone. With as many random heads of the same layers held: "
+            f"{minus(shares[1])}."
+        )
+    else:
+        sentence += (
+            f". On these examples the set and its backups have no significant interaction ({plus(none['repair'], 2)}), "
+            "so there is no repair to compare with."
+        )
+    weight = float(np.clip(backups["share"], 0, 1)) if np.isfinite(backups["share"]) else 0.1
+    return Finding(sentence=sentence, weight=weight, chart=f"freezing-{file_name(task)}")
+
+
+def _models(rows: pd.DataFrame, task: str) -> list[Finding]:
+    """How much of the damage the backups repair, model by model."""
+    known = rows[rows["repaired"].notna()].to_dict("records")
+    if len(known) < 2:
+        return []
+    shares = [percent(row["repaired"], row["repaired_lo"], row["repaired_hi"]) for row in known]
+    each = [f"{row['model']} {minus(share)}" for row, share in zip(known, shares, strict=True)]
+    said = (
+        f"Share of the damage of removing the primary set that other heads repair, {task}: {'; '.join(each)}."
+    )
+    spread = float(np.ptp([row["repaired"] for row in known]))
+    return [Finding(sentence=said, weight=spread, chart=f"freezing-{file_name(task)}")]
+
+
+def _groups(rows: pd.DataFrame, model: str, task: str) -> list[Finding]:
+    """The groups whose excess holds on the other half and beats random heads of the same layers."""
+    sure = rows[(rows["q"] < 0.05) & (rows["excess"] > 0) & (rows["p_random"] < 0.05)]
+    about = f"interactions-{file_name(model)}-{file_name(task)}"
+    if not len(sure):
+        sentence = (
+            f"On {task}, {model}: none of {len(rows)} groups of heads has a joint effect above the sum of its single "
+            "effects on the other half that random heads of the same layers do not have too."
+        )
+        return [Finding(sentence=sentence, weight=0.02, chart=about)]
+    best = sure.nlargest(1, "excess").iloc[0]
+    others = f" {len(sure)} of {len(rows)} groups pass this test." if len(rows) > 1 else ""
+    sentence = (
+        f"On {task}, {model}: {joined(str(best['heads']).split())} matter together more than alone. Removing all "
+        f"{best['size']} costs {best['joint']:.2f} {best['metric']}, the sum of their single effects is "
+        f"{minus(format(best['sum'], '.2f'))} (excess {plus(best['excess'], 2)}, 95 % CI "
+        f"{plus(best['excess_lo'], 2)} to {plus(best['excess_hi'], 2)}; {best['draws']} draws of random heads of "
+        f"the same layers: {plus(best['random_excess'], 2)} on average).{others}"
+    )
+    return [Finding(sentence=sentence, weight=_share(best["excess"], best["joint"]), chart=about)]
+
+
+def _share(part: Any, whole: Any) -> float:
+    return float(np.clip(part / whole, 0, 1)) if whole else 0.0
+
+
+def _removal(rows: pd.DataFrame, model: str, task: str) -> Finding:
+    """What joint removal costs by each order."""
+    k, metric = int(rows["k"].max()), rows["metric"].iloc[0]
+    at = {series: part.set_index("k")["value"] for series, part in rows.groupby("series", sort=False)}
+    values = {series: minus(f"{value.loc[k]:.2f}") for series, value in at.items()}
+    sentence = (
+        f"On {task}, {model}: removing {k} heads takes {metric} from {minus(format(at['greedy'].loc[0], '.2f'))} to "
+        f"{values['greedy']} in greedy order, to {values['single']} by single effects, to {values['random']} for "
+        "random heads (all on examples that did not choose the order)."
+    )
+    lost = [at[series].loc[0] - at[series].loc[k] for series in ("single", "greedy")]
+    return Finding(sentence=sentence, weight=0.3 * (1 - _share(*lost)), chart=f"removal-{file_name(task)}")

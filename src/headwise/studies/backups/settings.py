@@ -1,0 +1,54 @@
+"""Settings of the study `backups`."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from headwise.errors import HeadwiseError
+from headwise.heads import head_list
+from headwise.settings import Count, Several, Share, Text, passes
+from headwise.studies.settings import shared
+
+
+class BackupsSettings(shared.StudySettings):
+    """Settings of the study `backups`."""
+
+    # Counted in forward rows per example of a half: single effects 270 (quick: the same), greedy steps 24 each, backups
+    # 2 per candidate, pairs of `first` heads, groups and freezing about `draws` each.
+    QUICK: ClassVar = {"n": 24, "first": 12, "curve": 3, "candidates": 24, "draws": 5, "primary_heads": 2}
+
+    tasks: shared.TaskNames = ("ioi",)
+    """Built-in names, files, or hub:owner/name."""
+    n: Annotated[int, Field(ge=8)] = 64
+    """Examples per task: the primary set, orders and groups are found on one half and tested on the other."""
+    metric: shared.MetricName | None = None
+    """Metric; by default the one of each task."""
+    reference: shared.ReferenceName = "mean"
+    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
+    primary: Several[Annotated[Text, passes(head_list)]] = ()
+    """Heads of the primary set, such as [L23H3]; found by the study if none is given."""
+    primary_heads: Count = 4
+    """Maximum size of the primary set."""
+    candidates: Count | None = None
+    """Number of heads tested as backups, chosen on the finding half by the first-order estimate; all by default."""
+    least: Share = 0.02
+    """Smallest difference of a backup, as a share of the effect of removing the primary set."""
+    first: Annotated[int, Field(ge=3)] = 40
+    """Number of heads in the interaction matrix."""
+    curve: Count = 12
+    """Largest number of heads removed in the curve of joint removal."""
+    draws: Count = 20
+    """Random draws: sets of heads of the same layers, and random orders."""
+    task_options: shared.Options = Field(default_factory=dict)
+    """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
+
+    @model_validator(mode="after")
+    def _primary_set(self) -> Self:
+        heads = head_list(self.primary)
+        for index, head in enumerate(heads):
+            if head in heads[:index]:
+                raise HeadwiseError(f"primary names {head} twice; give every head once")
+        return self
