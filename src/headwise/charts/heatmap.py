@@ -41,12 +41,16 @@ SCORED = ("model", "task", "method")
 
 
 def map_shape(table: pd.DataFrame) -> tuple[int, int]:
-    """The number of layers and of heads per layer in a table of heads."""
-    return int(table["layer"].max()) + 1, int(table["head"].max()) + 1
+    """The number of layers and of columns in a table of heads: one per head, two more with other components."""
+    others = 2 if (table["head"] < 0).any() else 0
+    return int(table["layer"].max()) + 1, max(int(table["head"].max()) + 1, 0) + others
 
 
 def grid(table: pd.DataFrame, column: str = "score", shape: tuple[int, int] | None = None) -> np.ndarray:
-    """A column of a table of heads as an array `[layers, heads]`; NaN where there is no such head."""
+    """A column of a table of heads as an array `[layers, heads]`; NaN where there is no such head.
+
+    With components other than heads the last two columns are the input and the MLPs, whose head numbers are -2 and -1.
+    """
     values = np.full(shape or map_shape(table), np.nan)
     values[table["layer"], table["head"]] = table[column]
     return values
@@ -75,19 +79,32 @@ def head_panel(
         grid(table, name, shape) if name in table else absent
         for name in (*bounds, "n", "q" if of == "score" else "")
     ]
+    others = bool((table["head"] < 0).any())
     cells = Cells(values=values, scale=scale, details=np.stack(details, axis=-1), heads=True)
-    if of == "score":
+    if others:  # a click on such a map chooses no head
+        cells = Cells(values=values, scale=scale, hover="layer %{{y}}: {value}")
+    elif of == "score":
         cells = replace(cells, examples=columns_of(table, *SCORED))
     marks: list[Cells | Line] = [cells]
     if dots is not None and len(dots):
-        marks.append(Line(x=dots["head"], y=dots["layer"], **_DOT))
+        marks.append(Line(x=dots["head"] % heads, y=dots["layer"], **_DOT))
     return Panel(
         marks=marks,
-        x=Axis(label="Head", limits=(-0.5, heads - 0.5), ticks=whole_ticks(heads, most[1])),
+        x=_head_axis(heads, most[1], others=others),
         y=Axis(label="Layer", limits=(layers - 0.5, -0.5), ticks=whole_ticks(layers, most[0])),
         model=str(table["model"].iloc[0]) if "model" in table else "",
         **about,
     )
+
+
+def _head_axis(columns: int, most: int, *, others: bool) -> Axis:
+    """The axis of heads; with other components the last two columns have names."""
+    limits = (-0.5, columns - 0.5)
+    if not others:
+        return Axis(label="Head", limits=limits, ticks=whole_ticks(columns, most))
+    ticks = whole_ticks(columns - 2, most)
+    names = [*map(str, ticks), "input", "MLP"]
+    return Axis(label="Head", limits=limits, ticks=[*ticks, columns - 2, columns - 1], names=names, angle=45)
 
 
 def matrix_panel(

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.charts.chart import Chart
+from headwise.names import component_name
 from headwise.registry import Registry
 
 Tables = Mapping[str, pd.DataFrame]
@@ -39,8 +40,8 @@ def groups(table: pd.DataFrame, *columns: str) -> list[tuple[Any, pd.DataFrame]]
 
 
 def head_names(table: pd.DataFrame) -> list[str]:
-    """The heads of a table's rows, in its order, as `L12H3`."""
-    return [f"L{layer}H{head}" for layer, head in zip(table["layer"], table["head"], strict=True)]
+    """The heads of a table's rows, in its order, as `L12H3`; MLPs as `MLP12`, the embeddings as `input`."""
+    return [component_name(layer, head) for layer, head in zip(table["layer"], table["head"], strict=True)]
 
 
 def head_rows(tables: Tables) -> pd.DataFrame | None:

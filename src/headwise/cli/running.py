@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from headwise.cli.output import note
+from headwise.names import component_name
 
 LONGEST_NAME = 100
 """Characters of a default folder's name."""
@@ -128,7 +129,7 @@ def show_scores(out: Path) -> list[dict[str, Any]]:
         typer.echo(f"{name} on {task}, {model}: the ten largest of {len(part)}, n = {n}")
         largest = part.reindex(part["score"].abs().sort_values(ascending=False, kind="stable").index)[:10]
         for row in largest.to_dict("records"):
-            head = f"L{row['layer']}H{row['head']}"
+            head = component_name(row["layer"], row["head"])
             q = "" if row["q"] != row["q"] else f"  q = {row['q']:.2g}"
             typer.echo(f"  {head:<8}{row['score']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]{q}")
     return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]

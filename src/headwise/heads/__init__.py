@@ -1,10 +1,11 @@
 """Heads, scores on heads, orders, gates over heads, and the controls they are compared with.
 
-Begin with `scores.py`; `gates.py` makes gates from heads, `controls.py` draws random and layer-matched heads,
-`heads_file.py` reads a list of heads or a score table. Nothing here knows what a model is. May import: errors, files,
-stats, charts.
+Begin with `head.py` and `scores.py`; `components.py` says where MLPs and the embeddings stand beside heads, `gates.py`
+makes gates from heads, `controls.py` draws random and layer-matched heads, `heads_file.py` reads a list of heads or a
+score table. Nothing here knows what a model is. May import: errors, files, names, settings, stats, charts.
 """
 
+from headwise.heads.components import COMPONENTS, HEADS, ComponentKinds, Layout
 from headwise.heads.gates import (
     chosen_gates,
     gate_numbers,
@@ -14,21 +15,16 @@ from headwise.heads.gates import (
     ones,
     single_gates,
 )
-from headwise.heads.scores import (
-    RANKED_BY,
-    Head,
-    Order,
-    Scores,
-    head_list,
-    heads_of,
-    load_order,
-    ranked,
-    save_order,
-)
+from headwise.heads.head import RANKED_BY, Head, Order, head_list, heads_of, ranked
+from headwise.heads.scores import Scores, load_order, save_order
 
 __all__ = [
+    "COMPONENTS",
+    "HEADS",
     "RANKED_BY",
+    "ComponentKinds",
     "Head",
+    "Layout",
     "Order",
     "Scores",
     "chosen_gates",

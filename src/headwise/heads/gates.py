@@ -1,6 +1,7 @@
 """Gates over heads: numbers that remove, leave or amplify each head's output.
 
-L layers, H heads, V variants (one array of gates each).
+`of` says which heads there are: the shape (layers, heads), or a `Layout` where there are other components as well.
+L layers, H heads (and two columns more with other components), V variants (one array of gates each).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import HeadwiseError, first_line, quoted
-from headwise.heads.scores import Head, head_list
+from headwise.heads.components import Layout
+from headwise.heads.head import Head, head_list
 
 
 def gate_numbers(values: Any, what: str) -> np.ndarray:
@@ -42,43 +44,53 @@ def gate_numbers(values: Any, what: str) -> np.ndarray:
     return array
 
 
-def ones(shape: tuple[int, int]) -> np.ndarray:
+Shape = tuple[int, int] | Layout
+
+
+def ones(of: Shape) -> np.ndarray:
     """Gates `[L, H]` that leave every head as it is."""
-    return np.ones(shape, dtype=np.float32)
+    return np.ones(_shape(of), dtype=np.float32)
 
 
-def mask_gates(heads: Iterable[Head], shape: tuple[int, int]) -> np.ndarray:
+def mask_gates(heads: Iterable[Head], of: Shape) -> np.ndarray:
     """Gates `[L, H]` with the given heads at 0 and all others at 1."""
-    gates = ones(shape)
-    for head in _inside(heads, shape):
+    gates = ones(of)
+    for head in _inside(heads, of):
         gates[head] = 0
     return gates
 
 
-def keep_gates(heads: Iterable[Head], shape: tuple[int, int]) -> np.ndarray:
+def keep_gates(heads: Iterable[Head], of: Shape) -> np.ndarray:
     """Gates `[L, H]` with the given heads at 1 and all others at 0."""
-    return 1 - mask_gates(heads, shape)
+    return 1 - mask_gates(heads, of)
 
 
-def lone_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
+def lone_gates(heads: Sequence[Head], of: Shape) -> np.ndarray:
     """Gates `[V, L, H]`, one variant per head, each with that head alone at 1."""
-    return 1 - single_gates(heads, shape)
+    return 1 - single_gates(heads, of)
 
 
-def single_gates(heads: Sequence[Head], shape: tuple[int, int]) -> np.ndarray:
+def single_gates(heads: Sequence[Head], of: Shape) -> np.ndarray:
     """Gates `[V, L, H]`, one variant per head, each with that head alone at 0."""
-    chosen = _inside(heads, shape)
-    gates = np.ones((len(chosen), *shape), dtype=np.float32)
+    chosen = _inside(heads, of)
+    gates = np.ones((len(chosen), *_shape(of)), dtype=np.float32)
     for variant, head in zip(gates, chosen, strict=True):
         variant[head] = 0
     return gates
 
 
-def _inside(heads: Iterable[Head], shape: tuple[int, int]) -> list[Head]:
+def _shape(of: Shape) -> tuple[int, int]:
+    return of.shape if isinstance(of, Layout) else of
+
+
+def _inside(heads: Iterable[Head], of: Shape) -> list[Head]:
     checked = head_list(heads)
+    if isinstance(of, Layout):
+        of.check(checked, "the model")
+        return checked
     for head in checked:
-        if not (0 <= head.layer < shape[0] and 0 <= head.head < shape[1]):
-            raise HeadwiseError(f"{head} is outside a model of {shape[0]} layers × {shape[1]} heads")
+        if not (0 <= head.layer < of[0] and 0 <= head.head < of[1]):
+            raise HeadwiseError(f"{head} is outside a model of {of[0]} layers × {of[1]} heads")
     return checked
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Order, Scores, load_order, ranked
+from headwise.heads import Order, Scores, heads_of, load_order, ranked
+from headwise.heads.components import kinds_of
+from headwise.names import INPUT
 
 
 def read_heads(
@@ -67,15 +70,18 @@ def _from_run(path: Path, task: str | None, method: str | None, model: str | Non
             f"{path} has {len(maps)} maps that fit; --task and --method choose one of those it holds: "
             + "; ".join(f"{row.task} by {row.method} ({row.model})" for row in maps.itertuples())
         )
-    values = grid(_checked(path, table))
-    return Scores(values, values, values[None], *maps.iloc[0].astype(str))
+    table = _checked(path, table)
+    values, names = grid(table), maps.iloc[0].astype(str)
+    scores = Scores(values, values, values[None], names["model"], names["task"], names["method"])
+    return replace(scores, components=kinds_of(heads_of(table)))
 
 
 def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     """The table, if every row is one head with its number: a negative layer would count from the end in silence."""
     for name in ("layer", "head"):
         numbers = pd.to_numeric(table[name], errors="coerce")
-        if numbers.isna().any() or (numbers % 1 != 0).any() or not numbers.between(0, 99_999).all():
+        least = INPUT if name == "head" and "component" in table else 0
+        if numbers.isna().any() or (numbers % 1 != 0).any() or not numbers.between(least, 99_999).all():
             raise HeadwiseError(
                 f"{path}: the column {name!r} must hold whole numbers from 0; give a run's scores.parquet"
             )

@@ -1,4 +1,4 @@
-"""Heads, and scores on heads. Nothing here knows what a model is.
+"""Scores on heads, their files and tables. Nothing here knows what a model is.
 
 L layers, H heads, E examples.
 """
@@ -6,105 +6,26 @@ L layers, H heads, E examples.
 from __future__ import annotations
 
 import json
-import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError
+from headwise.heads.components import COMPONENTS, HEADS, existing, has_others
+from headwise.heads.head import Head, Order, head_list, ranked
+from headwise.names import component_kind
 
 _UNREADABLE: tuple[type[Exception], ...] = (
     OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RecursionError,
     NotImplementedError, SyntaxError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What reading a damaged `.npz` can end in."""
-_HEAD = re.compile(r"L([0-9]{1,6})H([0-9]{1,6})")
-
-
-class Head(NamedTuple):
-    """One attention head, both numbers from 0; written `L12H3`.
-
-    >>> Head.parse("L12H3")
-    Head(layer=12, head=3)
-    >>> str(Head(12, 3))
-    'L12H3'
-    """
-
-    layer: int
-    head: int
-
-    def __str__(self) -> str:
-        return f"L{self.layer}H{self.head}"
-
-    @classmethod
-    def parse(cls, text: str) -> Head:
-        match = _HEAD.fullmatch(text.strip()) if isinstance(text, str) else None
-        if not match:
-            raise _not_a_head(text)
-        return cls(int(match[1]), int(match[2]))
-
-
-Order = list[Head]
-"""Heads ranked by a score, most important first."""
-
-
-def head_list(heads: Any) -> Order:
-    """Heads from "L12H3" or (12, 3), in their order; one head needs no list.
-
-    >>> head_list(["L1H2", (0, 3)]), head_list("L1H2")
-    ([Head(layer=1, head=2), Head(layer=0, head=3)], [Head(layer=1, head=2)])
-    """
-    if isinstance(heads, str | Head):
-        heads = [heads]
-    if not isinstance(heads, Iterable):
-        raise HeadwiseError(f"heads are given as a list such as ['L12H3'], not as {quoted(heads)}")
-    return [Head.parse(head) if isinstance(head, str) else _pair(head) for head in heads]
-
-
-RANKED_BY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "signed": np.positive,
-    "absolute": np.abs,
-    "hinders": np.negative,
-}
-"""The kinds of order, each with what is largest for the most important head."""
-
-
-def ranked(heads: Sequence[Head], scores: Sequence[float] | np.ndarray, by: str = "signed") -> Order:
-    """`heads` by their scores, most important first; equal ones keep their order, and NaN comes last.
-
-    `by`: `signed` (helps most first), `absolute`, `hinders`.
-
-    >>> [str(head) for head in ranked([Head(0, 0), Head(0, 1), Head(1, 0)], [1.0, -3.0, 2.0], "absolute")]
-    ['L0H1', 'L1H0', 'L0H0']
-    """
-    if by not in RANKED_BY:
-        raise HeadwiseError(f"an order is by 'signed', 'absolute' or 'hinders', not by {by!r}")
-    return [heads[i] for i in np.argsort(-RANKED_BY[by](np.asarray(scores, dtype=float)), kind="stable")]
-
-
-def heads_of(table: pd.DataFrame) -> list[Head]:
-    """The heads of a table's rows."""
-    return [Head(int(layer), int(head)) for layer, head in zip(table["layer"], table["head"], strict=True)]
-
-
-def _pair(value: Any) -> Head:
-    try:
-        layer, head = value
-        if int(layer) == layer and int(head) == head:
-            return Head(int(layer), int(head))
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise _not_a_head(value)
-
-
-def _not_a_head(value: Any) -> HeadwiseError:
-    return HeadwiseError(f"{quoted(value)} is not a head; heads are written like 'L12H3' (layer 12, head 3)")
 
 
 @dataclass(frozen=True)
@@ -134,6 +55,8 @@ class Scores:
     head with only NaN values stays in the tables."""
     groups: Sequence[str | None] | None = None
     """The group of every example, where some share one: intervals and tests then count groups, not examples."""
+    components: Sequence[str] = HEADS
+    """What is scored: heads, mlps, input. With others than heads arrays are `[L, H + 2]` (`heads/components.py`)."""
 
     @classmethod
     def from_examples(cls, examples: np.ndarray, **about: Any) -> Scores:
@@ -159,6 +82,8 @@ class Scores:
         for name in ("model", "task", "method", "metric"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} is no text")
+        if not set(self.components) <= set(COMPONENTS):
+            raise ValueError(f"components are {list(self.components)}")
         if self.groups is not None and (
             not isinstance(self.groups, list | tuple) or len(self.groups) != len(self.examples)
         ):
@@ -174,7 +99,13 @@ class Scores:
         return len(self.examples)
 
     def __getitem__(self, head: Head | str) -> float:
-        return float(self.values[Head.parse(head) if isinstance(head, str) else tuple(head)])
+        (chosen,) = head_list([head])
+        if chosen.head < 0 and not has_others(self.components):
+            raise HeadwiseError(
+                f"{chosen} is not a head, and these scores are of heads alone; score it with components=['heads', "
+                "'mlps', 'input']"
+            )
+        return float(self.values[chosen])
 
     def __sub__(self, other: Scores) -> Scores:
         """This score minus another one of the same examples, head by head: paired, with intervals and q-values.
@@ -196,11 +127,12 @@ class Scores:
             details={"minuend": dict(self.details), "subtrahend": dict(other.details)},
             exists=exists,
             groups=self.groups,
+            components=self.components,
         )
 
     def heads(self) -> list[Head]:
-        """Every head there is, layer by layer; heads whose score is NaN included."""
-        return [Head(int(layer), int(head)) for layer, head in np.argwhere(self._existing())]
+        """Every head (or other component) there is, layer by layer; those whose score is NaN included."""
+        return existing(self._existing(), self.components)
 
     def _existing(self) -> np.ndarray:
         if self.exists is not None:
@@ -238,7 +170,9 @@ class Scores:
                 p = stats.sign_flip(columns, groups=self.groups, seed=seed)
         q = stats.benjamini_hochberg(p) if self.signed else p
         about = {"model": self.model, "task": self.task, "method": self.method}
-        of_head = {"layer": [h.layer for h in heads], "head": [h.head for h in heads]}
+        of_head: dict[str, Any] = {"layer": [h.layer for h in heads], "head": [h.head for h in heads]}
+        if has_others(self.components):
+            of_head["component"] = [component_kind(h.head) for h in heads]
         score = {"score": [self.values[h] for h in heads], "stderr": [self.stderr[h] for h in heads]}
         tests = {"lo": lo, "hi": hi, "n": n, "p": p, "q": q}
         meaning = {"metric": self.metric, "signed": self.signed}
@@ -250,6 +184,8 @@ class Scores:
         about["details"] = dict(self.details)
         if self.groups is not None:
             about["groups"] = list(self.groups)
+        if has_others(self.components):
+            about["components"] = list(self.components)
         arrays = {"values": self.values, "stderr": self.stderr, "examples": self.examples}
         arrays |= {"about": np.array(json.dumps(about))}
         arrays |= {f"own_{name}": column for name, column in self.own.items()}
@@ -283,8 +219,9 @@ class Scores:
 
     def __repr__(self) -> str:
         layers, heads = self.shape
+        of = f"{len(self.heads())} components" if has_others(self.components) else f"{layers} × {heads}"
         first = ", ".join(f"{h} {self[h]:+.3g}" for h in self.top(3, "absolute"))
-        return f"Scores({self.method} on {self.task}, {self.model}: {layers} × {heads}, n = {self.n}; largest: {first})"
+        return f"Scores({self.method} on {self.task}, {self.model}: {of}, n = {self.n}; largest: {first})"
 
     def _repr_png_(self) -> bytes:
         """In a notebook, the map."""
@@ -301,6 +238,11 @@ def _check_paired(a: Scores, b: Scores) -> None:
                 f"the scores have different {what}s ({pair[0]!r} and {pair[1]!r}); a difference needs the same {what} "
                 "for both"
             )
+    if tuple(a.components) != tuple(b.components):
+        raise HeadwiseError(
+            f"the scores are of different components ({', '.join(a.components)} and {', '.join(b.components)}); score "
+            "both with the same components"
+        )
     if a.shape != b.shape:
         raise HeadwiseError(
             f"{a.model} has {a.shape[0]} layers × {a.shape[1]} heads and {b.model} {b.shape[0]} × {b.shape[1]}; heads "

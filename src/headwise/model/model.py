@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from headwise.display import html_facts
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads import Head, chosen_gates, head_list
-from headwise.model.forward.gate import same_gates
+from headwise.heads import HEADS, Head, Layout, chosen_gates, head_list
+from headwise.model.forward.gate import by_token, same_gates
 from headwise.model.forward.onednn import frozen
 from headwise.model.forward.out_of_memory import example_too_large, in_halves
 from headwise.model.forward.run import Output, Pass, run
@@ -32,6 +32,7 @@ from headwise.model.tokens.encode import pad_right
 from headwise.model.tokens.text import Text
 from headwise.model.verify.capabilities import Capabilities
 from headwise.model.verify.proof import Proof
+from headwise.names import MLP
 from headwise.several import several
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -119,6 +120,15 @@ class Model:
     def exists(self) -> np.ndarray:
         """`[L, H]`: False for layers without attention, and beyond the number of heads of a layer."""
         return self.hooks.exists
+
+    def layout(self, components: Iterable[str] = HEADS) -> Layout:
+        """Which cells of gates and scores are components of these kinds: heads, mlps, input."""
+        return Layout.of(self.exists, components)
+
+    def modules(self, components: Iterable[Head]) -> dict[Head, nn.Module]:
+        """The module of each MLP, and of the embeddings, among these components."""
+        able = self.capabilities
+        return {c: able.mlps[c.layer] if c.head == MLP else able.embeddings for c in components if c.head < 0}
 
     def heads(self) -> list[Head]:
         """Every head, layer by layer."""
@@ -270,30 +280,52 @@ class Model:
         """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32."""
         return self.run(Pass(ids=ids, scored=positions)).logits
 
-    def outputs(self, ids: Tensor, keep: Callable[[Tensor], Tensor] | None = None) -> dict[int, Tensor]:
-        """Head outputs of a plain run: layer -> `[B, T, H, D]`, or what `keep` makes of them, layer by layer."""
-        seen: dict[int, Tensor] = {}
+    def outputs(
+        self,
+        ids: Tensor,
+        keep: Callable[[Tensor], Tensor] | None = None,
+        components: Iterable[Head] = (),
+    ) -> dict[Any, Tensor]:
+        """Head outputs of a plain run: layer -> `[B, T, H, D]`, or what `keep` makes of them, layer by layer.
 
-        def note(layer: int, z: Tensor) -> Tensor:
-            if layer in seen:
+        components: MLPs and the input to note as well, each as one head: component -> `[B, T, 1, width]`.
+        """
+        seen: dict[Any, Tensor] = {}
+
+        def note(of: int | Head, z: Tensor) -> Tensor:
+            if of in seen:
                 raise HeadwiseError(
-                    f"layer {layer} of {self.name} runs several times per pass (shared weights), so its heads have no "
+                    f"layer {of} of {self.name} runs several times per pass (shared weights), so its heads have no "
                     "single output; use the reference 'zero', or a causal method such as 'ablation'"
                 )
-            seen[layer] = z.detach() if keep is None else keep(z.detach())
+            seen[of] = z.detach() if keep is None else keep(z.detach())
             return z
 
+        def note_module(component: Head, output: Tensor) -> Tensor:
+            note(component, by_token(output, len(ids))[:, :, None])
+            return output
+
+        modules = {module: partial(note_module, one) for one, module in self.modules(components).items()}
         first = torch.zeros(len(ids), 1, dtype=torch.long)
+        # The MLP of the last block reads what its attention gives at every position, so nothing may be narrowed.
+        run = self.run_whole if modules else self.run
         with torch.no_grad():
-            self.run(Pass(ids=ids.to(self.device), scored=first, heads=note))
+            run(Pass(ids=ids.to(self.device), scored=first, heads=note, modules=modules))
         return seen
 
     def mean_outputs(
-        self, prompts: Sequence[Sequence[int]], by_position: bool = False, batch_tokens: int | None = None
-    ) -> dict[int, Tensor]:
-        """Each layer's mean head output over all tokens of the prompts: `[H, D]`, or `[T, H, D]` by position."""
+        self,
+        prompts: Sequence[Sequence[int]],
+        by_position: bool = False,
+        batch_tokens: int | None = None,
+        components: Sequence[Head] = (),
+    ) -> dict[Any, Tensor]:
+        """Each layer's mean head output over all tokens of the prompts: `[H, D]`, or `[T, H, D]` by position.
+
+        components: MLPs and the input, whose means are returned as well, each as one head.
+        """
         lengths = torch.tensor([len(ids) for ids in prompts])
-        sums: dict[int, Tensor] = {}
+        sums: dict[Any, Tensor] = {}
 
         def add(numbers: Sequence[int]) -> None:
             ids = pad_right([prompts[n] for n in numbers])
@@ -303,13 +335,13 @@ class Model:
                 kept = z.double() * real.to(z.device)[:, :, None, None]
                 return kept.sum(0) if by_position else kept.sum((0, 1))
 
-            for layer, outputs in self.outputs(ids, total).items():
-                sums[layer] = sums[layer] + outputs if layer in sums else outputs
+            for of, outputs in self.outputs(ids, total, components).items():
+                sums[of] = sums[of] + outputs if of in sums else outputs
 
         for numbers in batches(lengths.tolist(), batch_tokens or self.batch_tokens):
             in_halves(numbers, add, example_too_large)
         count = len(prompts) if by_position else int(lengths.sum())
-        return {layer: (total / count).to(self.dtype) for layer, total in sums.items()}
+        return {of: (total / count).to(self.dtype) for of, total in sums.items()}
 
     @cached_property
     def fingerprint(self) -> str:

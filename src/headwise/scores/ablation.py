@@ -61,6 +61,7 @@ class AblationOptions(Settings):
     about="exact ablation: metric with the head minus metric without it",
     steps=lambda model, task: len(model.heads()) * len(task),
     options=AblationOptions,
+    components=True,
 )
 def ablation(setup: Setup, **options: Any) -> np.ndarray:
     """m(full) − m(head's gate at 0), per example, in the metric's unit; positive where the head helps.
@@ -75,7 +76,7 @@ def ablation(setup: Setup, **options: Any) -> np.ndarray:
     """
     asked, engine = AblationOptions(**options), setup.engine()
     heads = setup.heads
-    gates = single_gates(heads, setup.model.shape)
+    gates = single_gates(heads, setup.layout)
     if asked.early:
         return _adaptive(setup, engine, asked, heads, gates)
     examples = setup.per_head(engine.measure(gates).effects)

@@ -13,6 +13,7 @@ from headwise.scores.registry import Setup, register
     "attribution",
     first_order=True,
     about="gradient attribution (first-order estimate of the ablation effect)",
+    components=True,
 )
 def attribution(setup: Setup, graddrop: bool = False) -> np.ndarray:
     """∂m/∂g at g = 1, per example, in the metric's unit; positive where the head helps.
@@ -59,9 +60,13 @@ def _graddrop(setup: Setup) -> np.ndarray:
     blocks = setup.model.hooks.blocks
     if len(blocks) < 2:
         raise HeadwiseError(f"graddrop leaves out one layer at a time, and {setup.model.name} has only one")
+    if setup.layout.modules:
+        raise HeadwiseError(
+            "graddrop is a correction for heads: leave it out, or leave mlps and input out of components"
+        )
     check_residual(setup.model, "graddrop")
     engine = setup.engine(passes=len(blocks))
-    total = np.zeros((len(setup.task), *setup.model.shape))
+    total = np.zeros((len(setup.task), *setup.layout.shape))
     for block in blocks:
         with bypassed(block):
             total += np.abs(engine.gradients()[1])

@@ -19,6 +19,7 @@ FIRST_STEPS = 5
 @register(
     "integrated",
     about="integrated gradients over head gates, from 0 to 1; sums to metric(all heads) − metric(no heads)",
+    components=True,
 )
 def integrated(
     setup: Setup, steps: Count | None = None, tolerance: PositiveFloat = 0.05, most_steps: Count = 320
@@ -38,11 +39,11 @@ def integrated(
     while not fixed and 2 * rounds[-1] <= most_steps:
         rounds.append(2 * rounds[-1])
     engine = setup.engine(passes=sum(rounds) + 2)
-    ends = engine.measure(np.stack([np.zeros(setup.model.shape), ones(setup.model.shape)])).values
+    ends = engine.measure(np.stack([np.zeros(setup.layout.shape), ones(setup.layout.shape)])).values
     effect = float((ends[1] - ends[0]).mean())  # m(full) − m(none)
     for taken in rounds:
         examples = engine.mean_gradients((np.arange(taken) + 0.5) / taken)
-        total = float(np.where(setup.model.exists, examples, 0).sum(axis=(1, 2)).mean())
+        total = float(np.where(setup.layout.exists, examples, 0).sum(axis=(1, 2)).mean())
         gap = abs(total - effect) / abs(effect) if effect else float("inf")
         if gap <= tolerance:
             break

@@ -12,6 +12,7 @@ from headwise.scores.registry import Setup, register
     "keep",
     about="exact: metric with only this head minus metric with no heads",
     steps=lambda model, task: len(model.heads()) * len(task),
+    components=True,
 )
 def keep(setup: Setup) -> np.ndarray:
     """m(none + this head) − m(none), per example, in the metric's unit; positive where the head helps.
@@ -22,7 +23,7 @@ def keep(setup: Setup) -> np.ndarray:
     from its usual state that late heads read nonsense; `mean` and `patch` are milder (Chan et al. 2022, causal
     scrubbing, and Wang et al. 2022, arXiv 2211.00593, on what a circuit is tested against).
     """
-    engine, model = setup.engine(), setup.model
-    measured = engine.measure(lone_gates(setup.heads, model.shape), baseline=np.zeros(model.shape))
+    engine, layout = setup.engine(), setup.layout
+    measured = engine.measure(lone_gates(setup.heads, layout), baseline=np.zeros(layout.shape))
     setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
     return setup.per_head(measured.values - measured.full)

@@ -16,7 +16,8 @@ import numpy as np
 from pydantic import ConfigDict, create_model
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads import Head, Scores, head_list, mask_gates
+from headwise.heads import HEADS, ComponentKinds, Layout, Order, Scores, head_list, mask_gates
+from headwise.heads.components import existing
 from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
 from headwise.metrics.leading_space import note_leading_space
@@ -56,21 +57,28 @@ class Setup:
     """Set by a method whose numbers are not in the metric's unit."""
     chosen: np.ndarray | None = None
     """`[L, H]`: the heads that are asked for; None for all. A method may compute others too; they are left out."""
+    components: tuple[str, ...] = HEADS
+    """What has gates and scores: heads, mlps, input."""
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where each component stands in gates and scores."""
+        return self.model.layout(self.components)
 
     @property
     def exists(self) -> np.ndarray:
         """`[L, H]`: the heads that are scored."""
-        return self.model.exists if self.chosen is None else self.chosen
+        return self.layout.exists if self.chosen is None else self.chosen
 
     @property
-    def heads(self) -> list[Head]:
-        """The heads that are scored, layer by layer."""
-        return [Head(int(layer), int(head)) for layer, head in np.argwhere(self.exists)]
+    def heads(self) -> Order:
+        """The heads (and other components) that are scored, layer by layer."""
+        return existing(self.exists, self.layout.components)
 
     @property
     def engine_options(self) -> dict[str, Any]:
         """How heads are ablated, as keyword arguments of `Engine`."""
-        names = ("reference", "positions", "reference_task", "seed", "batch_tokens")
+        names = ("reference", "positions", "reference_task", "seed", "batch_tokens", "components")
         return {name: getattr(self, name) for name in names}
 
     def engine(self, passes: int = 1) -> Engine:
@@ -83,7 +91,7 @@ class Setup:
 
         All other entries are NaN.
         """
-        full = np.full((*values.shape[1:], *self.model.shape), np.nan)
+        full = np.full((*values.shape[1:], *self.layout.shape), np.nan)
         full[..., self.exists] = values.T
         return full
 
@@ -128,10 +136,20 @@ class Method:
     per_label: Callable[..., dict[str, Scores]] | None
     """Of a method that distinguishes labels and takes an option `label`: from a model, examples of all labels, `seed`,
     `advance` and its other options to the map of every label."""
+    components: bool
+    """Whether it can score MLPs and the embeddings beside heads; it then has the option `components`."""
 
     @cached_property
     def settings(self) -> type[Settings]:
         """The method's own options: their types, bounds and defaults."""
+        own = self._own_settings
+        if not self.components:
+            return own
+        more: dict[str, Any] = {"components": (ComponentKinds, HEADS)}
+        return create_model(own.__name__, __base__=own, **more)
+
+    @property
+    def _own_settings(self) -> type[Settings]:
         if self.option_class is not None:
             return self.option_class
         hints = get_type_hints(self.run, include_extras=True)
@@ -156,17 +174,26 @@ def register(
     name: str,
     *,
     about: str,
-    signed: bool = True,
-    first_order: bool = False,
     steps: Callable[[Model, Task], int] = lambda model, task: len(task),
     options: type[Settings] | None = None,
     version: int = 1,
     per_label: Callable[..., dict[str, Scores]] | None = None,
+    **flags: bool,
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
-    """Make a method known under `name`; the other arguments are the fields of `Method`."""
+    """Make a method known under `name`; the other arguments are the fields of `Method`.
+
+    flags: `signed` (True by default), `first_order`, `components`.
+    """
+    signed = flags.pop("signed", True)
+    first_order, components = flags.pop("first_order", False), flags.pop("components", False)
+    if flags:
+        raise TypeError(
+            f"a method has no flag {next(iter(flags))!r}; it has signed, first_order and components"
+        )
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        METHODS.add(name, Method(name, about, run, signed, first_order, steps, options, version, per_label))
+        fields = (name, about, run, signed, first_order, steps, options, version, per_label, components)
+        METHODS.add(name, Method(*fields))
         return run
 
     return add
@@ -257,10 +284,16 @@ def score(
         heads in one pass anyway. q-values correct for the heads that are scored.
     metric: by default that of the task. reference, positions: see `headwise.model.measure.engine.Engine`.
     progress: False for no progress bar.
-    options: the method's own.
+    options: the method's own. Most have `components`: ["heads", "mlps", "input"] scores the output of each MLP
+        (`MLP12`) and the embeddings (`input`) beside the heads.
     """
     chosen = method(by)
     task = as_task(task, model, options)
+    if "components" in options and not chosen.components:
+        able = ", ".join(name for name, other in methods().items() if other.components)
+        raise HeadwiseError(
+            f"the method {by!r} scores heads alone; components other than heads have scores by {able}"
+        )
     for option in options:
         if option not in chosen.options:
             raise unknown(f"option of method {by!r}", option, chosen.options)
@@ -269,12 +302,16 @@ def score(
     measured = metric_named(metric or task.metric)
     check_metric(chosen, measured, options)
     setup = Setup(model, task, measured, reference, positions, seed, reference_task, batch_tokens)
-    setup.chosen = None if heads is None else _chosen_heads(model, heads)
+    own = dict(options)
+    if chosen.components:
+        setup.components = chosen.settings(**options).components  # type: ignore[attr-defined]
+        own.pop("components", None)
+    setup.chosen = None if heads is None else _chosen_heads(setup, heads)
     steps = chosen.steps(model, task)
     if steps == len(model.heads()) * len(task):  # one step per head and example
         steps = len(setup.heads) * len(task)
     with reporting(f"{by} on {task.name}", steps, progress) as setup.advance:
-        examples = np.where(setup.exists, chosen.run(setup, **options), np.nan)
+        examples = np.where(setup.exists, chosen.run(setup, **own), np.nan)
     details = {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details}
     about: dict[str, Any] = {
         "model": model.name,
@@ -285,6 +322,7 @@ def score(
         "details": details | {"options": options, "examples": task.fingerprint},
         "exists": np.array(setup.exists),
         "groups": row_groups(task, setup.details),
+        "components": setup.layout.components,
     }
     columns = dict(setup.estimates)
     if columns:
@@ -292,15 +330,15 @@ def score(
     return Scores.from_examples(examples, **about)
 
 
-def _chosen_heads(model: Model, heads: Any) -> np.ndarray:
+def _chosen_heads(setup: Setup, heads: Any) -> np.ndarray:
     """`[L, H]`: True for these heads, which the model must have."""
     listed = head_list(heads)
-    model.check_heads(listed)
+    setup.layout.check(listed, setup.model.name)
     if not listed:
         raise HeadwiseError(
             "heads is empty; name at least one head, such as 'L0H0', or leave heads out for all"
         )
-    return mask_gates(listed, model.shape) == 0
+    return mask_gates(listed, setup.layout) == 0
 
 
 def row_groups(task: Task, details: dict[str, Any]) -> tuple[str | None, ...] | None:

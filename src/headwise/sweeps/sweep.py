@@ -14,6 +14,7 @@ import numpy as np
 from headwise import stats
 from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.heads import Head, Order, Scores, head_list, keep_gates, mask_gates, ones
+from headwise.heads.components import HEADS, Layout
 from headwise.heads.controls import control_sets, most_k
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
@@ -38,6 +39,12 @@ DRAWS = 5
 """Random draws of each control: a single draw may contain important heads by chance."""
 
 
+class SweepOptions(MeasureOptions, total=False):
+    """How components are ablated, and which have gates."""
+
+    components: Sequence[str]
+
+
 @advance_is_progress
 def sweep(
     model: Model,
@@ -55,7 +62,7 @@ def sweep(
     points: int = POINTS,
     control_points: int = CONTROL_POINTS,
     progress: Progress = True,
-    **how: Unpack[MeasureOptions],
+    **how: Unpack[SweepOptions],
 ) -> Sweep:
     """The metric as only the first k heads of an order are kept, or as they are masked; the rest is the reference.
 
@@ -72,7 +79,9 @@ def sweep(
         beyond that there are not enough others.
     progress: False for no progress bar.
     how: `reference` (by default `patch` where every example has a counterfactual, else `mean`), `positions`, `seed`,
-        `reference_task`, `batch_tokens`: see `hw.measure`.
+        `reference_task`, `batch_tokens`: see `hw.measure`; `components`: what the order ranks and what has gates, by
+        default that of the scores, else heads. With MLPs or the input k counts components, and none kept means that
+        all of them are replaced.
 
     >>> found, tested = hw.task("ioi", 64, model=model).halves()                # doctest: +SKIP
     >>> scores = hw.score(model, found, "integrated", reference="patch")        # doctest: +SKIP
@@ -85,17 +94,20 @@ def sweep(
     check_threshold(threshold)
     how["reference"] = how.get("reference") or default_reference(task)
     seed = how.setdefault("seed", 0)
-    ranked_heads, ranked_by, name = _ranked(model, order, by, heads)
+    how.setdefault("components", order.components if isinstance(order, Scores) else HEADS)
+    layout = model.layout(how["components"])
+    ranked_heads, ranked_by, name = _ranked(model.name, layout, order, by, heads)
+    total = len(layout.listed())
     grid = None if k is None else _checked(k, len(ranked_heads))
     first = grid or spread_points(len(ranked_heads), max(2, points // 3 + 1))
-    control_k = spread_points(min(len(ranked_heads), most_k(len(model.heads()))), control_points)
+    control_k = spread_points(min(len(ranked_heads), most_k(total)), control_points)
     drawn = {
-        (kind, draw): control_sets(kind, model.heads(), ranked_heads, control_k, f"{seed}/{draw}")
+        (kind, draw): control_sets(kind, layout.listed(), ranked_heads, control_k, f"{seed}/{draw}")
         for kind in controls
         for draw in range(draws)
     }
     # No heads and all heads are the two ends, which are measured once.
-    inner = [sum(0 < k < len(model.heads()) for k in grid) for grid in (first, control_k)]
+    inner = [sum(0 < k < total for k in grid) for grid in (first, control_k)]
     variants = 1 + (inner[0] if grid else min(points, len(ranked_heads))) + len(drawn) * inner[1]
     with reporting(f"sweep on {task.name}", variants * len(task), progress) as advance:
         engine = Engine(model, task, metric_named(metric or task.metric), advance=advance, **how)
@@ -163,22 +175,23 @@ class _Curves:
         self.engine, self.action = engine, action
         # A few kept heads are close to none, a few masked heads close to all: variants enter the decoder where they
         # leave their baseline, which saves the layers before it.
-        ends = [np.zeros(engine.model.shape), ones(engine.model.shape)]
+        ends = [np.zeros(engine.layout.shape), ones(engine.layout.shape)]
         self.baseline, self._other_end = ends if action == "keep" else ends[::-1]
         self.ends: tuple[np.ndarray, np.ndarray] | None = None
         """The metric at the baseline and at the other end, each `[E]`; measured with the first points."""
 
     def values(self, asked: Sequence[Sequence[Order]]) -> list[np.ndarray]:
         """For each curve the metric with each of its sets of heads, `[K, E]`, all in one call of the engine."""
-        model = self.engine.model
+        layout = self.engine.layout
+        total = len(layout.listed())
         make = keep_gates if self.action == "keep" else mask_gates
         inner = [
             (curve, point)
             for curve, sets in enumerate(asked)
             for point, heads in enumerate(sets)
-            if 0 < len(heads) < len(model.heads())
+            if 0 < len(heads) < total
         ]
-        gates = [make(asked[curve][point], model.shape) for curve, point in inner]
+        gates = [make(asked[curve][point], layout) for curve, point in inner]
         gates += [self._other_end] if self.ends is None else []
         if gates:
             measured = self.engine.measure(np.stack(gates), baseline=self.baseline)
@@ -198,7 +211,7 @@ class _Curves:
         none, full = self.ends if self.action == "keep" else self.ends[::-1]
         model, task = self.engine.model, self.engine.task
         names = (model.name, task.name, "", self.action, self.engine.metric.name, self.engine.reference)
-        total, groups = len(model.heads()), task.shared_groups()
+        total, groups = len(self.engine.layout.listed()), task.shared_groups()
         return Sweep(np.array(k), values, none, full, order, *names, total, groups, seed=seed)
 
 
@@ -218,7 +231,11 @@ def _refined(measured: _Curves, curve: Sweep, threshold: float, points: int) -> 
 
 
 def _ranked(
-    model: Model, order: Scores | Head | str | Sequence[Head | str] | None, by: str, only: Any = None
+    model: str,
+    layout: Layout,
+    order: Scores | Head | str | Sequence[Head | str] | None,
+    by: str,
+    only: Any = None,
 ) -> tuple[Order, str, str]:
     """The heads of an order (of those in `only`, where it is given), how they are ranked, and its name."""
     if order is None and only is None:
@@ -235,13 +252,18 @@ def _ranked(
                 f"heads names {missing[0]}, which the order does not have; give heads of the order"
             )
         heads = heads if order is None else [head for head in heads if head in chosen]
-    known = set(model.heads())
+    known = set(layout.listed())
     for index, head in enumerate(heads):
         if head not in known:
-            layers, width = model.shape
+            layers, width = layout.shape
+            size = (
+                f"{layers} layers × {width} heads"
+                if layout.components == HEADS
+                else f"{len(known)} components"
+            )
             raise HeadwiseError(
-                f"the order names {head}, which {model.name} does not have ({layers} layers × {width} heads); give "
-                "an order of this model's heads"
+                f"the order names {head}, which {model} does not have ({size}); give an order of this model's "
+                f"{', '.join(layout.components)}"
             )
         if head in heads[:index]:
             raise HeadwiseError(f"the order names {head} twice; every head has one rank in an order")

@@ -42,10 +42,10 @@ def test_out_of_memory_halves_a_batch_and_one_text_that_does_not_fit_is_named(ti
     expected = tiny.mean_outputs([row.ids for row in rows], batch_tokens=1000)
     real, most = type(tiny).outputs, 1
 
-    def greedy(model, ids, keep=None):
+    def greedy(model, ids, keep=None, components=()):
         if len(ids) > most:
             raise torch.OutOfMemoryError("out of memory")
-        return real(model, ids, keep)
+        return real(model, ids, keep, components)
 
     monkeypatch.setattr(type(tiny), "outputs", greedy)
     found = tiny.mean_outputs([row.ids for row in rows], batch_tokens=1000)

@@ -1,17 +1,21 @@
 """Where a head's gate is applied: z' = g·z + (1 − g)·r, the one formula of every intervention.
 
 V variants, S rows of a block, B = V·S rows of a batch, T tokens, N tokens of a packed sequence, L layers, H heads,
-D head size.
+D head size. An MLP, or the embeddings, is treated as a layer of one head whose size is the width of the stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, where
+
+from headwise.heads import Head
+from headwise.names import MLP
 
 
 def gated(z: Tensor, gates: Tensor, reference: Tensor | None = None, acts: Tensor | None = None) -> Tensor:
@@ -31,17 +35,18 @@ class HeadGates:
     """The gates of one forward pass: edits the head outputs z of each layer (`Pass.heads`)."""
 
     values: Tensor
-    """`[B, L, H]`, or `[1, L, H]` for the same gates in every row; of a packed sequence `[S, L, H]`."""
+    """`[B, L, H]`, or `[1, L, H]` for the same gates in every row; of a packed sequence `[S, L, H]`. With components
+    other than heads two columns more."""
     layers: Collection[int] | None = None
     """Layers where some gate is not 1; None for all. The others are left alone."""
-    reference: Mapping[int, Tensor] | None = None
-    """Layer -> what replaces an ablated head, broadcastable to `[S, T, H, D]`; None for zero."""
+    reference: Mapping[Any, Tensor] | None = None
+    """Layer, MLP or input -> what replaces an ablated head, broadcastable to `[S, T, H, D]`; None for zero."""
     acts: Tensor | None = None
     """`[S, T]`: where gates act; None for everywhere."""
     block: int = 1
     """S: reference and acts belong to this many rows, which the batch repeats V times."""
     rows: Mapping[int, Tensor] = field(default_factory=dict)
-    """Layers that compute only some rows of the batch: which."""
+    """Layers that compute only some rows of the batch, their MLPs included: which."""
     packed: tuple[Tensor, Tensor] | None = None
     """The row and the position of every token `[N]`, where the rows are packed into one sequence."""
 
@@ -51,11 +56,21 @@ class HeadGates:
         if self.packed is not None:
             return self._packed(layer, z)
         gates = self.values[:, layer, : z.shape[2]]
-        gates = gates[self.rows[layer]] if layer in self.rows else gates
+        return self._gated(gates[self.rows[layer]] if layer in self.rows else gates, z, layer)
+
+    def module(self, component: Head, output: Tensor) -> Tensor:
+        """The output of an MLP or of the embeddings `[B, T, D]` under the gate of the component."""
+        gates = self.values[:, component.layer, component.head, None]
+        if component.head == MLP and component.layer in self.rows:
+            gates = gates[self.rows[component.layer]]
+        z = by_token(output, len(gates))[:, :, None]  # B, T, 1, D
+        return self._gated(gates, z, component).reshape(output.shape)
+
+    def _gated(self, gates: Tensor, z: Tensor, of: int | Head) -> Tensor:
         g = gates.to(z.device, z.dtype).unflatten(0, (-1, min(self.block, len(gates))))[:, :, None, :, None]
         acts = None if self.acts is None else self.acts.to(z.device)[None, :, :, None, None]
         split = z.unflatten(0, (-1, self.block))  # V, S, T, H, D
-        return gated(split, g, self._reference(layer, z), acts).flatten(0, 1)
+        return gated(split, g, self._reference(of, z), acts).flatten(0, 1)
 
     def _packed(self, layer: int, z: Tensor) -> Tensor:
         assert self.packed is not None
@@ -67,8 +82,13 @@ class HeadGates:
         acts = None if self.acts is None else self.acts[row, position][:, None, None]
         return gated(z[0], g, reference, acts)[None]
 
-    def _reference(self, layer: int, z: Tensor) -> Tensor | None:
-        return None if self.reference is None else self.reference[layer].to(z.device, z.dtype)
+    def _reference(self, of: int | Head, z: Tensor) -> Tensor | None:
+        return None if self.reference is None else self.reference[of].to(z.device, z.dtype)
+
+
+def by_token(output: Tensor, rows: int) -> Tensor:
+    """A module's output as `[rows, T, D]`: OPT writes the tokens of all rows one behind the other."""
+    return output.unflatten(0, (rows, -1)) if output.dim() == 2 else output
 
 
 def same_gates(gates: np.ndarray | Tensor) -> HeadGates:

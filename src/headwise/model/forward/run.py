@@ -99,8 +99,10 @@ def run(model: nn.Module, asked: Pass, hooks: HeadHooks | None = None) -> Output
         if hooks is not None and asked.last is not None:  # after the edits of what this block gives out
             stack.enter_context(hooked([hooks.blocks[asked.last]], after=_end))
         if asked.scored is not None:
-            if asked.narrow and asked.scored.shape[1] < asked.ids.shape[1]:
-                stack.enter_context(_narrowed_parts(asked.narrow, asked.scored, asked.ids.shape[1]))
+            # A module that is edited is computed at every position: edits differ by position.
+            narrow = [part for part in asked.narrow if part not in asked.modules]
+            if narrow and asked.scored.shape[1] < asked.ids.shape[1]:
+                stack.enter_context(_narrowed_parts(narrow, asked.scored, asked.ids.shape[1]))
             stack.enter_context(_narrowed_unembedding(model, asked.scored, narrowed))
         if asked.hidden:
             unembedding = model.get_output_embeddings()  # type: ignore[operator]

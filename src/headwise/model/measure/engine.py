@@ -5,7 +5,8 @@ the curve of an order, each of whose masks adds a head to the one before, takes 
 holds its rows at the baseline (all gates at 1 unless another is given), so a difference never mixes two batch shapes: a
 head that does nothing scores exactly 0.
 
-V variants, E examples, S rows of a block (one or more per example), L layers, H heads.
+V variants, E examples, S rows of a block (one or more per example), L layers, H heads (and two columns more where MLPs
+or the embeddings have gates as well: `heads/components.py`).
 """
 
 from __future__ import annotations
@@ -66,23 +67,33 @@ class Engine:
         """
         reference_task: the examples behind a mean reference; by default the task itself.
         advance: called with the number of (variant, row) pairs just finished.
-        settings: reference, positions, seed, batch_tokens (see `MeasureSettings`).
+        settings: reference, positions, seed, batch_tokens, components (see `MeasureSettings`).
         """
         chosen = MeasureSettings(**settings)
         self.model, self.task, self.metric = model, task, metric
         self.reference, self.positions = chosen.reference, chosen.positions
         self.batch_tokens = chosen.batch_tokens or model.batch_tokens
+        self.layout = model.layout(chosen.components)
+        """Which components have gates; its shape is that of the gates."""
         self.table = Rows(model, task, metric.needs, chosen, reference_task)
         self.rows = self.table.all
         self.rows_spent = 0
         """Forward rows run so far."""
+        hooks = model.hooks
+        self._layers = [[s.layer for s in hooks.sites if s.block == k] for k in range(len(hooks.blocks))]
+        """The rows of the gates that belong to each decoder block: those of its heads, its MLP, and the input before
+        the first block."""
+        if "mlps" in self.layout.components:
+            self._layers = [[k] for k in range(len(hooks.blocks))]
+        elif "input" in self.layout.components:
+            self._layers[0] = sorted({0, *self._layers[0]})
         self._advance = advance or (lambda count: None)
 
     # ---- values ----------------------------------------------------------------------------------------
 
     def full(self) -> np.ndarray:
         """The metric with all gates at 1, per example `[E]`."""
-        return self.measure(ones(self.model.shape)[None]).values[0]
+        return self.measure(ones(self.layout.shape)[None]).values[0]
 
     def measure(
         self,
@@ -96,7 +107,7 @@ class Engine:
         baseline: the gates `[L, H]` beside which every variant is measured; all 1 by default.
         """
         gates = self._checked(gate_numbers(gates, "gates"))
-        base = ones(self.model.shape) if baseline is None else baseline
+        base = ones(self.layout.shape) if baseline is None else baseline
         base = self._checked(gate_numbers(base, "the baseline's gates")[None])[0]
         chosen = np.arange(len(self.task)) if examples is None else np.asarray(examples, dtype=int)
         unknown = set(chosen.tolist()) - set(range(len(self.task)))
@@ -163,8 +174,8 @@ class Engine:
         `gates` are shared `[L, H]` or per example `[E, L, H]`; all 1 by default. Weights need no gradient.
         """
         self._check_differentiable()
-        shape = (len(self.task), *self.model.shape)
-        given = gate_numbers(ones(self.model.shape) if gates is None else gates, "gates")
+        shape = (len(self.task), *self.layout.shape)
+        given = gate_numbers(ones(self.layout.shape) if gates is None else gates, "gates")
         if given.shape not in (shape, shape[1:]):
             raise HeadwiseError(
                 f"gates of shape {given.shape} do not fit {self.model.name}: expected {list(shape[1:])}, or "
@@ -176,7 +187,7 @@ class Engine:
         with self.model.frozen():
             for numbers in self.table.partition(2, self.batch_tokens):
                 examples = [self.rows[n].example for n in numbers]
-                values[examples], gradients[examples] = self._gradients(numbers, at[examples])
+                values[examples], gradients[examples] = self._row_gradients(numbers, at[examples])
                 self._advance(len(numbers))
         return values, gradients
 
@@ -186,7 +197,7 @@ class Engine:
         Several levels share a batch where the budget has room for them.
         """
         self._check_differentiable()
-        total = np.zeros((len(self.task), *self.model.shape))
+        total = np.zeros((len(self.task), *self.layout.shape))
         most_tokens = self.batch_tokens // 2
         if self.model.device.type == "cpu":
             most_tokens = min(most_tokens, 2 * CPU_FILLED)
@@ -197,13 +208,22 @@ class Engine:
                 at_once = max(1, most_tokens // (len(numbers) * longest))
                 for first in range(0, len(levels), at_once):
                     some = np.asarray(levels[first : first + at_once], dtype=np.float64)
-                    at = np.repeat(some, len(numbers))[:, None, None] * np.ones(self.model.shape)
-                    _, gradients = self._gradients(numbers * len(some), at)
-                    total[examples] += gradients.reshape(len(some), len(numbers), *self.model.shape).sum(
+                    at = np.repeat(some, len(numbers))[:, None, None] * np.ones(self.layout.shape)
+                    _, gradients = self._row_gradients(numbers * len(some), at)
+                    total[examples] += gradients.reshape(len(some), len(numbers), *self.layout.shape).sum(
                         axis=0
                     )
                     self._advance(len(some) * len(numbers))
         return total / len(levels)
+
+    def row_gradients(self, numbers: Sequence[int], gates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Values `[n]` and gradients `[n, L, H]` of the rows of these numbers, each under its own `gates[n, L, H]`.
+
+        A row may be there several times. Values are per row, as the metric gives them.
+        """
+        self._check_differentiable()
+        with self.model.frozen():
+            return self._row_gradients(list(numbers), gates)
 
     def _check_differentiable(self) -> None:
         if not self.metric.differentiable:
@@ -211,10 +231,11 @@ class Engine:
                 f"the metric {self.metric.name!r} has no gradient; use one such as logit_diff or logprob"
             )
 
-    def _gradients(self, numbers: list[int], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _row_gradients(self, numbers: list[int], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Values `[S]` and gradients `[S, L, H]` of the rows of these numbers, each at gates of its own."""
         model = self.model
         values, gradients = np.empty(len(numbers)), np.empty(at.shape)
+        at = np.where(self.layout.exists, at, 1.0)  # a component that is not asked for is left as it is
 
         def fill(some: Sequence[int]) -> None:
             part = list(some)
@@ -229,7 +250,7 @@ class Engine:
 
     def differentiable(self, block: Block, gates: Tensor) -> Tensor:
         """The metric of a block's rows `[S]` as a function of their gates `[S, L, H]`, for autograd."""
-        logits = self.model.run(block.pass_(heads=block.gates(gates))).logits
+        logits = self.model.run(block.gated(gates)).logits
         self.rows_spent += block.size
         compare = None
         if self.metric.compares:
@@ -243,26 +264,30 @@ class Engine:
         """Scored logits `[v·S, P, vocabulary]` of a block's rows under each of `gates[v, L, H]`, variant by variant."""
         shared = self._shared(gates, block)
         per_row = torch.from_numpy(gates).to(self.model.device, self.model.gate_dtype)
-        heads = block.gates(
+        changed = (gates != 1).any(axis=0)
+        asked = block.gated(
             per_row.repeat_interleave(block.size, 0),
-            layers=set(np.flatnonzero((gates != 1).any(axis=(0, 2))).tolist()),
-            rows={s.layer: shared[s.block].compute for s in self.model.hooks.sites if s.block in shared},
+            len(gates),
+            leave=[component for component in block.modules if not changed[component]],
+            layers=set(np.flatnonzero(changed[:, : self.model.shape[1]].any(axis=1)).tolist()),
+            rows={layer: shared[k].compute for k in shared for layer in self._layers[k]},
+            shared=shared,
         )
-        return self.model.run(block.pass_(len(gates), heads=heads, shared=shared)).logits
+        return self.model.run(asked).logits
 
     def _shared(self, gates: np.ndarray, block: Block) -> dict[int, SharedRows]:
         """For each decoder block up to which some of `gates[v, L, H]` are equal: the equal rows.
         The last block computes all: it is read row by row."""
         if not self.model.capabilities.share_rows or len(gates) * block.size == block.length:
             return {}  # a tensor with as many rows as tokens could not be told apart
-        hooks = self.model.hooks
-        layers = [[site.layer for site in hooks.sites if site.block == k] for k in range(len(hooks.blocks))]
 
         def rows_of(variants: np.ndarray) -> Tensor:
             rows = variants[:, None] * block.size + np.arange(block.size)
             return torch.from_numpy(rows.reshape(-1)).to(self.model.device)
 
-        return {k: SharedRows(*map(rows_of, pair)) for k, pair in equal_prefixes(gates, layers[:-1]).items()}
+        return {
+            k: SharedRows(*map(rows_of, pair)) for k, pair in equal_prefixes(gates, self._layers[:-1]).items()
+        }
 
     def blocks(self) -> Iterator[tuple[list[int], Block]]:
         """Every row once, in blocks that fit the budget (numbers of the rows, block), for methods that read z."""
@@ -276,12 +301,12 @@ class Engine:
         return max(1, min(by_tokens, by_logits) - 1)
 
     def _checked(self, gates: np.ndarray) -> np.ndarray:
-        if gates.ndim != 3 or gates.shape[1:] != self.model.shape or not len(gates):
-            layers, heads = self.model.shape
+        if gates.ndim != 3 or gates.shape[1:] != self.layout.shape or not len(gates):
+            layers, heads = self.layout.shape
             raise HeadwiseError(
                 f"gates of shape {gates.shape} do not fit {self.model.name}: expected [variants, {layers}, {heads}]"
             )
-        return np.where(self.model.exists, gates, 1.0)
+        return np.where(self.layout.exists, gates, 1.0)
 
     def _shrink(self) -> None:
         self.batch_tokens = max(1, self.batch_tokens // 2)

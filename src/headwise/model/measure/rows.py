@@ -1,19 +1,22 @@
 """The rows of a task, cut into blocks that fit a forward pass, with what replaces their ablated heads.
 
-S rows of a block (one or more per example), T tokens, L layers, H heads, D head size.
+S rows of a block (one or more per example), T tokens, L layers, H heads (and two columns more with other components),
+D head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
+from headwise.heads import HEADS, ComponentKinds, Head
 from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.run import Pass
 from headwise.model.forward.schedule import blocks_of_rows
@@ -34,7 +37,9 @@ class Block:
     rows: list[Row]
     tensors: dict[str, Tensor]
     acts: Tensor | None = None  # S, T: where gates act; None is everywhere
-    references: dict[int, Tensor] | None = None  # layer -> broadcastable to S, T, H, D
+    references: dict[Any, Tensor] | None = None  # layer, MLP or input -> broadcastable to S, T, H, D
+    modules: dict[Head, nn.Module] = field(default_factory=dict)
+    """MLPs and the embeddings, where they are gated."""
 
     @property
     def size(self) -> int:
@@ -49,9 +54,19 @@ class Block:
         ids, positions = self.tensors["ids"].repeat(times, 1), self.tensors["positions"].repeat(times, 1)
         return Pass(ids=ids, scored=positions, **more)
 
-    def gates(self, values: Tensor, **more: Any) -> HeadGates:
-        """The gates `[B, L, H]` of the rows, repeated any number of times."""
-        return HeadGates(values, reference=self.references, acts=self.acts, block=self.size, **more)
+    def gated(self, values: Tensor, times: int = 1, leave: Container[Head] = (), **more: Any) -> Pass:
+        """The same under gates `[B, L, H]` of the rows; of MLPs and the input, those in `leave` have a gate of 1.
+
+        more: fields of `HeadGates`, and `shared` of the pass.
+        """
+        shared = more.pop("shared", {})
+        heads = HeadGates(values, reference=self.references, acts=self.acts, block=self.size, **more)
+        modules = {
+            module: partial(heads.module, component)
+            for component, module in self.modules.items()
+            if component not in leave
+        }
+        return self.pass_(times, heads=heads, modules=modules, shared=shared)
 
     def scored(self, logits: Tensor, full: Tensor | None = None) -> Scored:
         """`logits` of this block's rows, repeated any number of times."""
@@ -71,6 +86,8 @@ class MeasureSettings(Settings):
     seed: Seed = 0
     batch_tokens: Count | None = None
     """Most tokens in one forward pass (default: what suits the device); where that saves a pass, a sixteenth more."""
+    components: ComponentKinds = HEADS
+    """What has gates: heads, mlps (the output of each MLP), input (the embeddings)."""
 
 
 class Rows:
@@ -82,10 +99,17 @@ class Rows:
         self.model, self.task, self.positions = model, task, settings.positions
         self.all = encode_rows(model.text, task.examples, needs)
         tokens = settings.batch_tokens or model.batch_tokens
-        source = ReferenceSource(model, task, self.all, reference_task, settings.seed, tokens)
+        self._components = tuple(model.layout(settings.components).modules)
+        self._modules = model.modules(self._components)
+        source = ReferenceSource(
+            model, task, self.all, reference_task, settings.seed, tokens, self._components
+        )
         reference = REFERENCES.get(settings.reference)(source)
         self._donors = donor_rows(source, reference) if isinstance(reference, list) else None
-        self._outputs = reference if isinstance(reference, dict) else None
+        self._outputs: dict[Any, Tensor] | None = None
+        if isinstance(reference, dict):
+            self._outputs = reference
+            self._check_outputs(settings.reference)
 
     def partition(self, variants: int, budget: int, examples: set[int] | None = None) -> Iterator[list[int]]:
         """Row numbers in blocks of about equal length, small enough that `variants` copies fit the budget of tokens.
@@ -100,7 +124,7 @@ class Rows:
         """The rows of these numbers, any of them several times, as tensors with their references."""
         rows = [self.all[n] for n in numbers]
         tensors = {name: t.to(self.model.device) for name, t in batch_of(rows).items()}
-        block = Block(rows, tensors)
+        block = Block(rows, tensors, modules=self._modules)
         length = block.length
         acts = torch.ones(len(rows), length, dtype=torch.bool)
         if self.positions == "last":
@@ -109,11 +133,21 @@ class Rows:
         if self._donors is not None:
             donors = [self._donors[n] for n in numbers]
             acts &= first_differences(rows, donors, length)
-            block.references = self.model.outputs(pad_right(donors))
+            block.references = self.model.outputs(pad_right(donors), components=self._components)
         elif self._outputs is not None:
             block.references = {k: z[:length] if z.dim() == 3 else z for k, z in self._outputs.items()}
         block.acts = None if bool(acts.all()) else acts.to(self.model.device)
         return block
+
+    def _check_outputs(self, reference: str) -> None:
+        """Refuse a reference (a plug-in's) that has outputs of heads alone where MLPs or the input are gated."""
+        assert self._outputs is not None
+        missing = [str(one) for one in self._components if one not in self._outputs]
+        if missing:
+            raise HeadwiseError(
+                f"the reference {reference!r} has no output for {missing[0]}; it knows heads alone, so use it without "
+                "components, or let it return outputs for these components too"
+            )
 
     def too_large(self, number: int) -> HeadwiseError:
         """The error for a row that does not fit into memory, however small the batch."""

@@ -17,6 +17,7 @@ from headwise.model.backward.target_logprobs import plain_unembedding
 from headwise.model.forward.compiled import Compiled
 from headwise.model.forward.onednn import frozen
 from headwise.model.sites.head_hooks import HeadHooks
+from headwise.model.verify.components import proven_embeddings, proven_mlps
 from headwise.model.verify.decoding import Decoding, decoding
 
 
@@ -50,6 +51,16 @@ class Capabilities:
     def decoding(self) -> Decoding:
         """What batches of generation may do: left padding, KV cache, a shared prefix."""
         return decoding(self.hooks.model)
+
+    @cached_property
+    def mlps(self) -> tuple[nn.Module, ...]:
+        """The MLP of each decoder block, for gates on its output; a model where they are not found is refused."""
+        return proven_mlps(self.hooks)
+
+    @cached_property
+    def embeddings(self) -> nn.Module:
+        """The token embeddings, for a gate on their output; a model where they are not found is refused."""
+        return proven_embeddings(self.hooks)
 
     @cached_property
     def compiled(self) -> Compiled:

@@ -121,10 +121,13 @@
     return { traces, layout, references, columns, shapes: layout.shapes.length };
   }
 
+  // An MLP has the head number -1, the embeddings are (0, -2).
+  const nameOf = (layer, head) => (head === -1 ? `MLP${layer}` : head === -2 ? "input" : `L${layer}H${head}`);
+
   function marksOf(references) {
     const shapes = [], ink = colour("--mark");
     if (!chosen) return shapes;
-    const name = `L${chosen.layer}H${chosen.head}`;
+    const name = nameOf(chosen.layer, chosen.head);
     for (const { xref, yref, panel } of references) {
       if (panel.model && panel.model !== chosen.model) continue;
       if (panel.map) {
@@ -188,7 +191,7 @@
   // ---- the chosen head ----------------------------------------------------------------------------------
   const heads = data.heads;
   const word = (name, row) => heads[name].words[heads[name].codes[row]];
-  const headName = (row) => `L${heads.layer[row]}H${heads.head[row]}`;
+  const headName = (row) => nameOf(heads.layer[row], heads.head[row]);
 
   function choose(head) {
     chosen = head;
@@ -203,7 +206,7 @@
     const box = byId("card"), body = byId("card-body");
     box.hidden = !chosen;
     if (!chosen) return;
-    const name = `L${chosen.layer}H${chosen.head}`;
+    const name = nameOf(chosen.layer, chosen.head);
     byId("card-title").textContent = `${name} of ${chosen.model}`;
     body.replaceChildren();
     const byStudy = new Map();

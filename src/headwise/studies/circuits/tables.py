@@ -10,7 +10,8 @@ import pandas as pd
 
 from headwise import stats
 from headwise.charts.heatmap import grid
-from headwise.heads import Scores
+from headwise.heads import Scores, heads_of
+from headwise.heads.components import kinds_of
 from headwise.model.attention.attention import Attention
 from headwise.studies.tables import fingerprint
 from headwise.sweeps.explained import heads_needed, resampled_needs
@@ -26,6 +27,7 @@ def scores_of(rows: pd.DataFrame) -> Scores:
     """The scores of one map from their rows: enough to rank heads by, without the examples behind them."""
     values, first = grid(rows), rows.iloc[0]
     about: dict[str, Any] = {name: str(first[name]) for name in ("model", "task", "method", "metric")}
+    about["components"] = kinds_of(heads_of(rows))
     return Scores(values, grid(rows, "stderr"), values[None], signed=bool(first["signed"]), **about)
 
 

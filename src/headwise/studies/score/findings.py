@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.heatmap import by_size, significant
-from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.section import Finding, Tables, groups, head_names, table_of
 from headwise.charts.style import file_name
 from headwise.charts.words import joined
 
@@ -19,9 +19,13 @@ def findings(tables: Tables) -> list[Finding]:
 def _largest(rows: pd.DataFrame, model: str, method: str, task: str) -> Finding:
     """The heads with the largest scores, and how many differ significantly from zero."""
     largest = by_size(rows)[:3]
-    named = [f"L{r.layer}H{r.head} ({r.score:+.3g} [{r.lo:.3g}, {r.hi:.3g}])" for r in largest.itertuples()]
+    named = [
+        f"{name} ({r.score:+.3g} [{r.lo:.3g}, {r.hi:.3g}])"
+        for name, r in zip(head_names(largest), largest.itertuples(), strict=True)
+    ]
     unit = f" {rows['metric'].iloc[0]}" if "metric" in rows else ""
-    counts = f"; {len(significant(rows))} of {len(rows)} heads differ from 0 at q < .05"
+    scored = "components" if "component" in rows else "heads"
+    counts = f"; {len(significant(rows))} of {len(rows)} {scored} differ from 0 at q < .05"
     tested = counts if rows["q"].notna().any() else ""
     total = rows["score"].abs().sum()
     share = float(largest["score"].abs().sum() / total) if total and np.isfinite(total) else 0.0

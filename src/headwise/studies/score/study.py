@@ -78,6 +78,7 @@ def _card_cell(context: Context[ScoreSettings], model: str, task: str) -> Cell |
     """The cell of the cards of the heads with the largest significant scores, by any method; None without any."""
     s, examples = context.settings, _task(context, model, task)
     scores = context.table("scores", model=model, task=task)
+    scores = scores[scores["head"] >= 0]  # a card is about an attention head
     tops = [by_size(significant(rows)).head(s.cards) for _, rows in scores.groupby("method", sort=False)]
     heads = list(dict.fromkeys(str(head) for top in tops for head in heads_of(top)))
     if not heads:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.model.measure.references.registry import ReferenceSource, register
+from headwise.model.tokens.encode import Row
 
 
 @register("zero")
@@ -14,13 +17,13 @@ def zero(source: ReferenceSource) -> None:
 
 
 @register("mean")
-def mean(source: ReferenceSource) -> dict[int, Tensor]:
+def mean(source: ReferenceSource) -> dict[Any, Tensor]:
     """The mean over all real tokens of the reference examples."""
-    return source.model.mean_outputs([row.ids for row in source.reference_rows], False, source.batch_tokens)
+    return _mean(source, source.reference_rows, by_position=False)
 
 
 @register("position_mean")
-def position_mean(source: ReferenceSource) -> dict[int, Tensor]:
+def position_mean(source: ReferenceSource) -> dict[Any, Tensor]:
     """The mean at each position, for reference examples of equal length."""
     rows = source.reference_rows
     lengths = {len(row.ids) for row in rows}
@@ -29,4 +32,9 @@ def position_mean(source: ReferenceSource) -> dict[int, Tensor]:
             f"the reference 'position_mean' needs examples of equal length; these have {min(lengths)} to "
             f"{max(lengths)} tokens (use 'mean', or a task of equal length)"
         )
-    return source.model.mean_outputs([row.ids for row in rows], True, source.batch_tokens)
+    return _mean(source, rows, by_position=True)
+
+
+def _mean(source: ReferenceSource, rows: list[Row], *, by_position: bool) -> dict[Any, Tensor]:
+    ids = [row.ids for row in rows]
+    return source.model.mean_outputs(ids, by_position, source.batch_tokens, source.components)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from torch import Tensor
 
+from headwise.heads import Head
 from headwise.model.tokens.encode import Row, encode_rows
 from headwise.registry import Registry
 from headwise.settings import Text, one_of
@@ -31,6 +32,8 @@ class ReferenceSource:
     """The examples behind a mean; None for the task itself."""
     seed: int
     batch_tokens: int
+    components: tuple[Head, ...] = ()
+    """MLPs and the input that are gated beside heads."""
 
     @property
     def reference_rows(self) -> list[Row]:
@@ -40,9 +43,10 @@ class ReferenceSource:
         return encode_rows(self.model.text, self.reference_task.examples, "target")
 
 
-Reference = dict[int, Tensor] | list[str] | None
+Reference = dict[Any, Tensor] | list[str] | None
 """What replaces ablated heads: outputs of each layer, `[H, D]` or by position `[T, H, D]`; or for each example a donor
-prompt of equal length, whose head outputs replace those at the same positions; None for zero."""
+prompt of equal length, whose head outputs replace those at the same positions; None for zero. Outputs of an MLP or of
+the embeddings stand under the component, as those of one head: `Head(12, -1)` -> `[1, width]` or `[T, 1, width]`."""
 Compute = Callable[[ReferenceSource], Reference]
 
 REFERENCES: Registry[Compute] = Registry("reference", "headwise.model.measure.references.*")

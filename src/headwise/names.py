@@ -1,0 +1,42 @@
+"""How the components of a model are written: `L12H3` a head, `MLP12` the MLP of a layer, `input` the embeddings.
+
+In tables and arrays a component is a pair of numbers, layer and head; an MLP has the head number -1, the embeddings are
+(0, -2).
+"""
+
+from __future__ import annotations
+
+import re
+
+MLP, INPUT = -1, -2
+"""What stands in the place of a head's number; also the column of gates and scores that have such components."""
+_NAME = re.compile(r"L([0-9]{1,6})H([0-9]{1,6})|MLP([0-9]{1,6})|(input)")
+
+
+def component_name(layer: int, head: int) -> str:
+    """
+    >>> component_name(12, 3), component_name(12, -1), component_name(0, -2)
+    ('L12H3', 'MLP12', 'input')
+    """
+    if head == MLP:
+        return f"MLP{layer}"
+    return "input" if (layer, head) == (0, INPUT) else f"L{layer}H{head}"
+
+
+def component_kind(head: int) -> str:
+    """`head`, `mlp` or `input`, from what stands in the place of a head's number."""
+    return {MLP: "mlp", INPUT: "input"}.get(head, "head")
+
+
+def component_numbers(name: str) -> tuple[int, int] | None:
+    """Layer and head number of a name; None for what names no component.
+
+    >>> component_numbers("L12H3"), component_numbers("MLP12"), component_numbers("input"), component_numbers("L1")
+    ((12, 3), (12, -1), (0, -2), None)
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    if match[4]:
+        return 0, INPUT
+    return (int(match[3]), MLP) if match[3] else (int(match[1]), int(match[2]))
