@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headwise import register
     from headwise.cards import card
     from headwise.harness import lm_eval
-    from headwise.heads import Head, Scores
+    from headwise.heads import Edge, Edges, Head, Scores
     from headwise.model.attention.attention import attention
     from headwise.model.generation.generate import generate
     from headwise.model.load.load import load
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headwise.scores import score
     from headwise.scores.compare import compare
     from headwise.scores.difference import diff
+    from headwise.scores.edges import edges
     from headwise.scores.measure import measure
     from headwise.studies.base import run
     from headwise.sweeps.sweep import sweep
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 # Imported when first used: `headwise --help` should not wait for torch.
 _HOMES = {
+    "Edge": "headwise.heads",
+    "Edges": "headwise.heads",
     "Example": "headwise.tasks",
     "Head": "headwise.heads",
     "Model": "headwise.model.model",
@@ -42,6 +45,7 @@ _HOMES = {
     "card": "headwise.cards",
     "compare": "headwise.scores.compare",
     "diff": "headwise.scores.difference",
+    "edges": "headwise.scores.edges",
     "attention": "headwise.model.attention.attention",
     "generate": "headwise.model.generation.generate",
     "lm_eval": "headwise.harness",
@@ -57,6 +61,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "Edge",
+    "Edges",
     "Example",
     "Head",
     "HeadwiseError",
@@ -68,6 +74,7 @@ __all__ = [
     "card",
     "compare",
     "diff",
+    "edges",
     "generate",
     "lm_eval",
     "load",

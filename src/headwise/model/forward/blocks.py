@@ -32,18 +32,23 @@ def _shared_forward(forward: Callable[..., Any], batch: int, rows: SharedRows) -
     def pick(value: Any) -> Any:
         if isinstance(value, Tensor):
             # Masks and positions may have one row for all.
-            has_rows = value.dim() > 1 and value.shape[0] == batch
-            return value.index_select(0, rows.compute.to(value.device)) if has_rows else value
+            return value.index_select(0, rows.compute.to(value.device)) if _has_rows(value, batch) else value
         return type(value)(map(pick, value)) if type(value) in (tuple, list) else value
 
     def spread(output: Tensor) -> Tensor:
         return output.index_select(0, rows.group.to(output.device))
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], Tensor) and not _has_rows(args[0], batch):
+            return forward(*args, **kwargs)  # the tokens of all rows one behind the other (OPT): all are computed
         output = forward(*map(pick, args), **{name: pick(value) for name, value in kwargs.items()})
         return edit_first(output, spread)
 
     return run
+
+
+def _has_rows(value: Tensor, batch: int) -> bool:
+    return value.dim() > 1 and value.shape[0] == batch
 
 
 def stream_edited(block: nn.Module, edit: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
