@@ -2,7 +2,7 @@
 
     python benchmarks/train_induction.py --device cuda --out $OUT
 
-Each row repeats a sequence of random tokens, of a length of its own, so that no fixed distance tells where a token stood
+Each row repeats a sequence of random tokens, of a length of its own, so that no fixed distance tells where it stood
 before. The loss is that of the repetitions, where each next token is known to a model that looks up what followed the
 same token before. Ends when it is right on 98 % of them five times in a row, or after --seconds.
 Writes `model.safetensors` and `config.json`, which `tests/model/edges/test_planted_edges.py` reads, and prints JSON.

@@ -15,7 +15,9 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 class EdgeByHooks:
     """Direct edges of one model."""
 
-    def __init__(self, hf, layers, attention=lambda layer: layer.self_attn, mlp=lambda layer: layer.mlp, heads=None):
+    def __init__(
+        self, hf, layers, attention=lambda layer: layer.self_attn, mlp=lambda layer: layer.mlp, heads=None
+    ):
         self.hf, self.layers = hf, list(layers)
         self.attention, self.mlp, self.heads = attention, mlp, heads
 
@@ -55,8 +57,9 @@ class EdgeByHooks:
                 watched.append(place)
             else:
                 seen.append(None)
+                last = len(seen) - 1
 
-                def note(tensor, number=len(seen) - 1):
+                def note(tensor, number=last):
                     seen[number] = tensor.clone()
                     return tensor
 
@@ -71,7 +74,9 @@ class EdgeByHooks:
         if sender == (0, -2):
             (plain,) = self.record(ids, (self.layers[0], "in"))
             embeddings = self.hf.get_input_embeddings()
-            changed = self.record(ids, (embeddings, "out", lambda e: e + scale * (reference - e)), (self.layers[0], "in"))
+            changed = self.record(
+                ids, (embeddings, "out", lambda e: e + scale * (reference - e)), (self.layers[0], "in")
+            )
             return changed[0] - plain
         layer = self.layers[sender[0]]
         plain, m = self.record(ids, (layer, "out"), (self.mlp(layer), "out"))
@@ -79,7 +84,11 @@ class EdgeByHooks:
             held = (self.mlp(layer), "out", lambda out: out + scale * (reference - out))
             return self.record(ids, held, (layer, "out"))[0] - plain
         held = (self.mlp(layer), "out", lambda out: m.reshape(out.shape))
-        changed = (self.attention(layer).o_proj, "in", lambda z: self._replaced(z, sender[1], reference, scale))
+        changed = (
+            self.attention(layer).o_proj,
+            "in",
+            lambda z: self._replaced(z, sender[1], reference, scale),
+        )
         return self.record(ids, held, changed, (layer, "out"))[0] - plain
 
     def _replaced(self, z, head, reference, scale):

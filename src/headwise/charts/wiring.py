@@ -7,6 +7,8 @@ dashes that it hinders. Hover texts stand at the middle of an edge and at the co
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -16,16 +18,25 @@ from headwise.charts.words import minus, task_title
 from headwise.names import component_numbers
 
 SLOT_COLOURS = {"Q": "#1f77b4", "K": "#d95f02", "V": "#2ca02c", "MLP": "#8c6bb1", "logits": GREY}
-SLOT_NAMES = {"Q": "read as query", "K": "read as key", "V": "read as value", "MLP": "read by an MLP", "logits": "to logits"}
+SLOT_NAMES = {
+    "Q": "read as query",
+    "K": "read as key",
+    "V": "read as value",
+    "MLP": "read by an MLP",
+    "logits": "to logits",
+}
 MOST = 60
 """Edges in one graph; more are not readable."""
 _WIDEST = 4.0
 
 
-def wiring_chart(edges: pd.DataFrame, *, most: int = MOST, level: float = 0.05, name: str = "", title: str = "") -> Chart:
+def wiring_chart(
+    edges: pd.DataFrame, *, most: int = MOST, level: float = 0.05, name: str = "", title: str = ""
+) -> Chart:
     """The graph of the significant edges (q < `level`), at most the `most` largest.
 
-    edges: rows of one edge table (`Edges.table()`), with `sender`, `receiver`, `slot`, `heads`, `score`, `lo`, `hi`, `q`.
+    edges: rows of one edge table (`Edges.table()`), with
+    `sender`, `receiver`, `slot`, `heads`, `score`, `lo`, `hi`, `q`.
     """
     shown = edges[edges["q"] < level] if edges["q"].notna().any() else edges
     shown = shown.reindex(shown["score"].abs().sort_values(ascending=False).index)[:most]
@@ -43,9 +54,9 @@ def wiring_chart(edges: pd.DataFrame, *, most: int = MOST, level: float = 0.05, 
         height=560,
         least=520,
         note=f"{counted}, q < {level:g}" if len(shown) else "",
-        caption=f"Layers go upwards. Shown are {counted} with q < {level:g}, the largest first. The colour of an edge says "
-        "what reads it (query, key, value, MLP, logits), its width how large its effect is; dashed edges hinder. K and V "
-        "of grouped-query attention belong to the group: such an edge ends at each head that shares them.",
+        caption=f"Layers go upwards. Shown are {counted} with q < {level:g}, the largest first. The colour of an edge "
+        "says what reads it (query, key, value, MLP, logits), its width how large its effect is; dashed edges hinder. "
+        "K and V of grouped-query attention belong to the group: such an edge ends at each head that shares them.",
         table=shown[["sender", "receiver", "slot", "span", "score", "lo", "hi", "n", "q"]],
     )
 
@@ -73,7 +84,18 @@ def _graph(edges: pd.DataFrame) -> Panel:
     names = list(places)
     x, y = zip(*places.values(), strict=True)
     marks.append(
-        Line(x=x, y=y, dash="none", marker="circle", size=17, colour=PAPER, edge=INK, hover=names, heads=names, name="")
+        Line(
+            x=x,
+            y=y,
+            dash="none",
+            marker="circle",
+            size=17,
+            colour=PAPER,
+            edge=INK,
+            hover=names,
+            heads=names,
+            name="",
+        )
     )
     marks += [Text(x=place[0], y=place[1], text=name, size=5.5) for name, place in places.items()]
     layers = sorted({int(place[1]) for name, place in places.items() if name not in ("input", "logits")})
@@ -86,7 +108,7 @@ def _graph(edges: pd.DataFrame) -> Panel:
     )
 
 
-def _ends(row: dict[str, object]) -> list[str]:
+def _ends(row: dict[Any, Any]) -> list[str]:
     """The components at which an edge is drawn to end: of a shared K or V each head of the group."""
     return str(row["heads"]).split() if row["slot"] in ("Q", "K", "V") else [str(row["receiver"])]
 
@@ -163,8 +185,8 @@ def edge_curve_chart(
         panels=panels,
         size=(4.6, 3.2) if len(panels) == 1 else (2.9 * columns + 0.4, 2.7 * -(-len(panels) // 4) + 0.2),
         page_columns=2,
-        caption="A kept edge carries its sender's output, a dropped one the reference; 0 is none of the scored edges kept, "
-        "1 the full model. Bands are 95 % CIs over examples.",
+        caption="A kept edge carries its sender's output, a dropped one the reference; 0 is none of the scored edges "
+        "kept, 1 the full model. Bands are 95 % CIs over examples.",
         table=curves[["model", "task", "series", "k", "value", "lo", "hi", "n"]],
     )
 
@@ -176,6 +198,6 @@ def _ratio(ratios: pd.DataFrame, threshold: float) -> list[Mark]:
         if np.isfinite(ends).all() and min(ends) > 0:
             marks.append(Line(x=ends, y=[threshold] * 2, dash="dash", width=1.2, marker="circle", size=3.2))
             words = f"{row['ratio']:.1f}x\n[{row['lo']:.1f}, {row['hi']:.1f}]"
-            side = {"x": max(ends), "across": "left", "up": "top", "shift": (4, -5)}
-            marks.append(Text(y=threshold, text=words, box=True, **side))  # type: ignore[arg-type]
+            side: dict[str, Any] = {"x": max(ends), "across": "left", "up": "top", "shift": (4, -5)}
+            marks.append(Text(y=threshold, text=words, box=True, **side))
     return marks

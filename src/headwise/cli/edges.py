@@ -32,7 +32,9 @@ def edges(
         ),
     ] = None,
     method: Annotated[str, typer.Option(help="edge method: exact, attribution or integrated")] = "exact",
-    heads: Annotated[int, typer.Option(help="without --into: number of top heads whose edges are scored", min=2)] = 16,
+    heads: Annotated[
+        int, typer.Option(help="without --into: number of top heads whose edges are scored", min=2)
+    ] = 16,
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/edges-MODEL-TASK")] = None,
     n: Annotated[int, typer.Option("-n", "--limit", help="number of examples, in two halves", min=4)] = 32,
     metric: Annotated[str | None, typer.Option(help="metric; by default the task's own")] = None,
@@ -75,4 +77,4 @@ def show_edges(out: Path) -> list[dict[str, Any]]:
         interval = f"{row['score']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]  q = {row['q']:.2g}"
         typer.echo(f"  {row['sender']:>7} → {row['receiver']:<10}{star:<2}{interval}{shared}")
     columns = ["sender", "receiver", "slot", "score", "lo", "hi", "q"]
-    return [dict(row) for row in largest[columns].to_dict("records")]
+    return [{str(name): value for name, value in row.items()} for row in largest[columns].to_dict("records")]

@@ -14,7 +14,9 @@ from headwise.heads.head import Head
 
 SLOTS = ("Q", "K", "V", "MLP", "logits")
 """What a receiver reads the residual stream with."""
-_RECEIVER = re.compile(r"L([0-9]{1,6})H([0-9]{1,6})\.Q|L([0-9]{1,6})KV([0-9]{1,6})\.([KV])|MLP([0-9]{1,6})|(logits)")
+_RECEIVER = re.compile(
+    r"L([0-9]{1,6})H([0-9]{1,6})\.Q|L([0-9]{1,6})KV([0-9]{1,6})\.([KV])|MLP([0-9]{1,6})|(logits)"
+)
 
 
 class Receiver(NamedTuple):
@@ -52,7 +54,11 @@ class Receiver(NamedTuple):
             return LOGITS
         if match[6]:
             return cls(int(match[6]), -1, "MLP")
-        return cls(int(match[1]), int(match[2]), "Q") if match[1] else cls(int(match[3]), int(match[4]), match[5])
+        return (
+            cls(int(match[1]), int(match[2]), "Q")
+            if match[1]
+            else cls(int(match[3]), int(match[4]), match[5])
+        )
 
 
 LOGITS = Receiver(-1, -1, "logits")

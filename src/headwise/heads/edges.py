@@ -20,8 +20,8 @@ from headwise.heads.edge import Edge, Receiver, edge_list
 from headwise.heads.head import RANKED_BY, Head
 
 MOST_RESAMPLED = 5000
-"""Edges up to which intervals are bootstrapped and tests flip signs; more are tested by Student's t, because a sign-flip
-test needs 20 flips for each edge."""
+"""Edges up to which intervals are bootstrapped and tests flip signs; more are tested by Student's t, because a test
+that flips signs needs 20 flips for each edge."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,7 +71,9 @@ class Edges:
         """The score of one edge, such as `edges["L10H2->L23H3.Q"]`."""
         wanted = edge_list(edge)[0]
         if wanted not in self.edges:
-            raise HeadwiseError(f"the edge {wanted} was not scored; these have {len(self)} edges, such as {self._some()}")
+            raise HeadwiseError(
+                f"the edge {wanted} was not scored; these have {len(self)} edges, such as {self._some()}"
+            )
         return float(self.values[self.edges.index(wanted)])
 
     # ---- some of the edges -------------------------------------------------------------------------------
@@ -104,7 +106,9 @@ class Edges:
     def _chosen(self, fits: Callable[[Edge], bool], which: str) -> Edges:
         numbers = [n for n in self._order("absolute") if fits(self.edges[n])]
         if not numbers:
-            raise HeadwiseError(f"no edge {which} was scored; these have {len(self)} edges, such as {self._some()}")
+            raise HeadwiseError(
+                f"no edge {which} was scored; these have {len(self)} edges, such as {self._some()}"
+            )
         return self._take(numbers)
 
     def _take(self, numbers: Sequence[int] | np.ndarray) -> Edges:
@@ -159,7 +163,13 @@ class Edges:
             "receiver_layer": [receiver.layer for receiver in receivers],
             "receiver_head": [receiver.head for receiver in receivers],
         }
-        score = {"score": self.values, "stderr": self.stderr, "n": self.n, **self._tests, "metric": self.metric}
+        score = {
+            "score": self.values,
+            "stderr": self.stderr,
+            "n": self.n,
+            **self._tests,
+            "metric": self.metric,
+        }
         return pd.DataFrame({**about, **named, **numbers, **score})
 
     def _readers(self, receiver: Receiver) -> list[Head]:
@@ -199,7 +209,7 @@ class Edges:
                 return loaded
         except FileNotFoundError:
             raise HeadwiseError(f"no edges at {path}") from None
-        except (*UNREADABLE, HeadwiseError) as error:
+        except UNREADABLE + (HeadwiseError,) as error:  # noqa: RUF005 - mypy reads no unpacked tuple here
             raise HeadwiseError(
                 f"{path} is not a file written by Edges.save: {str(error) or type(error).__name__}"
             ) from None
@@ -225,7 +235,9 @@ class Edges:
             (str(self.edges[n]), f"{self.values[n]:+.3g}", f"{self.stderr[n]:.2g}")
             for n in self._order("absolute")[:12]
         )
-        title = f"{self.method} edges of {self.model} on {self.task}: the largest of {len(self)}, n = {self.n}"
+        title = (
+            f"{self.method} edges of {self.model} on {self.task}: the largest of {len(self)}, n = {self.n}"
+        )
         return html_table(title, ["edge", f"effect ({self.metric})", "standard error"], rows)
 
 

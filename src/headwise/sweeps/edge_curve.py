@@ -1,7 +1,7 @@
 """How few edges explain a behaviour: explained effect against the number of edges kept.
 
-A kept edge carries its sender's live output, a dropped one the reference. EE(k) = (m(first k edges kept) − m(none kept))
-/ (m(full) − m(none kept)), a ratio of means over examples. Edges that were not scored are always kept, so "none" means
+A kept edge carries its sender's live output, a dropped one the reference. EE(k) is m(first k edges kept) − m(none kept)
+over m(full) − m(none kept), a ratio of means over examples. Edges that were not scored are always kept, so "none" means
 none of the scored ones.
 
 K points of a curve, E examples, N edges.
@@ -70,7 +70,9 @@ class EdgeCurve:
             return HeadsNeeded(*[float("nan")] * 6)
         found: list[float] = []
         for stays in (False, True):
-            found.append(float(heads_needed(self.k, gains.mean(1) / self.effect.mean(), threshold, stays=stays)))
+            found.append(
+                float(heads_needed(self.k, gains.mean(1) / self.effect.mean(), threshold, stays=stays))
+            )
             resampled = resampled_needs(
                 self.k, gains, self.effect, threshold, stays=stays, groups=self.groups, seed=seed
             )
@@ -102,50 +104,41 @@ def edge_curve(
     k: Sequence[int] | None = None,
     points: int = 15,
     threshold: float = 0.9,
-    metric: str | None = None,
-    reference: str | None = None,
-    reference_task: Task | None = None,
-    batch_tokens: int | None = None,
     progress: Progress = True,
+    **how: Any,
 ) -> EdgeCurve:
     """Keep only the first k edges of an order, for several k, and measure the metric.
 
     edges: scores, best of other examples than those of `task`. by: `absolute`, `signed` or `hinders`. k: by default at
-    most `points` numbers, spread evenly on a log axis and then around the threshold. reference: by default that of the
-    scores. Families with a norm between their heads and the stream are refused.
+    most `points` numbers, spread evenly on a log axis and then around the threshold. how: `metric`, `reference` (both
+    by default those of the scores), `reference_task`, `batch_tokens`, `seed`. Families with a norm between their heads
+    and the stream are refused.
     """
-    order = np.argsort(-RANKED_BY[by](edges.values), kind="stable")
-    ranked = [edges.edges[n] for n in order]
-    used = reference or edges.details.get("reference", "zero")
-    measured = metric_named(metric or edges.metric or task.metric)
-    components = _components(ranked)
-    engine = Engine(
-        model, task, measured, reference=used, reference_task=reference_task, batch_tokens=batch_tokens,
-        components=components,
-    )  # fmt: skip
-    total, chosen = len(ranked), sorted({0, *(k or log_points(len(edges), points - points // 3)), len(edges)})
-    if chosen[-1] > total or chosen[0] < 0:
-        raise HeadwiseError(f"k runs from 0 to {total}, the number of edges; {chosen[-1]} is outside")
+    ranked = [edges.edges[n] for n in np.argsort(-RANKED_BY[by](edges.values), kind="stable")]
+    measured = metric_named(how.pop("metric", None) or edges.metric or task.metric)
+    used = how.pop("reference", None) or edges.details.get("reference", "zero")
+    engine = Engine(model, task, measured, reference=used, components=_components(ranked), **how)
+    chosen = sorted({0, *(k or log_points(len(ranked), points - points // 3)), len(ranked)})
+    if chosen[-1] > len(ranked) or chosen[0] < 0:
+        raise HeadwiseError(f"k runs from 0 to {len(ranked)}, the number of edges; {chosen[-1]} is outside")
     with reporting(f"edge curve on {task.name}", len(task) * max(points, len(chosen)), progress) as advance:
-        found = _measured(engine, ranked, chosen, advance)
+        values, pairs = _measured(engine, ranked, chosen, advance)
         if k is None:
-            gains = np.stack([found[0][n] - found[0][0] for n in chosen])
+            gains = np.stack([values[n] - values[0] for n in chosen])
             effect = gains[-1].mean()
-            more = knee_points(np.array(chosen), gains.mean(1) / effect, threshold, points // 3) if effect else []
-            again = _measured(engine, ranked, more, advance)
-            found = ({**found[0], **again[0]}, {**found[1], **again[1]})
-    at = np.array(sorted(found[0]))
-    return EdgeCurve(
-        at,
-        np.stack([found[0][n] for n in at]),
-        np.array([found[1][n] for n in at]),
-        model.name,
-        task.name,
-        f"{edges.method} {by}",
-        measured.name,
-        task.shared_groups(),
-        {"reference": used, "rows": engine.rows_spent},
-    )
+            more = (
+                knee_points(np.array(chosen), gains.mean(1) / effect, threshold, points // 3)
+                if effect
+                else []
+            )
+            further = _measured(engine, ranked, more, advance)
+            values, pairs = {**values, **further[0]}, {**pairs, **further[1]}
+    at = np.array(sorted(values))
+    details = {"reference": used, "rows": engine.rows_spent}
+    tokens = np.array([pairs[n] for n in at])
+    series = f"{edges.method} {by}"
+    names = (model.name, task.name, series, measured.name)
+    return EdgeCurve(at, np.stack([values[n] for n in at]), tokens, *names, task.shared_groups(), details)
 
 
 def log_points(total: int, points: int) -> list[int]:
@@ -154,7 +147,9 @@ def log_points(total: int, points: int) -> list[int]:
     >>> log_points(1000, 5)
     [0, 1, 10, 100, 1000]
     """
-    return sorted({0, *np.unique(np.round(np.geomspace(1, max(total, 1), max(points - 1, 2)))).astype(int).tolist()})
+    return sorted(
+        {0, *np.unique(np.round(np.geomspace(1, max(total, 1), max(points - 1, 2)))).astype(int).tolist()}
+    )
 
 
 def _components(edges: Sequence[Edge]) -> tuple[str, ...]:
@@ -183,7 +178,9 @@ def _measured(
         masks = position_masks(engine.model, engine.task, block, spans)
         circuits = Circuits(engine, parts, block, ranked, masks)
         tokens = block.size * block.length
-        at_once = max(1, min(engine.batch_tokens // (circuits.groups * tokens), budget // (senders * tokens * width)))
+        at_once = max(
+            1, min(engine.batch_tokens // (circuits.groups * tokens), budget // (senders * tokens * width))
+        )
         for first in range(0, len(at), at_once):
             some = slice(first, first + at_once)
             values[some, list(numbers)] = circuits.values(keep[some])

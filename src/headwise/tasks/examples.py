@@ -48,7 +48,9 @@ class Example:
 def _checked_spans(spans: Any, prompt: str) -> dict[str, tuple[int, int]]:
     checked = {}
     for name, ends in dict(spans).items():
-        whole = isinstance(ends, list | tuple) and len(ends) == 2 and all(isinstance(end, int) for end in ends)
+        whole = (
+            isinstance(ends, list | tuple) and len(ends) == 2 and all(isinstance(end, int) for end in ends)
+        )
         if not whole or not 0 <= ends[0] < ends[1] <= len(prompt):
             raise HeadwiseError(
                 f"the span {quoted(name)} of an example is {quoted(ends)}; expected a range of characters [from, to] "

@@ -20,7 +20,7 @@ STEP = 1e-6
 
 
 def loaded64(family, tokenizer):
-    """In float64: families whose norms do not pass through float32 whatever the weights; starcoder2 has grouped keys."""
+    """In float64: families whose norms do not pass through float32 whatever the weights."""
     hf = tiny_model(family, vocab_size=len(tokenizer)).double()
     return hw.load(hf, tokenizer=tokenizer, name=family)
 
@@ -46,7 +46,11 @@ def test_gradient_edges_equal_finite_differences_of_the_exact_definition(family,
     model, task = loaded64(family, word_tokenizer), word_task(3)
     found = hw.edges(model, task, "attribution", reference=reference, components=ALL, progress=False)
     # A head's edge to its own MLP is replaced inside the block, which has no small part: the next test has it.
-    some = [n for n, e in enumerate(found.edges) if not (e.receiver.slot == "MLP" and e.sender.layer == e.receiver.layer)]
+    some = [
+        n
+        for n, e in enumerate(found.edges)
+        if not (e.receiver.slot == "MLP" and e.sender.layer == e.receiver.layer)
+    ]
     slopes = finite_differences(model, task, [found.edges[n] for n in some], reference)
     assert found.examples[:, some] == pytest.approx(slopes, rel=1e-3, abs=1e-7 * np.abs(slopes).max())
 
@@ -94,5 +98,5 @@ def test_a_norm_after_the_heads_bends_no_sum_of_integrated_edges(word_tokenizer)
 
 
 def test_a_metric_without_a_gradient_is_refused_by_name(tiny):
-    with pytest.raises(hw.HeadwiseError, match="accuracy.*use logit_diff"):
+    with pytest.raises(hw.HeadwiseError, match=r"accuracy.*use logit_diff"):
         hw.edges(tiny, word_task(2), "attribution", metric="accuracy", progress=False)

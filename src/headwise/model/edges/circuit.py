@@ -1,7 +1,7 @@
 """A model in which only some edges are kept: a kept edge carries the sender's live output, a dropped one its reference.
 
 Each receiver of a block reads a stream of its own: the live stream, plus the change of every sender whose edge to it is
-dropped. One pass has a group of rows for each receiver of a block, and a group for each sender, whose change is measured
+dropped. One pass has a group of rows for each receiver of a block, and one for each sender, whose change is measured
 on the block as in `contributions.py`, but on the live run of the circuit. Group 0 is the circuit itself: its queries,
 keys and values are taken from the groups of their receivers, its MLP output from the group of the MLP.
 
@@ -69,7 +69,7 @@ class Circuits:
         # The last block runs once more, because its output is where a pass can take up a stream again.
         begun = begin_at(last, asked.ids, end)
         modules: dict[nn.Module, Edit] = {self.model.hooks.blocks[last]: lambda output: end}
-        whole = Pass(ids=asked.ids, scored=asked.scored, modules=modules, **begun)  # type: ignore[arg-type]
+        whole = Pass(ids=asked.ids, scored=asked.scored, modules=modules, **begun)
         logits = self.model.run_whole(whole).logits
         per_row = self.engine.metric.per_row(block.scored(logits, None)).double().cpu().numpy()
         self.engine.rows_spent += self.groups * len(per_row)
@@ -97,7 +97,9 @@ class _CircuitPass:
     def stream(self) -> Tensor:
         """What the final norm reads `[B, T, W]`."""
         of, blocks = self.of, self.model.hooks.blocks
-        modules: dict[nn.Module, Edit] = {part.mlp: partial(self._mlp, part.layer) for part in self.parts.blocks}
+        modules: dict[nn.Module, Edit] = {
+            part.mlp: partial(self._mlp, part.layer) for part in self.parts.blocks
+        }
         modules |= {module: partial(self._finish, index) for index, module in enumerate(blocks)}
         if -1 in of.of_layer:
             modules[self.model.capabilities.embeddings] = self._embeddings
@@ -107,7 +109,15 @@ class _CircuitPass:
         parts = computed if len(ids) != ids.shape[1] else {}
         last = self.parts.last
         self.model.run_whole(
-            Pass(ids=ids, streams=streams, slots=self._slots, heads=self._heads, modules=modules, parts=parts, last=last)
+            Pass(
+                ids=ids,
+                streams=streams,
+                slots=self._slots,
+                heads=self._heads,
+                modules=modules,
+                parts=parts,
+                last=last,
+            )
         )
         assert self.end is not None
         return self.end
@@ -175,7 +185,9 @@ class _CircuitPass:
                 continue
             for span, gone in self.dropped[mlp].items():
                 drop = gone[number].bool()[:, None, None, None] & self.where[span][None, :, :, None]
-                seen[..., sender.head, :] = torch.where(drop, instead[..., sender.head, :], seen[..., sender.head, :])
+                seen[..., sender.head, :] = torch.where(
+                    drop, instead[..., sender.head, :], seen[..., sender.head, :]
+                )
         return seen.flatten(0, 1)
 
     def _mlp_rows(self, layer: int) -> SharedRows:
@@ -201,7 +213,9 @@ class _CircuitPass:
         for group, sender in enumerate(self.of.of_layer.get(layer, ()), self.of.first_sender):
             if sender == component:
                 parts = live.split(self.block.size)
-                groups[group] = torch.cat([module_at_gate(self.block, component, part, 0.0) for part in parts])
+                groups[group] = torch.cat(
+                    [module_at_gate(self.block, component, part, 0.0) for part in parts]
+                )
         return torch.cat(groups)
 
     def _finish(self, index: int, output: Tensor) -> Tensor:

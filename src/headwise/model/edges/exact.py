@@ -11,6 +11,7 @@ V edges, S rows, T tokens, E examples, U senders.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -135,13 +136,13 @@ class ExactEdges:
         by_logits = budget // (block.size * block.tensors["positions"].shape[1] * model.vocabulary)
         return max(1, min(by_tokens, by_logits) - 1)
 
-    def _values(self, index: int, groups: int, fields: Mapping[str, object]) -> np.ndarray:
+    def _values(self, index: int, groups: int, fields: Mapping[str, Any]) -> np.ndarray:
         """The metric of the rows `[groups, S]` in a pass that begins at a block with the plain stream."""
         block, metric = self.block, self.engine.metric
         asked = block.pass_(groups)
         stream = self.plain.streams[index].repeat(groups, 1, 1)
         begun = begin_at(index, asked.ids, stream)
-        whole = Pass(ids=asked.ids, scored=asked.scored, **begun, **fields)  # type: ignore[arg-type]
+        whole = Pass(ids=asked.ids, scored=asked.scored, **begun, **fields)
         # Edits inside the last block meet parts that compute scored positions only.
         last = index == self.parts.last
         logits = (self.model.run_whole if last else self.model.run)(whole).logits
@@ -162,8 +163,8 @@ class _Swap:
         for group, (receiver, sender) in enumerate(changed, 1):
             self.by_slot.setdefault(receiver.slot, []).append((group, receiver.head, sender))
 
-    def fields(self) -> dict[str, object]:
-        fields: dict[str, object] = {"slots": self._slots}
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"slots": self._slots}
         if "MLP" in self.by_slot:
             fields["modules"] = {self.part.mlp: self._mlp}
         return fields

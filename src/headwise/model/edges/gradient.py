@@ -104,7 +104,12 @@ def gradients(engine: Engine, parts: Parts, block: Block, level: float) -> Gradi
 
 
 def pulled_back(
-    engine: Engine, part: BlockParts, block: Block, plain: Contributions, found: Gradients, wanted: set[Receiver]
+    engine: Engine,
+    part: BlockParts,
+    block: Block,
+    plain: Contributions,
+    found: Gradients,
+    wanted: set[Receiver],
 ) -> dict[Receiver, Tensor]:
     """∂m/∂x `[S, T, W]` for each receiver of one block: the gradient by the stream that this receiver alone reads."""
     slots = [Receiver(part.layer, head, "Q") for head in range(part.heads)]
@@ -145,7 +150,7 @@ def _through_slots(
     if len(ids) != ids.shape[1]:
         zero = torch.zeros(1, dtype=torch.long, device=ids.device)
         begun["parts"] = {part.mlp: SharedRows(zero, zero.expand(len(ids)))}
-    engine.model.run_whole(Pass(ids=ids, slots=note, last=part.layer, **begun))  # type: ignore[arg-type]
+    engine.model.run_whole(Pass(ids=ids, slots=note, last=part.layer, **begun))
     directions = []
     for name, tensor in zip("QKV", seen, strict=True):
         direction = torch.zeros_like(tensor)
@@ -173,7 +178,9 @@ def _through_mlp(
         seen.append(output)
         return output
 
-    asked = Pass(ids=ids, heads=hold, modules={part.mlp: note}, last=part.layer, **begin_at(part.layer, ids, leaf))  # type: ignore[arg-type]
+    asked = Pass(
+        ids=ids, heads=hold, modules={part.mlp: note}, last=part.layer, **begin_at(part.layer, ids, leaf)
+    )
     engine.model.run_whole(asked)
     (gradient,) = torch.autograd.grad(seen[0], leaf, found.slots[part.layer, "MLP"])
     return gradient
@@ -207,7 +214,9 @@ def edge_gradients(
             where = spans.get(span)
             towards = gradient if where is None else gradient * where.to(gradient.device)[:, :, None]
             chosen = deltas[[place[edges[n].sender] for n in some]]
-            scores[some] = -torch.einsum("ustw,stw->us", chosen, towards.to(deltas.dtype)).double().cpu().numpy()
+            scores[some] = (
+                -torch.einsum("ustw,stw->us", chosen, towards.to(deltas.dtype)).double().cpu().numpy()
+            )
 
     wanted = set(by_receiver)
     for part in parts.blocks:

@@ -92,7 +92,9 @@ def take_apart(model: Model) -> Parts:
 
 
 def refused(model: Model, why: str) -> HeadwiseError:
-    return HeadwiseError(f"edges of {model.name} cannot be measured: {why}; score its heads with hw.score instead")
+    return HeadwiseError(
+        f"edges of {model.name} cannot be measured: {why}; score its heads with hw.score instead"
+    )
 
 
 class _Probe:
@@ -151,7 +153,7 @@ class _Probe:
             kind = type(self.model.hooks.blocks[index]).__name__
             raise refused(
                 self.model,
-                f"block {index} ({kind}) does not return the stream that it reads plus what its heads and its MLP write",
+                f"block {index} ({kind}) does not return the stream that it reads plus what heads and MLP write",
             )
         m = self.mlp_outputs[index]
         bent = [half - (plain + none) / 2, half_mlp - (plain + no_mlp) / 2]

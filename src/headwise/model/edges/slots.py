@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -86,17 +86,19 @@ def slot_changes(
     if not with_mlp and len(ids) != ids.shape[1]:  # nobody reads what the MLP computes here
         zero = torch.zeros(1, dtype=torch.long, device=ids.device)
         begun["parts"] = {part.mlp: SharedRows(zero, zero.expand(len(ids)))}
-    asked = Pass(ids=ids, slots=note, heads=hold if with_mlp else None, modules=modules, last=part.layer, **begun)
+    asked = Pass(
+        ids=ids, slots=note, heads=hold if with_mlp else None, modules=modules, last=part.layer, **begun
+    )
     model.run_whole(asked)
     return SlotChanges([sender for sender, _ in senders], found)
 
 
-def begin_at(index: int, ids: Tensor, stream: Tensor) -> dict[str, object]:
+def begin_at(index: int, ids: Tensor, stream: Tensor) -> dict[str, Any]:
     """What lets a pass over `ids[B, T]` begin at a block with `stream[B, T, W]`, as fields of `Pass`.
 
     The blocks before it compute one row, which nobody reads; masks and positions are the model's own.
     """
-    fields: dict[str, object] = {"streams": {index: lambda _: stream}}
+    fields: dict[str, Any] = {"streams": {index: lambda _: stream}}
     if len(ids) != ids.shape[1]:  # as many rows as tokens could be taken for one another
         zero = torch.zeros(1, dtype=torch.long, device=ids.device)
         one_row = SharedRows(zero, zero.expand(len(ids)))

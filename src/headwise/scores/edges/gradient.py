@@ -36,8 +36,8 @@ def attribution(setup: EdgeSetup) -> np.ndarray:
     "integrated",
     gradient=True,
     gates=True,
-    about="integrated gradients over the gates of heads, MLPs and embeddings together; edges out of a sender sum to its "
-    "node score",
+    about="integrated gradients over the gates of heads, MLPs and embeddings together; edges out of a sender sum to "
+    "its node score",
 )
 def integrated(
     setup: EdgeSetup, steps: int | None = None, tolerance: float = 0.05, most_steps: int = 80

@@ -62,7 +62,9 @@ class EdgeMethod:
         return {parameter.name: parameter.default for parameter in parameters}
 
 
-EDGE_METHODS: Registry[EdgeMethod] = Registry("edge method", "headwise.scores.edges.exact", "headwise.scores.edges.gradient")
+EDGE_METHODS: Registry[EdgeMethod] = Registry(
+    "edge method", "headwise.scores.edges.exact", "headwise.scores.edges.gradient"
+)
 
 
 def register(

@@ -47,7 +47,7 @@ def edges(
 
     method: `exact` (one edge at a time, replaced), `attribution` (all edges from one backward pass) or `integrated`.
     into: receivers, such as "L23H3" (its Q, and the K and V of its key/value head), "L23H3.Q", "L23KV1.K", "MLP4",
-        "logits", or a list of them; by default all. out_of: senders, such as ["L10H2", "MLP3", "input"]; by default all.
+        "logits", or a list; by default all. out_of: senders, such as ["L10H2", "MLP3", "input"]; by default all.
     components: what sends and receives where `into` and `out_of` do not say: "heads", "mlps", "input".
     slots: of the receivers only these: "Q", "K", "V", "MLP", "logits".
     spans: restrict edges to named spans of the examples ("S2", "end"; "rest": all other positions); "all" for each of
@@ -131,7 +131,9 @@ def _senders(model: Model, out_of: Any, components: Sequence[str]) -> list[Head]
 
 def _receivers(parts: Parts, into: Any, components: Sequence[str], slots: Sequence[str]) -> list[Receiver]:
     sharing = {part.layer: part.heads // part.kv_heads for part in parts.blocks}
-    existing = [receiver for part in parts.blocks for receiver in _of_block(part.layer, part.heads, part.kv_heads)]
+    existing = [
+        receiver for part in parts.blocks for receiver in _of_block(part.layer, part.heads, part.kv_heads)
+    ]
     wanted_slots = several(slots)
     for slot in wanted_slots:
         if slot not in SLOTS:

@@ -27,7 +27,7 @@ def span_names(task: Task) -> tuple[str, ...]:
 
 
 def chosen_spans(task: Task, spans: Sequence[str] | str | None) -> tuple[str, ...]:
-    """The spans that edges are restricted to: `all` for every span of the task and the rest; empty for no restriction."""
+    """The spans that edges are restricted to: `all` for every span of the task and the rest; empty for none."""
     if spans is None:
         return ()
     known = span_names(task)

@@ -15,7 +15,9 @@ def charts(tables: Tables) -> list[Chart]:
         for (model, task), rows in groups(table_of(tables, "edges"), "model", "task")
     ]
     for (model, task), rows in groups(table_of(tables, "gradient"), "model", "task"):
-        title = f"The largest of all {rows['of'].iloc[0]:,} edges of {model} on {task} ({rows['method'].iloc[0]})"
+        title = (
+            f"The largest of all {rows['of'].iloc[0]:,} edges of {model} on {task} ({rows['method'].iloc[0]})"
+        )
         name = f"wiring-all-{file_name(model)}-{file_name(task)}"
         made.append(wiring_chart(rows.reset_index(drop=True), most=40, name=name, title=title))
     curves = table_of(tables, "curves")

@@ -10,7 +10,10 @@ from headwise.charts.words import joined, minus, percent
 
 
 def findings(tables: Tables) -> list[Finding]:
-    made = [_largest(rows, model, task) for (model, task), rows in groups(table_of(tables, "edges"), "model", "task")]
+    made = [
+        _largest(rows, model, task)
+        for (model, task), rows in groups(table_of(tables, "edges"), "model", "task")
+    ]
     made += [_size(row) for row in table_of(tables, "circuits").to_dict("records") if row["defined"]]
     return made + [_ratio(row) for row in table_of(tables, "ratios").to_dict("records")]
 

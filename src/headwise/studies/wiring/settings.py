@@ -33,7 +33,7 @@ class WiringSettings(shared.StudySettings):
     method: Annotated[Text, one_of("edge method", edge_methods)] = "exact"
     """Edge method of the edges among the top heads: exact, attribution or integrated."""
     gradient: Annotated[Text, one_of("edge method", edge_methods)] | None = "attribution"
-    """Gradient method that scores all edges of the model, MLPs and embeddings included; null for none. Not with `into`."""
+    """Gradient method that scores all edges of the model, MLPs and embeddings too; null for none. Not with `into`."""
     metric: shared.MetricName | None = None
     """Metric; by default the one of each task."""
     reference: shared.ReferenceName | None = None

@@ -124,7 +124,9 @@ def measure_edges(context: Context[WiringSettings], cell: Cell) -> CellResult:
         )
         advance(len(of.whole))
     found = replace(found, model=context.display_name(cell.model), task=cell.task)
-    first, second = (_part(found, side, half) for side, half in zip(of.sides, (of.find, of.test), strict=True))
+    first, second = (
+        _part(found, side, half) for side, half in zip(of.sides, (of.find, of.test), strict=True)
+    )
     table = second.table().assign(order_score=first.values)
     values = found.examples.T.ravel()
     rows = pd.DataFrame(
@@ -185,8 +187,8 @@ def _ranking(rows: pd.DataFrame) -> Edges:
         f"{sender}->{receiver}" + (f" @ {span}" if span else "")
         for sender, receiver, span in zip(rows["sender"], rows["receiver"], rows["span"], strict=True)
     ]
-    about = {name: str(first[name]) for name in ("model", "task", "method", "metric")}
-    return Edges(edge_list(names), rows["order_score"].to_numpy()[None], **about)
+    about = [str(first[name]) for name in ("model", "task", "method", "metric")]
+    return Edges(edge_list(names), rows["order_score"].to_numpy()[None], *about)
 
 
 def measure_curve(context: Context[WiringSettings], cell: Cell) -> CellResult:
@@ -210,15 +212,27 @@ def measure_curve(context: Context[WiringSettings], cell: Cell) -> CellResult:
         return CellResult(notes={"said": f"no curve: {error}"})
     curve = replace(curve, model=context.display_name(cell.model), task=cell.task)
     if np.isnan(curve.explained(s.seed).value).all():
-        effect = f"{curve.metric} with all of the edges minus with none is {curve.effect.mean():+.3g} and may be 0"
-        return CellResult({"curve_examples": _values(curve)}, {"said": f"the explained effect is undefined: {effect}"})
-    return CellResult({"curves": curve.table(s.seed), "circuits": _summary(curve, s), "curve_examples": _values(curve)})
+        effect = (
+            f"{curve.metric} with all of the edges minus with none is {curve.effect.mean():+.3g} and may be 0"
+        )
+        return CellResult(
+            {"curve_examples": _values(curve)}, {"said": f"the explained effect is undefined: {effect}"}
+        )
+    return CellResult(
+        {"curves": curve.table(s.seed), "circuits": _summary(curve, s), "curve_examples": _values(curve)}
+    )
 
 
 def _summary(curve: EdgeCurve, s: WiringSettings) -> pd.DataFrame:
     needed = curve.needed(s.threshold, s.seed)
     about = {"model": curve.model, "task": curve.task, "series": curve.series, "metric": curve.metric}
-    sizes = {"k": needed.k, "k_lo": needed.lo, "k_hi": needed.hi, "stays": needed.stays, "of": int(curve.k[-1])}
+    sizes = {
+        "k": needed.k,
+        "k_lo": needed.lo,
+        "k_hi": needed.hi,
+        "stays": needed.stays,
+        "of": int(curve.k[-1]),
+    }
     effect = {"effect": float(curve.effect.mean()), "threshold": s.threshold, "n": curve.values.shape[1]}
     return pd.DataFrame([{**about, **sizes, **effect, "defined": bool(np.isfinite(needed.k))}])
 

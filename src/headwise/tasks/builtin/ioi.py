@@ -43,6 +43,8 @@ def ioi(draw: random.Random, pattern: str = "mixed") -> Example:
 
 def name_spans(prompt: str, receiver: str, giver: str) -> dict[str, tuple[int, int]]:
     """Where the names stand: IO (the receiver), S1 and S2 (the giver, first and again), and the last word (end)."""
-    found = {name: [match.span() for match in re.finditer(rf"\b{name}\b", prompt)] for name in (receiver, giver)}
+    found = {
+        name: [match.span() for match in re.finditer(rf"\b{name}\b", prompt)] for name in (receiver, giver)
+    }
     end = prompt.rindex(" ") + 1, len(prompt)
     return {"IO": found[receiver][0], "S1": found[giver][0], "S2": found[giver][-1], "end": end}

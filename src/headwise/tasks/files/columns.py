@@ -86,10 +86,12 @@ def _spans(row: Row, prompt: str) -> dict[str, tuple[int, int]]:
         return {}
     try:
         given = json.loads(value) if isinstance(value, str) else value
-        return dict(Example(prompt, " ", spans={name: ends for name, ends in given.items() if ends is not None}).spans)
+        return dict(
+            Example(prompt, " ", spans={name: ends for name, ends in given.items() if ends is not None}).spans
+        )
     except (ValueError, AttributeError, TypeError, HeadwiseError) as error:
         raise RowError(
-            f"{SPANS!r} is {kind(value)}, expected an object such as {{\"S2\": [41, 45]}} ({error})"
+            f'{SPANS!r} is {kind(value)}, expected an object such as {{"S2": [41, 45]}} ({error})'
         ) from None
 
 
