@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headwise import register
     from headwise.cards import card
     from headwise.harness import lm_eval
-    from headwise.heads import Head, Scores
+    from headwise.heads import Edge, Edges, Head, Scores
     from headwise.model.attention.attention import attention
     from headwise.model.generation.generate import generate
     from headwise.model.load.load import load
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headwise.scores import score
     from headwise.scores.compare import compare
     from headwise.scores.difference import diff
+    from headwise.scores.edges import edges
     from headwise.scores.interactions.interactions import interactions
     from headwise.scores.measure import measure
     from headwise.studies.base import run
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 # Imported when first used: `headwise --help` should not wait for torch.
 _HOMES = {
+    "Edge": "headwise.heads",
+    "Edges": "headwise.heads",
     "Example": "headwise.tasks",
     "Head": "headwise.heads",
     "Model": "headwise.model.model",
@@ -44,6 +47,7 @@ _HOMES = {
     "card": "headwise.cards",
     "compare": "headwise.scores.compare",
     "diff": "headwise.scores.difference",
+    "edges": "headwise.scores.edges",
     "attention": "headwise.model.attention.attention",
     "generate": "headwise.model.generation.generate",
     "interactions": "headwise.scores.interactions.interactions",
@@ -61,6 +65,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "Edge",
+    "Edges",
     "Example",
     "Head",
     "HeadwiseError",
@@ -72,6 +78,7 @@ __all__ = [
     "card",
     "compare",
     "diff",
+    "edges",
     "generate",
     "interactions",
     "lm_eval",

@@ -142,6 +142,10 @@ class Line:
     """A word for each point in the hover text: a token."""
     hover_prefix: str = ""
     """Start of the hover text, where several lines share one name."""
+    hover: Sequence[str] | None = None
+    """The whole hover text of each point, for lines that are no curves: the edges of a graph."""
+    heads: Sequence[str] | None = None
+    """The component at each point (`L12H3`); a click on a head chooses it."""
     common: bool = False
     """Whether its entry is in the chart's legend although the panel has a legend of its own."""
     examples: Mapping[str, str] = field(default_factory=dict)

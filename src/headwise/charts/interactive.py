@@ -173,6 +173,11 @@ def _line(mark: Line, panel: Panel) -> list[dict[str, Any]]:
         trace |= {"hoverinfo": "skip", "showlegend": False}
     if mark.words is not None:
         trace["text"] = [safe(word) for word in mark.words]
+    if mark.hover is not None:
+        trace.pop("hovertemplate", None)
+        trace |= {"hoverinfo": "text", "hovertext": [safe(words) for words in mark.hover]}
+    if mark.heads is not None:
+        trace["ids"] = list(mark.heads)
     if mark.filled:
         trace |= {"fill": "tozeroy", "fillcolor": translucent(mark.colour, mark.band)}
     if bounded and mark.band and joined:

@@ -6,6 +6,8 @@ score table. Nothing here knows what a model is. May import: errors, files, name
 """
 
 from headwise.heads.components import COMPONENTS, HEADS, ComponentKinds, Layout
+from headwise.heads.edge import Edge
+from headwise.heads.edges import Edges
 from headwise.heads.gates import (
     chosen_gates,
     gate_numbers,
@@ -23,6 +25,8 @@ __all__ = [
     "HEADS",
     "RANKED_BY",
     "ComponentKinds",
+    "Edge",
+    "Edges",
     "Head",
     "Layout",
     "Order",

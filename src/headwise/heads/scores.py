@@ -21,7 +21,7 @@ from headwise.heads.components import COMPONENTS, HEADS, existing, has_others
 from headwise.heads.head import Head, Order, head_list, ranked
 from headwise.names import component_kind
 
-_UNREADABLE: tuple[type[Exception], ...] = (
+UNREADABLE: tuple[type[Exception], ...] = (
     OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RecursionError,
     NotImplementedError, SyntaxError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
@@ -205,7 +205,7 @@ class Scores:
                 return cls(*arrays, **about, own=own, exists=exists)._checked()
         except FileNotFoundError:
             raise HeadwiseError(f"no scores at {path}") from None
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise HeadwiseError(
                 f"{path} is not a file written by Scores.save: {str(error) or type(error).__name__}"
             ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -32,14 +32,32 @@ class Example:
     group: str | None = None
     """What it has in common with others, such as the fact they ask for: `Task.halves` keeps them together, and
     intervals and tests count a group once."""
+    spans: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
+    """Named parts of the prompt: name -> range of characters `[from, to)`, for edges restricted to positions."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "spans", _checked_spans(self.spans, self.prompt))
         for name in ("foils", "also"):
             texts = tuple(several(getattr(self, name)))  # one text is one foil
             for text in texts:
                 if not isinstance(text, str):
                     raise HeadwiseError(f"{name} of an example holds {quoted(text)}; expected texts")
             object.__setattr__(self, name, texts)
+
+
+def _checked_spans(spans: Any, prompt: str) -> dict[str, tuple[int, int]]:
+    checked = {}
+    for name, ends in dict(spans).items():
+        whole = (
+            isinstance(ends, list | tuple) and len(ends) == 2 and all(isinstance(end, int) for end in ends)
+        )
+        if not whole or not 0 <= ends[0] < ends[1] <= len(prompt):
+            raise HeadwiseError(
+                f"the span {quoted(name)} of an example is {quoted(ends)}; expected a range of characters [from, to] "
+                f"inside its prompt, which has {len(prompt)}"
+            )
+        checked[str(name)] = (int(ends[0]), int(ends[1]))
+    return checked
 
 
 _MOST_SHOWN = 8
@@ -107,9 +125,10 @@ class Task:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of every field of every example, in order, and of the metric."""
+        """A hash of every field of every example, in order, and of the metric; spans aside, which change no prompt."""
         fields = [asdict(example) for example in self.examples]
         for example_fields in fields:
+            del example_fields["spans"]
             if example_fields["group"] is None:
                 del example_fields["group"]
         text = json.dumps([self.metric, fields], ensure_ascii=True, sort_keys=True)

@@ -59,7 +59,9 @@ def few_shot(
         before = "".join(solved.fill({"prompt": e.prompt, "target": e.target}) + separator for e in chosen)
         prompt, other = before + question.fill({"prompt": example.prompt}), example.counterfactual
         other = None if other is None else before + question.fill({"prompt": other})
-        examples.append(replace(example, prompt=prompt, counterfactual=other))
+        moved = prompt.rfind(example.prompt)
+        spans = {name: (a + moved, b + moved) for name, (a, b) in example.spans.items()}
+        examples.append(replace(example, prompt=prompt, counterfactual=other, spans=spans))
     about = {
         "k": k,
         "template": template,

@@ -7,13 +7,13 @@ than the residual stream computes every row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from headwise.model.sites.patch import edit_first, replaced
+from headwise.model.sites.patch import edit_first, hooked, replaced
 
 
 class SharedRows(NamedTuple):
@@ -23,30 +23,44 @@ class SharedRows(NamedTuple):
     group: Tensor  # B: which of these every row equals
 
 
-def shared(
-    blocks: Sequence[nn.Module], batch: int, groups: Mapping[int, SharedRows]
-) -> AbstractContextManager[None]:
-    """While this holds, block k computes only `groups[k].compute` of the `batch` rows."""
-    by_block = {blocks[index]: group for index, group in groups.items()}
-    return replaced(by_block, lambda block: _shared_forward(block.forward, batch, by_block[block]))
+def shared(batch: int, groups: Mapping[nn.Module, SharedRows]) -> AbstractContextManager[None]:
+    """While this holds, each of these modules computes only `compute` of the `batch` rows."""
+    return replaced(groups, lambda module: _shared_forward(module.forward, batch, groups[module]))
 
 
 def _shared_forward(forward: Callable[..., Any], batch: int, rows: SharedRows) -> Callable[..., Any]:
     def pick(value: Any) -> Any:
         if isinstance(value, Tensor):
             # Masks and positions may have one row for all.
-            has_rows = value.dim() > 1 and value.shape[0] == batch
-            return value.index_select(0, rows.compute.to(value.device)) if has_rows else value
+            return value.index_select(0, rows.compute.to(value.device)) if _has_rows(value, batch) else value
         return type(value)(map(pick, value)) if type(value) in (tuple, list) else value
 
     def spread(output: Tensor) -> Tensor:
         return output.index_select(0, rows.group.to(output.device))
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], Tensor) and not _has_rows(args[0], batch):
+            return forward(
+                *args, **kwargs
+            )  # the tokens of all rows one behind the other (OPT): all are computed
         output = forward(*map(pick, args), **{name: pick(value) for name, value in kwargs.items()})
         return edit_first(output, spread)
 
     return run
+
+
+def _has_rows(value: Tensor, batch: int) -> bool:
+    return value.dim() > 1 and value.shape[0] == batch
+
+
+def stream_edited(block: nn.Module, edit: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
+    """While this holds, a block reads `edit(stream)`."""
+
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        stream = edit(read(args, kwargs))
+        return ((stream, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": stream})
+
+    return hooked([block], before=before)
 
 
 def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:

@@ -3,9 +3,11 @@
 What headwise changes in a model while it runs is put in place here, in this order, and taken out again:
 
 1. kernels   attention on a GPU without cuDNN's planning
-2. heads     our attention function or a hook on the output projection: `watch` sees each call, `heads` edits z
-3. modules   `modules` edit what a module gives out: an MLP, the embeddings, an activation
-4. blocks    equal rows are computed once (`shared`), the pass ends after the block `last`
+2. heads     our attention function or a hook on the output projection: `slots` edit queries, keys and values,
+             `watch` sees each call, `heads` edits z
+3. modules   `modules` edit what a module gives out: an MLP, the embeddings, an activation; a block
+4. blocks    `streams` edit what a block reads, equal rows are computed once (`shared`, and of any module `parts`), the
+             pass ends after the block `last`
 5. the end   the parts of `narrow` and the unembedding compute `scored` positions only
 6. autograd  the modules of `recompute` are computed again in the backward pass instead of kept
 
@@ -23,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headwise.model.forward.blocks import SharedRows, shared
-from headwise.model.sites.attention_function import Attention, HeadHook, Watcher
+from headwise.model.forward.blocks import SharedRows, shared, stream_edited
+from headwise.model.sites.attention_function import Attention, HeadHook, SlotHook, Watcher
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import edit_first, hooked, replaced, steady_attention
 from headwise.model.sites.probe import widened
@@ -45,12 +47,18 @@ class Pass:
     """From (layer, z `[B, T, H, D]`) to the z that the model goes on with: gates, or a recorder."""
     watch: Watcher | None = None
     """Sees (layer, call) for every call of the attention function, before `heads`."""
+    slots: SlotHook | None = None
+    """From (layer, query, key and value) to those that the layer attends with."""
     attention: Attention | None = None
     """Computes attention in place of transformers' own "sdpa" function where it knows how."""
     modules: Mapping[nn.Module, Edit] = field(default_factory=dict)
     """From a module's output to the one that the model goes on with: gates on MLPs and embeddings."""
+    streams: Mapping[int, Edit] = field(default_factory=dict)
+    """Block -> from the residual stream that it would read to the one that it reads."""
     shared: Mapping[int, SharedRows] = field(default_factory=dict)
     """Block -> rows that are equal so far."""
+    parts: Mapping[nn.Module, SharedRows] = field(default_factory=dict)
+    """The same for any other module, such as an MLP whose output is needed for some rows only."""
     last: int | None = None
     """The decoder block after which the pass ends, for one whose logits nobody reads."""
     narrow: Sequence[nn.Module] = ()
@@ -81,12 +89,15 @@ def run(model: nn.Module, asked: Pass, hooks: HeadHooks | None = None) -> Output
     with ExitStack() as stack:
         stack.enter_context(steady_attention())
         if hooks is not None:
-            stack.enter_context(hooks.listening(asked.heads, asked.watch, asked.attention))
-            stack.enter_context(shared(hooks.blocks, len(asked.ids), asked.shared))
-            if asked.last is not None:
-                stack.enter_context(hooked([hooks.blocks[asked.last]], after=_end))
+            stack.enter_context(hooks.listening(asked.heads, asked.watch, asked.attention, asked.slots))
+            of_blocks = {hooks.blocks[index]: rows for index, rows in asked.shared.items()}
+            stack.enter_context(shared(len(asked.ids), {**of_blocks, **asked.parts}))
+            for index, edit in asked.streams.items():
+                stack.enter_context(stream_edited(hooks.blocks[index], edit))
         for module, edit in asked.modules.items():
             stack.enter_context(edited(module, edit))
+        if hooks is not None and asked.last is not None:  # after the edits of what this block gives out
+            stack.enter_context(hooked([hooks.blocks[asked.last]], after=_end))
         if asked.scored is not None:
             # A module that is edited is computed at every position: edits differ by position.
             narrow = [part for part in asked.narrow if part not in asked.modules]

@@ -46,6 +46,10 @@ class Call:
 
 HeadHook = Callable[[int, Tensor], Tensor]
 """From (layer, z `[B, T, H, D]`) to the z that the model goes on with."""
+Slots = tuple[Tensor, Tensor, Tensor]
+"""Query `[B, H, T, D]`, key `[B, key heads, S, D]` and value `[B, key heads, S, value size]` of one layer."""
+SlotHook = Callable[[int, Slots], Slots]
+"""From (layer, query, key and value) to those that the layer attends with."""
 Watcher = Callable[[int, Call], None]
 Attention = Callable[[Tensor, Tensor, Tensor, Any, dict[str, Any]], Tensor | None]
 """From query, key, value, mask and further arguments to z; None where it leaves the call to the family."""
@@ -58,6 +62,7 @@ class Listener:
     hook: HeadHook | None = None
     watcher: Watcher | None = None
     attention: Attention | None = None
+    slots: SlotHook | None = None
 
 
 class HeardBy(NamedTuple):
@@ -120,12 +125,14 @@ def _register(own: str) -> None:
 def attend(
     own: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """The family's own attention, then the watcher's and the hook's view of it."""
+    """The slots' edit, the family's own attention, then the watcher's and the hook's view of it."""
     heard: HeardBy | None = getattr(module, HEARD_BY, None)
     function = own_attention(own, module)
     if heard is None:
         return function(module, query, key, value, *args, **kwargs)
     layer, listener = heard
+    if listener.slots is not None:
+        query, key, value = listener.slots(layer, (query, key, value))
     z = weights = None
     if listener.attention is not None and function is sdpa_attention_forward and len(args) == 1:
         z = listener.attention(query, key, value, args[0], kwargs)

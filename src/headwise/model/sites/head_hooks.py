@@ -3,7 +3,8 @@
 z is a layer's attention output before the output projection, split by head: `[B, T, H, D]` (rows of the
 batch, tokens, heads, head size). A *hook* gets (layer, z) for each layer as the model runs and returns
 the z that the model continues with. A *watcher* gets (layer, call), where the call holds everything the attention
-function was given, and its z before any hook; it changes nothing.
+function was given, and its z before any hook; it changes nothing. A *slot hook* gets (layer, query, key and value)
+before attention and returns those that the layer attends with.
 
 Two ways lead there. Modern families call an attention function that transformers looks up by name; ours
 calls the family's own and hands the result to the hook. Older families have no such call; there a hook
@@ -27,6 +28,7 @@ from headwise.model.sites.attention_function import (
     HeadHook,
     HeardBy,
     Listener,
+    SlotHook,
     Watcher,
     our_attention,
 )
@@ -74,18 +76,19 @@ class HeadHooks:
         hook: HeadHook | None = None,
         watcher: Watcher | None = None,
         attention: Attention | None = None,
+        slots: SlotHook | None = None,
     ) -> Iterator[None]:
         """While this holds, the given ones see every forward pass; one listener of each kind at a time.
 
         hook: edits the heads' outputs. watcher: sees each call of the attention function. attention: is asked before
-        transformers' own "sdpa" function.
+        transformers' own "sdpa" function. slots: edits queries, keys and values before attention.
         """
-        if watcher is not None and self.mechanism != "attention function":
+        if (watcher is not None or slots is not None) and self.mechanism != "attention function":
             raise HeadwiseError(
                 f"{type(self.model).__name__} is accessed by a {self.mechanism}: it calls no attention function whose "
-                "queries and keys could be watched"
+                "queries and keys could be read or edited"
             )
-        given = {"hook": hook, "watcher": watcher, "attention": attention}
+        given = {"hook": hook, "watcher": watcher, "attention": attention, "slots": slots}
         given = {kind: one for kind, one in given.items() if one is not None}
         for kind in given:
             if getattr(self.listener, kind) is not None:

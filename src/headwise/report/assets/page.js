@@ -161,7 +161,9 @@
       place.on("plotly_click", (event) => {
         const point = event.points[0];
         const panel = drawn.get(id).references.find((r) => r.xref === point.data.xaxis).panel;
+        const named = /^L(\d+)H(\d+)$/.exec(point.id || "");
         if (panel.map) choose({ model: panel.model, layer: point.y, head: point.x });
+        else if (named && panel.model && point.data.meta === undefined) choose({ model: panel.model, layer: +named[1], head: +named[2] });
         else if (point.data.meta !== undefined) showExamples(chart.sets, point.data.meta, point.id);
       });
     }

@@ -7,6 +7,7 @@ name is repeated, so the same sentence now asks for the other name.
 from __future__ import annotations
 
 import random
+import re
 
 from headwise.tasks.builtin.word_lists import lists, words
 from headwise.tasks.examples import Example
@@ -29,10 +30,21 @@ def ioi(draw: random.Random, pattern: str = "mixed") -> Example:
     a, b = (receiver, giver) if first == "ABB" else (giver, receiver)
     template = draw.choice(OPENINGS)
     scene = {"a": a, "b": b, "place": draw.choice(PLACES), "thing": draw.choice(THINGS)}
+    prompt = template.format(s=giver, **scene)
     return Example(
-        prompt=template.format(s=giver, **scene),
+        prompt=prompt,
         target=f" {receiver}",
         foils=(f" {giver}",),
         counterfactual=template.format(s=receiver, **scene),
         label=first,
+        spans=name_spans(prompt, receiver, giver),
     )
+
+
+def name_spans(prompt: str, receiver: str, giver: str) -> dict[str, tuple[int, int]]:
+    """Where the names stand: IO (the receiver), S1 and S2 (the giver, first and again), and the last word (end)."""
+    found = {
+        name: [match.span() for match in re.finditer(rf"\b{name}\b", prompt)] for name in (receiver, giver)
+    }
+    end = prompt.rindex(" ") + 1, len(prompt)
+    return {"IO": found[receiver][0], "S1": found[giver][0], "S2": found[giver][-1], "end": end}

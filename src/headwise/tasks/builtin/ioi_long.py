@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 
-from headwise.tasks.builtin.ioi import NAMES, PLACES, THINGS
+from headwise.tasks.builtin.ioi import NAMES, PLACES, THINGS, name_spans
 from headwise.tasks.builtin.word_lists import lists
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
@@ -39,4 +39,5 @@ def ioi_long(draw: random.Random, pattern: str = "mixed") -> Example:
     def prompt(subject: str) -> str:
         return " ".join([opening, *middle, question.format(s=subject, thing=thing)])
 
-    return Example(prompt(giver), f" {receiver}", (f" {giver}",), prompt(receiver), label=order)
+    spans = name_spans(prompt(giver), receiver, giver)
+    return Example(prompt(giver), f" {receiver}", (f" {giver}",), prompt(receiver), label=order, spans=spans)

@@ -25,6 +25,7 @@ from headwise.tasks.templates import Template
 
 FIELDS = ("prompt", "target", "foils", "counterfactual", "label", "also", "group")
 LISTS = ("foils", "also")
+SPANS = "spans"
 NEEDED = ("prompt", "target")
 GUESSES = {
     "prompt": ("input", "question", "clean", "sentence", "context", "query", "instruction", "text"),
@@ -74,8 +75,24 @@ def read_fields(table: Table, columns: Columns, log: Log) -> list[tuple[Row, Exa
         with log.at(row):
             fields: dict[str, Any] = {f: _text(row, plan[f][0], f) for f in plan if f not in LISTS}
             fields |= {f: _texts(row, plan[f], f, table.from_text) for f in plan if f in LISTS}
-            pairs.append((row, Example(**fields)))
+            pairs.append((row, Example(**fields, spans=_spans(row, fields["prompt"]))))
     return pairs
+
+
+def _spans(row: Row, prompt: str) -> dict[str, tuple[int, int]]:
+    """The column `spans`: an object {name: [from, to]}, in a CSV cell as JSON; nothing where there is none."""
+    value = row.get(SPANS)
+    if value is None or value == "":
+        return {}
+    try:
+        given = json.loads(value) if isinstance(value, str) else value
+        return dict(
+            Example(prompt, " ", spans={name: ends for name, ends in given.items() if ends is not None}).spans
+        )
+    except (ValueError, AttributeError, TypeError, HeadwiseError) as error:
+        raise RowError(
+            f'{SPANS!r} is {kind(value)}, expected an object such as {{"S2": [41, 45]}} ({error})'
+        ) from None
 
 
 def rename(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> Table:
@@ -163,7 +180,7 @@ def _part(source: Any, field: str, names: list[str], log: Log) -> _Part:
 
 def _note_unused(table: Table, plan: dict[str, list[_Part]], log: Log) -> None:
     """A notice of the columns that no field uses: a misspelt optional field would otherwise go unnoticed."""
-    used = {name for parts in plan.values() for part in parts for name in part.template.names}
+    used = {SPANS} | {name for parts in plan.values() for part in parts for name in part.template.names}
     unused = [name for name in _names(table) if name not in used]
     missing = [name for name in FIELDS if name not in plan]
     close = {name: difflib.get_close_matches(name, missing, n=1, cutoff=0.75) for name in unused}

@@ -1,0 +1,203 @@
+"""A circuit of edges as a layered graph, and the explained effect against the number of edges kept.
+
+In the graph layers go upwards: the embeddings at the bottom, the logits at the top. Each component stands once; an edge
+is a line from the sender to the receiver, its colour says through which slot it is read, its width how large it is, and
+dashes that it hinders. Hover texts stand at the middle of an edge and at the components.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise.charts.chart import GREY, INK, PAPER, Axis, Chart, Line, Mark, Panel, Text, columns_of, curve
+from headwise.charts.explained_effect import COLOURS
+from headwise.charts.words import minus, task_title
+from headwise.names import component_numbers
+
+SLOT_COLOURS = {"Q": "#1f77b4", "K": "#d95f02", "V": "#2ca02c", "MLP": "#8c6bb1", "logits": GREY}
+SLOT_NAMES = {
+    "Q": "read as query",
+    "K": "read as key",
+    "V": "read as value",
+    "MLP": "read by an MLP",
+    "logits": "to logits",
+}
+MOST = 60
+"""Edges in one graph; more are not readable."""
+_WIDEST = 4.0
+
+
+def wiring_chart(
+    edges: pd.DataFrame, *, most: int = MOST, level: float = 0.05, name: str = "", title: str = ""
+) -> Chart:
+    """The graph of the significant edges (q < `level`), at most the `most` largest.
+
+    edges: rows of one edge table (`Edges.table()`), with
+    `sender`, `receiver`, `slot`, `heads`, `score`, `lo`, `hi`, `q`.
+    """
+    shown = edges[edges["q"] < level] if edges["q"].notna().any() else edges
+    shown = shown.reindex(shown["score"].abs().sort_values(ascending=False).index)[:most]
+    first = edges.iloc[0]
+    heading = title or f"Edges of {first['model']} on {task_title(str(first['task']))} ({first['method']})"
+    counted = f"{len(shown)} of {len(edges)} edges"
+    panel = Panel(title="No edge is significant", bare=True) if shown.empty else _graph(shown)
+    return Chart(
+        name=name,
+        title=heading,
+        panels=[panel],
+        size=(7.2, 5.6),
+        columns=1,
+        legend="right",
+        height=560,
+        least=520,
+        note=f"{counted}, q < {level:g}" if len(shown) else "",
+        caption=f"Layers go upwards. Shown are {counted} with q < {level:g}, the largest first. The colour of an edge "
+        "says what reads it (query, key, value, MLP, logits), its width how large its effect is; dashed edges hinder. "
+        "K and V of grouped-query attention belong to the group: such an edge ends at each head that shares them.",
+        table=shown[["sender", "receiver", "slot", "span", "score", "lo", "hi", "n", "q"]],
+    )
+
+
+def _graph(edges: pd.DataFrame) -> Panel:
+    places = _places(edges)
+    largest = float(edges["score"].abs().max()) or 1.0
+    marks: list[Mark] = []
+    for row in edges.to_dict("records"):
+        for end in _ends(row):
+            (x0, y0), (x1, y1) = places[row["sender"]], places[end]
+            effect = minus(f"{row['score']:+.3g} [{row['lo']:.3g}, {row['hi']:.3g}], q = {row['q']:.2g}")
+            span = f" at {row['span']}" if row["span"] else ""
+            marks.append(
+                Line(
+                    x=[x0, (x0 + x1) / 2, x1],
+                    y=[y0, (y0 + y1) / 2, y1],
+                    name=SLOT_NAMES[row["slot"]],
+                    colour=SLOT_COLOURS[row["slot"]],
+                    width=max(0.4, _WIDEST * abs(row["score"]) / largest),
+                    dash="solid" if row["score"] > 0 else "dash",
+                    hover=[f"{row['sender']} → {row['receiver']}{span}: {effect}"] * 3,
+                )
+            )
+    names = list(places)
+    x, y = zip(*places.values(), strict=True)
+    marks.append(
+        Line(
+            x=x,
+            y=y,
+            dash="none",
+            marker="circle",
+            size=17,
+            colour=PAPER,
+            edge=INK,
+            hover=names,
+            heads=names,
+            name="",
+        )
+    )
+    marks += [Text(x=place[0], y=place[1], text=name, size=5.5) for name, place in places.items()]
+    layers = sorted({int(place[1]) for name, place in places.items() if name not in ("input", "logits")})
+    width = max(abs(value) for value in x) + 0.8
+    return Panel(
+        marks=marks,
+        x=Axis(limits=(-width, width), ticks=()),
+        y=Axis(label="Layer", limits=(min(y) - 0.8, max(y) + 0.8), ticks=layers),
+        model=str(edges["model"].iloc[0]),
+    )
+
+
+def _ends(row: dict[Any, Any]) -> list[str]:
+    """The components at which an edge is drawn to end: of a shared K or V each head of the group."""
+    return str(row["heads"]).split() if row["slot"] in ("Q", "K", "V") else [str(row["receiver"])]
+
+
+def _places(edges: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Where each component stands: y is its layer, an MLP a little above its heads; x spreads those of a layer."""
+    names = set(edges["sender"]) | {end for row in edges.to_dict("records") for end in _ends(row)}
+    height = {name: _height(name, edges) for name in names}
+    places: dict[str, tuple[float, float]] = {}
+    for at in sorted(set(height.values())):
+        level = sorted((name for name in names if height[name] == at), key=_numbers)
+        for number, name in enumerate(level):
+            # Neighbouring layers are shifted against one another, so that lines do not hide behind components.
+            shift = 0.25 * (int(at * 2) % 3 - 1)
+            places[name] = (number - (len(level) - 1) / 2 + shift, at)
+    return places
+
+
+def _height(name: str, edges: pd.DataFrame) -> float:
+    if name == "logits":
+        return float(max(edges["sender_layer"].max(), edges["receiver_layer"].max())) + 1.5
+    if name == "input":
+        return -1.0
+    layer, head = _numbers(name)
+    return layer + (0.5 if head < 0 else 0.0)
+
+
+def _numbers(name: str) -> tuple[int, int]:
+    return component_numbers(name) or (-1, -1)
+
+
+def edge_curve_chart(
+    curves: pd.DataFrame,
+    *,
+    members: pd.DataFrame | None = None,
+    ratios: pd.DataFrame | None = None,
+    threshold: float = 0.9,
+    name: str = "",
+) -> Chart:
+    """One panel per task: explained effect against the number of edges kept, on a log axis.
+
+    members: the role (`dense`, `sparse`) of each model. ratios: edges that the dense model needs over those that the
+    sparse one needs, drawn where the curves reach the threshold.
+    """
+    roles = {} if members is None else dict(zip(members["model"], members["role"], strict=True))
+    panels = []
+    for task, rows in curves.groupby("task", sort=False):
+        marks: list[Mark] = []
+        for model, part in rows.groupby("model", sort=False):
+            kept = part[part["k"] > 0].sort_values("k")
+            colour = COLOURS[0].get(roles.get(model, "dense"), GREY)
+            examples = columns_of(part, "model", "task", "series")
+            marks.append(curve(kept, name=str(model), colour=colour, width=1.6, examples=examples))
+        if ratios is not None and len(ratios):
+            marks += _ratio(ratios[ratios["task"] == task], threshold)
+        values = rows[["value", "lo", "hi"]].to_numpy(dtype=float)
+        values = values[np.isfinite(values)]
+        y = (min(-0.06, max(values.min(initial=0), -0.5)), min(max(1.08, values.max(initial=1)), 2.0))
+        panels.append(
+            Panel(
+                title=task_title(str(task)),
+                marks=marks,
+                x=Axis(label="Number of Edges Kept", scale="log", limits=(1, max(2, int(rows["k"].max())))),
+                y=Axis(label="Explained Effect", limits=y, ticks=(0, 0.5, 1)),
+                legend="upper left",
+            )
+        )
+    columns = min(len(panels), 4)
+    series = str(curves["series"].iloc[0])
+    return Chart(
+        name=name,
+        title=f"Explained effect (faithfulness) of the top k edges, ranked by {series}",
+        heading="",
+        panels=panels,
+        size=(4.6, 3.2) if len(panels) == 1 else (2.9 * columns + 0.4, 2.7 * -(-len(panels) // 4) + 0.2),
+        page_columns=2,
+        caption="A kept edge carries its sender's output, a dropped one the reference; 0 is none of the scored edges "
+        "kept, 1 the full model. Bands are 95 % CIs over examples.",
+        table=curves[["model", "task", "series", "k", "value", "lo", "hi", "n"]],
+    )
+
+
+def _ratio(ratios: pd.DataFrame, threshold: float) -> list[Mark]:
+    marks: list[Mark] = []
+    for row in ratios.to_dict("records"):
+        ends = [row["k"], row["other_k"]]
+        if np.isfinite(ends).all() and min(ends) > 0:
+            marks.append(Line(x=ends, y=[threshold] * 2, dash="dash", width=1.2, marker="circle", size=3.2))
+            words = f"{row['ratio']:.1f}x\n[{row['lo']:.1f}, {row['hi']:.1f}]"
+            side: dict[str, Any] = {"x": max(ends), "across": "left", "up": "top", "shift": (4, -5)}
+            marks.append(Text(y=threshold, text=words, box=True, **side))
+    return marks

@@ -1,0 +1,275 @@
+"""Scores of direct edges, with the per-example values behind them. Nothing here knows what a model is.
+
+N edges, E examples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise.errors import HeadwiseError, quoted
+from headwise.heads.edge import Edge, Receiver, edge_list
+from headwise.heads.head import RANKED_BY, Head
+
+MOST_RESAMPLED = 5000
+"""Edges up to which intervals are bootstrapped and tests flip signs; more are tested by Student's t, because a test
+that flips signs needs 20 flips for each edge."""
+
+
+@dataclass(frozen=True, repr=False)
+class Edges:
+    """One number per direct edge: positive where the edge helps (metric with it minus metric with it replaced)."""
+
+    edges: list[Edge]
+    examples: np.ndarray  # E, N
+    """In the metric's unit."""
+    model: str
+    task: str
+    method: str
+    metric: str = ""
+    sharing: Mapping[int, int] = field(default_factory=dict)
+    """Layer -> how many heads share one key/value head."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Further information from the method: reference, seed, completeness gap, forward rows."""
+    groups: Sequence[str | None] | None = None
+    """The group of every example, where some share one: intervals and tests then count groups, not examples."""
+    tests: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """`lo`, `hi`, `p` and `q`, each `[N]`, of edges that were chosen from more: q then corrects for all of these."""
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """`[N]`: the mean over the examples."""
+        return np.asarray(self.examples.mean(axis=0))
+
+    @cached_property
+    def stderr(self) -> np.ndarray:
+        """`[N]`: the standard error of the mean."""
+        from headwise.stats.resampling import group_codes, standard_error
+
+        return np.asarray(standard_error(self.examples, group_codes(self.groups, len(self.examples))))
+
+    @property
+    def n(self) -> int:
+        """Number of examples."""
+        return len(self.examples)
+
+    def __len__(self) -> int:
+        return len(self.edges)
+
+    def __iter__(self) -> Iterator[Edge]:
+        return iter(self.edges)
+
+    def __getitem__(self, edge: Edge | str) -> float:
+        """The score of one edge, such as `edges["L10H2->L23H3.Q"]`."""
+        wanted = edge_list(edge)[0]
+        if wanted not in self.edges:
+            raise HeadwiseError(
+                f"the edge {wanted} was not scored; these have {len(self)} edges, such as {self._some()}"
+            )
+        return float(self.values[self.edges.index(wanted)])
+
+    # ---- some of the edges -------------------------------------------------------------------------------
+
+    def into(self, receiver: Head | Receiver | str) -> Edges:
+        """The edges into a component, largest first: of a head its Q, and the K and V that it shares with its group.
+
+        `L23H3` is a head; `L23H3.Q`, `L23KV1.K`, `MLP23` and `logits` are single receivers.
+        """
+        wanted = set(self.receivers_of(receiver))
+        return self._chosen(lambda edge: edge.receiver in wanted, f"into {receiver}")
+
+    def out_of(self, sender: Head | str) -> Edges:
+        """The edges out of a head (`L10H2`), an MLP (`MLP3`) or the embeddings (`input`), largest first."""
+        wanted = Head.parse(sender) if isinstance(sender, str) else Head(*sender)
+        return self._chosen(lambda edge: edge.sender == wanted, f"out of {sender}")
+
+    def top(self, k: int, by: str = "absolute") -> Edges:
+        """The first k edges. `by`: `absolute`, `signed` (helps most first) or `hinders`."""
+        return self._take(self._order(by)[:k])
+
+    def significant(self, level: float = 0.05) -> Edges:
+        """The edges with q below the level, largest first."""
+        return self._take([n for n in self._order("absolute") if self._tests["q"][n] < level])
+
+    def receivers_of(self, receiver: Head | Receiver | str) -> list[Receiver]:
+        """The inputs of a component: a head has its own Q, and K and V of its key/value head."""
+        return inputs_of(receiver, self.sharing)
+
+    def _chosen(self, fits: Callable[[Edge], bool], which: str) -> Edges:
+        numbers = [n for n in self._order("absolute") if fits(self.edges[n])]
+        if not numbers:
+            raise HeadwiseError(
+                f"no edge {which} was scored; these have {len(self)} edges, such as {self._some()}"
+            )
+        return self._take(numbers)
+
+    def _take(self, numbers: Sequence[int] | np.ndarray) -> Edges:
+        some = np.asarray(numbers, dtype=int)
+        return replace(
+            self,
+            edges=[self.edges[n] for n in some],
+            examples=self.examples[:, some],
+            tests={name: column[some] for name, column in self._tests.items()},
+        )
+
+    def _order(self, by: str) -> np.ndarray:
+        if by not in RANKED_BY:
+            raise HeadwiseError(f"an order is by 'signed', 'absolute' or 'hinders', not by {by!r}")
+        return np.argsort(-RANKED_BY[by](self.values), kind="stable")
+
+    def _some(self) -> str:
+        return ", ".join(str(edge) for edge in self.edges[:2])
+
+    # ---- tables and files --------------------------------------------------------------------------------
+
+    @cached_property
+    def _tests(self) -> Mapping[str, np.ndarray]:
+        from headwise import stats
+
+        if self.tests:
+            return self.tests
+        if len(self) <= MOST_RESAMPLED:
+            lo, hi = stats.bootstrap_mean(self.examples, groups=self.groups)
+            p = stats.sign_flip(self.examples, groups=self.groups)
+        else:
+            lo, hi, p = _student(self.values, self.stderr, self.n)
+        return {"lo": lo, "hi": hi, "p": p, "q": stats.benjamini_hochberg(p)}
+
+    def table(self) -> pd.DataFrame:
+        """One row per edge, in the order of `edges`, with interval, p-value and q-value.
+
+        `heads` names the heads that share the receiver's K or V. q corrects for all edges that were scored together.
+        """
+        about = {"model": self.model, "task": self.task, "method": self.method}
+        senders, receivers = [e.sender for e in self.edges], [e.receiver for e in self.edges]
+        named = {
+            "sender": [str(sender) for sender in senders],
+            "receiver": [str(receiver) for receiver in receivers],
+            "slot": [receiver.slot for receiver in receivers],
+            "span": [edge.span for edge in self.edges],
+            "heads": [" ".join(map(str, self._readers(receiver))) for receiver in receivers],
+        }
+        numbers = {
+            "sender_layer": [sender.layer for sender in senders],
+            "sender_head": [sender.head for sender in senders],
+            "receiver_layer": [receiver.layer for receiver in receivers],
+            "receiver_head": [receiver.head for receiver in receivers],
+        }
+        score = {
+            "score": self.values,
+            "stderr": self.stderr,
+            "n": self.n,
+            **self._tests,
+            "metric": self.metric,
+        }
+        return pd.DataFrame({**about, **named, **numbers, **score})
+
+    def _readers(self, receiver: Receiver) -> list[Head]:
+        """The heads that attend with a receiver."""
+        if receiver.slot == "Q":
+            return [Head(receiver.layer, receiver.head)]
+        if receiver.slot in ("K", "V"):
+            size = self.sharing.get(receiver.layer, 1)
+            return [Head(receiver.layer, receiver.head * size + i) for i in range(size)]
+        return []
+
+    def save(self, path: str | Path) -> None:
+        """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
+        about = {name: getattr(self, name) for name in ("model", "task", "method", "metric")}
+        about |= {"edges": [str(edge) for edge in self.edges], "details": dict(self.details)}
+        about |= {"sharing": {str(layer): size for layer, size in self.sharing.items()}}
+        about |= {"groups": None if self.groups is None else list(self.groups)}
+        arrays = {"examples": self.examples, "about": np.array(json.dumps(about))}
+        arrays |= {f"test_{name}": column for name, column in self.tests.items()}
+        with Path(path).open("wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: str | Path) -> Edges:
+        """Read what `save` wrote."""
+        from headwise.heads.scores import UNREADABLE
+
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                about = json.loads(str(file["about"]))
+                tests = {n.removeprefix("test_"): file[n] for n in file.files if n.startswith("test_")}
+                about["edges"] = edge_list(about["edges"])
+                about["sharing"] = {int(layer): size for layer, size in about["sharing"].items()}
+                loaded = cls(examples=file["examples"], tests=tests, **about)
+                if loaded.examples.ndim != 2 or loaded.examples.shape[1] != len(loaded.edges):
+                    raise ValueError(f"{len(loaded.edges)} edges and values of shape {loaded.examples.shape}")
+                return loaded
+        except FileNotFoundError:
+            raise HeadwiseError(f"no edges at {path}") from None
+        except UNREADABLE + (HeadwiseError,) as error:  # noqa: RUF005 - mypy reads no unpacked tuple here
+            raise HeadwiseError(
+                f"{path} is not a file written by Edges.save: {str(error) or type(error).__name__}"
+            ) from None
+
+    # ---- display -----------------------------------------------------------------------------------------
+
+    def plot(self, **options: Any) -> Any:
+        """Draw the circuit of the significant edges as a layered graph; returns the matplotlib figure."""
+        from headwise.charts.static import figure
+        from headwise.charts.wiring import wiring_chart
+
+        return figure(wiring_chart(self.table(), **options))
+
+    def __repr__(self) -> str:
+        first = ", ".join(f"{self.edges[n]} {self.values[n]:+.3g}" for n in self._order("absolute")[:3])
+        return f"Edges({self.method} on {self.task}, {self.model}: {len(self)} edges, n = {self.n}; largest: {first})"
+
+    def _repr_html_(self) -> str:
+        """In a notebook, the largest edges."""
+        from headwise.display import html_table
+
+        rows = (
+            (str(self.edges[n]), f"{self.values[n]:+.3g}", f"{self.stderr[n]:.2g}")
+            for n in self._order("absolute")[:12]
+        )
+        title = (
+            f"{self.method} edges of {self.model} on {self.task}: the largest of {len(self)}, n = {self.n}"
+        )
+        return html_table(title, ["edge", f"effect ({self.metric})", "standard error"], rows)
+
+
+def inputs_of(receiver: Any, sharing: Mapping[int, int]) -> list[Receiver]:
+    """The receivers that a name means; `L23H3` means the head's Q and the K and V of its key/value head.
+
+    sharing: layer -> how many heads share one key/value head.
+
+    >>> [str(one) for one in inputs_of("L23H3", {23: 3})]
+    ['L23H3.Q', 'L23KV1.K', 'L23KV1.V']
+    """
+    if isinstance(receiver, Receiver):
+        return [receiver]
+    if isinstance(receiver, str):
+        text = receiver.strip()
+        if "." in text or text == "logits" or text.startswith("MLP"):
+            return [Receiver.parse(text)]
+        receiver = Head.parse(text)
+    head = Head(*receiver)
+    if head.head == -1:
+        return [Receiver(head.layer, -1, "MLP")]
+    if head.head < 0:
+        raise HeadwiseError(f"{quoted(str(head))} reads nothing, so no edge leads into it")
+    shared = head.head // sharing.get(head.layer, 1)
+    return [Receiver(head.layer, head.head, "Q"), *(Receiver(head.layer, shared, slot) for slot in "KV")]
+
+
+def _student(mean: np.ndarray, stderr: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """95 % interval and two-sided p of a mean by Student's t; where all examples agree on 0, p is 1."""
+    from scipy.stats import t
+
+    half = t.ppf(0.975, max(n - 1, 1)) * stderr
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(stderr > 0, np.abs(mean) / stderr, np.where(mean == 0, 0.0, np.inf))
+    return mean - half, mean + half, 2 * t.sf(ratio, max(n - 1, 1))

@@ -1,0 +1,190 @@
+"""Exact edges: path patching of one direct edge at a time, many edges in one pass.
+
+The pass begins at the receiver's block. Group 0 of its rows is the plain run; every other group has one slot of one
+receiver changed to what it would be if the sender were replaced on the stream (`slots.py`). Everything after the
+receiver is recomputed; what lies between sender and receiver keeps its plain output (Goldowsky-Dill et al. 2023, arXiv
+2304.05969; edges as in Syed et al. 2023, arXiv 2310.10348).
+
+V edges, S rows, T tokens, E examples, U senders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headwise.heads import Head
+from headwise.heads.edge import Edge, Receiver
+from headwise.model.edges.contributions import Contributions
+from headwise.model.edges.parts import BlockParts, Parts
+from headwise.model.edges.slots import SlotChanges, begin_at, delta_at, slot_changes
+from headwise.model.forward.gate import by_token
+from headwise.model.forward.out_of_memory import fits
+from headwise.model.forward.run import Edit, Pass
+from headwise.model.forward.schedule import batch_size
+from headwise.model.measure.engine import LOGIT_BUDGET, Engine
+from headwise.model.measure.rows import Block
+from headwise.model.sites.attention_function import Slots
+
+
+class ExactEdges:
+    """Measures edges on the rows of one block."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        parts: Parts,
+        block: Block,
+        plain: Contributions,
+        spans: Mapping[str, Tensor],
+        advance: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        """spans: name -> the positions `[S, T]` of these rows. advance: called with the (edge, row) pairs just done."""
+        self.advance = advance
+        self.engine, self.model, self.parts = engine, engine.model, parts
+        self.block, self.plain, self.spans = block, plain, spans
+
+    def values(self, edges: Sequence[Edge]) -> np.ndarray:
+        """The metric of every row with each edge replaced, and in the plain run of the same batch `[2, V, S]`."""
+        values = np.empty((2, len(edges), self.block.size))
+        by_block: dict[int, list[int]] = {}
+        for number, edge in enumerate(edges):
+            by_block.setdefault(self._block_of(edge.receiver), []).append(number)
+        for index, numbers in sorted(by_block.items()):
+            waiting = [n for n in numbers if edges[n].receiver.slot != "logits"]
+            for chunk in self._chunks(waiting, edges):
+                values[:, chunk] = self._through_slots(self.parts.blocks[index], [edges[n] for n in chunk])
+            to_logits = [n for n in numbers if edges[n].receiver.slot == "logits"]
+            if to_logits:
+                values[:, to_logits] = self._through_end([edges[n] for n in to_logits])
+        return values
+
+    def _block_of(self, receiver: Receiver) -> int:
+        if receiver.slot == "logits":
+            return self.parts.last
+        return receiver.layer
+
+    def _chunks(self, numbers: list[int], edges: Sequence[Edge]) -> list[list[int]]:
+        """Edges of one block whose senders fit one pass, so that each sender is run through the block once."""
+        most = max(1, self.engine.batch_tokens // (self.block.size * self.block.length))
+        chunks: list[list[int]] = []
+        senders: set[tuple[Head, str]] = set()
+        for n in sorted(numbers, key=lambda n: (edges[n].sender, edges[n].span)):
+            key = (edges[n].sender, edges[n].span)
+            if not chunks or (key not in senders and len(senders) == most):
+                chunks.append([])
+                senders = set()
+            senders.add(key)
+            chunks[-1].append(n)
+        return chunks
+
+    def _through_slots(self, part: BlockParts, edges: list[Edge]) -> np.ndarray:
+        senders = list(dict.fromkeys((edge.sender, edge.span) for edge in edges))
+        where = [(sender, self.spans.get(span)) for sender, span in senders]
+        wanted = {edge.receiver.slot for edge in edges}
+        changes = slot_changes(self.model, part, self.block, self.plain, where, wanted)
+        of_sender = {sender: number for number, sender in enumerate(senders)}
+        changed = [(edge.receiver, of_sender[edge.sender, edge.span]) for edge in edges]
+
+        def measure(some: list[int]) -> np.ndarray:
+            swap = _Swap(part, changes, [changed[n] for n in some], self.block.size)
+            return self._values(part.layer, 1 + len(some), swap.fields())
+
+        return self._in_batches(len(edges), measure)
+
+    def _through_end(self, edges: list[Edge]) -> np.ndarray:
+        """Edges to the logits: the change is added to what the last block writes."""
+        last = self.parts.last
+        module = self.model.hooks.blocks[last]
+
+        def measure(some: list[int]) -> np.ndarray:
+            deltas = [delta_at(self.plain, edges[n].sender, self.spans.get(edges[n].span)) for n in some]
+            change = torch.cat([torch.zeros_like(deltas[0]), *deltas])
+            modules: dict[nn.Module, Edit] = {module: lambda output: output + change}
+            return self._values(last, 1 + len(some), {"modules": modules})
+
+        return self._in_batches(len(edges), measure)
+
+    def _in_batches(self, count: int, measure: Callable[[list[int]], np.ndarray]) -> np.ndarray:
+        """Values `[2, count, S]` of edges in as few passes as fit; the plain run is in each of them."""
+        values = np.empty((2, count, self.block.size))
+        waiting = list(range(count))
+        while waiting:
+            some = waiting[: batch_size(len(waiting), self._edges_at_once())]
+
+            def fill(some: list[int] = some) -> None:
+                measured = measure(some)
+                values[0, some], values[1, some] = measured[1:], measured[:1]
+
+            if len(some) == 1:
+                fill()
+            elif not fits(fill):
+                self.engine.batch_tokens = max(1, self.engine.batch_tokens // 2)
+                continue
+            waiting = waiting[len(some) :]
+            self.advance(len(some) * self.block.size)
+        return values
+
+    def _edges_at_once(self) -> int:
+        block, model = self.block, self.model
+        by_tokens = self.engine.batch_tokens // (block.size * block.length)
+        budget = LOGIT_BUDGET if model.device.type == "cpu" else 4 * LOGIT_BUDGET
+        by_logits = budget // (block.size * block.tensors["positions"].shape[1] * model.vocabulary)
+        return max(1, min(by_tokens, by_logits) - 1)
+
+    def _values(self, index: int, groups: int, fields: Mapping[str, Any]) -> np.ndarray:
+        """The metric of the rows `[groups, S]` in a pass that begins at a block with the plain stream."""
+        block, metric = self.block, self.engine.metric
+        asked = block.pass_(groups)
+        stream = self.plain.streams[index].repeat(groups, 1, 1)
+        begun = begin_at(index, asked.ids, stream)
+        whole = Pass(ids=asked.ids, scored=asked.scored, **begun, **fields)
+        # Edits inside the last block meet parts that compute scored positions only.
+        last = index == self.parts.last
+        logits = (self.model.run_whole if last else self.model.run)(whole).logits
+        compare = logits[: block.size].repeat(groups, 1, 1) if metric.compares else None
+        per_row = metric.per_row(block.scored(logits, compare)).double().cpu().numpy()
+        self.engine.rows_spent += len(per_row)
+        return per_row.reshape(groups, block.size)
+
+
+class _Swap:
+    """Edits of a pass in which group 1 + n has the slot of receiver n changed by sender n."""
+
+    def __init__(
+        self, part: BlockParts, changes: SlotChanges, changed: Sequence[tuple[Receiver, int]], size: int
+    ) -> None:
+        self.part, self.changes, self.size, self.rows = part, changes, size, (1 + len(changed)) * size
+        self.by_slot: dict[str, list[tuple[int, int, int]]] = {}  # slot -> group, head, sender
+        for group, (receiver, sender) in enumerate(changed, 1):
+            self.by_slot.setdefault(receiver.slot, []).append((group, receiver.head, sender))
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"slots": self._slots}
+        if "MLP" in self.by_slot:
+            fields["modules"] = {self.part.mlp: self._mlp}
+        return fields
+
+    def _slots(self, layer: int, slots: Slots) -> Slots:
+        if layer != self.part.layer:
+            return slots
+        q, k, v = (self._changed(name, tensor) for name, tensor in zip("QKV", slots, strict=True))
+        return q, k, v
+
+    def _changed(self, slot: str, tensor: Tensor) -> Tensor:
+        if slot not in self.by_slot:
+            return tensor
+        group, head, sender = torch.tensor(self.by_slot[slot], device=tensor.device).T
+        groups = tensor.unflatten(0, (-1, self.size)).clone()  # groups, S, heads, T, D
+        groups[group, :, head] += self.changes.slots[slot][sender, :, head]
+        return groups.flatten(0, 1)
+
+    def _mlp(self, output: Tensor) -> Tensor:
+        group, _, sender = torch.tensor(self.by_slot["MLP"], device=output.device).T
+        groups = by_token(output, self.rows).unflatten(0, (-1, self.size)).clone()
+        groups[group] += self.changes.slots["MLP"][sender]
+        return groups.reshape(output.shape)

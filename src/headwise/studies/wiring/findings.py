@@ -1,0 +1,51 @@
+"""Which edges are largest, how many are significant, and how few explain the effect."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.style import file_name
+from headwise.charts.words import joined, minus, percent
+
+
+def findings(tables: Tables) -> list[Finding]:
+    made = [
+        _largest(rows, model, task)
+        for (model, task), rows in groups(table_of(tables, "edges"), "model", "task")
+    ]
+    made += [_size(row) for row in table_of(tables, "circuits").to_dict("records") if row["defined"]]
+    return made + [_ratio(row) for row in table_of(tables, "ratios").to_dict("records")]
+
+
+def _largest(rows: pd.DataFrame, model: str, task: str) -> Finding:
+    largest = rows.reindex(rows["score"].abs().sort_values(ascending=False).index)[:3]
+    named = [
+        minus(f"{r['sender']} → {r['receiver']} ({r['score']:+.3g} [{r['lo']:.3g}, {r['hi']:.3g}])")
+        for r in largest.to_dict("records")
+    ]
+    significant = int((rows["q"] < 0.05).sum())
+    total = float(rows["score"].abs().sum()) or 1.0
+    return Finding(
+        sentence=f"On {task}, the largest edges of {model} by {rows['method'].iloc[0]} are {joined(named)} "
+        f"{rows['metric'].iloc[0]}; {significant} of {len(rows)} edges differ from 0 at q < .05 on held-out examples.",
+        weight=float(largest["score"].abs().sum()) / total,
+        chart=f"wiring-{file_name(model)}-{file_name(task)}",
+    )
+
+
+def _size(row: dict[object, object]) -> Finding:
+    sentence = (
+        f"Circuit size at {percent(float(str(row['threshold'])))} faithfulness, {row['model']} on {row['task']}: "
+        f"{row['k']:.0f} of {row['of']} edges [{row['k_lo']:.0f}, {row['k_hi']:.0f}]."
+    )
+    return Finding(sentence=sentence, weight=0.4, chart="wiring-curves")
+
+
+def _ratio(row: dict[object, object]) -> Finding:
+    sentence = (
+        f"On {row['task']}, {row['model']} needs {row['k']:.0f} edges and {row['other']} {row['other_k']:.0f} for "
+        f"{percent(float(str(row['threshold'])))} of the effect (ratio {row['ratio']:.1f}, 95 % CI {row['lo']:.1f} to "
+        f"{row['hi']:.1f})."
+    )
+    return Finding(sentence=sentence, weight=0.5, chart="wiring-curves")
