@@ -16,6 +16,7 @@ from headwise.errors import HeadwiseError
 if TYPE_CHECKING:
     from headwise import register
     from headwise.cards import card
+    from headwise.explore import explore
     from headwise.harness import lm_eval
     from headwise.heads import Head, Scores
     from headwise.model.attention.attention import attention
@@ -43,6 +44,7 @@ _HOMES = {
     "compare": "headwise.scores.compare",
     "diff": "headwise.scores.difference",
     "attention": "headwise.model.attention.attention",
+    "explore": "headwise.explore",
     "generate": "headwise.model.generation.generate",
     "lm_eval": "headwise.harness",
     "load": "headwise.model.load.load",
@@ -68,6 +70,7 @@ __all__ = [
     "card",
     "compare",
     "diff",
+    "explore",
     "generate",
     "lm_eval",
     "load",

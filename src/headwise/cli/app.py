@@ -21,6 +21,7 @@ from headwise.cli import (  # noqa: F401
     check,
     demo,
     diff,
+    explore,
     export,
     list,
     report,
