@@ -16,7 +16,9 @@ PROMPT = "the cat saw a dog and then"
 
 def quiet_job(**more):
     """A job that nobody waits for, to call the answers without a server."""
-    return Job(**{"tab": "t", "kind": "run", "urgency": LIVE, "work": None, "emit": lambda event: None} | more)
+    return Job(
+        **{"tab": "t", "kind": "run", "urgency": LIVE, "work": None, "emit": lambda event: None} | more
+    )
 
 
 def send(explorer, method, path, body=None, headers=None, timeout=60):

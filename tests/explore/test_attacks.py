@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -21,7 +22,9 @@ JSON = {"content-type": "application/json"}
 SECRET = "never-in-an-answer"
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.1", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.1", ""]
+)
 def test_another_name_for_this_machine_is_refused(explorer, host):
     status, _, body = send(explorer, "GET", "/api/start", headers={"Host": host})
     assert status == 421
@@ -85,16 +88,12 @@ def test_a_body_without_a_length_is_cut_off_too(explorer):
         line.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
         part = b"10000\r\n" + b"x" * 65536 + b"\r\n"
         answer = b""
-        try:
+        with suppress(OSError):
             for _ in range(160):
                 line.sendall(part)
-        except OSError:
-            pass
         line.settimeout(10)
-        try:
+        with suppress(OSError):
             answer = line.recv(65536)
-        except OSError:
-            pass
     assert b" 413 " in answer or not answer
     assert ask(explorer, "run", prompt=PROMPT, new_tokens=1)[-1]["event"] == "done"
 
@@ -138,7 +137,9 @@ def test_a_task_that_is_a_file_cannot_be_opened(explorer, tmp_path):
 
 def test_a_hundred_clients_at_once_are_answered_or_refused_and_none_waits_for_ever(explorer):
     def client(number):
-        events = ask(explorer, "run", tab=f"tab{number}", prompt=PROMPT, gates=[[0, number % 4, 0]], new_tokens=4)
+        events = ask(
+            explorer, "run", tab=f"tab{number}", prompt=PROMPT, gates=[[0, number % 4, 0]], new_tokens=4
+        )
         return events[-1]["event"], events[-1].get("status")
 
     with ThreadPoolExecutor(100) as pool:
@@ -181,7 +182,9 @@ def test_a_browser_that_is_killed_cancels_its_job(explorer, tiny, monkeypatch):
     monkeypatch.setattr(explorer.live, "_steps", slow)
     line = opened(explorer, 256)
     assert seen.wait(20)
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset, as of a killed process
+    line.setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
+    )  # a reset, as of a killed process
     line.close()
     monkeypatch.undo()
     assert ask(explorer, "run", prompt=PROMPT, new_tokens=2)[-1]["event"] == "done"
@@ -205,7 +208,10 @@ def test_a_notebook_of_this_machine_may_show_the_page_and_no_other_site(tiny, se
     explorer = serve(tiny, framed=True)
     _, headers, _ = send(explorer, "GET", "/")
     ancestors = headers["content-security-policy"].partition("frame-ancestors ")[2]
-    assert all(one.startswith(("http://127.0.0.1", "http://localhost", "https://localhost")) for one in ancestors.split())
+    assert all(
+        one.startswith(("http://127.0.0.1", "http://localhost", "https://localhost"))
+        for one in ancestors.split()
+    )
 
 
 def test_it_listens_on_this_machine_alone(explorer):
@@ -218,7 +224,11 @@ def test_it_listens_on_this_machine_alone(explorer):
 
 def test_a_remote_explorer_takes_addresses_and_its_own_name_and_no_other_name():
     guard = Guard(None, "secret", remote=True)
-    for host, refused in (("192.168.0.7:80", False), (f"{socket.gethostname()}:80", False), ("evil.example", True)):
+    for host, refused in (
+        ("192.168.0.7:80", False),
+        (f"{socket.gethostname()}:80", False),
+        ("evil.example", True),
+    ):
         assert (guard.refusal("/secret/", {"host": host}) is not None) == refused
     assert Guard(None, "secret").refusal("/secret/", {"host": "192.168.0.7"})[0] == 421
 

@@ -50,9 +50,7 @@ def test_200_random_gate_sets_stream_what_generate_writes_and_show_what_measure_
     measured = hw.measure(tiny, words, sets, reference=reference, progress=False)
     compared = 0
     for gates, shares, fulls in zip(sets, measured.values, measured.full, strict=True):
-        written = hw.generate(
-            tiny, PROMPT, gates, reference=reference, max_new_tokens=NEW, progress=False
-        )
+        written = hw.generate(tiny, PROMPT, gates, reference=reference, max_new_tokens=NEW, progress=False)
         tokens, text, distribution = answer(live, gates, reference)
         assert tokens == written.tokens[0][0]
         assert text == written.texts[0][0]
@@ -125,7 +123,9 @@ def test_without_a_counterfactual_of_equal_length_a_patch_is_refused_in_a_senten
 
 def test_live_attribution_is_the_score_of_the_same_name(tiny):
     for reference, more in (("zero", {}), ("mean", {}), ("patch", {"counterfactual": OTHER})):
-        asked = Attribution(tab="t", prompt=PROMPT, reference=reference, target=tiny.tokens("bird")[-1], **more)
+        asked = Attribution(
+            tab="t", prompt=PROMPT, reference=reference, target=tiny.tokens("bird")[-1], **more
+        )
         (event,) = Live(tiny).attribution(asked, quiet_job())
         task = Task("one", (Example(PROMPT, " bird", (), OTHER),), "logprob")
         score = hw.score(tiny, task, "attribution", metric="logprob", reference=reference, progress=False)

@@ -16,7 +16,12 @@ from report.conftest import finished_run, score_table
 
 def edges(model="tiny"):
     """A table of edges as a study of wiring writes it."""
-    rows = [("L0H1", "L2H3", "q", 0.5), ("L1H2", "L2H3", "v", -1.5), ("L2H3", "L3H0", "k", 0.9), ("L0H0", "L1H1", "q", 3.0)]
+    rows = [
+        ("L0H1", "L2H3", "q", 0.5),
+        ("L1H2", "L2H3", "v", -1.5),
+        ("L2H3", "L3H0", "k", 0.9),
+        ("L0H0", "L1H1", "q", 3.0),
+    ]
     table = pd.DataFrame(rows, columns=["sender", "receiver", "slot", "score"])
     return table.assign(model=model, lo=table["score"] - 0.1, hi=table["score"] + 0.1, q=0.01)
 
@@ -25,17 +30,21 @@ def edges(model="tiny"):
 def run(tmp_path):
     scores = score_table("tiny", "words", "ablation", (4, 4))
     both = pd.concat([scores, score_table("another", "words", "ablation", (4, 4), seed=2)])
+    about = {"model": "tiny", "task": "words", "by": "signed", "threshold": 0.9}
     circuits = pd.DataFrame(
-        [{"model": "tiny", "task": "words", "series": "ablation", "by": "signed", "k": 3.0, "threshold": 0.9, "defined": True},
-         {"model": "tiny", "task": "words", "series": "random", "by": "signed", "k": np.nan, "threshold": 0.9, "defined": False}]
-    )  # fmt: skip
+        [
+            {**about, "series": "ablation", "k": 3.0, "defined": True},
+            {**about, "series": "random", "k": np.nan, "defined": False},
+        ]
+    )
     labels = {(0, 0): "facilitating", (1, 1): "facilitating", (2, 2): "interfering", (3, 3): "undecided"}
-    seeds = [("facilitating", "irrelevant", "facilitating"), None, None, None]
+    disagreeing = ("facilitating", "irrelevant", "facilitating")  # of three seeds, on the first head
     roles = [
-        {"model": "tiny", "task": "words", "seed": s, "layer": l, "head": h, "label": seeds[i][s] if seeds[i] else label}
-        for i, ((l, h), label) in enumerate(labels.items())
-        for s in range(3)
-    ]  # fmt: skip
+        {"model": "tiny", "task": "words", "seed": seed, "layer": layer, "head": head}
+        | {"label": disagreeing[seed] if (layer, head) == (0, 0) else label}
+        for (layer, head), label in labels.items()
+        for seed in range(3)
+    ]
     tables = {"scores": both, "circuits": circuits, "roles": pd.DataFrame(roles), "edges": edges()}
     return finished_run(tmp_path / "run", "score", tables)
 
@@ -69,7 +78,9 @@ def test_the_rows_of_a_head_have_its_scores_and_its_edges_the_largest_first(tiny
 
 
 def test_backups_are_shown_where_a_run_has_them(tiny, tmp_path):
-    pairs = pd.DataFrame({"model": "tiny", "a": ["L0H0", "L1H1"], "b": ["L2H2", "L2H3"], "interaction": [0.1, -0.7]})
+    pairs = pd.DataFrame(
+        {"model": "tiny", "a": ["L0H0", "L1H1"], "b": ["L2H2", "L2H3"], "interaction": [0.1, -0.7]}
+    )
     path = finished_run(tmp_path / "pairs", "score", {"interactions": pairs})
     (table,) = RunData(path, tiny).rows_of(Head(2, 3))
     assert table["rows"] == [["L1H1", "L2H3", "-0.7"]]

@@ -16,7 +16,7 @@ class Heard:
     def __init__(self):
         self.all, self.ended = [], {}
 
-    def job(self, name, urgency=LIVE, steps=3, tab="a", kind="run", before=None):
+    def job(self, name, urgency=LIVE, steps=3, tab="a", kind="run", before=None, pressing=""):
         done = self.ended[name] = threading.Event()
 
         def work(job):
@@ -30,7 +30,7 @@ class Heard:
             if event is None:
                 done.set()
 
-        return Job(tab, kind, urgency, work, emit)
+        return Job(tab, kind, urgency, work, emit, pressing)
 
     def wait(self, *names):
         for name in names:
@@ -40,6 +40,7 @@ class Heard:
 @pytest.fixture
 def worker():
     started = Worker()
+    started.start()
     yield started
     started.stop()
 
@@ -63,6 +64,17 @@ def test_an_urgent_job_is_answered_between_two_tokens_and_a_background_job_last(
     heard.wait("back", "live", "head")
     order = [event for event in heard.all if "end" not in event]
     assert order.index("head0") < order.index("live2") < order.index("back2")
+
+
+def test_what_a_click_waits_for_comes_before_an_urgent_job_and_the_rest_after_it(worker):
+    heard, gate = Heard(), threading.Event()
+    worker.submit(heard.job("back", BACKGROUND, kind="check", before=held(0, gate)))
+    worker.submit(heard.job("head", URGENT, kind="head"))
+    worker.submit(heard.job("click", pressing="click1"))
+    gate.set()
+    heard.wait("back", "head", "click")
+    order = [event for event in heard.all if "end" not in event]
+    assert order[:6] == ["back0", "click0", "click1", "head0", "head1", "head2"]
 
 
 def test_a_newer_job_of_the_same_tab_cancels_the_older_and_no_other(worker):

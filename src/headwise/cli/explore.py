@@ -14,12 +14,19 @@ from headwise.errors import HeadwiseError
 @app.command()
 @with_options("device", "dtype", "trust_remote_code")
 def explore(
-    source: Annotated[str, typer.Argument(help="a model (alias, hub id, folder, GGUF file) or a run folder", metavar="MODEL|RUN")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="a model (alias, hub id, folder, GGUF file) or a run folder", metavar="MODEL|RUN"
+        ),
+    ],
     model: Annotated[
         str | None, typer.Option(help="the model of a run folder; by default the first that the run names")
     ] = None,
     port: Annotated[int, typer.Option(help="port of the page; 0 for any free one", min=0, max=65535)] = 0,
-    host: Annotated[str, typer.Option(help="address to listen at; another one than this machine needs --remote")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="address to listen at; another one than this machine needs --remote")
+    ] = "127.0.0.1",
     remote: Annotated[
         bool, typer.Option("--remote", help="allow other machines to reach the page (with its token)")
     ] = False,
@@ -41,7 +48,9 @@ def explore(
     is_run = (run / "run.json").is_file()
     if model is not None and not is_run:
         raise HeadwiseError(f"--model chooses a model of a run folder, and {source} is not one; leave it out")
-    explorer = Explorer(load(model_of_run(run, model) if is_run else source, **options), run if is_run else None)
+    explorer = Explorer(
+        load(model_of_run(run, model) if is_run else source, **options), run if is_run else None
+    )
     try:
         explorer.serve(host, port, remote=remote)
         if remote:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -25,18 +26,26 @@ _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg"
 Work = Callable[[Any, Job], Iterator[Event]]
 
 
-Answers = Mapping[str, tuple[type[asked.Asked], int, Work]]
-"""What may be asked for, by name: how a request is read, how urgent it is, and what carries it out."""
+@dataclass(frozen=True)
+class Answer:
+    """One kind of request: how it is read, what carries it out, and how soon."""
+
+    kind: type[asked.Asked]
+    work: Work
+    urgency: int
+    pressing: str = ""
+    """The event that the user waits for, if there is one."""
 
 
-def make_app(worker: Worker, start: Mapping[str, Any], answers: Answers) -> Starlette:
+def make_app(worker: Worker, start: Mapping[str, Any], answers: Mapping[str, Answer]) -> Starlette:
     """The app behind the guard; `start` is what the page begins with."""
     begin = JSONResponse(start)
     routes = [Route("/", _file("index.html")), Route("/api/start", lambda _: begin)]
     # A list of what there is, and no path into a folder: nothing else can be asked for.
     routes += [Route(f"/{name}", _file(name)) for name in _names() if name != "index.html"]
-    for name, (kind, urgency, work) in answers.items():
-        routes.append(Route(f"/api/{name}", _answer(worker, name, kind, urgency, work), methods=["POST"]))
+    routes += [
+        Route(f"/api/{name}", _endpoint(worker, name, one), methods=["POST"]) for name, one in answers.items()
+    ]
     return Starlette(routes=routes)
 
 
@@ -54,13 +63,13 @@ def _file(name: str) -> Callable[[Request], Response]:
     return lambda _: Response(content, media_type=kind)
 
 
-def _answer(worker: Worker, name: str, kind: type[asked.Asked], urgency: int, work: Work) -> Callable[..., Any]:
+def _endpoint(worker: Worker, name: str, one: Answer) -> Callable[..., Any]:
     """The endpoint of one kind of request."""
 
     async def answer(request: Request) -> Response:
         try:
             body = await _limited(request)
-            wanted = asked.parsed(kind, body)
+            wanted = asked.parsed(one.kind, body)
         except HeadwiseError as error:
             return JSONResponse({"message": str(error)}, 400)
         except ClientDisconnect:
@@ -74,7 +83,7 @@ def _answer(worker: Worker, name: str, kind: type[asked.Asked], urgency: int, wo
             if not loop.is_closed():  # the server ended while the model computed
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
-        job = Job(wanted.tab, name, urgency, lambda job: work(wanted, job), emit)
+        job = Job(wanted.tab, name, one.urgency, lambda job: one.work(wanted, job), emit, one.pressing)
         try:
             worker.submit(job)
         except QueueFull as error:

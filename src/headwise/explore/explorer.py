@@ -43,25 +43,29 @@ class Explorer:
 
     # ---- the server ------------------------------------------------------------------------------------
 
-    def serve(self, host: str = "127.0.0.1", port: int = 0, *, remote: bool = False, framed: bool = False) -> None:
+    def serve(
+        self, host: str = "127.0.0.1", port: int = 0, *, remote: bool = False, framed: bool = False
+    ) -> None:
         """Answer at this address. remote: other machines may reach it. framed: a notebook may show the page."""
         try:
-            from headwise.explore.app import make_app
+            from headwise.explore.app import Answer, make_app
             from headwise.explore.server import Server
         except ModuleNotFoundError as error:
             raise HeadwiseError(
                 f"the explorer needs the package {error.name}; install it with: pip install 'headwise[explore]'"
             ) from None
-        answers: dict[str, Any] = {
-            "run": (requests.Run, LIVE, self.live.run),
-            "attribution": (requests.Attribution, URGENT, self.live.attribution),
-            "head": (requests.OpenHead, URGENT, self.heads.open),
-            "control": (requests.Control, URGENT, self.control),
-            "check": (requests.Check, BACKGROUND, self.check),
-            "card": (requests.Card, BACKGROUND, self.card),
+        answers = {
+            "run": Answer(requests.Run, self.live.run, LIVE, "next"),
+            "attribution": Answer(requests.Attribution, self.live.attribution, URGENT),
+            "head": Answer(requests.OpenHead, self.heads.open, URGENT),
+            "control": Answer(requests.Control, self.control, URGENT),
+            "check": Answer(requests.Check, self.check, BACKGROUND),
+            "card": Answer(requests.Card, self.card, BACKGROUND),
         }
         app = make_app(self.worker, self.start(), answers)
         self.server = Server(Guard(app, self.token, remote=remote, framed=framed), host, port)
+        self.worker.start()
+        self.worker.submit(Job("server", "warm", URGENT, self.live.warm, lambda event: None, "warm"))
         self.server.start()
 
     @property
@@ -91,7 +95,7 @@ class Explorer:
         address = escape(self.url, quote=True)
         return (
             f'<iframe src="{address}" title="headwise explorer" style="width:100%;height:{_HEIGHT}px;border:1px solid '
-            f'#ccc"></iframe><p><a href="{address}" target="_blank" rel="noopener">Open the explorer in its own tab</a></p>'
+            f'#ccc"></iframe><p><a href="{address}" target="_blank" rel="noopener">Open it in its own tab</a></p>'
         )
 
     # ---- answers that are not about one prompt ---------------------------------------------------------

@@ -1,8 +1,8 @@
 """Who may talk to the explorer: the page that was opened with its token, on this machine.
 
 Every path begins with a random token. `Host` must name this machine, so that a page of another site cannot reach the
-explorer through a name of its own (DNS rebinding); `Origin`, where a browser sends one, must be the explorer itself. All
-answers carry a content security policy that allows the page's own files and nothing else.
+explorer through a name of its own (DNS rebinding); `Origin`, where a browser sends one, must be the explorer itself.
+All answers carry a content security policy that allows the page's own files and nothing else.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Guard:
         if name in LOOPBACK:
             return True
         # An address cannot be rebound; of names, only this machine's own is taken.
-        return self.remote and (_is_address(name) or name in (socket.gethostname().lower(), socket.getfqdn().lower()))
+        return self.remote and (
+            _is_address(name) or name in (socket.gethostname().lower(), socket.getfqdn().lower())
+        )
 
 
 def _decoded(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:

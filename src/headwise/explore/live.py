@@ -1,7 +1,7 @@
 """The next token and the continuation of a prompt under gates, and the attribution of every head.
 
-The first forward pass of a continuation reads the prompt, so it gives the next-token distribution as well: a click costs
-one pass, and the tokens that follow cost one step with the KV cache each.
+The first forward pass of a continuation reads the prompt, so it gives the next-token distribution as well: a click
+costs one pass, and the tokens that follow cost one step with the KV cache each.
 
 T tokens, L layers, H heads.
 """
@@ -55,7 +55,11 @@ class Intervention:
         """
         if values is None and not self.layers:
             return None
-        gates = torch.from_numpy(self.gates)[None].to(model.device, model.gate_dtype) if values is None else values
+        gates = (
+            torch.from_numpy(self.gates)[None].to(model.device, model.gate_dtype)
+            if values is None
+            else values
+        )
         layers = self.layers if values is None else None
         if self.first is None:
             return HeadGates(gates, layers, self.reference)
@@ -65,7 +69,11 @@ class Intervention:
         acts[:, prompt:] = False
         assert self.reference is not None
         more = unread - prompt
-        padded = {layer: pad(z, (0, 0, 0, 0, 0, more)) for layer, z in self.reference.items()} if more else self.reference
+        padded = (
+            {layer: pad(z, (0, 0, 0, 0, 0, more)) for layer, z in self.reference.items()}
+            if more
+            else self.reference
+        )
         return HeadGates(gates, layers, padded, acts.to(model.device))
 
 
@@ -85,6 +93,12 @@ class Live:
         elif asked.reference == "patch":
             made.reference, made.first = self.prompts.donor(prompt, asked)
         return made
+
+    def warm(self, job: Job) -> Iterator[Event]:
+        """What the first click should not wait for: what was proven of decoding, and kernels that are made once."""
+        for _ in self._steps(self.model.text.encode("a b"), Intervention(np.ones(self.model.shape)), 2, job):
+            pass
+        yield {"event": "warm"}
 
     # ---- next token and continuation -------------------------------------------------------------------
 
@@ -168,7 +182,10 @@ class Live:
         count = min(LISTED, len(full))
         ids = list(dict.fromkeys([*full.topk(count).indices.tolist(), *gated.topk(count).indices.tolist()]))
         p, q = full.double(), gated.double()
-        rows = [{"id": t, "text": self._token(t), "full": p[t].exp().item(), "gated": q[t].exp().item()} for t in ids]
+        rows = [
+            {"id": t, "text": self._token(t), "full": p[t].exp().item(), "gated": q[t].exp().item()}
+            for t in ids
+        ]
         kl = (p.exp() * (p - q)).nansum().item()
         return {"event": "next", "tokens": rows, "kl": max(0.0, kl)}
 
@@ -196,8 +213,8 @@ class Live:
         prompt = self.prompts.get(asked)
         if len(prompt.ids) > MOST_ATTRIBUTED:
             raise HeadwiseError(
-                f"the prompt has {len(prompt.ids)} tokens; live attribution takes at most {MOST_ATTRIBUTED}. Shorten it, "
-                "or colour the map by a score of a run"
+                f"the prompt has {len(prompt.ids)} tokens; live attribution takes at most {MOST_ATTRIBUTED}. Shorten "
+                "it, or colour the map by a score of a run"
             )
         model = self.model
         if asked.target is not None and asked.target >= model.vocabulary:
@@ -213,13 +230,18 @@ class Live:
             target = int(logprobs.argmax()) if asked.target is None else asked.target
             (gradient,) = torch.autograd.grad(logprobs[target], values)
         scores = np.where(model.exists, gradient[0].double().cpu().numpy(), np.nan)
-        about = {"target": {"id": target, "text": self._token(target)}, "logprob": float(logprobs[target].detach())}
+        about = {
+            "target": {"id": target, "text": self._token(target)},
+            "logprob": float(logprobs[target].detach()),
+        }
         yield {"event": "attribution", "values": listed(scores), **about}
 
 
 def listed(values: np.ndarray, digits: int = 6) -> list[Any]:
     """Rows of numbers for JSON, rounded to significant digits; None where there is none."""
-    return [[None if v != v else float(f"{v:.{digits}g}") for v in row] for row in np.atleast_2d(values).tolist()]
+    return [
+        [None if v != v else float(f"{v:.{digits}g}") for v in row] for row in np.atleast_2d(values).tolist()
+    ]
 
 
 def checked(hook: HeadHook | None, job: Job) -> HeadHook:

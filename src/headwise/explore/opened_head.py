@@ -42,7 +42,11 @@ class OpenedHeads:
         if asked.only_row:
             return
         yield self._promoted(prompt, head)
-        yield {"event": "rows", "head": str(head), "tables": [] if self.run is None else self.run.rows_of(head)}
+        yield {
+            "event": "rows",
+            "head": str(head),
+            "tables": [] if self.run is None else self.run.rows_of(head),
+        }
 
     def _attention(self, prompt: Prompt, head: Head, asked: OpenHead, job: Job) -> Event:
         """The row of one query under the current gates: never more than one row of a long prompt is held."""

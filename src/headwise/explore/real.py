@@ -74,7 +74,12 @@ def check(model: Model, asked: Check, examples: Task, job: Job) -> Iterator[Even
         some = list(range(first, min(first + at_once, len(examples))))
         part = engine.measure(variants, examples=some)
         effects[:, some], full[some] = part.effects, part.full[0]
-    yield {"event": "real", "task": examples.name, "metric": measured.name, **summary(effects, full, examples)}
+    yield {
+        "event": "real",
+        "task": examples.name,
+        "metric": measured.name,
+        **summary(effects, full, examples),
+    }
 
 
 def summary(effects: np.ndarray, full: np.ndarray, examples: Task) -> dict[str, Any]:

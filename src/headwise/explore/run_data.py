@@ -59,7 +59,9 @@ class RunData:
         return made
 
     def _grid(self, part: pd.DataFrame) -> np.ndarray:
-        inside = part[(part["layer"] < self.model.shape[0]) & part["head"].between(0, self.model.shape[1] - 1)]
+        inside = part[
+            (part["layer"] < self.model.shape[0]) & part["head"].between(0, self.model.shape[1] - 1)
+        ]
         return grid(inside.drop_duplicates(["layer", "head"]), shape=self.model.shape)
 
     # ---- presets ---------------------------------------------------------------------------------------
@@ -73,10 +75,14 @@ class RunData:
         needed = {"task", "series", "by", "k", "threshold", "defined"}
         for row in sizes.to_dict("records") if needed <= set(sizes.columns) else []:
             series, by = str(row["series"]), str(row["by"])
-            of_task = scores[(scores["task"] == row["task"]) & (scores["method"] == series.removesuffix(f" {by}"))]
-            if not row["defined"] or not row["k"] == row["k"] or of_task.empty:
+            of_task = scores[
+                (scores["task"] == row["task"]) & (scores["method"] == series.removesuffix(f" {by}"))
+            ]
+            if not row["defined"] or pd.isna(row["k"]) or of_task.empty:
                 continue
-            order = ranked(heads_of(of_task), of_task["score"].to_numpy(), "signed" if by == "unsigned" else by)
+            order = ranked(
+                heads_of(of_task), of_task["score"].to_numpy(), "signed" if by == "unsigned" else by
+            )
             heads = [str(head) for head in order[: int(row["k"])]]
             name = f"circuit of {row['task']}: keep {len(heads)} heads ({series}, {row['threshold']:.0%})"
             yield {"name": name, "action": "keep", "heads": heads}
@@ -107,7 +113,9 @@ class RunData:
             table = self._named[name]
             if len(table):
                 named = table.select_dtypes(exclude="number").eq(str(head)).any(axis=1)
-                tables.append(_table(title, _largest_first(table[named]).drop(columns="model", errors="ignore")))
+                tables.append(
+                    _table(title, _largest_first(table[named]).drop(columns="model", errors="ignore"))
+                )
         return [table for table in tables if table["rows"]]
 
     # ---- tasks -----------------------------------------------------------------------------------------

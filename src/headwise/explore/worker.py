@@ -1,8 +1,8 @@
 """One thread owns the model; requests are jobs that it carries out step by step.
 
 A job is a generator of events. Between two events the worker looks for more urgent jobs: opening a head is answered
-between two tokens of a continuation, and a click between two examples of a background check. A newer job of the same tab
-and kind cancels the older one.
+between two tokens of a continuation, and a click between two examples of a background check. What a click waits for,
+the next token, comes before all else. A newer job of the same tab and kind cancels the older one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Cancelled(Exception):  # noqa: N818 - nothing went wrong
     """Nobody waits for this job any more."""
 
 
-class QueueFull(HeadwiseError):
+class QueueFull(HeadwiseError):  # noqa: N818 - becomes an answer
     """Too many requests wait for the model."""
 
 
@@ -45,6 +45,8 @@ class Job:
     work: Callable[[Job], Iterator[Event]]
     emit: Callable[[Event | None], None]
     """Gets every event, and None after the last one."""
+    pressing: str = ""
+    """The event that somebody waits for: until it is told, the job comes before all others."""
     _cancelled: threading.Event = field(default_factory=threading.Event)
     _steps: Iterator[Event] | None = None
 
@@ -63,7 +65,9 @@ class Job:
             self.check()
             if self._steps is None:
                 self._steps = self.work(self)
-            self.emit(next(self._steps))
+            event = next(self._steps)
+            self.pressing = "" if event["event"] == self.pressing else self.pressing
+            self.emit(event)
             return True
         except StopIteration:
             pass
@@ -84,6 +88,9 @@ class Worker:
         self._changed = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="headwise explorer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to carry out jobs."""
         self._thread.start()
 
     def submit(self, job: Job) -> None:
@@ -112,7 +119,8 @@ class Worker:
                 for job in queue:
                     job.cancel()
             self._changed.notify()
-        self._thread.join(timeout=30)
+        if self._thread.is_alive():
+            self._thread.join(timeout=30)
 
     def _of_tab(self, tab: str, kind: str) -> list[Job]:
         return [job for queue in self._waiting for job in queue if (job.tab, job.kind) == (tab, kind)]
@@ -129,7 +137,8 @@ class Worker:
         """The most urgent queue that has a job; None where the worker ends."""
         with self._changed:
             while True:
-                for queue in self._waiting:
+                # sorted is stable: the queue whose first job is pressing, then in order of urgency.
+                for queue in sorted(self._waiting, key=lambda queue: not (queue and queue[0].pressing)):
                     if queue:
                         return queue
                 if self._stopping:
@@ -141,6 +150,8 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, HeadwiseError):
         return str(error)
     if out_of_memory(error):
-        return "the model ran out of memory; use a shorter prompt, or start the explorer with a smaller --dtype"
+        return (
+            "the model ran out of memory; use a shorter prompt, or start the explorer with a smaller --dtype"
+        )
     log.error("the explorer could not answer a request", exc_info=error)
     return f"the model stopped with an unexpected error ({type(error).__name__}: {first_line(error)})"

@@ -86,7 +86,7 @@ function legend(shown, scale) {
   const bar = make("canvas", { width: 120, height: 10, role: "img", "aria-label": "colour scale" }), pen = bar.getContext("2d");
   for (let at = 0; at < 120; at++) { pen.fillStyle = scale.ramp(at / 119); pen.fillRect(at, 0, 1, 10); }
   const ends = scale.low < 0 ? [`hinders ${signed(scale.low)}`, `${signed(scale.high)} helps`] : ["0", signed(scale.high).slice(1)];
-  return [ends[0], bar, `${ends[1]}${scale.saturates ? " and more" : ""}`, `${shown.name}${shown.unit ? ` (${shown.unit})` : ""}`];
+  return [ends[0], bar, `${ends[1]}${scale.saturates ? " and more" : ""}`, make("span", {}, `${shown.name}${shown.unit ? ` (${shown.unit})` : ""}`)];
 }
 
 function hover(name) {
@@ -226,6 +226,7 @@ function describe() {
   find("chat-label").hidden = !about.chat;
   find("colour").append(make("option", { value: "" }, "nothing"), make("option", { value: LIVE }, "live attribution on this prompt"), ...about.maps.map((one, at) => make("option", { value: at }, one.name)));
   find("task").append(...about.tasks.map((name) => make("option", {}, name)));
+  if (!run && about.tasks.includes("ioi")) find("task").value = "ioi";
   find("map").setAttribute("aria-label", `Map of ${every().length} heads of ${about.model}`);
 }
 

@@ -82,6 +82,7 @@ export class OpenedHead {
 
   #card() {
     const select = make("select", { "aria-label": "Task of the card" }, this.tasks.map((name) => make("option", {}, name)));
+    select.value = find("task").value;
     const button = make("button", { type: "button" }, "Make its card"), out = make("div", {});
     button.addEventListener("click", () => {
       out.replaceChildren(make("p", { class: "soft" }, "computing: the head on 16 examples of the task…"));

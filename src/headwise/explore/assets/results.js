@@ -34,7 +34,7 @@ function fill(id, side, kept, mark) {
     const changed = mark && kept && !kept[at];
     parts.push(changed ? make("mark", {}, token.text) : token.text);
   });
-  if (side.ended) parts.push(make("span", { class: "end" }, side.tokens.length ? " ⏹ end" : "⏹ ends at once"));
+  if (side.ended) parts.push(make("span", { class: "end" }, side.tokens.length ? " ■ end" : "■ ends at once"));
   find(id).replaceChildren(...parts);
 }
 
