@@ -45,11 +45,13 @@ def worker():
     started.stop()
 
 
-def held(step_at, gate):
+def held(step_at, gate, began=None):
     """Holds a job at one of its steps until the test opens the gate."""
 
     def before(job, step):
         if step == step_at:
+            if began is not None:
+                began.set()
             gate.wait(20)
 
     return before
@@ -67,8 +69,9 @@ def test_an_urgent_job_is_answered_between_two_tokens_and_a_background_job_last(
 
 
 def test_what_a_click_waits_for_comes_before_an_urgent_job_and_the_rest_after_it(worker):
-    heard, gate = Heard(), threading.Event()
-    worker.submit(heard.job("back", BACKGROUND, kind="check", before=held(0, gate)))
+    heard, gate, began = Heard(), threading.Event(), threading.Event()
+    worker.submit(heard.job("back", BACKGROUND, kind="check", before=held(0, gate, began)))
+    assert began.wait(20)
     worker.submit(heard.job("head", URGENT, kind="head"))
     worker.submit(heard.job("click", pressing="click1"))
     gate.set()
@@ -78,8 +81,9 @@ def test_what_a_click_waits_for_comes_before_an_urgent_job_and_the_rest_after_it
 
 
 def test_a_newer_job_of_the_same_tab_cancels_the_older_and_no_other(worker):
-    heard, gate = Heard(), threading.Event()
-    worker.submit(heard.job("old", before=held(1, gate)))
+    heard, gate, began = Heard(), threading.Event(), threading.Event()
+    worker.submit(heard.job("old", before=held(1, gate, began)))
+    assert began.wait(20)
     worker.submit(heard.job("other", tab="b"))
     worker.submit(heard.job("look", kind="head", urgency=URGENT))
     worker.submit(heard.job("new"))

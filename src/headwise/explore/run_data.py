@@ -112,7 +112,7 @@ class RunData:
         for name, title in NAMED.items():
             table = self._named[name]
             if len(table):
-                named = table.select_dtypes(exclude="number").eq(str(head)).any(axis=1)
+                named = (table.select_dtypes(exclude="number") == str(head)).any(axis=1)
                 tables.append(
                     _table(title, _largest_first(table[named]).drop(columns="model", errors="ignore"))
                 )

@@ -29,7 +29,7 @@ export function report(event, count, reference) {
   const clear = difference.lo > 0 || difference.hi < 0;
   const verdict = !clear ? "Not distinguishable from random heads of the same layers."
     : difference.mean > 0 ? "Yes: these heads help this task more than random heads of the same layers." : "Yes, in the other direction: without these heads the task goes better than without random ones.";
-  const sentence = `With the gates on ${heads} (${reference} ablation), ${event.metric} on ${event.n} held-out examples of ${event.task} falls by ${interval(event.effect)} from ${signed(event.full).replace("+", "")}; with the same gates on random heads of the same layers (mean of ${event.draws} draws) by ${interval(event.control)}. Difference ${interval(difference)}, p = ${difference.p < 0.001 ? "< 0.001" : difference.p.toFixed(3)}; 95 % intervals over examples.`;
+  const sentence = `With the gates on ${heads} (${reference} ablation), ${event.metric} on ${event.n} held-out examples of ${event.task} falls by ${interval(event.effect)} from ${signed(event.full).replace("+", "")}; with the same gates on random heads of the same layers (mean of ${event.draws} draws) by ${interval(event.control)}. Difference ${interval(difference)}, p ${difference.p < 0.001 ? "< 0.001" : `= ${difference.p.toFixed(3)}`}; 95 % intervals over examples.`;
   return [make("p", { class: "verdict" }, verdict), chart([["these heads", event.effect], ["random heads", event.control], ["difference", difference]], event.metric), make("p", { class: "soft" }, sentence)];
 }
 
