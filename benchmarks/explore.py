@@ -294,9 +294,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--clicks", type=int, default=CLICKS)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=None)
     parser.add_argument("--server-only", action="store_true", help="no browser: times at the server")
     given = parser.parse_args()
+    globals()["CLICKS"] = given.clicks
     if given.threads:
         torch.set_num_threads(given.threads)
     model = hw.load("smollm2", device=given.device, dtype=given.dtype)

@@ -145,6 +145,52 @@ def test_the_full_text_is_streamed_once_and_remembered(tiny):
     assert len(next(e for e in shorter if e["event"] == "text")["tokens"]) == 4
 
 
+def test_a_click_computes_only_the_blocks_from_its_layer_on_and_the_same_text(tiny):
+    computed = []
+    for number, layer in enumerate(tiny.hf.model.layers):
+        layer.mlp.register_forward_hook(lambda *_, number=number: computed.append(number))
+    live, gates = Live(tiny), np.ones(tiny.shape)
+
+    def blocks_of(**more):
+        computed.clear()
+        found = answer(live, gates, new=1, **more)[0]
+        return found, sorted(set(computed))
+
+    assert blocks_of()[1] == [0, 1, 2, 3]
+    for layer, head, gate, expected in [
+        (2, 1, 0, [2, 3]),
+        (3, 0, 0.5, [3]),
+        (1, 3, 2, [1, 2, 3]),
+        (2, 1, 1, [2, 3]),
+        (0, 0, 0, [0, 1, 2, 3]),
+    ]:
+        gates[layer, head] = gate
+        found, blocks = blocks_of()
+        assert blocks == expected
+        tokens, _, distribution = answer(live, gates)
+        fresh = answer(Live(tiny), gates)
+        assert (tokens, distribution) == (fresh[0], fresh[2])
+        assert found == tokens[:1]
+        written = hw.generate(tiny, PROMPT, gates, max_new_tokens=NEW, progress=False)
+        assert tokens == written.tokens[0][0]
+    assert blocks_of(reference="mean")[1] == [0, 1, 2, 3]  # another ablation type changes layer 0 as well
+    gates[0, 0] = 1
+    blocks_of(reference="mean")
+    assert blocks_of(reference="zero")[1] == [1, 2, 3]  # gates at 1 are the same under every type
+
+
+def test_streams_are_kept_for_one_prompt_and_not_for_long_ones(tiny, monkeypatch):
+    live, gates = Live(tiny), np.ones(tiny.shape)
+    gates[3, 3] = 0
+    answer(live, gates)
+    answer(live, gates, prompt="the dog saw a cat")
+    kept = [prompt.kept is not None for prompt in live.prompts._kept.values()]
+    assert kept == [False, True]
+    monkeypatch.setattr("headwise.explore.kept.LONGEST", 6)
+    answer(live, gates)
+    assert all(prompt.kept is None for prompt in live.prompts._kept.values())
+
+
 @pytest.mark.bundled
 @pytest.mark.parametrize("reference", ["zero", "mean", "patch"])
 def test_the_bundled_model_streams_and_shows_the_same_as_the_library(smollm2, reference):

@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 
 from headwise.errors import HeadwiseError
 from headwise.explore.asked import Attribution, OfPrompt, Run
+from headwise.explore.kept import can_keep, kept_after
 from headwise.explore.prompts import Prompt, Prompts
 from headwise.explore.worker import Event, Job
 from headwise.model.forward.decode import Batch
@@ -43,6 +44,9 @@ class Intervention:
     first: int | None = None
     """Of a patch: the first token that differs. Heads are patched from there to the end of the prompt; the tokens that
     the model writes have no partner in the counterfactual, and no gates act there."""
+
+    replaced_by: str = "zero"
+    """Names what replaces the heads: equal names and gates mean equal passes over one prompt."""
 
     @property
     def layers(self) -> set[int]:
@@ -87,16 +91,18 @@ class Live:
 
     def intervention(self, prompt: Prompt, asked: OfPrompt) -> Intervention:
         """The gates of a request with what replaces the heads."""
-        made = Intervention(asked.gate_array(self.model))
+        made = Intervention(asked.gate_array(self.model), replaced_by=asked.reference)
         if asked.reference == "mean":
             made.reference = self.prompts.means(prompt)
         elif asked.reference == "patch":
             made.reference, made.first = self.prompts.donor(prompt, asked)
+            made.replaced_by = f"patch {asked.counterfactual}"
         return made
 
     def warm(self, job: Job) -> Iterator[Event]:
         """What the first click should not wait for: what was proven of decoding, and kernels that are made once."""
-        for _ in self._steps(self.model.text.encode("a b"), Intervention(np.ones(self.model.shape)), 2, job):
+        prompt = Prompt(self.model.text.encode("a b"))
+        for _ in self._steps(prompt, Intervention(np.ones(self.model.shape)), 2, job):
             pass
         yield {"event": "warm"}
 
@@ -135,7 +141,7 @@ class Live:
         written: list[int] = []
         shown = ""
         ended = False
-        for step, logits in enumerate(self._steps(prompt.ids, made, asked.new_tokens, job)):
+        for step, logits in enumerate(self._steps(prompt, made, asked.new_tokens, job, keep=tell)):
             if step == 0:
                 if side == "full":
                     prompt.full = logits.log_softmax(-1)
@@ -156,21 +162,43 @@ class Live:
             prompt.text, prompt.ended = written, ended
         yield {"event": "written", "side": side, "ended": ended}
 
-    def _steps(self, ids: list[int], made: Intervention, count: int, job: Job) -> Iterator[Tensor]:
-        """Next-token logits `[vocabulary]` after the prompt, then after each token of the greedy continuation."""
+    def _steps(
+        self, prompt: Prompt, made: Intervention, count: int, job: Job, keep: bool = False
+    ) -> Iterator[Tensor]:
+        """Next-token logits `[vocabulary]` after the prompt, then after each token of the greedy continuation.
+
+        keep: the next click will change these gates, so what blocks compute is kept.
+        """
+        ids = prompt.ids
         able = self.model.capabilities.decoding
         batch = Batch(self.model.hf, [ids], pad=able.pad, cached=able.cache, hooks=self.model.hooks)
         for step in range(count):
             hook = checked(made.hook(self.model, len(ids), batch.unread), job)
             # Contexts must not span a yield: another job may run between two steps.
             with torch.inference_mode():
-                if step == 0:
-                    with self.model.running():
-                        logits = batch.logits(hook)
-                else:
-                    logits = batch.logits(hook)
+                first = step == 0
+                logits = self._first(batch, prompt, made, hook, keep) if first else batch.logits(hook)
             yield logits[0]
             batch.append(logits.argmax(-1))
+
+    def _first(self, batch: Batch, prompt: Prompt, made: Intervention, hook: HeadHook, keep: bool) -> Tensor:
+        """The pass over the prompt, without the blocks that compute what they computed in the pass before."""
+        if not can_keep(self.model, len(prompt.ids)):
+            with self.model.running():
+                return batch.logits(hook)
+        streams: dict[int, Tensor] = {}
+        kept = prompt.kept
+        same = 0 if kept is None else kept.before(made.gates, made.replaced_by)
+        with self.model.running():
+            if kept is None or same == 0:
+                logits = batch.logits(hook, streams=streams)
+            else:
+                logits = batch.logits(hook, streams=streams, known=(same - 1, kept.streams[same - 1]))
+                batch.fill(kept.layers[:same])
+                streams |= {block: kept.streams[block] for block in range(same)}
+        if keep:
+            prompt.kept = kept_after(batch, streams, made.gates, made.replaced_by)
+        return logits
 
     def _last_logits(self, ids: Tensor, job: Job) -> Tensor:
         last = torch.full((1, 1), ids.shape[1] - 1, device=ids.device)

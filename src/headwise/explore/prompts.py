@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.explore.asked import MOST_TOKENS, OfPrompt
+from headwise.explore.kept import Kept
 from headwise.model.generation.prompts import encode_prompts
 from headwise.model.model import Model
 from headwise.model.tokens.text import common_prefix
@@ -41,6 +42,8 @@ class Prompt:
     """Layer -> mean output of each head over the prompt, `[H, D]`."""
     donor: tuple[str, dict[int, Tensor], int] | None = None
     """Counterfactual, head outputs on it (layer -> `[1, T, H, D]`), and the first token that differs."""
+    kept: Kept | None = None
+    """The last pass over this prompt."""
     reader: TokenReader | None = None
     """What heads write at the last token, as tokens."""
 
@@ -61,6 +64,8 @@ class Prompts:
             kept = Prompt(ids)
         elif room:
             self._encoded(asked.prompt, asked.chat, room)  # refuses what does not fit
+        for other in self._kept.values():
+            other.kept = None  # streams of one prompt are held at a time
         self._kept[key] = kept
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)

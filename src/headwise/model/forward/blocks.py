@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from headwise.model.sites.patch import edit_first, replaced
+from headwise.model.sites.patch import edit_first, hooked, replaced
 
 
 class SharedRows(NamedTuple):
@@ -47,6 +47,22 @@ def _shared_forward(forward: Callable[..., Any], batch: int, rows: SharedRows) -
         return edit_first(output, spread)
 
     return run
+
+
+def skipped(blocks: Sequence[nn.Module], last: int, stream: Tensor) -> AbstractContextManager[None]:
+    """While this holds, block `last` and those before it compute nothing: the model goes on with `stream`."""
+    return replaced(blocks[: last + 1], lambda _: lambda *args, **kwargs: stream)
+
+
+def recorded(blocks: Sequence[nn.Module], streams: dict[int, Tensor]) -> AbstractContextManager[None]:
+    """While this holds, `streams` receives the residual stream after each block, by the number of the block."""
+    number = {block: index for index, block in enumerate(blocks)}
+
+    def note(block: nn.Module, _: tuple[Any, ...], __: dict[str, Any], output: Any) -> None:
+        if isinstance(output, Tensor):
+            streams[number[block]] = output
+
+    return hooked(blocks, after=note)
 
 
 def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:

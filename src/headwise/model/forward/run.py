@@ -5,7 +5,8 @@ What headwise changes in a model while it runs is put in place here, in this ord
 1. kernels   attention on a GPU without cuDNN's planning
 2. heads     our attention function or a hook on the output projection: `watch` sees each call, `heads` edits z
 3. modules   `modules` edit what a module gives out: an MLP, the embeddings, an activation
-4. blocks    equal rows are computed once (`shared`), the pass ends after the block `last`
+4. blocks    equal rows are computed once (`shared`), blocks whose result is `known` are skipped, `streams` receives
+             what blocks write, the pass ends after the block `last`
 5. the end   the parts of `narrow` and the unembedding compute `scored` positions only
 6. autograd  the modules of `recompute` are computed again in the backward pass instead of kept
 
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headwise.model.forward.blocks import SharedRows, shared
+from headwise.model.forward.blocks import SharedRows, recorded, shared, skipped
 from headwise.model.sites.attention_function import Attention, HeadHook, Watcher
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import edit_first, hooked, replaced, steady_attention
@@ -51,6 +52,11 @@ class Pass:
     """From a module's output to the one that the model goes on with: gates on MLPs and embeddings."""
     shared: Mapping[int, SharedRows] = field(default_factory=dict)
     """Block -> rows that are equal so far."""
+    known: tuple[int, Tensor] | None = None
+    """A block and the residual stream after it, from a pass that was equal so far: it and all before it are skipped.
+    Only for models whose blocks exchange nothing but the stream (`Capabilities.share_rows`)."""
+    streams: dict[int, Tensor] | None = None
+    """Receives the residual stream after every block that is computed and gives out one tensor."""
     last: int | None = None
     """The decoder block after which the pass ends, for one whose logits nobody reads."""
     narrow: Sequence[nn.Module] = ()
@@ -83,6 +89,10 @@ def run(model: nn.Module, asked: Pass, hooks: HeadHooks | None = None) -> Output
         if hooks is not None:
             stack.enter_context(hooks.listening(asked.heads, asked.watch, asked.attention))
             stack.enter_context(shared(hooks.blocks, len(asked.ids), asked.shared))
+            if asked.streams is not None:
+                stack.enter_context(recorded(hooks.blocks, asked.streams))
+            if asked.known is not None:
+                stack.enter_context(skipped(hooks.blocks, *asked.known))
             if asked.last is not None:
                 stack.enter_context(hooked([hooks.blocks[asked.last]], after=_end))
         for module, edit in asked.modules.items():
