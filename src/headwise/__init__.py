@@ -16,6 +16,7 @@ from headwise.errors import HeadwiseError
 if TYPE_CHECKING:
     from headwise import register
     from headwise.cards import card
+    from headwise.explore import explore
     from headwise.harness import lm_eval
     from headwise.heads import Edge, Edges, Head, Scores
     from headwise.model.attention.attention import attention
@@ -49,6 +50,7 @@ _HOMES = {
     "diff": "headwise.scores.difference",
     "edges": "headwise.scores.edges",
     "attention": "headwise.model.attention.attention",
+    "explore": "headwise.explore",
     "generate": "headwise.model.generation.generate",
     "interactions": "headwise.scores.interactions.interactions",
     "lm_eval": "headwise.harness",
@@ -79,6 +81,7 @@ __all__ = [
     "compare",
     "diff",
     "edges",
+    "explore",
     "generate",
     "interactions",
     "lm_eval",

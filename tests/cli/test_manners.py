@@ -21,7 +21,7 @@ from headwise.cli.root import PANELS
 from headwise.cli.running import default_folder
 from headwise.errors import HeadwiseError
 
-COMMANDS = "card check demo diff export interactions list report run score sparsify task verify".split()
+COMMANDS = "card check demo diff edges explore export interactions list report run score sparsify task verify".split()
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from headwise.cli import (  # noqa: F401
     demo,
     diff,
     edges,
+    explore,
     export,
     interactions,
     list,

@@ -39,6 +39,9 @@ def demo(
         result = run_demo(out, tell=typer.echo)
     if result["report"]:
         typer.echo(f"{result['report']}: open it in a browser")
+        typer.echo(
+            f"headwise explore {explored(result['runs'])}: switch heads off in the browser and watch the model change"
+        )
     for name, reason in result["failed"].items():
         typer.echo(f"headwise: the study {name} failed: {reason}", err=True)
     if result["failed"]:
@@ -89,6 +92,12 @@ def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = 
     for sentence in sentences[:SHOWN]:
         tell(f"- {sentence}")
     return {"report": page, "runs": folders, "failed": failed, "findings": sentences}
+
+
+def explored(runs: list[Path]) -> str:
+    """The run that the explorer shows best: one with circuits, else the first; a model where there is none."""
+    named = {run.name: run for run in runs}
+    return str(named.get("circuits") or next(iter(runs), "smollm2"))
 
 
 def _command(name: str, settings: dict[str, Any], out: Path) -> str:

@@ -63,6 +63,22 @@ def stream_edited(block: nn.Module, edit: Callable[[Tensor], Tensor]) -> Abstrac
     return hooked([block], before=before)
 
 
+def skipped(blocks: Sequence[nn.Module], last: int, stream: Tensor) -> AbstractContextManager[None]:
+    """While this holds, block `last` and those before it compute nothing: the model goes on with `stream`."""
+    return replaced(blocks[: last + 1], lambda _: lambda *args, **kwargs: stream)
+
+
+def recorded(blocks: Sequence[nn.Module], streams: dict[int, Tensor]) -> AbstractContextManager[None]:
+    """While this holds, `streams` receives the residual stream after each block, by the number of the block."""
+    number = {block: index for index, block in enumerate(blocks)}
+
+    def note(block: nn.Module, _: tuple[Any, ...], __: dict[str, Any], output: Any) -> None:
+        if isinstance(output, Tensor):
+            streams[number[block]] = output
+
+    return hooked(blocks, after=note)
+
+
 def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """The residual stream that a block is called with."""
     stream: Tensor = args[0] if args else kwargs["hidden_states"]

@@ -9,7 +9,7 @@ B rows that are still writing, T tokens so far.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -71,14 +71,19 @@ class Batch:
         positions = torch.arange(self.ids.shape[1], device=self.ids.device)
         return positions[-self.unread :] >= self.width - 1
 
-    def logits(self, heads: HeadHook | None = None) -> Tensor:
-        """Next-token logits `[B, vocabulary]` after each row, at least in float32; `heads` edits the heads' outputs."""
+    def logits(self, heads: HeadHook | None = None, **more: Any) -> Tensor:
+        """Next-token logits `[B, vocabulary]` after each row, at least in float32; `heads` edits the heads' outputs.
+
+        more: further fields of the `Pass`. Where blocks are skipped (`known`), `fill` gives their keys and values.
+        """
         if self._shared and not self._read:
             self._run(self.ids[:1, : self._shared], self.mask[:1, : self._shared], heads)
             self._cache.batch_repeat_interleave(len(self))
-        return self._run(self.ids, self.mask, heads).logits[:, -1]
+        return self._run(self.ids, self.mask, heads, more).logits[:, -1]
 
-    def _run(self, ids: Tensor, mask: Tensor, heads: HeadHook | None) -> Output:
+    def _run(
+        self, ids: Tensor, mask: Tensor, heads: HeadHook | None, more: Mapping[str, Any] | None = None
+    ) -> Output:
         """Read what the cache does not hold yet; logits of the last token alone."""
         unread = ids.shape[1] - self._read
         inputs: dict[str, Any] = {"attention_mask": mask, "use_cache": self.cached}
@@ -87,11 +92,23 @@ class Batch:
         if self._cache is not None:
             inputs["past_key_values"] = self._cache
         last = torch.full((len(ids), 1), unread - 1, device=ids.device)
-        asked = Pass(ids=ids[:, -unread:], scored=last, inputs=inputs, heads=heads)
+        asked = Pass(ids=ids[:, -unread:], scored=last, inputs=inputs, heads=heads, **(more or {}))
         output = run(self.hf, asked, self.hooks)
         if self.cached:
             self._cache, self._read = output.raw.past_key_values, ids.shape[1]
         return output
+
+    def cached_layers(self) -> list[tuple[Tensor, Tensor]] | None:
+        """Keys and values of every layer; None where the cache holds anything but all keys and values."""
+        layers = getattr(self._cache, "layers", None)
+        if not layers or any(type(layer).__name__ != "DynamicLayer" for layer in layers):
+            return None
+        return [(layer.keys, layer.values) for layer in layers]
+
+    def fill(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Give the first layers of the cache the keys and values that a pass with skipped blocks did not compute."""
+        for index, (keys, values) in enumerate(layers):
+            self._cache.update(keys, values, index)
 
     def append(self, tokens: Tensor) -> None:
         """One more token `[B]` for each row."""

@@ -6,8 +6,9 @@ What headwise changes in a model while it runs is put in place here, in this ord
 2. heads     our attention function or a hook on the output projection: `slots` edit queries, keys and values,
              `watch` sees each call, `heads` edits z
 3. modules   `modules` edit what a module gives out: an MLP, the embeddings, an activation; a block
-4. blocks    `streams` edit what a block reads, equal rows are computed once (`shared`, and of any module `parts`), the
-             pass ends after the block `last`
+4. blocks    `streams` edit what a block reads, equal rows are computed once (`shared`, and of any module `parts`),
+             blocks whose result is `known` are skipped, `record_streams` receives what blocks write, the pass ends
+             after the block `last`
 5. the end   the parts of `narrow` and the unembedding compute `scored` positions only
 6. autograd  the modules of `recompute` are computed again in the backward pass instead of kept
 
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headwise.model.forward.blocks import SharedRows, shared, stream_edited
+from headwise.model.forward.blocks import SharedRows, recorded, shared, skipped, stream_edited
 from headwise.model.sites.attention_function import Attention, HeadHook, SlotHook, Watcher
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import edit_first, hooked, replaced, steady_attention
@@ -59,6 +60,11 @@ class Pass:
     """Block -> rows that are equal so far."""
     parts: Mapping[nn.Module, SharedRows] = field(default_factory=dict)
     """The same for any other module, such as an MLP whose output is needed for some rows only."""
+    known: tuple[int, Tensor] | None = None
+    """A block and the residual stream after it, from a pass that was equal so far: it and all before it are skipped.
+    Only for models whose blocks exchange nothing but the stream (`Capabilities.share_rows`)."""
+    record_streams: dict[int, Tensor] | None = None
+    """Receives the residual stream after every block that is computed and gives out one tensor."""
     last: int | None = None
     """The decoder block after which the pass ends, for one whose logits nobody reads."""
     narrow: Sequence[nn.Module] = ()
@@ -94,6 +100,10 @@ def run(model: nn.Module, asked: Pass, hooks: HeadHooks | None = None) -> Output
             stack.enter_context(shared(len(asked.ids), {**of_blocks, **asked.parts}))
             for index, edit in asked.streams.items():
                 stack.enter_context(stream_edited(hooks.blocks[index], edit))
+            if asked.record_streams is not None:
+                stack.enter_context(recorded(hooks.blocks, asked.record_streams))
+            if asked.known is not None:
+                stack.enter_context(skipped(hooks.blocks, *asked.known))
         for module, edit in asked.modules.items():
             stack.enter_context(edited(module, edit))
         if hooks is not None and asked.last is not None:  # after the edits of what this block gives out

@@ -1,0 +1,71 @@
+"""`headwise explore`: the live explorer in the browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headwise.cli.root import app, with_options
+from headwise.errors import HeadwiseError
+
+
+@app.command()
+@with_options("device", "dtype", "trust_remote_code")
+def explore(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="a model (alias, hub id, folder, GGUF file) or a run folder", metavar="MODEL|RUN"
+        ),
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="the model of a run folder; by default the first that the run names")
+    ] = None,
+    port: Annotated[int, typer.Option(help="port of the page; 0 for any free one", min=0, max=65535)] = 0,
+    host: Annotated[
+        str, typer.Option(help="address to listen at; another one than this machine needs --remote")
+    ] = "127.0.0.1",
+    remote: Annotated[
+        bool, typer.Option("--remote", help="allow other machines to reach the page (with its token)")
+    ] = False,
+    browser: Annotated[bool, typer.Option(help="open the page in the browser")] = True,
+    **options: Any,
+) -> None:
+    """Open the live explorer: switch heads off in the browser and watch the model change. Ctrl-C ends it."""
+    from headwise.explore.explorer import Explorer
+    from headwise.explore.guard import LOOPBACK
+    from headwise.explore.run_data import model_of_run
+    from headwise.model.load.load import load
+
+    if host not in LOOPBACK and not remote:
+        raise HeadwiseError(
+            f"--host {host} lets other machines use this model; add --remote if that is meant, or keep 127.0.0.1 and "
+            "forward the port: ssh -L 8000:127.0.0.1:8000 HOST"
+        )
+    run = Path(source).expanduser()
+    is_run = (run / "run.json").is_file()
+    if model is not None and not is_run:
+        raise HeadwiseError(f"--model chooses a model of a run folder, and {source} is not one; leave it out")
+    explorer = Explorer(
+        load(model_of_run(run, model) if is_run else source, **options), run if is_run else None
+    )
+    try:
+        explorer.serve(host, port, remote=remote)
+        if remote:
+            typer.echo(
+                "warning: other machines can reach this page. Everybody who has the address can use the model; the "
+                "connection is not encrypted.",
+                err=True,
+            )
+        typer.echo(f"explorer of {explorer.model.name}: {explorer.url}  (Ctrl-C ends it)")
+        if browser:
+            import webbrowser
+
+            webbrowser.open(explorer.url)
+        explorer.server.wait()
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+    finally:
+        explorer.stop()

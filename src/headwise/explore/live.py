@@ -1,0 +1,282 @@
+"""The next token and the continuation of a prompt under gates, and the attribution of every head.
+
+The first forward pass of a continuation reads the prompt, so it gives the next-token distribution as well: a click
+costs one pass, and the tokens that follow cost one step with the KV cache each.
+
+T tokens, L layers, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from headwise.errors import HeadwiseError
+from headwise.explore.asked import Attribution, OfPrompt, Run
+from headwise.explore.kept import can_keep, kept_after
+from headwise.explore.prompts import Prompt, Prompts
+from headwise.explore.worker import Event, Job
+from headwise.model.forward.decode import Batch
+from headwise.model.forward.gate import HeadGates
+from headwise.model.forward.run import Pass
+from headwise.model.generation.prompts import continuation, end_tokens
+from headwise.model.model import Model
+from headwise.model.sites.attention_function import HeadHook
+
+LISTED = 12
+"""Most likely tokens of each model that are shown."""
+MOST_ATTRIBUTED = 1024
+"""Longest prompt with live attribution, in tokens: a backward pass keeps the activations of every layer."""
+
+
+@dataclass
+class Intervention:
+    """The gates of a request, ready for a forward pass over its prompt."""
+
+    gates: np.ndarray  # L, H
+    reference: dict[int, Tensor] | None = None
+    first: int | None = None
+    """Of a patch: the first token that differs. Heads are patched from there to the end of the prompt; the tokens that
+    the model writes have no partner in the counterfactual, and no gates act there."""
+
+    replaced_by: str = "zero"
+    """Names what replaces the heads: equal names and gates mean equal passes over one prompt."""
+
+    @property
+    def layers(self) -> set[int]:
+        return {int(layer) for layer in np.flatnonzero((self.gates != 1).any(1))}
+
+    def hook(self, model: Model, prompt: int, unread: int, values: Tensor | None = None) -> HeadHook | None:
+        """The gates at `unread` tokens after a prompt of `prompt` tokens; None where they change nothing.
+
+        values: gates `[1, L, H]` that need a gradient.
+        """
+        if values is None and not self.layers:
+            return None
+        gates = (
+            torch.from_numpy(self.gates)[None].to(model.device, model.gate_dtype)
+            if values is None
+            else values
+        )
+        layers = self.layers if values is None else None
+        if self.first is None:
+            return HeadGates(gates, layers, self.reference)
+        if unread < prompt:  # one new token, after a cached prompt
+            return None
+        acts = torch.arange(unread)[None] >= self.first
+        acts[:, prompt:] = False
+        assert self.reference is not None
+        more = unread - prompt
+        padded = (
+            {layer: pad(z, (0, 0, 0, 0, 0, more)) for layer, z in self.reference.items()}
+            if more
+            else self.reference
+        )
+        return HeadGates(gates, layers, padded, acts.to(model.device))
+
+
+class Live:
+    """Answers requests about one prompt."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.prompts = Prompts(model)
+        self.ends = end_tokens(model)
+
+    def intervention(self, prompt: Prompt, asked: OfPrompt) -> Intervention:
+        """The gates of a request with what replaces the heads."""
+        made = Intervention(asked.gate_array(self.model), replaced_by=asked.reference)
+        if asked.reference == "mean":
+            made.reference = self.prompts.means(prompt)
+        elif asked.reference == "patch":
+            made.reference, made.first = self.prompts.donor(prompt, asked)
+            made.replaced_by = f"patch {asked.counterfactual}"
+        return made
+
+    def warm(self, job: Job) -> Iterator[Event]:
+        """What the first click should not wait for: what was proven of decoding, and kernels that are made once."""
+        prompt = Prompt(self.model.text.encode("a b"))
+        for _ in self._steps(prompt, Intervention(np.ones(self.model.shape)), 2, job):
+            pass
+        yield {"event": "warm"}
+
+    # ---- next token and continuation -------------------------------------------------------------------
+
+    def run(self, asked: Run, job: Job) -> Iterator[Event]:
+        """Events: `next` (the distribution), `token`s of the gated and of the full model, `done`.
+
+        The gated model comes first: it is what the click asked for. The full model's text is computed once per prompt.
+        """
+        prompt = self.prompts.get(asked, room=asked.new_tokens - 1)
+        plain = Intervention(np.ones(self.model.shape, dtype=np.float32))
+        changed = any(gate != 1 for *_, gate in asked.gates)
+        made = self.intervention(prompt, asked) if changed else plain
+        yield {"event": "prompt", "tokens": len(prompt.ids)}
+        if changed and prompt.full is None:
+            ids = torch.tensor([prompt.ids], device=self.model.device)
+            prompt.full = self._last_logits(ids, job).log_softmax(-1)
+        known = bool(prompt.text) and (prompt.ended or len(prompt.text) >= asked.new_tokens)
+        if known:
+            yield {"event": "text", "side": "full", **self._whole(prompt, asked.new_tokens)}
+        if changed:
+            yield from self._written(prompt, made, asked, job, "gated", True)
+            if not known:
+                yield from self._written(prompt, plain, asked, job, "full", False)
+        elif known and prompt.full is not None:
+            yield self._next(prompt.full, prompt.full)
+        else:
+            yield from self._written(prompt, plain, asked, job, "full", True)
+        yield {"event": "done"}
+
+    def _written(
+        self, prompt: Prompt, made: Intervention, asked: Run, job: Job, side: str, tell: bool
+    ) -> Iterator[Event]:
+        """The tokens of one side as they are written; `tell` the distribution first."""
+        written: list[int] = []
+        shown = ""
+        ended = False
+        for step, logits in enumerate(self._steps(prompt, made, asked.new_tokens, job, keep=tell)):
+            if step == 0:
+                if side == "full":
+                    prompt.full = logits.log_softmax(-1)
+                assert prompt.full is not None
+                if tell:
+                    yield self._next(prompt.full, logits.log_softmax(-1))
+            token = int(logits.argmax())
+            ended = token in self.ends
+            if ended:
+                break
+            written.append(token)
+            text = continuation(self.model, prompt.ids, written)
+            # Half a character is shown when its other half is there.
+            piece = "" if text.endswith("\ufffd") else text[len(shown) :]
+            shown += piece
+            yield {"event": "token", "side": side, "id": token, "text": piece}
+        if side == "full":
+            prompt.text, prompt.ended = written, ended
+        yield {"event": "written", "side": side, "ended": ended}
+
+    def _steps(
+        self, prompt: Prompt, made: Intervention, count: int, job: Job, keep: bool = False
+    ) -> Iterator[Tensor]:
+        """Next-token logits `[vocabulary]` after the prompt, then after each token of the greedy continuation.
+
+        keep: the next click will change these gates, so what blocks compute is kept.
+        """
+        ids = prompt.ids
+        able = self.model.capabilities.decoding
+        batch = Batch(self.model.hf, [ids], pad=able.pad, cached=able.cache, hooks=self.model.hooks)
+        for step in range(count):
+            hook = checked(made.hook(self.model, len(ids), batch.unread), job)
+            # Contexts must not span a yield: another job may run between two steps.
+            with torch.inference_mode():
+                first = step == 0
+                logits = self._first(batch, prompt, made, hook, keep) if first else batch.logits(hook)
+            yield logits[0]
+            batch.append(logits.argmax(-1))
+
+    def _first(self, batch: Batch, prompt: Prompt, made: Intervention, hook: HeadHook, keep: bool) -> Tensor:
+        """The pass over the prompt, without the blocks that compute what they computed in the pass before."""
+        if not can_keep(self.model, len(prompt.ids)):
+            with self.model.running():
+                return batch.logits(hook)
+        streams: dict[int, Tensor] = {}
+        kept = prompt.kept
+        same = 0 if kept is None else kept.before(made.gates, made.replaced_by)
+        with self.model.running():
+            if kept is None or same == 0:
+                logits = batch.logits(hook, record_streams=streams)
+            else:
+                logits = batch.logits(hook, record_streams=streams, known=(same - 1, kept.streams[same - 1]))
+                batch.fill(kept.layers[:same])
+                streams |= {block: kept.streams[block] for block in range(same)}
+        if keep:
+            prompt.kept = kept_after(batch, streams, made.gates, made.replaced_by)
+        return logits
+
+    def _last_logits(self, ids: Tensor, job: Job) -> Tensor:
+        last = torch.full((1, 1), ids.shape[1] - 1, device=ids.device)
+        with torch.inference_mode(), self.model.running():
+            return self.model.run(Pass(ids=ids, scored=last, heads=checked(None, job))).logits[0, 0]
+
+    def _next(self, full: Tensor, gated: Tensor) -> Event:
+        """The most likely tokens of both, with both probabilities, and KL(full ‖ gated) in nats."""
+        count = min(LISTED, len(full))
+        ids = list(dict.fromkeys([*full.topk(count).indices.tolist(), *gated.topk(count).indices.tolist()]))
+        p, q = full.double(), gated.double()
+        rows = [
+            {"id": t, "text": self._token(t), "full": p[t].exp().item(), "gated": q[t].exp().item()}
+            for t in ids
+        ]
+        kl = (p.exp() * (p - q)).nansum().item()
+        return {"event": "next", "tokens": rows, "kl": max(0.0, kl)}
+
+    def _whole(self, prompt: Prompt, count: int) -> dict[str, Any]:
+        """The full model's text that was computed before, token by token."""
+        ids = prompt.text[:count]
+        texts = [continuation(self.model, prompt.ids, ids[: n + 1]) for n in range(len(ids))]
+        pieces, shown = [], ""
+        for text in texts:
+            pieces.append("" if text.endswith("\ufffd") else text[len(shown) :])
+            shown += pieces[-1]
+        ended = prompt.ended and len(ids) == len(prompt.text)
+        return {"tokens": [{"id": i, "text": t} for i, t in zip(ids, pieces, strict=True)], "ended": ended}
+
+    def _token(self, token: int) -> str:
+        return self.model.text.decode([token])
+
+    # ---- attribution -----------------------------------------------------------------------------------
+
+    def attribution(self, asked: Attribution, job: Job) -> Iterator[Event]:
+        """∂ log p(target) / ∂ gate at gates 1, in nats: positive where the head helps the target on this prompt.
+
+        The first-order estimate of ablating each head alone, as the score method `attribution`.
+        """
+        prompt = self.prompts.get(asked)
+        if len(prompt.ids) > MOST_ATTRIBUTED:
+            raise HeadwiseError(
+                f"the prompt has {len(prompt.ids)} tokens; live attribution takes at most {MOST_ATTRIBUTED}. Shorten "
+                "it, or colour the map by a score of a run"
+            )
+        model = self.model
+        if asked.target is not None and asked.target >= model.vocabulary:
+            raise HeadwiseError(f"token {asked.target} is not in the vocabulary of {model.vocabulary} tokens")
+        made = self.intervention(prompt, asked)
+        ids = torch.tensor([prompt.ids], device=model.device)
+        last = torch.full((1, 1), len(prompt.ids) - 1, device=model.device)
+        values = torch.ones(1, *model.shape, dtype=model.gate_dtype, device=model.device, requires_grad=True)
+        hook = made.hook(model, len(prompt.ids), len(prompt.ids), values)
+        with model.frozen():
+            logits = model.run(Pass(ids=ids, scored=last, heads=checked(hook, job))).logits[0, 0]
+            logprobs = logits.log_softmax(-1)
+            target = int(logprobs.argmax()) if asked.target is None else asked.target
+            (gradient,) = torch.autograd.grad(logprobs[target], values)
+        scores = np.where(model.exists, gradient[0].double().cpu().numpy(), np.nan)
+        about = {
+            "target": {"id": target, "text": self._token(target)},
+            "logprob": float(logprobs[target].detach()),
+        }
+        yield {"event": "attribution", "values": listed(scores), **about}
+
+
+def listed(values: np.ndarray, digits: int = 6) -> list[Any]:
+    """Rows of numbers for JSON, rounded to significant digits; None where there is none."""
+    return [
+        [None if v != v else float(f"{v:.{digits}g}") for v in row] for row in np.atleast_2d(values).tolist()
+    ]
+
+
+def checked(hook: HeadHook | None, job: Job) -> HeadHook:
+    """The hook, and at each layer a look whether the job is still wanted."""
+
+    def check(layer: int, z: Tensor) -> Tensor:
+        job.check()
+        return z if hook is None else hook(layer, z)
+
+    return check

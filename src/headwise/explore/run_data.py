@@ -1,0 +1,159 @@
+"""What the explorer reads of a run folder: maps to colour heads by, presets, and the rows that name one head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise.charts.heatmap import grid
+from headwise.charts.section import SECTIONS, groups, table_of
+from headwise.errors import HeadwiseError
+from headwise.explore.live import listed
+from headwise.heads import Head, heads_of, ranked
+from headwise.model.model import Model
+from headwise.runs.gather import Run
+
+NAMED = {
+    "edges": "Edges into and out of this head",
+    "interactions": "Joint effects with other heads",
+    "backups": "Backups",
+}
+"""Tables that name heads as L12H3, with their titles."""
+_MOST_ROWS = 40
+_SCORE_COLUMNS = ["task", "measure", "score", "lo", "hi", "q", "n"]
+
+
+class RunData:
+    """One run, as far as it is about the loaded model."""
+
+    def __init__(self, path: Path, model: Model) -> None:
+        self.run, self.model = Run(path), model
+        known = SECTIONS.all()
+        study = known.get(self.run.study, known["score"])
+        heads = study.heads(self.run.tables)
+        self.scores = self._mine(pd.DataFrame() if heads is None else heads)
+        self._named = {name: self._mine(table_of(self.run.tables, name)) for name in NAMED}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.run.made_with["settings"])
+
+    def _mine(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows of the loaded model, where a table has several."""
+        if "model" not in table or self.model.name not in set(table["model"]):
+            return table if "model" not in table else table.iloc[:0]
+        return table[table["model"] == self.model.name]
+
+    def maps(self) -> list[dict[str, Any]]:
+        """One map of scores per task and measure."""
+        made = []
+        for (task, measure), part in groups(self.scores, "task", "measure"):
+            values = self._grid(part)
+            unit = str(part["unit"].iloc[0]) if "unit" in part and part["unit"].iloc[0] else ""
+            about = {"name": f"{measure}, {task}", "task": str(task), "measure": str(measure), "unit": unit}
+            made.append({**about, "signed": bool(np.nanmin(values) < 0), "values": listed(values)})
+        return made
+
+    def _grid(self, part: pd.DataFrame) -> np.ndarray:
+        inside = part[
+            (part["layer"] < self.model.shape[0]) & part["head"].between(0, self.model.shape[1] - 1)
+        ]
+        return grid(inside.drop_duplicates(["layer", "head"]), shape=self.model.shape)
+
+    # ---- presets ---------------------------------------------------------------------------------------
+
+    def presets(self) -> list[dict[str, Any]]:
+        """Circuits (only these heads are kept) and roles (these heads are switched off)."""
+        return [*self._circuits(), *self._roles()]
+
+    def _circuits(self) -> Iterator[dict[str, Any]]:
+        sizes, scores = (self._mine(table_of(self.run.tables, name)) for name in ("circuits", "scores"))
+        needed = {"task", "series", "by", "k", "threshold", "defined"}
+        for row in sizes.to_dict("records") if needed <= set(sizes.columns) else []:
+            series, by = str(row["series"]), str(row["by"])
+            of_task = scores[
+                (scores["task"] == row["task"]) & (scores["method"] == series.removesuffix(f" {by}"))
+            ]
+            if not row["defined"] or pd.isna(row["k"]) or of_task.empty:
+                continue
+            order = ranked(
+                heads_of(of_task), of_task["score"].to_numpy(), "signed" if by == "unsigned" else by
+            )
+            heads = [str(head) for head in order[: int(row["k"])]]
+            name = f"circuit of {row['task']}: keep {len(heads)} heads ({series}, {row['threshold']:.0%})"
+            yield {"name": name, "action": "keep", "heads": heads}
+
+    def _roles(self) -> Iterator[dict[str, Any]]:
+        rows = self._mine(table_of(self.run.tables, "roles"))
+        if not {"task", "layer", "head", "label"} <= set(rows.columns):
+            return
+        for task, part in groups(rows, "task"):
+            # A head has the role that most seeds give it.
+            labels = part.groupby(["layer", "head"])["label"].agg(lambda column: column.mode().iloc[0])
+            for label in ("facilitating", "interfering", "irrelevant"):
+                pairs = labels.index[labels == label]
+                heads = [str(Head(int(layer), int(head))) for layer, head in pairs]
+                if heads:
+                    name = f"role on {task}: {label} ({len(heads)} heads off)"
+                    yield {"name": name, "action": "off", "heads": heads}
+
+    # ---- one head --------------------------------------------------------------------------------------
+
+    def rows_of(self, head: Head) -> list[dict[str, Any]]:
+        """The rows of the run that are about one head: its scores, then tables that name it (edges, backups)."""
+        tables = []
+        if len(self.scores):
+            mine = self.scores[(self.scores["layer"] == head.layer) & (self.scores["head"] == head.head)]
+            tables.append(_table("Scores in this run", mine.reindex(columns=_SCORE_COLUMNS)))
+        for name, title in NAMED.items():
+            table = self._named[name]
+            if len(table):
+                named = (table.select_dtypes(exclude="number") == str(head)).any(axis=1)
+                tables.append(
+                    _table(title, _largest_first(table[named]).drop(columns="model", errors="ignore"))
+                )
+        return [table for table in tables if table["rows"]]
+
+    # ---- tasks -----------------------------------------------------------------------------------------
+
+    def tasks(self) -> list[str]:
+        """The tasks of the run that can be opened again by their name."""
+        settings = self.settings
+        named = settings.get("tasks") or settings.get("task") or []
+        return [str(name) for name in (named if isinstance(named, list | tuple) else [named])]
+
+
+def model_of_run(path: Path, wanted: str | None) -> str:
+    """The model that a run names; where it names several, the first, or the `wanted` one."""
+    run = Run(path)
+    settings = run.made_with["settings"]
+    names = settings.get("models") or settings.get("model") or run.models
+    names = [str(name) for name in (names if isinstance(names, list | tuple) else [names])]
+    if wanted is not None:
+        return wanted
+    if not names:
+        raise HeadwiseError(f"the run {path} does not say which model it is about; give it with --model")
+    return names[0]
+
+
+def _largest_first(table: pd.DataFrame) -> pd.DataFrame:
+    for column in ("score", "effect", "interaction", "value"):
+        if column in table:
+            return table.reindex(table[column].abs().sort_values(ascending=False).index)
+    return table
+
+
+def _table(title: str, rows: pd.DataFrame) -> dict[str, Any]:
+    rows = rows.dropna(axis=1, how="all").head(_MOST_ROWS)
+    cells = [[_cell(value) for value in row] for row in rows.itertuples(index=False)]
+    return {"title": title, "columns": [str(column) for column in rows.columns], "rows": cells}
+
+
+def _cell(value: Any) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and value != value):
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,71 @@
+"""uvicorn in a thread of its own, so that a notebook and the command line can stop it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from typing import Any
+
+import uvicorn
+
+from headwise.errors import HeadwiseError
+
+_PATIENCE = 20.0
+"""Seconds that starting may take."""
+
+
+class Server:
+    """An app that answers at `host`:`port` until `stop`."""
+
+    def __init__(self, app: Any, host: str, port: int) -> None:
+        """port: 0 for any free one."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((host, port))
+        except OSError as error:
+            self._socket.close()
+            raise HeadwiseError(
+                f"cannot listen at {host}:{port}: {error.strerror or error}; give another --port, or 0 for any free one"
+            ) from None
+        self.host, self.port = host, int(self._socket.getsockname()[1])
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            lifespan="off",
+            ws="none",
+            http="h11",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=256,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=1,
+        )
+        self._uvicorn = uvicorn.Server(config)
+        run = self._uvicorn.run
+        self._thread = threading.Thread(
+            target=lambda: run(sockets=[self._socket]), name="headwise server", daemon=True
+        )
+
+    def start(self) -> None:
+        """Return when the first request can be answered."""
+        self._thread.start()
+        deadline = time.monotonic() + _PATIENCE
+        while not self._uvicorn.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                raise HeadwiseError("the explorer's server did not start; the lines above say why")
+            time.sleep(0.005)
+
+    def wait(self) -> None:
+        """Return when the server has ended."""
+        while self._thread.is_alive():
+            self._thread.join(0.5)  # a join without end would not see Ctrl-C on every system
+
+    def stop(self) -> None:
+        """Close all connections and end the thread."""
+        self._uvicorn.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+        self._socket.close()

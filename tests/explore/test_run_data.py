@@ -1,0 +1,107 @@
+"""What the explorer shows of a run folder: maps, presets, scores, edges and backups of a head."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import headwise as hw
+from explore.conftest import PROMPT, ask
+from headwise.explore.explorer import Explorer
+from headwise.explore.run_data import RunData, model_of_run
+from headwise.heads import Head
+from report.conftest import finished_run, score_table
+
+
+def edges(model="tiny"):
+    """A table of edges as a study of wiring writes it."""
+    rows = [
+        ("L0H1", "L2H3", "q", 0.5),
+        ("L1H2", "L2H3", "v", -1.5),
+        ("L2H3", "L3H0", "k", 0.9),
+        ("L0H0", "L1H1", "q", 3.0),
+    ]
+    table = pd.DataFrame(rows, columns=["sender", "receiver", "slot", "score"])
+    return table.assign(model=model, lo=table["score"] - 0.1, hi=table["score"] + 0.1, q=0.01)
+
+
+@pytest.fixture
+def run(tmp_path):
+    scores = score_table("tiny", "words", "ablation", (4, 4))
+    both = pd.concat([scores, score_table("another", "words", "ablation", (4, 4), seed=2)])
+    about = {"model": "tiny", "task": "words", "by": "signed", "threshold": 0.9}
+    circuits = pd.DataFrame(
+        [
+            {**about, "series": "ablation", "k": 3.0, "defined": True},
+            {**about, "series": "random", "k": np.nan, "defined": False},
+        ]
+    )
+    labels = {(0, 0): "facilitating", (1, 1): "facilitating", (2, 2): "interfering", (3, 3): "undecided"}
+    disagreeing = ("facilitating", "irrelevant", "facilitating")  # of three seeds, on the first head
+    roles = [
+        {"model": "tiny", "task": "words", "seed": seed, "layer": layer, "head": head}
+        | {"label": disagreeing[seed] if (layer, head) == (0, 0) else label}
+        for (layer, head), label in labels.items()
+        for seed in range(3)
+    ]
+    tables = {"scores": both, "circuits": circuits, "roles": pd.DataFrame(roles), "edges": edges()}
+    return finished_run(tmp_path / "run", "score", tables)
+
+
+def test_a_map_holds_the_scores_of_the_loaded_model_alone(tiny, run):
+    data = RunData(run, tiny)
+    (shown,) = data.maps()
+    table = score_table("tiny", "words", "ablation", (4, 4))
+    assert shown["signed"]
+    assert shown["name"] == "ablation, words"
+    for row in table.to_dict("records"):
+        assert shown["values"][row["layer"]][row["head"]] == pytest.approx(row["score"], rel=1e-5)
+
+
+def test_presets_are_the_circuit_and_the_majority_roles(tiny, run):
+    circuit, facilitating, interfering = RunData(run, tiny).presets()
+    table = score_table("tiny", "words", "ablation", (4, 4)).nlargest(3, "score")
+    assert circuit["action"] == "keep"
+    assert circuit["heads"] == [f"L{row.layer}H{row.head}" for row in table.itertuples()]
+    assert (facilitating["action"], facilitating["heads"]) == ("off", ["L0H0", "L1H1"])
+    assert interfering["heads"] == ["L2H2"]
+
+
+def test_the_rows_of_a_head_have_its_scores_and_its_edges_the_largest_first(tiny, run):
+    scores, wired = RunData(run, tiny).rows_of(Head(2, 3))
+    assert scores["columns"][:3] == ["task", "measure", "score"]
+    assert wired["title"] == "Edges into and out of this head"
+    place = wired["columns"].index("score")
+    assert [row[place] for row in wired["rows"]] == ["-1.5", "0.9", "0.5"]
+    assert "L0H0" not in str(wired["rows"])
+
+
+def test_backups_are_shown_where_a_run_has_them(tiny, tmp_path):
+    pairs = pd.DataFrame(
+        {"model": "tiny", "a": ["L0H0", "L1H1"], "b": ["L2H2", "L2H3"], "interaction": [0.1, -0.7]}
+    )
+    path = finished_run(tmp_path / "pairs", "score", {"interactions": pairs})
+    (table,) = RunData(path, tiny).rows_of(Head(2, 3))
+    assert table["rows"] == [["L1H1", "L2H3", "-0.7"]]
+
+
+def test_the_model_of_a_run_is_the_first_it_names_or_the_one_that_is_asked_for(run):
+    assert model_of_run(run, None) == "tiny"
+    assert model_of_run(run, "other") == "other"
+
+
+def test_the_page_of_a_run_begins_with_its_maps(tiny, run, serve):
+    start = Explorer(tiny, run).start()
+    assert start["run"] == {"name": "run", "study": "score"}
+    assert len(start["maps"]) == 1
+    assert start["shape"] == [4, 4]
+    explorer = serve(tiny, run)
+    events = ask(explorer, "head", head="L2H3", prompt=PROMPT)
+    assert [event["event"] for event in events] == ["attention", "promoted", "rows"]
+    assert len(events[-1]["tables"]) == 2
+
+
+def test_a_folder_that_is_no_run_is_refused(tiny, tmp_path):
+    with pytest.raises(hw.HeadwiseError, match=r"run\.json"):
+        Explorer(tiny, tmp_path)
