@@ -98,8 +98,8 @@ class Prompts:
             ids = self._encoded(asked.counterfactual, asked.chat, 0)
             if len(ids) != len(prompt.ids):
                 raise HeadwiseError(
-                    f"the prompt has {len(prompt.ids)} tokens and the counterfactual {len(ids)}; they must be equal, "
-                    "so that every position has its partner"
+                    f"the prompt has {len(prompt.ids)} tokens and the counterfactual {len(ids)}; they must have the "
+                    "same length, because an output is replaced by the one at the same position"
                 )
             if len(ids) > MOST_PATCHED:
                 raise HeadwiseError(
