@@ -163,6 +163,19 @@ def test_the_sentence_names_a_significant_head_although_a_noisy_one_changed_more
     assert "The largest change is L0H0" in findings({"diff": table.assign(q=0.2)})[0].sentence
 
 
+def test_the_highest_scoring_head_of_smollm2_is_first_when_it_is_weakened(smollm2):
+    """With the default ablation type; among the 24 heads with the largest effects, which keeps the test short."""
+    task = hw.task("ioi", 16, model=smollm2)
+    heads = hw.score(smollm2, task, "attribution", reference="patch").top(24, by="absolute")
+    top = hw.score(smollm2, task, heads=heads, reference="patch").top(1)[0]
+    table = hw.diff(smollm2, weakened(smollm2, str(top)), task, heads=heads).table()
+    first = table.iloc[0]
+    assert (first["layer"], first["head"]) == top
+    assert first["difference"] < 0
+    assert first["q"] < 0.05
+    assert table["difference"].abs()[1:].max() < abs(first["difference"])
+
+
 def test_without_a_reference_heads_are_patched_or_else_replaced_by_their_mean(base, task, planted):
     weak = planted[1]
     plain = hw.Task("plain", tuple(dataclasses.replace(e, counterfactual=None) for e in task), task.metric)
