@@ -35,7 +35,7 @@ class BackupsSettings(shared.StudySettings):
     candidates: Count | None = None
     """Number of heads tested as backups, chosen on the finding half by the first-order estimate; all by default."""
     least: Share = 0.02
-    """Minimum difference of a backup, as a share of the effect of removing the primary set."""
+    """Minimum effect size of a backup: its difference as a share of the effect of removing the primary set."""
     first: Annotated[int, Field(ge=3)] = 40
     """Number of heads in the interaction matrix."""
     curve: Count = 12
