@@ -109,7 +109,7 @@ def explained_chart(
 def _first(table: pd.DataFrame) -> Chosen:
     """The first order of each task, model and ablation type."""
     own = table[~table["series"].isin(CONTROLS)].drop_duplicates(["task", "model", "reference"])
-    return {(r.task, r.model, r.reference): r.series for r in own.itertuples()}
+    return {(r["task"], r["model"], r["reference"]): r["series"] for r in own.to_dict("records")}
 
 
 def _members(table: pd.DataFrame) -> pd.DataFrame:
