@@ -101,8 +101,8 @@ def rank(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
     scores = replace(scores, model=context.display_name(cell.model), task=cell.task)
     about = {"model": scores.model, "task": scores.task}
     result = score_result(scores, s.seed, numbers, input_table(half.find, about, "scores", half.find_numbers))
-    named = {name: result.tables[name].assign(reference=reference) for name in ("scores", "examples")}
-    return replace(result, tables={**result.tables, **named})
+    both = {name: result.tables[name].assign(reference=reference) for name in ("scores", "examples")}
+    return replace(result, tables={**result.tables, **both})
 
 
 def _row_numbers(scores: Scores, numbers: np.ndarray) -> np.ndarray:
