@@ -106,7 +106,7 @@ def fitted(
     seconds, scores = ranked(model, found, "nested", reference, **options)
     details = scores.details
     row = curve(model, tested, scores, reference, found) | {"score_s": round(seconds, 2)}
-    names = ("chosen", "costs", "variants", "updates", "rows", "rows_forward", "seconds")
+    names = ("chosen", "costs", "updates", "rows", "rows_forward", "seconds")
     row |= {name: details[name] for name in names if name in details}
     row |= {
         "held_back": details["curve"],
@@ -114,10 +114,8 @@ def fitted(
         "checks": details["training"]["held_back"],
     }
     if each_seed:
-        row["orders"] = {
-            kind: [curve(model, tested, list(map(Head.parse, order)), reference, found) for order in orders]
-            for kind, orders in details["orders"].items()
-        }
+        named = [list(map(Head.parse, order)) for order in details["orders"]]
+        row["orders"] = [curve(model, tested, order, reference, found) for order in named]
     return row
 
 
@@ -139,9 +137,8 @@ def case(model: Model, name: str, reference: str, arguments: argparse.Namespace)
         row = fitted(model, halves, reference, each_seed=label == "nested", **options)
         result[label] = row
         print(line(label, row, row["score_s"]), row["chosen"], flush=True)
-        for kind, rows in row.get("orders", {}).items():
-            for seed, one in enumerate(rows):
-                print(line(f"  {kind}, seed {seed}", one), flush=True)
+        for seed, one in enumerate(row.get("orders", [])):
+            print(line(f"  seed {seed}", one), flush=True)
     return result
 
 
@@ -155,16 +152,15 @@ def design(model: Model, name: str, reference: str, arguments: argparse.Namespac
         row = fitted(model, halves, reference, each_seed=True, **{"seeds": 2, **options})
         result[label] = row
         print(line(label, row, row["score_s"]), row["chosen"], flush=True)
-        for kind, rows in row["orders"].items():
-            for seed, one in enumerate(rows):
-                print(line(f"  {kind}, seed {seed}", one), flush=True)
+        for seed, one in enumerate(row["orders"]):
+            print(line(f"  seed {seed}", one), flush=True)
     return result
 
 
 def small(model: Model, name: str, reference: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """One seed with at most so many rows, as on two cores."""
     halves = hw.task(name, arguments.n, model=model).halves()
-    row = fitted(model, halves, reference, each_seed=True, seeds=1, rows=arguments.rows)
+    row = fitted(model, halves, reference, each_seed=False, seeds=1, rows=arguments.rows)
     print(line(f"{arguments.rows} rows", row, row["score_s"]), row["chosen"], flush=True)
     return row
 

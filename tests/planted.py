@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 import headwise as hw
@@ -45,6 +46,58 @@ def one_writer(tokenizer, example, sign=1):
         direction = hf.lm_head.weight[target] - hf.lm_head.weight[foil]
         attention.c_proj.weight[8:16] = sign * 2 * direction / direction.norm()
     return hw.load(hf, tokenizer=tokenizer, name="one writer")
+
+
+CHAINS = {hw.Head(0, 2), hw.Head(1, 4), hw.Head(3, 1), hw.Head(4, 5)}
+
+
+def chain_model(tokenizer, size=8, heads=6, layers=6):
+    """A GPT-2 of 36 heads: L0H2 tells L3H1, and L1H4 tells L4H5, whether the prompt has "cat" or "dog".
+
+    Each chain writes half of what the answer needs; the other 32 heads and the MLPs are random.
+    """
+    width = size * heads
+    shape = {"n_layer": layers, "n_head": heads, "n_embd": width, "tie_word_embeddings": False}
+    hf = tiny_model("gpt2", vocab_size=len(tokenizer), **shape)
+    drawn = torch.randn(width, 4, generator=torch.Generator().manual_seed(1))
+    axes = torch.linalg.qr(torch.cat([torch.ones(width, 1), drawn], 1))[0].T
+    seen, first, second, answer = axes[1:]  # at right angles to the constant vector, which norms take away
+    with torch.no_grad():
+        for block in hf.transformer.h:  # what random heads and MLPs write is noise beside what the chains write
+            block.attn.c_proj.weight *= 0.15
+            block.mlp.c_proj.weight *= 0.15
+        for word, sign in (("cat", 1), ("dog", -1)):
+            (row,) = tokenizer.encode(word)
+            hf.transformer.wte.weight[row] += sign * 2 * seen
+            hf.lm_head.weight[row] = sign * answer
+        for head, read, write in (
+            (hw.Head(0, 2), seen, first),
+            (hw.Head(1, 4), seen, second),
+            (hw.Head(3, 1), first, answer),
+            (hw.Head(4, 5), second, answer),
+        ):
+            attention, at = hf.transformer.h[head.layer].attn, head.head * size
+            for part in range(3):  # query, key, value: with queries and keys at 0 all tokens get equal attention
+                attention.c_attn.weight[:, part * width + at : part * width + at + size] = 0
+            attention.c_attn.weight[:, 2 * width + at] = read
+            attention.c_proj.weight[at : at + size] = 0
+            attention.c_proj.weight[at] = 3 * write
+    return hw.load(hf, tokenizer=tokenizer, name="chains")
+
+
+def cats_and_dogs(n=48, swapped=False):
+    """A prompt with "cat" or "dog" somewhere, whose target is that word; swapped: in a random half it is the foil."""
+    random = np.random.default_rng(4)
+    turned = random.permutation(n) < n // 2
+    others = [word for word in WORDS if word not in ("cat", "dog")]
+    examples = []
+    for i in range(n):
+        words, place = list(random.choice(others, 7)), random.integers(1, 6)
+        pair = ["cat", "dog"][:: random.choice([1, -1])]
+        prompt, other = (" ".join([*words[:place], word, *words[place:]]) for word in pair)
+        target, foil = pair[::-1] if swapped and turned[i] else pair
+        examples.append(Example(prompt, f" {target}", (f" {foil}",), other))
+    return Task("cats and dogs", tuple(examples), "logit_diff")
 
 
 def keeping(model, prompt, counterfactual, kept=()):

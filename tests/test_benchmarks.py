@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import headwise as hw
 from headwise.heads import Head, mask_gates, single_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
@@ -153,3 +154,51 @@ def test_the_page_on_many_machines_says_what_was_measured():
     ]
     assert scale_page.replaced(page, scale_page.said(*found)) == page
     assert scale_page.BEGIN in page
+
+
+def test_greedy_elimination_keeps_the_planted_heads_longest_and_resumes(
+    word_tokenizer, tmp_path, monkeypatch
+):
+    from planted import SPARSE, planted_model, told_apart
+
+    greedy = importlib.import_module("greedy")
+    model = planted_model(word_tokenizer, SPARSE, "sparse")
+    task = told_apart([model], 8)
+    whole = greedy.Elimination(model, task, "patch", [])
+    rounds = []
+    while whole.left:
+        rounds.append(whole.round(share=0.25, exact_below=8))
+    # 16 heads: a quarter of them a round, then one by one from 8 on.
+    assert [one["left"] for one in rounds] == [12, 9, 7, 6, 5, 4, 3, 2, 1, 0]
+    order = greedy.order_of([str(head) for head in whole.removed])
+    assert set(order[:3]) == set(SPARSE)  # every other head writes nothing, so its removal costs nothing
+    begun = greedy.Elimination(model, task, "patch", [str(head) for head in whole.removed[:4]])
+    while begun.left:
+        begun.round(share=0.25, exact_below=8)
+    assert begun.removed == whole.removed
+    # The first head that is removed is the one whose loss moves the explained effect least, by a plain loop.
+    left = whole.model.heads()
+    shares = []
+    for head in left:
+        kept = hw.measure(model, task, ablate=[head], reference="patch", progress=False).mean
+        shares.append((kept - whole.none) / (whole.full - whole.none))
+    np.testing.assert_allclose(
+        greedy.Elimination(model, task, "patch", []).explained_without(left), shares, atol=1e-5
+    )
+
+
+def test_mibs_side_gets_examples_of_one_step(word_tokenizer):
+    from headwise.model.verify.tiny import tiny_model
+
+    mib = importlib.import_module("mib")
+    tiny = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
+    model = hw.load(tiny, tokenizer=word_tokenizer, name="tiny")
+    task = word_task(5)
+    same = hw.Example("the cat", " sat", (" sat",), "the dog")
+    chosen = mib.single_step(model, hw.Task("words", (*task, same), "logit_diff"))
+    assert chosen.examples == task.examples
+    made = mib.prompts(model, chosen)
+    assert made["clean"] == [model.tokens(example.prompt) for example in task]
+    assert made["labels"][0] == [
+        model.tokens(text.strip())[-1] for text in (task.examples[0].target, task.examples[0].foils[0])
+    ]

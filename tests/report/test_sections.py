@@ -290,7 +290,7 @@ def test_circuits_of_several_orders_are_told_with_the_chosen_one_first(section):
         for under in ("mean ablation", "counterfactual patching"):
             assert (
                 f"{model}: {size} of 6 heads recover 90 % of {TITLES[task]} under {under} "
-                f"(95 % CI {size - 1}–{size + 1}), ranked by nested; it takes by integrated {other}."
+                f"(95 % CI {size - 1}–{size + 1}), ranked by nested; ranked by integrated it takes {other}."
             ) in sentences
     (ratio,) = [
         s for s in sentences if s.startswith("Circuit size at 90 % faithfulness under mean ablation, each by")

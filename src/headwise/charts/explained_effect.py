@@ -101,7 +101,7 @@ def explained_chart(
         columns=columns,
         page_columns=2,
         legend="bottom",
-        legend_columns=2 if not several else 3,
+        legend_columns=3 if several and len(tasks) > 2 else 2,
         table=mean_of_draws(table)[["model", "task", "reference", "series", "k", "value", "lo", "hi", "n"]],
     )
 
@@ -109,7 +109,7 @@ def explained_chart(
 def _first(table: pd.DataFrame) -> Chosen:
     """The first order of each task, model and ablation type."""
     own = table[~table["series"].isin(CONTROLS)].drop_duplicates(["task", "model", "reference"])
-    return {(r.task, r.model, r.reference): r.series for r in own.itertuples()}
+    return {(r["task"], r["model"], r["reference"]): r["series"] for r in own.to_dict("records")}
 
 
 def _members(table: pd.DataFrame) -> pd.DataFrame:
@@ -194,7 +194,9 @@ class _Row:
         name = shortened(Path(member["model"]).name, _LONGEST_NAME)
         colour = COLOURS[member["pair"] % len(COLOURS)][member["role"]]
         if rows["value"].isna().all():
-            return Line(x=[], y=[], name=f"{name}: no effect to explain", colour=colour)
+            # Two points that are not drawn: the page has no legend entry for a line without points.
+            nowhere = [math.nan] * 2
+            return Line(x=nowhere, y=nowhere, name=f"{name}: no effect to explain", colour=colour)
         name += f" ({rows['series'].iloc[0]})" * (len(self.series) > 1)
         examples = columns_of(rows, "model", "task", "series", "order", "by", "reference")
         return curve(rows, name=name, colour=colour, width=_THICK, examples=examples)

@@ -21,7 +21,7 @@ from headwise.files import DiskError
 STUDIES: dict[str, dict[str, Any]] = {
     "functions": {"models": ["smollm2"], "n": 12},
     "roles": {"models": ["smollm2"], "tasks": ["syntax"], "quick": True},
-    "circuits": {"models": ["smollm2", "smollm2-sparse"], "tasks": ["greater_than", "ioi"], "quick": True},
+    "circuits": {"models": ["smollm2", "smollm2-sparse"], "orders": ["integrated"], "quick": True},
     "masking": {"models": ["smollm2"], "abilities": ["Retrieval", "Knowledge Recall"], "quick": True},
     "prompts": {"models": ["smollm2"], "quick": True, "n": 16},
 }

@@ -168,7 +168,7 @@ def mib(
     none = measured.full[-1]
     values = none + (measured.values - measured.full)  # against the baseline in the same batch
     shape = (len(RANKINGS), len(FRACTIONS), len(task))
-    about = {"groups": task.shared_groups(), "seed": seed, "layout": mib_layout(model)}
+    about: dict[str, Any] = {"groups": task.shared_groups(), "seed": seed, "layout": mib_layout(model)}
     return Mib(k, values[:-1].reshape(shape), none, values[-1], scores, len(scored), **about)
 
 

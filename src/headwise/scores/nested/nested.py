@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,7 +15,6 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.heads import single_gates
-from headwise.scores.nested.balance import balanced_orders
 from headwise.scores.nested.fit import NestedFit, SeedFit, fit_orders, held_back_costs
 from headwise.scores.nested.masks import grid_sizes
 from headwise.scores.nested.partial import finished_seeds
@@ -30,10 +28,6 @@ STARTS = ("zero", "ablation", "attribution")
 UNIT = "rank"
 DENSE_GRID = 40
 """Circuit sizes at which finished orders are compared on the held-back examples."""
-REACHED = 0.95
-"""The explained effect at which the circuit ends and the balanced heads begin."""
-BALANCE_STEP, BALANCE_EXAMPLES, BALANCE_SHARE = 6, 64, 0.2
-"""Heads chosen from one backward pass, its examples, and the share of a budget of rows that goes into balancing."""
 
 
 class NestedOptions(NestedFit):
@@ -46,9 +40,6 @@ class NestedOptions(NestedFit):
     """Strengths at the start: all equal (`zero`), or ranked by exact `ablation` or by gradient `attribution`."""
     held_back: Share = 0.25
     """Share of the examples that training does not see: they choose between checkpoints and seeds."""
-    balance: bool = True
-    """Whether the heads after the circuit are ordered so that the curve stays at 1 (only where that is better on the
-    held-back examples)."""
 
 
 @register(
@@ -69,7 +60,7 @@ def nested(setup: Setup, **options: Any) -> np.ndarray:
     than the ninth. To say how many heads suffice, sweep the order on examples that it was not found on.
 
     `details`: `order` (the chosen ranking), `training` (loss of every update and cost of every check, by seed), `curve`
-    (explained effect on the held-back examples), `chosen` (seed and variant), `rows`, `effect`.
+    (explained effect on the held-back examples), `chosen` (the seed and its cost), `rows`, `effect`.
 
     Cost: 400 updates of 64 rows per seed, each a forward and a backward pass; `rows` bounds it. Known failures: heads
     that can replace one another are ranked by the luck of the seed; few examples are learned by heart (compare `curve`
@@ -95,11 +86,12 @@ def nested(setup: Setup, **options: Any) -> np.ndarray:
     start = _start(setup, problem, asked.start)
     fits = _fits(setup, problem, start, seeds, asked)
     seconds["training"] = time.perf_counter() - began
-    finished = _finished(problem, fits, asked)
-    seconds["balancing and choice"] = time.perf_counter() - began - seconds["training"]
-    values = _strengths(finished.orders)  # S, N
-    _estimates(setup, values, finished.best)
-    _details(setup, problem, fits, asked, finished)
+    orders = [np.argsort(-fit.strengths, kind="stable") for fit in fits]
+    values = _strengths(orders)  # S, N
+    costs = held_back_costs(problem, values, asked.objective, DENSE_GRID)
+    _estimates(setup, values, int(costs.argmin()))
+    _details(setup, problem, fits, orders, costs)
+    seconds["choice"] = time.perf_counter() - began - seconds["training"]
     setup.details["seconds"] = {name: round(one, 2) for name, one in seconds.items()}
     return setup.per_head(values.T)
 
@@ -109,8 +101,6 @@ def _fits(
 ) -> list[SeedFit]:
     """The fit of every seed: together on a device that is faster with more rows, else one by one."""
     fit = NestedFit(**{name: getattr(asked, name) for name in NestedFit.model_fields})
-    if fit.rows is not None and asked.balance:
-        fit = fit.replaced(rows=max(1, round(fit.rows * (1 - BALANCE_SHARE))))
     together = setup.model.device.type != "cpu"
     steps = fit.sized.updates * (1 if together else len(seeds))
     advance = scaled_progress(setup.advance, NestedOptions().updates / steps)
@@ -131,51 +121,6 @@ def _one_fit(
 ) -> SeedFit:
     (alone,) = fit_orders(problem, start, [seed], fit, advance)
     return alone
-
-
-@dataclass
-class Finished:
-    """The orders of every seed, as learned and as balanced, and their costs on the held-back examples."""
-
-    candidates: dict[str, list[np.ndarray]]  # learned, balanced -> S × [N]
-    costs: dict[str, np.ndarray]  # learned, balanced -> S
-
-    @property
-    def kinds(self) -> list[str]:
-        """Which of the two is better, for each seed."""
-        names = list(self.costs)
-        return [names[i] for i in np.stack(list(self.costs.values())).argmin(0)]
-
-    @property
-    def orders(self) -> list[np.ndarray]:
-        return [self.candidates[kind][seed] for seed, kind in enumerate(self.kinds)]
-
-    @property
-    def best(self) -> int:
-        """The seed with the smallest cost."""
-        return int(np.stack(list(self.costs.values())).min(0).argmin())
-
-
-def _finished(problem: Problem, fits: list[SeedFit], asked: NestedOptions) -> Finished:
-    orders = [np.argsort(-fit.strengths, kind="stable") for fit in fits]
-    costs = held_back_costs(problem, _strengths(orders), asked.objective, DENSE_GRID)
-    finished = Finished({"learned": orders}, {"learned": costs})
-    if not asked.balance or asked.objective != "match":
-        return finished
-    sizes = grid_sizes(DENSE_GRID, problem.size)
-    shares = problem.explained(_strengths(orders), sizes, problem.held)
-    starts = [
-        int(sizes[np.argmax(one >= REACHED) if (one >= REACHED).any() else np.argmax(one)]) for one in shares
-    ]
-    step, numbers = BALANCE_STEP, problem.train[:BALANCE_EXAMPLES]
-    if asked.rows is not None:
-        numbers = numbers[:24]
-        passes = max(1, round(BALANCE_SHARE * asked.rows) // len(numbers))
-        step = max(BALANCE_STEP, -(-problem.size // passes))
-    others = balanced_orders(problem, orders, starts, step, numbers)
-    finished.candidates["balanced"] = others
-    finished.costs["balanced"] = held_back_costs(problem, _strengths(others), asked.objective, DENSE_GRID)
-    return finished
 
 
 def _strengths(orders: list[np.ndarray]) -> np.ndarray:
@@ -237,31 +182,19 @@ def _estimates(setup: Setup, values: np.ndarray, best: int) -> None:
 
 
 def _details(
-    setup: Setup,
-    problem: Problem,
-    fits: list[SeedFit],
-    asked: NestedOptions,
-    finished: Finished,
+    setup: Setup, problem: Problem, fits: list[SeedFit], orders: list[np.ndarray], costs: np.ndarray
 ) -> None:
-    best, kind = finished.best, finished.kinds[finished.best]
-    order = finished.orders[best]
+    """What the fits say beside their ranks; costs `[S]`: of each order on the held-back examples."""
+    best, heads = int(costs.argmin()), setup.heads
     sizes = grid_sizes(DENSE_GRID, problem.size)
-    shares = problem.explained(_strengths([order]), sizes, problem.held)[0]
-    heads = setup.heads
+    shares = problem.explained(_strengths([orders[best]]), sizes, problem.held)[0]
+    named = [[str(heads[i]) for i in order] for order in orders]
     setup.details |= {
         "circuit": True,
-        "order": [str(heads[i]) for i in order],
-        "orders": {
-            name: [[str(heads[i]) for i in one] for one in orders]
-            for name, orders in finished.candidates.items()
-        },
-        "chosen": {
-            "seed": setup.details["seeds"][best],
-            "variant": kind,
-            "cost": float(finished.costs[kind][best]),
-        },
-        "costs": {name: costs.round(4).tolist() for name, costs in finished.costs.items()},
-        "variants": finished.kinds,
+        "order": named[best],
+        "orders": named,
+        "chosen": {"seed": setup.details["seeds"][best], "cost": float(costs[best])},
+        "costs": costs.round(4).tolist(),
         "curve": {"k": sizes.tolist(), "explained_effect": np.round(shares, 4).tolist()},
         "training": {
             "loss": [np.round(fit.losses, 4).tolist() for fit in fits],
@@ -273,7 +206,7 @@ def _details(
         "examples_trained": len(problem.train),
         "examples_held_back": len(problem.held),
     }
-    if asked.objective == "match" and not (shares >= 0.9).any():
+    if not (shares >= 0.9).any():
         setup.details["said"] = (
             f"no {len(heads) - 1} or fewer heads explain 90 % of the effect on the {len(problem.held)} held-back "
             f"examples (at most {shares.max():.0%}); train with more examples or updates"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from headwise.charts.attention import kept_heads
@@ -27,7 +29,11 @@ def charts(tables: Tables) -> list[Chart]:
         ratios = dict(groups(table_of(tables, "ratios"), "series"))
         for series in tables["circuits"]["series"].unique():
             part = curves[curves["order"] == series]
-            about = {"members": tables["members"], "ratios": ratios.get(series), "threshold": threshold}
+            about: dict[str, Any] = {
+                "members": tables["members"],
+                "ratios": ratios.get(series),
+                "threshold": threshold,
+            }
             orders = _orders(part[part["series"] == series], table_of(tables, "scores"))
             made.append(explained_chart(part, orders=orders, name=f"{NAME}-{file_name(series)}", **about))
         maps = groups(table_of(tables, "attention"), "task", "series")
@@ -38,7 +44,7 @@ def _all_orders(tables: Tables, threshold: float) -> Chart:
     """One figure: a row of panels per ablation type, the chosen order thick."""
     curves, circuits = tables["curves"], tables["circuits"]
     best = circuits[circuits["chosen"]]
-    chosen = {(r.task, r.model, r.reference): str(r.series) for r in best.itertuples()}
+    chosen = {(r["task"], r["model"], r["reference"]): str(r["series"]) for r in best.to_dict("records")}
     thick = curves[curves["chosen"] & curves["series"].eq(curves["order"])]
     return explained_chart(
         curves,

@@ -36,7 +36,7 @@ def announcement(context: Context[CircuitsSettings]) -> str:
     rates = {model: context.once(tokens_per_second, model, task) for model, task in s.curves()[::-1]}
     for model, task in s.curves():
         half = context.once(halves, model, task)
-        length = np.mean([len(context.model(model).tokens(example.prompt)) for example in half.find])
+        length = float(np.mean([len(context.model(model).tokens(e.prompt)) for e in half.find]))
         cost = sum(_rows(s, context.model(model), half, reference) for reference in half.references)
         rows, tokens = rows + cost, tokens + cost * length
         seconds += cost * length / rates[model]

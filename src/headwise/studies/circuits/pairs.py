@@ -38,11 +38,12 @@ def pair_cells(context: Context[CircuitsSettings]) -> Iterator[Cell]:
         circuits, prints = context.once(_circuits, task), {}
         for role, name in pair.members.items():
             own = circuits[circuits["model"] == context.display_name(name)]
-            for row in own.itertuples():
-                curve = context.once(_curve_rows, name, task, row.reference, row.series)
-                prints[f"{role}/{row.reference}/{row.series}"] = curve_fingerprint(curve)
-                if row.chosen:
-                    prints[f"{role}/{row.reference}"] = row.series
+            for row in own.to_dict("records"):
+                reference, series = str(row["reference"]), str(row["series"])
+                curve = context.once(_curve_rows, name, task, reference, series)
+                prints[f"{role}/{reference}/{series}"] = curve_fingerprint(curve)
+                if row["chosen"]:
+                    prints[f"{role}/{reference}"] = series
         yield context.cell("pair", pair.dense, task, f"pair {number}", about, prints)
 
 

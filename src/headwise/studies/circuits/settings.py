@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
 from headwise.model.load.load import accelerated
-from headwise.scores.registry import check_methods, methods
+from headwise.scores.registry import check_methods
 from headwise.settings import Count, Settings, Several, Text, not_empty, one_of, passes
 from headwise.studies.settings import shared
 from headwise.sweeps.curve import check_threshold
@@ -135,10 +135,9 @@ class CircuitsSettings(shared.StudySettings):
     def _defaults(self) -> dict[str, Any]:
         """Tasks, orders and their options; where they are not given, what this machine computes in minutes."""
         fast = accelerated(self.device)
-        orders = (*ORDERS, EXACT) if fast and not self.quick else ORDERS
-        orders = tuple(name for name in orders if name in methods())
+        usual_orders = (*ORDERS, EXACT) if fast and not self.quick else ORDERS
         tasks = TASKS[:1] if self.quick else TASKS if fast else TASKS[:ON_CPU]
-        orders = self.orders or orders
+        orders = self.orders or usual_orders
         usual = QUICK_OPTIONS if self.quick else {} if fast else CPU_OPTIONS
         if "method_options" in self.model_fields_set and not self.method_options:
             usual = {}  # none, as the run folder of an accelerator has it

@@ -12,7 +12,7 @@ times more heads one model of a pair needs than the other), `members` (which mod
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -101,9 +101,8 @@ def rank(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
     scores = replace(scores, model=context.display_name(cell.model), task=cell.task)
     about = {"model": scores.model, "task": scores.task}
     result = score_result(scores, s.seed, numbers, input_table(half.find, about, "scores", half.find_numbers))
-    for name in ("scores", "examples"):
-        result.tables[name] = result.tables[name].assign(reference=reference)
-    return result
+    both = {name: result.tables[name].assign(reference=reference) for name in ("scores", "examples")}
+    return replace(result, tables={**result.tables, **both})
 
 
 def _row_numbers(scores: Scores, numbers: np.ndarray) -> np.ndarray:
@@ -177,7 +176,7 @@ def choose(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
 
 
 def _curve(
-    context: Context[CircuitsSettings], cell: Cell, one: dict[str, str], examples: Task, **how: Any
+    context: Context[CircuitsSettings], cell: Cell, one: Mapping[str, Any], examples: Task, **how: Any
 ) -> Sweep:
     """The curve of one order on one half; how: further options of `sweep`."""
     s, model = context.settings, context.model(cell.model)

@@ -1,0 +1,104 @@
+"""Training of nested masks: seeds together against alone, checkpoints, budgets, and what is held back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import headwise as hw
+from headwise.heads import COMPONENTS
+from headwise.metrics import metric
+from headwise.model.measure.engine import Engine
+from headwise.scores.nested.fit import NestedFit, fit_orders, held_back_costs
+from headwise.scores.nested.problem import Problem, split
+from headwise.tasks import Example, Task
+from helpers import word_task
+from planted import cats_and_dogs
+
+SHORT = NestedFit(updates=12, examples=3, masks=2, checks=6, patience=2, grid=6)
+
+
+def problem_of(model, reference="mean", task=None, share=0.25):
+    engine = Engine(model, task or word_task(12), metric("logit_diff"), reference=reference)
+    return Problem.of(engine, model.exists, share, 0)
+
+
+def test_seeds_in_one_batch_end_where_each_ends_alone(tiny64):
+    problem = problem_of(tiny64)
+    together = fit_orders(problem, np.zeros(16), [0, 1, 2], SHORT)
+    for seed, fit in enumerate(together):
+        (alone,) = fit_orders(problem, np.zeros(16), [seed], SHORT)
+        np.testing.assert_allclose(fit.strengths, alone.strengths, atol=1e-6)
+        np.testing.assert_allclose(fit.losses, alone.losses, atol=1e-8)
+        assert [update for update, _ in fit.checks] == [update for update, _ in alone.checks]
+    assert len({tuple(np.argsort(-fit.strengths)) for fit in together}) > 1
+
+
+def test_the_strengths_of_the_best_check_are_kept_and_a_seed_without_gain_stops(tiny64):
+    problem = problem_of(tiny64)
+    longer = SHORT.replaced(updates=40, checks=20)
+    for fit in fit_orders(problem, np.zeros(16), [0, 1, 2], longer):
+        costs = [cost for _, cost in fit.checks]
+        assert fit.cost == min(costs)
+        (again,) = held_back_costs(problem, fit.strengths[None], "match", longer.grid)
+        assert again == pytest.approx(fit.cost, abs=1e-9)
+        best = int(np.argmin(costs))
+        assert len(costs) - 1 - best <= longer.patience
+        assert len(fit.losses) == fit.checks[-1][0]
+        if len(fit.losses) < longer.updates:
+            assert len(costs) - 1 - best == longer.patience
+
+
+def test_explained_effect_of_the_first_k_is_that_of_a_sweep(tiny64):
+    task, strengths = word_task(12), np.random.default_rng(0).normal(size=16)
+    problem = problem_of(tiny64, task=task)
+    shares = problem.explained(strengths[None], np.array([1, 5, 11]), np.arange(12))[0]
+    order = [tiny64.heads()[i] for i in np.argsort(-strengths)]
+    curve = hw.sweep(tiny64, task, order, reference="mean", k=[0, 1, 5, 11, 16], controls=(), progress=False)
+    np.testing.assert_allclose(shares, curve.explained()["value"].iloc[1:4], atol=1e-6)
+
+
+def test_the_gradient_by_a_mask_is_that_of_the_explained_effect(tiny64):
+    problem = problem_of(tiny64, "patch")
+    masks, numbers = np.random.default_rng(1).uniform(size=(2, 16)), np.array([[0, 3], [5, 2]])
+    errors, slopes = problem.gradients(masks, numbers)
+    for component in (0, 7, 15):
+        nudge = np.zeros(16)
+        nudge[component] = 1e-4
+        above, below = (problem.gradients(masks + sign * nudge, numbers)[0] for sign in (1, -1))
+        np.testing.assert_allclose(slopes[:, :, component], (above - below) / 2e-4, rtol=1e-5, atol=1e-7)
+    full = problem.gradients(np.ones((1, 16)), numbers[:1])[0]
+    np.testing.assert_allclose(full, 0, atol=1e-9)
+    assert np.abs(errors).max() > 0.01
+
+
+@pytest.mark.parametrize("rows", [300, 600, 3000, 10_000])
+def test_a_budget_of_rows_is_kept_and_used(rows):
+    chosen = NestedFit(rows=rows).sized
+    spent = chosen.updates * chosen.examples * chosen.masks
+    assert 0.8 * rows <= spent <= rows
+    assert chosen.rate[0] == pytest.approx(0.1 * min(4, (400 / chosen.updates) ** 0.5))
+    assert NestedFit().sized == NestedFit()
+
+
+def test_examples_are_held_back_by_group_and_few_are_not_divided():
+    examples = tuple(Example(f"the {i}", " a", group=f"g{i // 4}") for i in range(40))
+    train, held = split(Task("grouped", examples, "logprob"), 0.25, 3)
+    assert sorted([*train, *held]) == list(range(40))
+    assert len(held) == 12  # whole groups of four, until a quarter is reached
+    assert not {i // 4 for i in train} & {i // 4 for i in held}
+    few = split(word_task(6), 0.25, 0)
+    assert all(part.tolist() == list(range(6)) for part in few)
+
+
+@pytest.mark.parametrize("reference", ["zero", "mean", "position_mean", "resample", "patch"])
+def test_every_reference_trains_and_gives_each_component_a_rank(chains, reference):
+    options = {"rows": 100, "seeds": 2, "progress": False, "components": list(COMPONENTS)}
+    scores = hw.score(chains, cats_and_dogs(12), "nested", reference=reference, **options)
+    assert scores.details["circuit"]
+    assert sorted(scores.values[scores.exists]) == pytest.approx((np.arange(43) + 1) / 43)
+    assert scores.unit == "rank"
+    assert not scores.signed
+    assert len(scores.details["order"]) == 43
+    assert {"input", "MLP0"} <= set(scores.details["order"])
+    assert [str(head) for head in scores.order()] == scores.details["order"]
