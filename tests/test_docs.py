@@ -11,6 +11,7 @@ import pytest
 from headwise.charts.section import SECTIONS
 from headwise.metrics.registry import METRICS
 from headwise.model.measure.references.registry import REFERENCES
+from headwise.scores.edges.registry import EDGE_METHODS
 from headwise.scores.registry import METHODS
 from headwise.studies.base import STUDIES
 from headwise.tasks.registry import FAMILIES
@@ -27,7 +28,7 @@ def test_code_on_the_page_runs_and_prints_what_it_claims(page, tmp_path, monkeyp
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
     monkeypatch.chdir(tmp_path)
     # What a page registers must not be there for other tests.
-    registries = (FAMILIES, METRICS, METHODS, REFERENCES, STUDIES, SECTIONS)
+    registries = (FAMILIES, METRICS, METHODS, EDGE_METHODS, REFERENCES, STUDIES, SECTIONS)
     with contextlib.ExitStack() as restored:
         for registry in registries:
             restored.enter_context(registry.restored())

@@ -1,4 +1,4 @@
-"""`hw.register`: make a task, metric, reference, score method or study known by name, as a decorator.
+"""`hw.register`: make a task, metric, reference, score method, edge method or study known by name, as a decorator.
 
     @hw.register.metric("first_logprob", needs="target", about="log p of the first token")
     def first_logprob(scored): ...
@@ -14,13 +14,14 @@ from typing import overload
 from headwise.metrics.registry import register as metric
 from headwise.metrics.text.registry import register_text as text_metric
 from headwise.model.measure.references.registry import register as reference
+from headwise.scores.edges.registry import register as edge_method
 from headwise.scores.registry import register as method
 from headwise.studies.base import Study
 from headwise.studies.base import register as _register_study
 from headwise.tasks.registry import register as task
 from headwise.tasks.registry import register_list as task_list
 
-__all__ = ["method", "metric", "reference", "study", "task", "task_list", "text_metric"]
+__all__ = ["edge_method", "method", "metric", "reference", "study", "task", "task_list", "text_metric"]
 
 
 @overload

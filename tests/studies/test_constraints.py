@@ -88,6 +88,13 @@ BAD = {
         ("n=1", "n is 1"), ("seeds=0", "seeds is 0"), ("reference=nope", "unknown reference"),
         ("pairs={a: {keep: nope, lose: ioi}}", "unknown task"),
     ],
+    "wiring": [
+        ("n=3", "n is 3"), ("tasks=[nope]", "unknown task"), ("order=nope", "unknown method"),
+        ("heads=0", "heads is 0"), ("into=[L1]", "is not a head"),
+        ("method=nope", "unknown edge method"), ("gradient=nope", "unknown edge method"),
+        ("metric=nope", "unknown metric"), ("reference=nope", "unknown reference"), ("threshold=2", "threshold"),
+        ("points=1", "points is 1"), ("cards=-1", "cards is -1"),
+    ],
     "diff": [
         ("n=0", "n is 0"), ("tasks=[nope]", "unknown task"), ("methods=[nope]", "unknown method"),
         ("methods=[sensitivity]", "has no sign"), ("reference=nope", "unknown reference"),
@@ -137,7 +144,7 @@ FREE |= {
     "fillers",
     "held_out",
 }
-FREE |= {"fit", "arm", "pairs", "dense", "truncate", "models", "floor", "strengths", "bias"}
+FREE |= {"curve", "fit", "arm", "pairs", "dense", "truncate", "models", "floor", "strengths", "bias"}
 """Settings of which anything of the right type (a number: if it is finite) may be right, and those
 that are settings themselves."""
 

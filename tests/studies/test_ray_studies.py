@@ -78,11 +78,12 @@ def settings_of(name: str, folders: list[str], data: str) -> dict[str, object]:
         | {"metric": "contains"},
         "roles": {"tasks": [data], "n": 8, "seeds": 2, "ks": [0, 1], "fit": FIT, "random_sets": 2},
         "circuits": {"models": folders, "tasks": [data], "n": 8, "points": 4, "draws": 1},
+        "wiring": {"models": folders, "tasks": [data], "n": 8, "points": 4, "heads": 3, "cards": 1},
         "contrast": {"pairs": pairs, "n": 4, "seeds": 2, "fit": FIT},
         "diff": {"models": folders, "tasks": [data], "methods": ["ablation", "attribution"], "n": 4},
         "backups": {"models": folders, "tasks": [data], "n": 16, "first": 3, "curve": 2, "draws": 2}
         | {"primary": ["L0H1"]},
-    }[name] | ({} if name in ("circuits", "diff", "backups") else {"models": folders[:1]})
+    }[name] | ({} if name in ("circuits", "diff", "backups", "wiring") else {"models": folders[:1]})
 
 
 @pytest.mark.parametrize("name", sorted(studies()))

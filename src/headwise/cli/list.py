@@ -133,8 +133,8 @@ def _families(live: bool) -> Rows:
     else:
         version, tried = families.shipped()
         print(f"tried with transformers {version}; --live tries the installed version", file=sys.stderr)
-    rows = [[f.name, f.status, f.how, "yes" if f.shares else "no"] for f in tried]
-    return ["family", "status", "how, or why not", "prefix sharing"], rows
+    rows = [[f.name, f.status, f.how, "yes" if f.shares else "no", f.edges or "–"] for f in tried]
+    return ["family", "status", "how, or why not", "prefix sharing", "edges, or why not"], rows
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:

@@ -19,8 +19,8 @@ LEARNED = Path(__file__).parent / "induction"
 def by_hand(tokenizer, order: list[int] | None = None) -> hw.Model:
     """A two-layer GPT-2 that does induction: L0H0 attends to the previous token, L1H0 to the token after the same one.
 
-    The stream has four parts: the token, its position, the token before it, and the answer. L0H0 writes the token before
-    into its part; the key of L1H0 reads it there, its query the token itself, its value too. All other weights are 0.
+    The stream has four parts: the token, its position, the token before it, and the answer. L0H0 writes the token
+    before into its part; the key of L1H0 reads it there, its query and its value the token itself. Other weights are 0.
     order: a permutation under which the key reads the token before, which breaks the composition.
     """
     tokens = len(tokenizer)

@@ -200,31 +200,50 @@ def edge_gradients(
     with torch.no_grad():
         plain = contributions(model, parts, block, senders, level)
     found = gradients(engine, parts, block, level)
-    by_receiver: dict[Receiver, list[int]] = {}
-    for number, edge in enumerate(edges):
-        by_receiver.setdefault(edge.receiver, []).append(number)
+    table = _EdgeTable(edges, senders, plain, spans)
     scores = np.empty((len(edges), block.size))
-    place = {sender: number for number, sender in enumerate(senders)}
-    deltas = torch.stack([plain.deltas[sender] for sender in senders])  # U, S, T, W
-
-    def fill(receiver: Receiver, gradient: Tensor) -> None:
-        numbers = by_receiver[receiver]
-        for span in {edges[n].span for n in numbers}:
-            some = [n for n in numbers if edges[n].span == span]
-            where = spans.get(span)
-            towards = gradient if where is None else gradient * where.to(gradient.device)[:, :, None]
-            chosen = deltas[[place[edges[n].sender] for n in some]]
-            scores[some] = (
-                -torch.einsum("ustw,stw->us", chosen, towards.to(deltas.dtype)).double().cpu().numpy()
-            )
-
-    wanted = set(by_receiver)
     for part in parts.blocks:
-        of_block = {r for r in wanted if r.layer == part.layer}
+        of_block = {receiver for receiver in table.numbers if receiver.layer == part.layer}
         if of_block:
-            for receiver, gradient in pulled_back(engine, part, block, plain, found, of_block).items():
-                fill(receiver, gradient)
-    if LOGITS in wanted:
+            table.fill(scores, pulled_back(engine, part, block, plain, found, of_block))
+    if LOGITS in table.numbers:
         assert found.end is not None
-        fill(LOGITS, found.end)
+        table.fill(scores, {LOGITS: found.end})
     return scores, found
+
+
+class _EdgeTable:
+    """Which edges lead into each receiver, and what their senders change in the stream."""
+
+    def __init__(
+        self,
+        edges: Sequence[Edge],
+        senders: Sequence[Head],
+        plain: Contributions,
+        spans: Mapping[str, Tensor],
+    ) -> None:
+        self.edges, self.spans = edges, spans
+        self.numbers: dict[Receiver, list[int]] = {}
+        for number, edge in enumerate(edges):
+            self.numbers.setdefault(edge.receiver, []).append(number)
+        self.place = {sender: number for number, sender in enumerate(senders)}
+        self.deltas = torch.stack([plain.deltas[sender].flatten(1) for sender in senders], dim=1)  # S, U, T·W
+
+    def fill(self, scores: np.ndarray, gradients: Mapping[Receiver, Tensor]) -> None:
+        """−Σ_t Δ(t) · ∂m/∂x(t) of every edge into these receivers: one product for all of them."""
+        receivers = list(gradients)
+        towards = torch.stack([gradients[receiver] for receiver in receivers], dim=1)  # S, R, T, W
+        numbers = [n for receiver in receivers for n in self.numbers[receiver]]
+        column = {receiver: number for number, receiver in enumerate(receivers)}
+        for span in {self.edges[n].span for n in numbers}:
+            some = [n for n in numbers if self.edges[n].span == span]
+            seen = towards
+            if span in self.spans:
+                seen = towards * self.spans[span].to(towards.device)[:, None, :, None]
+            rows = [self.place[self.edges[n].sender] for n in some]
+            # Senders stand in the order in which they write, so those before a block are the first ones.
+            products = torch.bmm(
+                self.deltas[:, : max(rows) + 1], seen.flatten(2).to(self.deltas.dtype).mT
+            )  # S, U, R
+            columns = [column[self.edges[n].receiver] for n in some]
+            scores[some] = -products[:, rows, columns].double().cpu().numpy().T

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import resources
+from typing import Any
 
 from headwise.errors import HeadwiseError
 
@@ -29,6 +30,8 @@ class Family:
     """The mechanism that reaches it, or the reason why not."""
     shares: bool = False
     """Whether variants with the same gates in blocks 0 to k may share one run of those blocks."""
+    edges: str = ""
+    """`yes`, or why direct edges between its components cannot be measured; empty where its heads are not reached."""
 
 
 def names() -> list[str]:
@@ -40,6 +43,7 @@ def names() -> list[str]:
 
 def attempt(name: str) -> Family:
     """Build a tiny random model of the family and prove the identities on every layer of it."""
+    from headwise.model.model import Model
     from headwise.model.verify.proof import prove
     from headwise.model.verify.tiny import parameter_count, tiny_model
 
@@ -53,7 +57,7 @@ def attempt(name: str) -> Family:
     except Exception as error:  # whatever a family's own code raises on a tiny configuration
         return Family(name, "untried", f"no tiny configuration could be built: {_line(error)}")
     try:
-        hooks, _, capabilities = prove(model, every_layer=True)
+        hooks, proof, capabilities = prove(model, every_layer=True)
     except HeadwiseError as error:
         kind = "untried" if "does not run on plain token ids" in str(error) else "refused"
         return Family(name, kind, _line(error))
@@ -61,7 +65,18 @@ def attempt(name: str) -> Family:
     how = hooks.mechanism
     if layers < len(hooks.blocks):
         how += f", in the {layers} of {len(hooks.blocks)} layers that have attention"
-    return Family(name, "reached", how, capabilities.share_rows)
+    edges = _edges(Model(model, None, name, hooks, proof, capabilities, 64))
+    return Family(name, "reached", how, capabilities.share_rows, edges)
+
+
+def _edges(model: Any) -> str:
+    from headwise.model.edges.parts import take_apart
+
+    try:
+        take_apart(model)
+        return "yes"
+    except HeadwiseError as error:
+        return str(error).partition("cannot be measured: ")[2].partition("; score its")[0]
 
 
 def survey(advance: Callable[[int], None] = lambda steps: None) -> Iterator[Family]:

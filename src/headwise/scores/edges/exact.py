@@ -23,9 +23,10 @@ def exact(setup: EdgeSetup) -> np.ndarray:
     """m(full) − m(edge replaced), per example `[E, N]`, in the metric's unit; positive where the edge helps.
 
     Only the receiver's slot sees the stream with the sender's contribution replaced by its reference; components
-    between the two keep their plain outputs, everything after the receiver is recomputed (Wang et al. 2022, arXiv 2211.00593;
-    Goldowsky-Dill et al. 2023, arXiv 2304.05969). Cost: one forward row from the receiver's block on for each edge and
-    example. Known failure: as with `ablation` of heads, an edge that another one stands in for scores near 0.
+    between the two keep their plain outputs, everything after the receiver is recomputed (Wang et al. 2022, arXiv
+    2211.00593; Goldowsky-Dill et al. 2023, arXiv 2304.05969). Cost: one forward row from the receiver's block on for
+    each edge and example. Known failure: as with `ablation` of heads, an edge that another one stands in for scores
+    near 0.
     """
     engine = setup.engine()
     senders = list(dict.fromkeys(edge.sender for edge in setup.edges))

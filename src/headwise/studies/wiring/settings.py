@@ -7,10 +7,15 @@ from typing import Annotated, ClassVar
 from pydantic import Field, NonNegativeInt
 
 from headwise.errors import HeadwiseError
+from headwise.heads.edges import inputs_of
 from headwise.scores.edges.registry import edge_methods
 from headwise.settings import Count, Several, Text, one_of, passes
 from headwise.studies.settings import shared
 from headwise.sweeps.curve import check_threshold
+
+
+def _check_receiver(name: str) -> None:
+    inputs_of(name, {})
 
 
 class WiringSettings(shared.StudySettings):
@@ -28,7 +33,7 @@ class WiringSettings(shared.StudySettings):
     """Score method that finds the heads whose edges are measured."""
     heads: Count = 16
     """Number of top heads, by absolute score."""
-    into: Several[Text] = ()
+    into: Several[Annotated[Text, passes(_check_receiver)]] = ()
     """Receivers, such as L23H3; by default the top heads and the logits. All heads before them are then senders."""
     method: Annotated[Text, one_of("edge method", edge_methods)] = "exact"
     """Edge method of the edges among the top heads: exact, attribution or integrated."""

@@ -187,8 +187,8 @@ def _ranking(rows: pd.DataFrame) -> Edges:
         f"{sender}->{receiver}" + (f" @ {span}" if span else "")
         for sender, receiver, span in zip(rows["sender"], rows["receiver"], rows["span"], strict=True)
     ]
-    about = [str(first[name]) for name in ("model", "task", "method", "metric")]
-    return Edges(edge_list(names), rows["order_score"].to_numpy()[None], *about)
+    model, task, method, metric = (str(first[name]) for name in ("model", "task", "method", "metric"))
+    return Edges(edge_list(names), rows["order_score"].to_numpy()[None], model, task, method, metric)
 
 
 def measure_curve(context: Context[WiringSettings], cell: Cell) -> CellResult:

@@ -1,0 +1,64 @@
+"""The study `wiring` on planted models."""
+
+from __future__ import annotations
+
+import pytest
+
+import headwise as hw
+from headwise.report import write_report
+from headwise.runs import read_table
+from helpers import run_on
+from planted import DENSE, SPARSE, planted_model, told_apart, written
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, word_tokenizer):
+    folder = tmp_path_factory.mktemp("wiring")
+    models = [
+        planted_model(word_tokenizer, heads, name) for heads, name in ((DENSE, "dense"), (SPARSE, "sparse"))
+    ]
+    task = told_apart(models, 16)
+    file = written(task, folder / "apart.jsonl")
+    settings = {"tasks": [file], "n": 16, "heads": 6, "points": 8}
+    made = run_on("wiring", folder / "run", *models, **settings)
+    return folder, models, task, file, made, settings
+
+
+def test_edges_of_heads_that_write_nothing_are_exactly_0(run):
+    edges = read_table(run[0] / "run", "edges")
+    silent = edges[(edges["model"] == "dense") & ~edges["sender"].isin(DENSE)]
+    assert (silent["score"] == 0).all()
+    assert set(edges["slot"]) <= {"Q", "K", "V", "logits"}
+
+
+def test_edges_of_the_study_are_those_of_the_call_on_the_held_out_half(run):
+    folder, models, task, _, _, _ = run
+    edges = read_table(folder / "run", "edges")
+    row = edges[(edges["model"] == "dense") & (edges["receiver"] == "logits")].iloc[0]
+    again = hw.edges(
+        models[0], task.halves()[1], into="logits", out_of=row["sender"], reference="patch", progress=False
+    )
+    assert again.values[0] == pytest.approx(row["score"], abs=1e-5)
+
+
+def test_figures_and_report_show_the_graph(run):
+    folder = run[0] / "run"
+    assert list((folder / "figures").glob("wiring-*.png"))
+    page = write_report([folder], folder / "again.html").read_text(encoding="utf-8")
+    assert "Edges of dense" in page
+    assert "largest edges" in page
+
+
+def test_the_same_run_again_computes_nothing(run):
+    folder, models, _, _, _, settings = run
+    before = read_table(folder / "run", "edges")
+    run_on("wiring", folder / "run", *models, **settings)
+    assert read_table(folder / "run", "edges").equals(before)
+
+
+def test_into_scores_the_edges_of_one_head_from_all_heads_before_it(run, tmp_path):
+    _, models, _, file, _, _ = run
+    run_on("wiring", tmp_path / "run", models[0], tasks=[file], n=8, into=["L3H1"], cards=0)
+    edges = read_table(tmp_path / "run", "edges")
+    assert set(edges["receiver"]) == {"L3H1.Q", "L3KV0.K", "L3KV0.V"}
+    assert edges["sender"].nunique() == 12
