@@ -62,7 +62,9 @@ def chain_model(tokenizer, size=8, heads=6, layers=6):
     axes = torch.linalg.qr(torch.cat([torch.ones(width, 1), drawn], 1))[0].T
     seen, first, second, answer = axes[1:]  # at right angles to the constant vector, which norms take away
     with torch.no_grad():
-        for block in hf.transformer.h:  # what random heads and MLPs write is noise beside what the chains write
+        for (
+            block
+        ) in hf.transformer.h:  # what random heads and MLPs write is noise beside what the chains write
             block.attn.c_proj.weight *= 0.15
             block.mlp.c_proj.weight *= 0.15
         for word, sign in (("cat", 1), ("dog", -1)):
@@ -76,7 +78,9 @@ def chain_model(tokenizer, size=8, heads=6, layers=6):
             (hw.Head(4, 5), second, answer),
         ):
             attention, at = hf.transformer.h[head.layer].attn, head.head * size
-            for part in range(3):  # query, key, value: with queries and keys at 0 all tokens get equal attention
+            for part in range(
+                3
+            ):  # query, key, value: with queries and keys at 0 all tokens get equal attention
                 attention.c_attn.weight[:, part * width + at : part * width + at + size] = 0
             attention.c_attn.weight[:, 2 * width + at] = read
             attention.c_proj.weight[at : at + size] = 0

@@ -41,7 +41,9 @@ def twins(word_tokenizer):
 def same_answer(n=12):
     """Prompts that differ, with one target and one foil for all."""
     first = word_task(1).examples[0]
-    return Task("same", tuple(Example(e.prompt, first.target, first.foils) for e in word_task(n)), "logit_diff")
+    return Task(
+        "same", tuple(Example(e.prompt, first.target, first.foils) for e in word_task(n)), "logit_diff"
+    )
 
 
 def test_one_of_two_heads_that_replace_each_other_is_first_though_ablation_scores_both_near_zero(twins):
@@ -57,6 +59,7 @@ def test_one_of_two_heads_that_replace_each_other_is_first_though_ablation_score
 
 
 # ---- a chain of two and another one among noise ----------------------------------------------------
+
 
 @pytest.mark.parametrize("reference", ["mean", "patch"])
 def test_a_circuit_of_four_among_noisy_heads_is_found_in_the_first_four_by_ten_seeds(chains, reference):
