@@ -89,17 +89,18 @@ def chain_model(tokenizer, size=8, heads=6, layers=6):
     return hw.load(hf, tokenizer=tokenizer, name="chains")
 
 
-def cats_and_dogs(n=48, swapped=False):
-    """A prompt with "cat" or "dog" somewhere, whose target is that word; swapped: in a random half it is the foil."""
+def cats_and_dogs(n=48, swapped=None):
+    """A prompt with "cat" or "dog" somewhere, whose target is that word; swapped: seed of a random half
+    in which it is the foil."""
     random = np.random.default_rng(4)
-    turned = random.permutation(n) < n // 2
+    turned = np.zeros(n) if swapped is None else np.random.default_rng(swapped).permutation(n) < n // 2
     others = [word for word in WORDS if word not in ("cat", "dog")]
     examples = []
     for i in range(n):
         words, place = list(random.choice(others, 7)), random.integers(1, 6)
         pair = ["cat", "dog"][:: random.choice([1, -1])]
         prompt, other = (" ".join([*words[:place], word, *words[place:]]) for word in pair)
-        target, foil = pair[::-1] if swapped and turned[i] else pair
+        target, foil = pair[::-1] if turned[i] else pair
         examples.append(Example(prompt, f" {target}", (f" {foil}",), other))
     return Task("cats and dogs", tuple(examples), "logit_diff")
 

@@ -130,6 +130,22 @@ def test_score_writes_the_contracts_files_and_a_figure(folder, tmp_path):
     assert "[" in done.stdout
 
 
+def test_score_by_nested_masks_ranks_every_component(folder, tmp_path, here):
+    options = ["--set", "method_options.rows=40", "--set", 'method_options.components=["heads", "mlps"]']
+    done = here(
+        *["score", folder, "induction", "-n", 12, "--method", "nested", "--reference", "zero"],
+        *["--device", "cpu", "--out", tmp_path / "run", *options],
+    )
+    assert done.returncode == 0, done.stderr
+    table = pd.read_parquet(tmp_path / "run/tables/scores.parquet")
+    assert table["component"].value_counts().to_dict() == {"head": 16, "mlp": 4}
+    ranks = sorted(table["score"])
+    no_effect = "no circuit" in done.stderr
+    np.testing.assert_allclose(ranks, np.zeros(20) if no_effect else (np.arange(20) + 1) / 20)
+    assert "the ten largest of 20" in done.stdout
+    assert not (tmp_path / "run/partial").exists()
+
+
 def test_the_chunk_size_is_stored_in_the_run(folder, tmp_path, here):
     here(
         "score",

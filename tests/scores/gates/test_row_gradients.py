@@ -1,4 +1,4 @@
-"""Gradients of rows that each have their own gates: pieces, and the fixed shapes of a GPU, against one row at a time."""
+"""Gradients of rows with their own gates: pieces, and the fixed shapes of a GPU, against one row at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,14 @@ def drawn(engine, count=11):
 @pytest.mark.parametrize("components", [HEADS, COMPONENTS])
 @pytest.mark.parametrize(
     ("reference", "positions"),
-    [("zero", "all"), ("mean", "all"), ("patch", "all"), ("position_mean", "all"), ("mean", "last"), ("patch", "last")],
+    [
+        ("zero", "all"),
+        ("mean", "all"),
+        ("patch", "all"),
+        ("position_mean", "all"),
+        ("mean", "last"),
+        ("patch", "last"),
+    ],
 )
 def test_every_way_to_run_rows_gives_the_same_gradients(tiny64, components, reference, positions):
     task = word_task(6, equal_length=reference == "position_mean")

@@ -27,7 +27,9 @@ def test_match_is_the_huber_loss_of_rows_and_of_their_mean(of_mean):
 
 
 def test_match_is_smallest_at_the_full_effect_and_as_bad_above_as_below():
-    losses = [row_losses(np.full((1, 3), error), "match", 0.5)[0].item() for error in (-0.5, -0.05, 0, 0.05, 0.5)]
+    losses = [
+        row_losses(np.full((1, 3), error), "match", 0.5)[0].item() for error in (-0.5, -0.05, 0, 0.05, 0.5)
+    ]
     assert losses[2] == 0
     assert losses[0] == losses[4] > losses[1] == losses[3] > 0
 

@@ -25,7 +25,7 @@ def test_a_soft_mask_is_a_sigmoid_whose_sum_is_k(temperature):
     masks = soft_masks(STRENGTHS, SIZES, temperature)
     np.testing.assert_allclose(masks.sum(1), SIZES, atol=1e-5)
     for mask, strengths, k in zip(masks, STRENGTHS, SIZES, strict=True):
-        tau = brentq(lambda t: expit((strengths - t) / temperature).sum() - k, -200, 200, xtol=1e-13)
+        tau = brentq(lambda t, s, k: expit((s - t) / temperature).sum() - k, -200, 200, (strengths, k), 1e-13)
         np.testing.assert_allclose(mask, expit((strengths - tau) / temperature), atol=1e-6)
 
 

@@ -41,7 +41,9 @@ def twins(word_tokenizer):
 def same_answer(n=12):
     """Prompts that differ, with one target and one foil for all."""
     first = word_task(1).examples[0]
-    return Task("same", tuple(Example(e.prompt, first.target, first.foils) for e in word_task(n)), "logit_diff")
+    return Task(
+        "same", tuple(Example(e.prompt, first.target, first.foils) for e in word_task(n)), "logit_diff"
+    )
 
 
 def test_one_of_two_heads_that_replace_each_other_is_first_though_ablation_scores_both_near_zero(twins):
@@ -58,6 +60,7 @@ def test_one_of_two_heads_that_replace_each_other_is_first_though_ablation_score
 
 # ---- a chain of two and another one among noise ----------------------------------------------------
 
+
 @pytest.mark.parametrize("reference", ["mean", "patch"])
 def test_a_circuit_of_four_among_noisy_heads_is_found_in_the_first_four_by_ten_seeds(chains, reference):
     scores = hw.score(
@@ -71,9 +74,17 @@ def test_a_circuit_of_four_among_noisy_heads_is_found_in_the_first_four_by_ten_s
 
 
 def test_a_behaviour_that_is_not_there_has_no_circuit_and_the_run_says_so(chains, caplog):
-    scores = hw.score(chains, cats_and_dogs(swapped=True), "nested", reference="mean", progress=False)
-    assert not scores.details["circuit"]
-    assert scores.details["said"].startswith("no circuit: logit_diff with all heads minus with none is")
-    assert "no circuit" in caplog.text
-    assert not scores.values.any()
-    assert scores.details["order"] == []
+    """Of eight random halves that are swapped, one may pass for an effect: the interval is one of 95 %."""
+    alarms = 0
+    for half in range(8):
+        caplog.clear()
+        task = cats_and_dogs(swapped=half)
+        scores = hw.score(chains, task, "nested", reference="mean", seeds=1, rows=40, progress=False)
+        if scores.details["circuit"]:
+            alarms += 1
+            continue
+        assert scores.details["said"].startswith("no circuit: logit_diff with all heads minus with none is")
+        assert "no circuit" in caplog.text
+        assert not scores.values.any()
+        assert scores.details["order"] == []
+    assert alarms <= 1

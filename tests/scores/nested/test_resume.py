@@ -5,17 +5,18 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from headwise.scores.nested import nested
 from headwise.runs import read_table
+from headwise.scores.nested import nested
 from helpers import run_on
 from planted import cats_and_dogs, written
 
-pytestmark = pytest.mark.filterwarnings("ignore")
 OPTIONS = {"seeds": 2, "rows": 200}
 
 
 def carried_out(model, out, data):
-    return run_on("score", out, model, tasks=[data], methods=["nested"], reference="mean", method_options=OPTIONS)
+    return run_on(
+        "score", out, model, tasks=[data], methods=["nested"], reference="mean", method_options=OPTIONS
+    )
 
 
 def test_a_run_stopped_after_the_first_seed_goes_on_with_the_second(chains, tmp_path, monkeypatch):

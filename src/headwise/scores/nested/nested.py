@@ -63,9 +63,9 @@ def nested(setup: Setup, **options: Any) -> np.ndarray:
     (explained effect on the held-back examples), `chosen` (the seed and its cost), `rows`, `effect`.
 
     Cost: 400 updates of 64 rows per seed, each a forward and a backward pass; `rows` bounds it. Known failures: heads
-    that can replace one another are ranked by the luck of the seed; few examples are learned by heart (compare `curve`
-    with a sweep on other examples); where the metric with all heads is not higher or lower than with none there is
-    nothing to explain, and all heads get 0, with a note. Related: MAttr (arXiv 2609.25518), Edge Pruning (Bhaskar et
+    that can replace one another are ranked by chance; few examples are overfitted (compare `curve` with a sweep on
+    other examples); where the metric with all heads is not higher or lower than with none there is nothing to explain,
+    and all heads get 0, with a note. Related: MAttr (arXiv 2609.25518), Edge Pruning (Bhaskar et
     al. 2024, arXiv 2406.16778).
     """
     asked = NestedOptions(**options)
