@@ -52,7 +52,7 @@ def test_the_command_prints_an_address_that_answers_and_ctrl_c_ends_it_cleanly(f
 
 
 def test_another_address_than_this_machine_needs_an_explicit_flag(folder):
-    process = started(folder, "--host", "0.0.0.0", "--no-browser")
+    process = started(folder, "--host", "0.0.0.0", "--no-browser")  # noqa: S104
     _, said = process.communicate(timeout=120)
     assert process.returncode == 2
     assert "add --remote" in said
