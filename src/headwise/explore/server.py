@@ -11,8 +11,8 @@ import uvicorn
 
 from headwise.errors import HeadwiseError
 
-_PATIENCE = 20.0
-"""Seconds that starting may take."""
+_PATIENCE = 60.0
+"""Seconds that starting and stopping may take on a busy machine."""
 
 
 class Server:
@@ -67,5 +67,8 @@ class Server:
         """Close all connections and end the thread."""
         self._uvicorn.should_exit = True
         if self._thread.is_alive():
-            self._thread.join(timeout=10)
-        self._socket.close()
+            self._thread.join(timeout=_PATIENCE)
+        if (
+            not self._thread.is_alive()
+        ):  # a busy machine may need longer, and the thread still uses the socket
+            self._socket.close()

@@ -63,7 +63,9 @@ export class HeadMap {
       }
     }
     pen.strokeStyle = accent; pen.lineWidth = 2;
-    for (const name of this.selected) { const [x, y] = this.#corner(...parts(name)); pen.strokeRect(x - 0.5, y - 0.5, wide, tall); }
+    pen.beginPath(); // one path: thousands of single strokes would cost frames
+    for (const name of this.selected) { const [x, y] = this.#corner(...parts(name)); pen.rect(x - 0.5, y - 0.5, wide, tall); }
+    pen.stroke();
     if (document.activeElement === canvas) {
       const [x, y] = this.#corner(...this.cursor);
       pen.setLineDash([3, 2]); pen.strokeStyle = off; pen.strokeRect(x - 1, y - 1, wide + 1, tall + 1); pen.setLineDash([]);

@@ -1,0 +1,71 @@
+"""`headwise explore` as a person starts and ends it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from headwise.cli.demo import explored
+from headwise.model.verify.tiny import tiny_model
+from helpers import REPOSITORY, make_word_tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A checkpoint of a tiny model."""
+    place = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = make_word_tokenizer()
+    tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512).save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+def started(*arguments):
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "headwise", "explore", *map(str, arguments)]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_the_command_prints_an_address_that_answers_and_ctrl_c_ends_it_cleanly(folder):
+    process = started(folder, "--no-browser", "--device", "cpu")
+    try:
+        line = process.stdout.readline()
+        (address,) = re.findall(r"http://127\.0\.0\.1:\d+/[\w-]{16,}/", line)
+        assert "explorer of tiny" in line
+        page = urllib.request.urlopen(address, timeout=60).read().decode()  # noqa: S310
+        assert "<title>headwise explorer</title>" in page
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert said.strip().endswith("stopped")
+    assert "Traceback" not in said
+
+
+def test_another_address_than_this_machine_needs_an_explicit_flag(folder):
+    process = started(folder, "--host", "0.0.0.0", "--no-browser")  # noqa: S104
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "add --remote" in said
+
+
+def test_a_model_that_does_not_exist_is_refused_in_a_sentence(tmp_path):
+    process = started(tmp_path / "nothing", "--no-browser")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "Traceback" not in said
+
+
+def test_the_demo_names_the_run_with_circuits(tmp_path):
+    assert explored([tmp_path / "functions", tmp_path / "circuits"]) == str(tmp_path / "circuits")
+    assert explored([tmp_path / "roles"]) == str(tmp_path / "roles")
+    assert explored([]) == "smollm2"
