@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import headwise as hw
 from headwise.cli.app import main
 
 
@@ -132,16 +133,19 @@ def test_score_writes_the_contracts_files_and_a_figure(folder, tmp_path):
 
 def test_score_by_nested_masks_ranks_every_component(folder, tmp_path, here):
     options = ["--set", "method_options.rows=40", "--set", 'method_options.components=["heads", "mlps"]']
+    # One answer to every prompt: whatever the components of a random model do to it, they do to all.
+    rows = [{"prompt": e.prompt, "target": " the", "foils": [" of"]} for e in hw.task("induction", 24)]
+    data = tmp_path / "one_answer.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
     done = here(
-        *["score", folder, "induction", "-n", 12, "--method", "nested", "--reference", "zero"],
+        *["score", folder, data, "-n", 24, "--method", "nested", "--reference", "zero"],
         *["--device", "cpu", "--out", tmp_path / "run", *options],
     )
     assert done.returncode == 0, done.stderr
     table = pd.read_parquet(tmp_path / "run/tables/scores.parquet")
     assert table["component"].value_counts().to_dict() == {"head": 16, "mlp": 4}
     ranks = sorted(table["score"])
-    no_effect = "no circuit" in done.stderr
-    np.testing.assert_allclose(ranks, np.zeros(20) if no_effect else (np.arange(20) + 1) / 20)
+    np.testing.assert_allclose(ranks, (np.arange(20) + 1) / 20)
     assert "the ten largest of 20" in done.stdout
     assert not (tmp_path / "run/partial").exists()
 
