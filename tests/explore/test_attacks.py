@@ -172,8 +172,8 @@ def test_a_browser_that_is_killed_cancels_its_job(explorer, tiny, monkeypatch):
     steps, seen = [], threading.Event()
     plain = explorer.live._steps
 
-    def slow(*args):
-        for logits in plain(*args):
+    def slow(*args, **more):
+        for logits in plain(*args, **more):
             steps.append(1)
             seen.set()
             time.sleep(0.05)
