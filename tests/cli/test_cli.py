@@ -133,8 +133,11 @@ def test_score_writes_the_contracts_files_and_a_figure(folder, tmp_path):
 
 def test_score_by_nested_masks_ranks_every_component(folder, tmp_path, here):
     options = ["--set", "method_options.rows=40", "--set", 'method_options.components=["heads", "mlps"]']
-    # One answer to every prompt: whatever the components of a random model do to it, they do to all.
-    rows = [{"prompt": e.prompt, "target": " the", "foils": [" of"]} for e in hw.task("induction", 24)]
+    # One ending and one answer for all: what the components of a random model do to one, they do to every example.
+    examples = hw.task("induction", 24).examples
+    answers = {"target": examples[0].target, "foils": examples[0].foils}
+    ending = examples[0].prompt
+    rows = [{"prompt": example.prompt.split("\n")[0] + "\n" + ending, **answers} for example in examples]
     data = tmp_path / "one_answer.jsonl"
     data.write_text("\n".join(map(json.dumps, rows)))
     done = here(
