@@ -87,7 +87,7 @@ def test_ruffs_security_rules_are_on_for_the_package_and_each_exception_says_why
         for line in file.read_text(encoding="utf-8").splitlines()
         if re.search(r"noqa: S\d", line)
     ]
-    assert len(silenced) <= 6, silenced
+    assert len(silenced) <= 7, silenced
 
 
 def test_every_download_is_pinned_by_size_and_hash():

@@ -168,7 +168,7 @@ def test_a_run_of_an_earlier_headwise_without_hashes_is_shown_and_says_that_noth
     del info["written"]
     (run / "run.json").write_text(json.dumps(info))
     page = write_report([run], tmp_path / "page.html").read_text()
-    assert "run.json holds no SHA-256 of the tables" in page
+    assert "run.json has no SHA-256 of the tables" in page
     assert caplog.text == ""
 
 

@@ -87,8 +87,8 @@ def test_scores_carry_how_they_were_made(tiny):
     [
         ({"by": "ablate"}, "did you mean 'ablation'"),
         ({"metric": "logit_dif"}, "did you mean 'logit_diff'"),
-        ({"by": "attribution", "metric": "kl"}, "'kl' has none"),
-        ({"by": "attribution", "metric": "accuracy"}, "'accuracy' has none"),
+        ({"by": "attribution", "metric": "kl"}, "undefined for the metric 'kl'"),
+        ({"by": "attribution", "metric": "accuracy"}, "undefined for the metric 'accuracy'"),
         ({"stepz": 3}, "unknown option of method 'ablation'"),
     ],
 )

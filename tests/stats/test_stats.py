@@ -493,7 +493,7 @@ def test_a_staged_sign_flip_of_many_columns_gives_what_one_stage_gives():
     columns = random.normal(size=(20, 1_500))
     columns[:, :60] += 2.0
     staged, whole = stats.sign_flip_staged(columns), stats.sign_flip(columns, flips=30_000, seed=5)
-    np.testing.assert_allclose(staged, whole, atol=0.02)
+    np.testing.assert_allclose(staged, whole, atol=0.03)  # 10,000 flips: a standard error of .005
     assert (stats.benjamini_hochberg(staged)[:60] < 0.05).all()
     assert (staged[60:] < 0.05).mean() < 0.08
     few = columns[:, :30]

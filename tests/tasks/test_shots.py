@@ -207,7 +207,7 @@ def test_built_in_tasks_keep_counterfactuals_as_long_as_their_prompts():
         ({"template": "{prompt}{taget}"}, "'taget'; did you mean 'target'"),
         (
             {"template": "{prompt} {target}"},
-            "puts a space before {target}, but the targets of task 'opposites' bring",
+            "puts a space before {target}, but the targets of task 'opposites' begin with",
         ),
         ({"template": None}, "template=None is not text"),
         ({"separator": 3}, "separator=3 is not text"),

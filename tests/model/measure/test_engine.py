@@ -218,10 +218,10 @@ def test_running_out_of_memory_halves_the_batch_and_changes_no_value(tiny, monke
     engine = Engine(tiny, task, metric("logit_diff"))
     forward = engine._logits
 
-    def greedy(block, chunk):
+    def greedy(block, chunk, *more):
         if len(chunk) * block.size * block.length > 40:
             raise torch.OutOfMemoryError("out of memory")
-        return forward(block, chunk)
+        return forward(block, chunk, *more)
 
     monkeypatch.setattr(engine, "_logits", greedy)
     np.testing.assert_allclose(engine.measure(gates).values, expected, atol=1e-5)

@@ -77,7 +77,7 @@ def test_after_an_error_nothing_of_ours_is_left():
             hf(input_ids=torch.arange(3, 9)[None])
     assert type(hf.config._attn_implementation) is str
     assert not [m for m in hf.modules() if "_headwise_heard_by" in vars(m)]
-    with hooks.watching(lambda *_: None), pytest.raises(HeadwiseError, match="has a watcher already"):
+    with hooks.watching(lambda *_: None), pytest.raises(HeadwiseError, match="already has a watcher"):
         hooks.watching(lambda *_: None).__enter__()
 
 

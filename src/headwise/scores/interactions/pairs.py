@@ -95,7 +95,7 @@ def tiles(ranks: np.ndarray, capacity: int) -> Iterator[np.ndarray]:
     single units for its pairs.
 
     >>> [tile.tolist() for tile in tiles(np.array([[0, 1], [0, 2], [0, 3], [1, 2]]), 6)]
-    [[0], [1, 3], [2]]
+    [[0, 1], [2], [3]]
     """
     low, high = np.sort(ranks, axis=1).T
     rows = min(len(np.unique(low)), max(1, math.isqrt(capacity) - 1))
