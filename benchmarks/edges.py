@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from headwise.heads.edge import Edge
 from headwise.model.tokens.encode import pad_right
 from headwise.sweeps.edge_curve import EdgeCurve, edge_curve
 from headwise.sweeps.explained import heads_needed, resampled_needs
+from stories import model_of, parts
 
 TASKS = ("ioi", "ioi_long", "greater_than", "docstring")
 
@@ -235,7 +235,7 @@ def _ratio(dense: EdgeCurve, sparse: EdgeCurve, threshold: float = 0.9) -> dict[
 
 def stories(asked: argparse.Namespace) -> dict[str, Any]:
     """stories15M (full multi-head attention): random edges against the loop of hooks, on random token ids."""
-    hf = llama2c(asked.weights)
+    hf = model_of(parts(asked.weights)["model.bin"])
     tokenizer = number_tokenizer(hf.config.vocab_size)
     model = hw.load(hf, tokenizer=tokenizer, name="stories15M", device=asked.device)
     draw = random.Random(0)
@@ -258,76 +258,8 @@ def stories(asked: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def llama2c(archive: Path) -> Any:
-    """The checkpoint `src/llama2.data` of the archive as a Llama of transformers (llama2.c's first format, float32)."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    with tarfile.open(archive) as tar:
-        member = next(one for one in tar.getmembers() if one.name.endswith("src/llama2.data"))
-        file = tar.extractfile(member)
-        assert file is not None
-        raw = file.read()
-    dim, hidden, layers, heads, kv_heads, vocabulary, length = np.frombuffer(raw, "<i4", 7).tolist()
-    shared, vocabulary = vocabulary > 0, abs(vocabulary)
-    # The vocabulary stands behind the weights, so only whole numbers are read.
-    numbers = torch.from_numpy(np.frombuffer(raw, "<f4", (len(raw) - 28) // 4, 28).copy())
-    place = 0
-
-    def take(*shape: int) -> torch.Tensor:
-        nonlocal place
-        count = int(np.prod(shape))
-        place += count
-        return numbers[place - count : place].reshape(shape)
-
-    size = dim // heads
-    parts = {"embedding": take(vocabulary, dim), "attention_norm": take(layers, dim)}
-    parts |= {"q": take(layers, dim, dim), "k": take(layers, kv_heads * size, dim)}
-    parts |= {
-        "v": take(layers, kv_heads * size, dim),
-        "o": take(layers, dim, dim),
-        "mlp_norm": take(layers, dim),
-    }
-    parts |= {
-        "gate": take(layers, hidden, dim),
-        "down": take(layers, dim, hidden),
-        "up": take(layers, hidden, dim),
-    }
-    parts["norm"] = take(dim)
-    take(length, size)  # rotary tables
-    parts["head"] = parts["embedding"] if shared else take(vocabulary, dim)
-    config = LlamaConfig(
-        vocab_size=vocabulary, hidden_size=dim, intermediate_size=hidden, num_hidden_layers=layers, rms_norm_eps=1e-5,
-        num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=length,
-        tie_word_embeddings=False,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()
-
-    def turned(weight: torch.Tensor, count: int) -> torch.Tensor:
-        """Rotary pairs stand side by side in llama2.c, half a head apart in transformers."""
-        return weight.reshape(count, size // 2, 2, dim).transpose(1, 2).reshape(count * size, dim)
-
-    state = {
-        "model.embed_tokens.weight": parts["embedding"],
-        "model.norm.weight": parts["norm"],
-        "lm_head.weight": parts["head"],
-    }
-    names = {
-        "attention_norm": "input_layernorm",
-        "mlp_norm": "post_attention_layernorm",
-        "v": "self_attn.v_proj",
-    }
-    names |= {"o": "self_attn.o_proj", "gate": "mlp.gate_proj", "down": "mlp.down_proj", "up": "mlp.up_proj"}
-    for layer in range(layers):
-        prefix = f"model.layers.{layer}."
-        state |= {f"{prefix}{name}.weight": parts[part][layer] for part, name in names.items()}
-        state[f"{prefix}self_attn.q_proj.weight"] = turned(parts["q"][layer], heads)
-        state[f"{prefix}self_attn.k_proj.weight"] = turned(parts["k"][layer], kv_heads)
-    model.load_state_dict(state)
-    return model
-
-
 def number_tokenizer(count: int) -> Any:
-    """One word per token id: the checkpoint comes without its tokenizer, and edges need none."""
+    """One word per token id: edges of random ids need no words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
