@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from urllib.parse import quote
 
@@ -15,23 +14,7 @@ from headwise.explore.explorer import Explorer
 from headwise.model.verify.tiny import tiny_model
 from helpers import make_word_tokenizer
 from report.conftest import HOSTILE, finished_run, score_table
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
-    None,
-)
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium"
-)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+from report.test_browser import browser, pytestmark  # noqa: F401 - the browser, and why there is none
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +36,7 @@ def explorer(model, tmp_path_factory):
 
 
 @pytest.fixture
-def page(browser, explorer):
+def page(browser, explorer):  # noqa: F811
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     opened = context.new_page()
     opened.problems, opened.requests = [], []
@@ -230,7 +213,7 @@ def test_live_attribution_colours_the_map_for_the_token_that_is_chosen(page):
     assert page.locator("#next td.word button[aria-pressed=true]").inner_text() == word
 
 
-def test_the_url_restores_the_screen(page, explorer, browser):
+def test_the_url_restores_the_screen(page, explorer, browser):  # noqa: F811
     click(page, 1, 1)
     drag(page, (2, 0), (3, 1))
     page.locator("#gate").fill("1.5")
@@ -362,7 +345,7 @@ def test_a_small_window_has_no_sideways_scroll(page, width):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_accessibility_check_finds_nothing_serious(browser, explorer, scheme):
+def test_an_accessibility_check_finds_nothing_serious(browser, explorer, scheme):  # noqa: F811
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
     context = browser.new_context(color_scheme=scheme, bypass_csp=True)
     page = context.new_page()
