@@ -173,7 +173,7 @@ def test_a_bad_file_is_refused_by_the_command_line_before_torch_is_imported(tmp_
             check=True,
         )
         assert done.stdout.split() == ["2", "False"]
-        assert "--set columns.prompt=NAME --set columns.target=NAME" in done.stderr
+        assert "--set columns.prompt=clean --set columns.target=NAME" in done.stderr
 
 
 def test_options_of_data_have_one_name_in_task_score_and_run(tmp_path, monkeypatch, capsys):
