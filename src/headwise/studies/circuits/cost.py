@@ -42,8 +42,8 @@ def announcement(context: Context[CircuitsSettings]) -> str:
         seconds += cost * length / rates[model]
     references = {len(context.once(halves, *one).references) for one in s.curves()}
     return (
-        f"circuits: {len(s.orders)} orders ({', '.join(s.orders)}), {max(references)} ablation types, "
-        f"{len(s.curves())} curves of model and task each; about {rows:,.0f} forward rows, {tokens:,.0f} tokens, "
+        f"circuits: ranked by {', '.join(s.orders)}; number of ablation types: {max(references)}; "
+        f"{len(s.curves())} curves of model and task each, about {rows:,.0f} forward rows, {tokens:,.0f} tokens, "
         f"{_duration(seconds)} on this device"
     )
 
@@ -87,7 +87,8 @@ def tokens_per_second(context: Context[CircuitsSettings], model: str, task: str)
 
 def _duration(seconds: float) -> str:
     """
-    >>> _duration(40), _duration(600)
-    ('under a minute', 'about 10 minutes')
+    >>> _duration(40), _duration(70), _duration(600)
+    ('under a minute', 'about 1 minute', 'about 10 minutes')
     """
-    return "under a minute" if seconds < 60 else f"about {seconds / 60:.0f} minutes"
+    minutes = round(seconds / 60)
+    return "under a minute" if seconds < 60 else f"about {minutes} minute{'s' if minutes > 1 else ''}"
