@@ -21,7 +21,13 @@ from headwise.files import DiskError
 STUDIES: dict[str, dict[str, Any]] = {
     "functions": {"models": ["smollm2"], "n": 12},
     "roles": {"models": ["smollm2"], "tasks": ["syntax"], "quick": True},
-    "circuits": {"models": ["smollm2", "smollm2-sparse"], "orders": ["integrated"], "quick": True},
+    # Under mean ablation the few examples of `quick` leave no effect to explain, and the panels would be empty.
+    "circuits": {
+        "models": ["smollm2", "smollm2-sparse"],
+        "orders": ["integrated"],
+        "references": ["patch"],
+        "quick": True,
+    },
     "masking": {"models": ["smollm2"], "abilities": ["Retrieval", "Knowledge Recall"], "quick": True},
     "prompts": {"models": ["smollm2"], "quick": True, "n": 16},
 }
