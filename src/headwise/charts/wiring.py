@@ -43,15 +43,15 @@ def wiring_chart(
     first = edges.iloc[0]
     heading = title or f"Edges of {first['model']} on {task_title(str(first['task']))} ({first['method']})"
     counted = f"{len(shown)} of {len(edges)} edges"
-    panel = Panel(title="No edge is significant", bare=True) if shown.empty else _graph(shown)
+    panel = _no_graph(len(edges), level) if shown.empty else _graph(shown)
     return Chart(
         name=name,
         title=heading,
         panels=[panel],
-        size=(7.2, 5.6),
+        size=(7.2, 1.0 if shown.empty else 5.6),
         columns=1,
         legend="right",
-        height=560,
+        height=160 if shown.empty else 560,
         least=520,
         note=f"{counted}, q < {level:g}" if len(shown) else "",
         caption=f"Layers go upwards. Shown are {counted} with q < {level:g}, the largest first. The colour of an edge "
@@ -59,6 +59,12 @@ def wiring_chart(
         "K and V of grouped-query attention belong to the group: such an edge ends at each head that shares them.",
         table=shown[["sender", "receiver", "slot", "span", "score", "lo", "hi", "n", "q"]],
     )
+
+
+def _no_graph(count: int, level: float) -> Panel:
+    """A panel that says why there is no graph."""
+    words = f"None of {count} edges has q < {level:g}: use more examples, or fewer senders and receivers"
+    return Panel(title=words, bare=True, x=Axis(ticks=[]), y=Axis(ticks=[]))
 
 
 def _graph(edges: pd.DataFrame) -> Panel:
