@@ -183,7 +183,7 @@ def maps(_: Model) -> dict[str, Any]:
 
 def memory(model: Model) -> dict[str, Any]:
     """Resident memory above the loaded model while a prompt of 8,192 tokens less the new ones is explored."""
-    words = model.tokens("The cat sat on the mat and the dog lay by the door. " * 700)[: 8192 - 8]
+    words = model.tokens("The cat sat on the mat and the dog lay by the door. " * 580)[: 8192 - 8]
     prompt = model.text.decode(words)
     found: dict[str, Any] = {"bar_mb": 1000}
     with served(model) as explorer:

@@ -3,6 +3,7 @@
     python benchmarks/nested.py --device cuda                              all tasks, references mean and patch
     python benchmarks/nested.py --device cuda --part design --task ioi     what each choice of the training is worth
     python benchmarks/nested.py --part small --task ioi --rows 3000        one seed with a bounded number of rows
+    python benchmarks/nested.py --device cuda --part mib                   MIB's CPR and CMD of each order
 
 Heads are ranked on one half of 160 examples and swept on the other. For each task, reference and order: the number of
 heads at which 90 % of the effect is reached (k) and from which on it stays there (stays), CMD and CPR, each with its
@@ -18,12 +19,13 @@ from typing import Any
 
 import headwise as hw
 from common import RESULTS, about, timed, write
-from headwise.heads import Head, Scores
+from headwise.heads import COMPONENTS, Head, Scores
 from headwise.model.model import Model
 from headwise.tasks import Task
 
 TASKS = ("greater_than", "ioi", "docstring", "ioi_long")
 REFERENCES = ("mean", "patch")
+FITS = ("nested", "nested most")
 SIMPLE = ("integrated", "ablation", "attribution")
 DESIGN: dict[str, dict[str, Any]] = {
     "default": {},
@@ -124,7 +126,7 @@ def case(model: Model, name: str, reference: str, arguments: argparse.Namespace)
     halves = hw.task(name, arguments.n, model=model).halves()
     found, tested = halves
     result: dict[str, Any] = {}
-    for method in SIMPLE:
+    for method in arguments.method or SIMPLE:
         seconds, scores = ranked(model, found, method, reference)
         result[method] = curve(model, tested, scores, reference, found) | {"score_s": round(seconds, 2)}
         print(line(method, result[method], seconds), flush=True)
@@ -132,7 +134,7 @@ def case(model: Model, name: str, reference: str, arguments: argparse.Namespace)
         ("nested", {"seeds": arguments.seeds}),
         ("nested most", {"seeds": 1, "objective": "most"}),
     ):
-        if label == "nested most" and arguments.match_only:
+        if label in arguments.skip:
             continue
         row = fitted(model, halves, reference, each_seed=label == "nested", **options)
         result[label] = row
@@ -165,7 +167,35 @@ def small(model: Model, name: str, reference: str, arguments: argparse.Namespace
     return row
 
 
-PARTS = {"cases": case, "design": design, "small": small}
+def mib(model: Model, name: str, reference: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """MIB's areas over heads, MLPs and the input, held out: both objectives minus integrated gradients, paired."""
+    found, tested = hw.task(name, arguments.n, model=model).halves()
+    asked: dict[str, dict[str, Any]] = {
+        "integrated": {},
+        "nested": {"seeds": arguments.seeds},
+        "nested most": {"seeds": arguments.seeds, "objective": "most"},
+    }
+    made, result = {}, {}
+    for label, options in asked.items():
+        how = {"components": COMPONENTS, **options}
+        seconds, scores = ranked(model, found, label.split()[0], reference, **how)
+        made[label] = hw.mib(model, tested, scores, progress=False)
+        result[label] = {which: getattr(made[label], which)._asdict() for which in ("cpr", "cmd")}
+        result[label] |= {"score_s": round(seconds, 2), "k": made[label].k.tolist()}
+        result[label] |= {
+            rule: made[label].faithfulness(rule).round(4).tolist() for rule in ("signed", "absolute")
+        }
+        print(f"  {label:<22} {made[label]}, {seconds:.1f} s", flush=True)
+    for label in ("nested", "nested most"):
+        gained = made[label].minus(made["integrated"])
+        result[f"{label} minus integrated"] = {which: one._asdict() for which, one in gained.items()}
+        print(f"  {label} minus integrated: {gained}", flush=True)
+    return result
+
+
+PARTS = {"cases": case, "design": design, "small": small, "mib": mib}
+USUAL = {"cases": REFERENCES, "mib": ("patch",)}
+"""References of the parts that do not take `mean` alone; MIB's protocol has counterfactuals."""
 
 
 def main() -> None:
@@ -183,13 +213,14 @@ def main() -> None:
     )
     parser.add_argument("-n", type=int, default=160)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--match-only", action="store_true", help="without the objective `most`")
+    parser.add_argument("--method", action="append", choices=SIMPLE, help="only these beside the fits")
+    parser.add_argument("--skip", action="append", default=[], choices=FITS, help="leave out a fit")
     parser.add_argument("--rows", type=int, default=3000)
     parser.add_argument("--out", type=Path, default=RESULTS / "nested.json")
     arguments = parser.parse_args()
     model = hw.load(arguments.model, device=arguments.device, dtype=arguments.dtype)
     result: dict[str, Any] = {**about(model.device, model.dtype), "part": arguments.part, "n": arguments.n}
-    references = arguments.reference or (REFERENCES if arguments.part == "cases" else REFERENCES[:1])
+    references = arguments.reference or USUAL.get(arguments.part, REFERENCES[:1])
     began = time.perf_counter()
     for name in arguments.task or TASKS:
         for reference in references:
