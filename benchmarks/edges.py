@@ -205,7 +205,7 @@ def sparse(asked: argparse.Namespace) -> dict[str, Any]:
     models = {
         name: hw.load(name, device=asked.device, dtype="float32") for name in ("smollm2", "smollm2-sparse")
     }
-    for task_name in TASKS:
+    for task_name in asked.task or TASKS:
         curves: dict[str, EdgeCurve] = {}
         for name, model in models.items():
             find, test = hw.task(task_name, 2 * asked.n, model=model).halves()
@@ -288,7 +288,8 @@ def main() -> None:
     )
     parser.add_argument("--part", action="append", choices=PARTS, required=True)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--heads", type=int, default=40)
+    parser.add_argument("--task", action="append", choices=TASKS, help="of the part sparse; by default all")
+    parser.add_argument("--heads", type=int, default=40, help="parts spans and sparse take half of them")
     parser.add_argument("-n", type=int, default=32, help="prompts")
     parser.add_argument("--sample", type=int, default=60, help="edges that the loop of hooks runs")
     parser.add_argument("--weights", type=Path, help="archive of the llama2.c checkpoint")

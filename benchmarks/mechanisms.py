@@ -58,22 +58,19 @@ MECHANISMS: dict[str, Without] = {
     "narrow the last block": lambda model: capability(model, narrow=()),
     "oneDNN products": lambda _: patch("headwise.model.forward.onednn.onednn_works", lambda: False),
     "packed rows": lambda model: capability(model, pack=False),
-    "attention by row, recomputation": lambda model: capability(model, low_memory=False),
     "log p in parts": lambda model: capability(model, plain_unembedding=None),
     "CUDA graphs": lambda _: patch(
         "headwise.scores.gates.replay.ShapedGradients.suits", lambda engine: False
     ),
 }
-CPU_ONLY = {
-    "oneDNN products", "packed rows", "attention by row, recomputation", "log p in parts",
-}  # fmt: skip
+CPU_ONLY = {"oneDNN products", "packed rows", "log p in parts"}
 OF_JOB = {
     "ablation": ["share rows", "narrow the last block", "oneDNN products"],
     "keep curve": ["share rows", "narrow the last block", "oneDNN products"],
     "attribution": ["narrow the last block", "oneDNN products"],
     "gate update": [
-        "narrow the last block", "oneDNN products", "packed rows", "attention by row, recomputation",
-        "log p in parts", "CUDA graphs",
+        "narrow the last block", "oneDNN products", "packed rows", "log p in parts",
+        "CUDA graphs",
     ],
 }  # fmt: skip
 """What could matter to each job."""

@@ -144,3 +144,25 @@ class EdgeByHooks:
             held = [(o_proj, "in", lambda _: z), (layer, "in", lambda x: x + delta)]
         (m,) = self.record(ids, *held, (self.mlp(layer), "out"))
         return self.run(ids, (self.mlp(layer), "out", lambda _: m))
+
+
+class MovingEdgeByHooks(EdgeByHooks):
+    """The same where MLPs between sender and receiver are computed again: only head outputs are held."""
+
+    def replaced_logits(self, ids, sender, receiver, reference, scale=1.0):
+        self.at = len(self.layers) if receiver[2] == "logits" else receiver[0]
+        return super().replaced_logits(ids, sender, receiver, reference, scale)
+
+    def delta(self, ids, sender, reference, scale=1.0):
+        outputs = [self.attention(layer).o_proj for layer in self.layers]
+        place = (self.layers[-1], "out") if self.at == len(self.layers) else (self.layers[self.at], "in")
+        *z, plain = self.record(ids, *((projection, "in") for projection in outputs), place)
+        if sender[1] >= 0:
+            z[sender[0]] = self._replaced(z[sender[0]], sender[1], reference, scale)
+        held = [
+            (projection, "in", lambda _, own=own: own) for projection, own in zip(outputs, z, strict=True)
+        ]
+        if sender[1] < 0:
+            module = self.hf.get_input_embeddings() if sender[1] == -2 else self.mlp(self.layers[sender[0]])
+            held.append((module, "out", lambda out: out + scale * (reference.reshape(out.shape) - out)))
+        return self.record(ids, *held, place)[0] - plain

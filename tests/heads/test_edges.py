@@ -92,3 +92,15 @@ def test_the_graph_has_each_significant_edge_and_component_once_on_paper_and_pag
     axes = figure(chart).axes[0]
     lines = [line for line in axes.lines if len(line.get_xdata()) == 3]
     assert len(lines) == len(hovers) >= len(shown)
+
+
+def test_levels_of_the_graph_are_evenly_spaced_and_the_legend_explains_colours_and_dashes():
+    table = made().table().assign(q=0.01)
+    drawn = figure(wiring_chart(table[~table["sender"].str.startswith("L0")])).axes[0]
+    nodes = max(drawn.lines, key=lambda line: len(line.get_xdata()))
+    assert sorted(set(nodes.get_ydata())) == [0, 1, 2, 3, 4]  # input, MLP0, layer 1, MLP1, logits
+    named = {text.get_text() for text in drawn.figure.legends[0].get_texts()}
+    assert "hinders" in named
+    assert {"read as query", "read by an MLP", "to logits"} == named - {"hinders"}
+    solid = {line.get_label(): line.get_linestyle() for line in drawn.lines if len(line.get_xdata()) == 1}
+    assert solid == {name: "--" if name == "hinders" else "-" for name in solid}

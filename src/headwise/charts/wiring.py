@@ -1,8 +1,9 @@
 """A circuit of edges as a layered graph, and the explained effect against the number of edges kept.
 
-In the graph layers go upwards: the embeddings at the bottom, the logits at the top. Each component stands once; an edge
-is a line from the sender to the receiver, its colour says through which slot it is read, its width how large it is, and
-dashes that it hinders. Hover texts stand at the middle of an edge and at the components.
+In the graph layers go upwards at even steps: the embeddings at the bottom, the logits at the top; layers without a
+component are left out. Each component stands once; an edge is a line from the sender to the receiver, its colour says
+through which slot it is read, its width how large it is, and dashes that it hinders. Hover texts stand at the middle of
+an edge and at the components.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ def wiring_chart(
     edges: rows of one edge table (`Edges.table()`), with
     `sender`, `receiver`, `slot`, `heads`, `score`, `lo`, `hi`, `q`.
     """
-    shown = edges[edges["q"] < level] if edges["q"].notna().any() else edges
-    shown = shown.reindex(shown["score"].abs().sort_values(ascending=False).index)[:most]
+    found = edges[edges["q"] < level] if edges["q"].notna().any() else edges
+    shown = found.reindex(found["score"].abs().sort_values(ascending=False).index)[:most]
     first = edges.iloc[0]
     heading = title or f"Edges of {first['model']} on {task_title(str(first['task']))} ({first['method']})"
-    counted = f"{len(shown)} of {len(edges)} edges"
+    counted = f"{len(shown)} of {len(edges)} edges, q < {level:g}"
+    if len(found) > most:
+        counted = f"The {most} largest of {len(found)} edges with q < {level:g}; {len(edges)} were scored"
     panel = _no_graph(len(edges), level) if shown.empty else _graph(shown)
     return Chart(
         name=name,
@@ -53,9 +56,9 @@ def wiring_chart(
         legend="right",
         height=160 if shown.empty else 560,
         least=520,
-        note=f"{counted}, q < {level:g}" if len(shown) else "",
-        caption=f"Layers go upwards. Shown are {counted} with q < {level:g}, the largest first. The colour of an edge "
-        "says what reads it (query, key, value, MLP, logits), its width how large its effect is; dashed edges hinder. "
+        note=counted if len(shown) else "",
+        caption="Layers go upwards. The colour of an edge says what reads it (query, key, value, MLP, logits), its "
+        "width how large its effect is; dashed edges hinder. "
         "K and V of grouped-query attention belong to the group: such an edge ends at each head that shares them.",
         table=shown[["sender", "receiver", "slot", "span", "score", "lo", "hi", "n", "q"]],
     )
@@ -69,8 +72,8 @@ def _no_graph(count: int, level: float) -> Panel:
 
 def _graph(edges: pd.DataFrame) -> Panel:
     places = _places(edges)
+    marks = _legend(edges)
     largest = float(edges["score"].abs().max()) or 1.0
-    marks: list[Mark] = []
     for row in edges.to_dict("records"):
         for end in _ends(row):
             (x0, y0), (x1, y1) = places[row["sender"]], places[end]
@@ -104,14 +107,32 @@ def _graph(edges: pd.DataFrame) -> Panel:
         )
     )
     marks += [Text(x=place[0], y=place[1], text=name, size=5.5) for name, place in places.items()]
-    layers = sorted({int(place[1]) for name, place in places.items() if name not in ("input", "logits")})
+    layers = {places[name][1]: str(_numbers(name)[0]) for name in names if _is_head(name)}
     width = max(abs(value) for value in x) + 0.8
     return Panel(
         marks=marks,
         x=Axis(limits=(-width, width), ticks=()),
-        y=Axis(label="Layer", limits=(min(y) - 0.8, max(y) + 0.8), ticks=layers),
+        y=Axis(
+            label="Layer",
+            limits=(min(y) - 0.8, max(y) + 0.8),
+            ticks=list(layers),
+            names=list(layers.values()),
+        ),
         model=str(edges["model"].iloc[0]),
     )
+
+
+def _legend(edges: pd.DataFrame) -> list[Mark]:
+    """One entry for each way in which edges are read, and one for dashes; they draw nothing."""
+    nowhere: dict[str, Any] = {"x": [np.nan], "y": [np.nan]}
+    entries: list[Mark] = [
+        Line(name=name, colour=SLOT_COLOURS[slot], width=2, **nowhere)
+        for slot, name in SLOT_NAMES.items()
+        if (edges["slot"] == slot).any()
+    ]
+    if (edges["score"] < 0).any():
+        entries.append(Line(name="hinders", dash="dash", colour=INK, width=1.2, **nowhere))
+    return entries
 
 
 def _ends(row: dict[Any, Any]) -> list[str]:
@@ -120,26 +141,26 @@ def _ends(row: dict[Any, Any]) -> list[str]:
 
 
 def _places(edges: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Where each component stands: y is its layer, an MLP a little above its heads; x spreads those of a layer."""
+    """Where each component stands: levels at even steps, the MLPs of a layer above its heads; x spreads a level."""
     names = set(edges["sender"]) | {end for row in edges.to_dict("records") for end in _ends(row)}
-    height = {name: _height(name, edges) for name in names}
     places: dict[str, tuple[float, float]] = {}
-    for at in sorted(set(height.values())):
-        level = sorted((name for name in names if height[name] == at), key=_numbers)
-        for number, name in enumerate(level):
-            # Neighbouring layers are shifted against one another, so that lines do not hide behind components.
-            shift = 0.25 * (int(at * 2) % 3 - 1)
-            places[name] = (number - (len(level) - 1) / 2 + shift, at)
+    for step, level in enumerate(sorted({_level(name) for name in names})):
+        here = sorted((name for name in names if _level(name) == level), key=_numbers)
+        # Neighbouring levels are shifted against one another, so that lines do not hide behind components.
+        shift = 0.25 * (step % 3 - 1)
+        for number, name in enumerate(here):
+            places[name] = (number - (len(here) - 1) / 2 + shift, float(step))
     return places
 
 
-def _height(name: str, edges: pd.DataFrame) -> float:
-    if name == "logits":
-        return float(max(edges["sender_layer"].max(), edges["receiver_layer"].max())) + 1.5
-    if name == "input":
-        return -1.0
-    layer, head = _numbers(name)
-    return layer + (0.5 if head < 0 else 0.0)
+def _level(name: str) -> float:
+    if name in ("logits", "input"):
+        return np.inf if name == "logits" else -1.0
+    return _numbers(name)[0] + (0.0 if _is_head(name) else 0.5)
+
+
+def _is_head(name: str) -> bool:
+    return _numbers(name)[1] >= 0
 
 
 def _numbers(name: str) -> tuple[int, int]:

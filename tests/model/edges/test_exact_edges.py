@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import headwise as hw
-from edge_hooks import PROJECTIONS, EdgeByHooks
+from edge_hooks import PROJECTIONS, EdgeByHooks, MovingEdgeByHooks
 from headwise.heads.edge import LOGITS, Edge, Receiver
 from headwise.metrics import metric
 from headwise.model.edges.circuit import Circuits
@@ -91,6 +91,26 @@ def test_exact_edges_equal_path_patching_by_hooks(family, reference, word_tokeni
         expected = [effect_by_hooks(model, slow, example, edge, kind=reference) for example in task]
         assert values == pytest.approx(expected, abs=1e-4), str(edge)
         assert max(map(abs, expected)) > 1e-3, f"{edge} does nothing, so this shows nothing"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "olmo2", "granite"])
+def test_with_moving_mlps_edges_equal_hooks_that_hold_heads_alone(family, word_tokenizer):
+    model, task = loaded(family, word_tokenizer), word_task(2, equal_length=False)
+    slow = MovingEdgeByHooks(model.hf, model.hf.model.layers, heads=model.shape[1])
+    held, moved = (scored(model, task, SOME, "patch", mlps=mlps) for mlps in ("hold", "move"))
+    for edge, values in moved.items():
+        expected = [effect_by_hooks(model, slow, example, edge, kind="patch") for example in task]
+        assert values == pytest.approx(expected, abs=1e-4), str(edge)
+    far = [edge for edge in SOME if edge.receiver.layer - edge.sender.layer > 1]
+    assert all(np.abs(held[edge] - moved[edge]).max() > 1e-5 for edge in far)
+    near = SOME[3]  # a head and the MLP of its own block
+    assert moved[near] == pytest.approx(held[near], abs=1e-6)
+
+
+def test_an_unknown_way_of_mlps_is_refused(word_tokenizer):
+    model = loaded("llama", word_tokenizer)
+    with pytest.raises(hw.HeadwiseError, match="hold, move"):
+        hw.edges(model, word_task(1), into="L1H0", mlps="free", progress=False)
 
 
 def test_exact_edges_equal_hooks_in_at_least_forty_families(word_tokenizer):

@@ -9,7 +9,7 @@ import headwise as hw
 from headwise.heads import COMPONENTS
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.scores.nested.fit import NestedFit, fit_orders, held_back_costs
+from headwise.scores.nested.fit import REFERENCE_UPDATES, NestedFit, fit_orders, held_back_costs
 from headwise.scores.nested.problem import Problem, split
 from headwise.tasks import Example, Task
 from helpers import word_task
@@ -105,3 +105,9 @@ def test_every_reference_trains_and_gives_each_component_a_rank(chains, referenc
     assert len(scores.details["order"]) == 43
     assert {"input", "MLP0"} <= set(scores.details["order"])
     assert [str(head) for head in scores.order()] == scores.details["order"]
+
+
+def test_progress_counts_updates_and_never_passes_its_total(chains):
+    steps: list[int] = []
+    hw.score(chains, cats_and_dogs(12), "nested", updates=5, seeds=2, progress=steps.append)
+    assert sum(steps) == REFERENCE_UPDATES

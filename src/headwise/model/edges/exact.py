@@ -3,7 +3,7 @@
 The pass begins at the receiver's block. Group 0 of its rows is the plain run; every other group has one slot of one
 receiver changed to what it would be if the sender were replaced on the stream (`slots.py`). Everything after the
 receiver is recomputed; what lies between sender and receiver keeps its plain output (Goldowsky-Dill et al. 2023, arXiv
-2304.05969; edges as in Syed et al. 2023, arXiv 2310.10348).
+2304.05969; edges as in Syed et al. 2023, arXiv 2310.10348), unless MLPs are to move (`moving.py`).
 
 V edges, S rows, T tokens, E examples, U senders.
 """
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from headwise.heads import Head
 from headwise.heads.edge import Edge, Receiver
 from headwise.model.edges.contributions import Contributions
+from headwise.model.edges.moving import moving_mlps
 from headwise.model.edges.parts import BlockParts, Parts
 from headwise.model.edges.slots import SlotChanges, begin_at, delta_at, slot_changes
 from headwise.model.forward.gate import by_token
@@ -41,10 +42,12 @@ class ExactEdges:
         block: Block,
         plain: Contributions,
         spans: Mapping[str, Tensor],
+        moving: bool = False,
         advance: Callable[[int], None] = lambda count: None,
     ) -> None:
-        """spans: name -> the positions `[S, T]` of these rows. advance: called with the (edge, row) pairs just done."""
-        self.advance = advance
+        """spans: name -> the positions `[S, T]` of these rows. moving: whether MLPs between sender and receiver are
+        computed again. advance: called with the (edge, row) pairs just done."""
+        self.moving, self.advance = moving, advance
         self.engine, self.model, self.parts = engine, engine.model, parts
         self.block, self.plain, self.spans = block, plain, spans
 
@@ -86,7 +89,8 @@ class ExactEdges:
         senders = list(dict.fromkeys((edge.sender, edge.span) for edge in edges))
         where = [(sender, self.spans.get(span)) for sender, span in senders]
         wanted = {edge.receiver.slot for edge in edges}
-        changes = slot_changes(self.model, part, self.block, self.plain, where, wanted)
+        seen = self._seen_by(part.layer, [sender for sender, _ in senders])
+        changes = slot_changes(self.model, part, self.block, seen, where, wanted)
         of_sender = {sender: number for number, sender in enumerate(senders)}
         changed = [(edge.receiver, of_sender[edge.sender, edge.span]) for edge in edges]
 
@@ -102,12 +106,19 @@ class ExactEdges:
         module = self.model.hooks.blocks[last]
 
         def measure(some: list[int]) -> np.ndarray:
-            deltas = [delta_at(self.plain, edges[n].sender, self.spans.get(edges[n].span)) for n in some]
+            seen = self._seen_by(last + 1, list(dict.fromkeys(edges[n].sender for n in some)))
+            deltas = [delta_at(seen, edges[n].sender, self.spans.get(edges[n].span)) for n in some]
             change = torch.cat([torch.zeros_like(deltas[0]), *deltas])
             modules: dict[nn.Module, Edit] = {module: lambda output: output + change}
             return self._values(last, 1 + len(some), {"modules": modules})
 
         return self._in_batches(len(edges), measure)
+
+    def _seen_by(self, index: int, senders: Sequence[Head]) -> Contributions:
+        """The streams, and the changes by these senders as block `index` reads them."""
+        if not self.moving:
+            return self.plain
+        return moving_mlps(self.model, self.parts, self.block, self.plain, senders, index)
 
     def _in_batches(self, count: int, measure: Callable[[list[int]], np.ndarray]) -> np.ndarray:
         """Values `[2, count, S]` of edges in as few passes as fit; the plain run is in each of them."""

@@ -10,7 +10,6 @@ What headwise changes in a model while it runs is put in place here, in this ord
              blocks whose result is `known` are skipped, `record_streams` receives what blocks write, the pass ends
              after the block `last`
 5. the end   the parts of `narrow` and the unembedding compute `scored` positions only
-6. autograd  the modules of `recompute` are computed again in the backward pass instead of kept
 
 B rows, T tokens, P scored positions.
 """
@@ -24,10 +23,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from headwise.model.forward.blocks import SharedRows, recorded, shared, skipped, stream_edited
-from headwise.model.sites.attention_function import Attention, HeadHook, SlotHook, Watcher
+from headwise.model.sites.attention_function import HeadHook, SlotHook, Watcher
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import edit_first, hooked, replaced, steady_attention
 from headwise.model.sites.probe import widened
@@ -50,8 +48,6 @@ class Pass:
     """Sees (layer, call) for every call of the attention function, before `heads`."""
     slots: SlotHook | None = None
     """From (layer, query, key and value) to those that the layer attends with."""
-    attention: Attention | None = None
-    """Computes attention in place of transformers' own "sdpa" function where it knows how."""
     modules: Mapping[nn.Module, Edit] = field(default_factory=dict)
     """From a module's output to the one that the model goes on with: gates on MLPs and embeddings."""
     streams: Mapping[int, Edit] = field(default_factory=dict)
@@ -69,8 +65,6 @@ class Pass:
     """The decoder block after which the pass ends, for one whose logits nobody reads."""
     narrow: Sequence[nn.Module] = ()
     """Parts of the last block that may compute scored positions only (`Capabilities.narrow`)."""
-    recompute: Sequence[nn.Module] = ()
-    """Modules whose insides a backward pass computes again instead of keeping them."""
     hidden: bool = False
     """Give out what the unembedding would read at the scored positions, and no logits."""
 
@@ -95,7 +89,7 @@ def run(model: nn.Module, asked: Pass, hooks: HeadHooks | None = None) -> Output
     with ExitStack() as stack:
         stack.enter_context(steady_attention())
         if hooks is not None:
-            stack.enter_context(hooks.listening(asked.heads, asked.watch, asked.attention, asked.slots))
+            stack.enter_context(hooks.listening(asked.heads, asked.watch, asked.slots))
             of_blocks = {hooks.blocks[index]: rows for index, rows in asked.shared.items()}
             stack.enter_context(shared(len(asked.ids), {**of_blocks, **asked.parts}))
             for index, edit in asked.streams.items():
@@ -117,7 +111,6 @@ def run(model: nn.Module, asked: Pass, hooks: HeadHooks | None = None) -> Output
         if asked.hidden:
             unembedding = model.get_output_embeddings()  # type: ignore[operator]
             stack.enter_context(replaced([unembedding], lambda _: lambda hidden: hidden))
-        stack.enter_context(replaced(asked.recompute, _recomputed))
         try:
             raw = model(input_ids=asked.ids, **{"use_cache": False, **asked.inputs})
         except _Ended:
@@ -180,14 +173,3 @@ def _narrowed_parts(
         return at_positions(torch.cat([output, zero], 1), slot_of)
 
     return hooked(parts, before=pick, after=spread)
-
-
-def _recomputed(module: nn.Module) -> Callable[..., Any]:
-    own = module.forward
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return own(*args, **kwargs)
-        return checkpoint(own, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
-
-    return forward

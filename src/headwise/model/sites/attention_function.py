@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -51,8 +50,6 @@ Slots = tuple[Tensor, Tensor, Tensor]
 SlotHook = Callable[[int, Slots], Slots]
 """From (layer, query, key and value) to those that the layer attends with."""
 Watcher = Callable[[int, Call], None]
-Attention = Callable[[Tensor, Tensor, Tensor, Any, dict[str, Any]], Tensor | None]
-"""From query, key, value, mask and further arguments to z; None where it leaves the call to the family."""
 
 
 @dataclass
@@ -61,7 +58,6 @@ class Listener:
 
     hook: HeadHook | None = None
     watcher: Watcher | None = None
-    attention: Attention | None = None
     slots: SlotHook | None = None
 
 
@@ -133,11 +129,7 @@ def attend(
     layer, listener = heard
     if listener.slots is not None:
         query, key, value = listener.slots(layer, (query, key, value))
-    z = weights = None
-    if listener.attention is not None and function is sdpa_attention_forward and len(args) == 1:
-        z = listener.attention(query, key, value, args[0], kwargs)
-    if z is None:
-        z, weights = function(module, query, key, value, *args, **kwargs)
+    z, weights = function(module, query, key, value, *args, **kwargs)
     if listener.watcher is not None:
         options = dict(kwargs)
         mask = args[0] if args else options.pop("attention_mask", None)

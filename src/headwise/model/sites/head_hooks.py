@@ -24,7 +24,6 @@ from torch import nn
 from headwise.errors import HeadwiseError
 from headwise.model.sites.attention_function import (
     HEARD_BY,
-    Attention,
     HeadHook,
     HeardBy,
     Listener,
@@ -75,20 +74,19 @@ class HeadHooks:
         self,
         hook: HeadHook | None = None,
         watcher: Watcher | None = None,
-        attention: Attention | None = None,
         slots: SlotHook | None = None,
     ) -> Iterator[None]:
         """While this holds, the given ones see every forward pass; one listener of each kind at a time.
 
-        hook: edits the heads' outputs. watcher: sees each call of the attention function. attention: is asked before
-        transformers' own "sdpa" function. slots: edits queries, keys and values before attention.
+        hook: edits the heads' outputs. watcher: sees each call of the attention function. slots: edits queries,
+        keys and values before attention.
         """
         if (watcher is not None or slots is not None) and self.mechanism != "attention function":
             raise HeadwiseError(
                 f"{type(self.model).__name__} is accessed by a {self.mechanism}: it calls no attention function whose "
                 "queries and keys could be read or edited"
             )
-        given = {"hook": hook, "watcher": watcher, "attention": attention, "slots": slots}
+        given = {"hook": hook, "watcher": watcher, "slots": slots}
         given = {kind: one for kind, one in given.items() if one is not None}
         for kind in given:
             if getattr(self.listener, kind) is not None:

@@ -12,10 +12,8 @@ from functools import cached_property
 from torch import nn
 
 from headwise.model.backward.packing import packing_works
-from headwise.model.backward.recompute import low_memory_works
 from headwise.model.backward.target_logprobs import plain_unembedding
 from headwise.model.forward.compiled import Compiled
-from headwise.model.forward.onednn import frozen
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.verify.components import proven_embeddings, proven_mlps
 from headwise.model.verify.decoding import Decoding, decoding
@@ -35,12 +33,6 @@ class Capabilities:
     def pack(self) -> bool:
         """Rows may be packed into one sequence without attending to one another."""
         return packing_works(self.hooks.model)
-
-    @cached_property
-    def low_memory(self) -> bool:
-        """Packed rows may attend row by row, and feed-forward parts be recomputed in the backward pass."""
-        with frozen(self.hooks.model):
-            return low_memory_works(self.hooks)
 
     @cached_property
     def plain_unembedding(self) -> nn.Linear | None:

@@ -53,7 +53,8 @@ def edges(
     spans: restrict edges to named spans of the examples ("S2", "end"; "rest": all other positions); "all" for each of
         them in turn. Scores are then per edge and span.
     metric: by default that of the task. reference: what replaces a sender's contribution: zero, mean, position_mean,
-        resample, patch. options: the method's own (`steps`, `tolerance` of `integrated`).
+        resample, patch. options: the method's own (`mlps="move"` of `exact`: MLPs between sender and receiver are
+        computed again; `steps`, `tolerance` of `integrated`).
 
     >>> hw.edges(model, "ioi", into="L23H3", reference="patch").top(5).table()          # doctest: +SKIP
     """

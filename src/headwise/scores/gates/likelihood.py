@@ -22,8 +22,6 @@ from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.metrics.token_logprobs import token_logprobs
 from headwise.model.backward.packing import Packed
-from headwise.model.backward.recompute import feed_forward_parts
-from headwise.model.backward.row_attention import RowAttention
 from headwise.model.backward.target_logprobs import target_logprobs
 from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.onednn import whole_rows
@@ -35,12 +33,8 @@ from headwise.scores.gates.batches import packed_pieces, padded_pieces
 from headwise.scores.gates.replay import ShapedGradients
 from headwise.tasks.examples import Task
 
-CPU_TOKENS = 448
-"""Tokens of one piece on a CPU: of the bundled model, each keeps .5 MB for the backward pass."""
-RECOMPUTE = 0.8
-"""Share of the blocks whose feed-forward parts are computed again in the backward pass."""
 CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.42, 40, 168
-"""Where no memory is spared: this share of an update's rows × the task's longest row, within these bounds."""
+"""Tokens of one piece on a CPU: this share of an update's rows × the task's longest row, within these bounds."""
 DEVICE_SHARE, DEVICE_MOST = 4, 16_384
 """Elsewhere: this part of the tokens of a plain forward pass, and no more than so many."""
 CPU_OVERHEAD, DEVICE_OVERHEAD = 30, 4096
@@ -61,8 +55,6 @@ class GateLikelihood:
         """Most tokens of a piece; None where it depends on the update."""
         # A packed sequence has an attention mask of all pairs of tokens: small for the few tokens of a CPU's piece.
         self.packed = model.device.type == "cpu" and model.capabilities.pack
-        self.low_memory = self.packed and model.capabilities.low_memory
-        self._recompute = feed_forward_parts(model.hooks, RECOMPUTE) if self.low_memory else []
         self._lengths = np.array([len(row.ids) for row in self.engine.rows])
         self._shaped: ShapedGradients | None = None
         if model.device.type == "cuda" and ShapedGradients.suits(self.engine):
@@ -134,8 +126,6 @@ class GateLikelihood:
             return self.tokens
         if self.model.device.type != "cpu":
             return min(self.model.batch_tokens // DEVICE_SHARE, DEVICE_MOST)
-        if self.low_memory:
-            return CPU_TOKENS
         padded = len(numbers) * self._lengths.max()
         return int(np.clip(CPU_SHARE * padded, CPU_FEWEST, CPU_MOST))
 
@@ -147,8 +137,6 @@ class GateLikelihood:
         positions = (packed.row, packed.place)
         asked = packed.pass_(
             heads=HeadGates(gates, reference=block.references, acts=block.acts, packed=positions),
-            attention=RowAttention(packed.place) if self.low_memory else None,
-            recompute=self._recompute,
             hidden=unembedding is not None,
         )
         logits = self.model.run(asked).logits  # hidden states where there is a plain unembedding

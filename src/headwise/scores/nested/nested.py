@@ -15,6 +15,7 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.heads import single_gates
+from headwise.model.measure.engine import Engine
 from headwise.scores.nested.fit import NestedFit, SeedFit, fit_orders, held_back_costs
 from headwise.scores.nested.masks import grid_sizes
 from headwise.scores.nested.partial import finished_seeds
@@ -78,7 +79,8 @@ def nested(setup: Setup, **options: Any) -> np.ndarray:
     seeds = list(range(setup.seed, setup.seed + asked.seeds))
     began, seconds = time.perf_counter(), {}
     setup.details |= {"replicates": "seeds", "seeds": seeds, "meaning": "a ranking, not an effect size"}
-    problem = Problem.of(setup.engine(), setup.exists, asked.held_back, setup.seed)
+    silent = Engine(setup.model, setup.task, setup.metric, **setup.engine_options)  # progress counts updates
+    problem = Problem.of(silent, setup.exists, asked.held_back, setup.seed)
     lo, hi = problem.interval(setup.seed)
     setup.details["effect"] = [problem.effect, lo, hi]
     if problem.size < 2 or not (lo > 0 or hi < 0):
