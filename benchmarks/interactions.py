@@ -152,7 +152,8 @@ def planted_part(device: str) -> dict[str, Any]:
         )
         sets.append(removed[0] == primary)
     model = ready(device)
-    task = examples_of(model, 16)
+    on_cpu = device == "cpu"
+    task = examples_of(model, 8 if on_cpu else 16)
     engine = Engine(model, task, metric("logit_diff"))
     effects = hw.score(model, task, progress=False)
     draw, hooked = np.random.default_rng(0), []
@@ -160,7 +161,7 @@ def planted_part(device: str) -> dict[str, Any]:
         primary = [head for head in effects.order() if head.layer < model.shape[0] - 2][number % 10]
         later = candidates_after(model.heads(), [primary])
         backup = later[int(draw.integers(len(later)))]
-        nearby = [head for head in later if abs(head.layer - backup.layer) <= 2]
+        nearby = [head for head in later if abs(head.layer - backup.layer) <= (1 if on_cpu else 2)]
         with BackupByHook(model, primary, backup):
             table = backup_table(effects_given(engine, [primary], nearby), nearby, least=0.02)
         hooked.append({"primary": str(primary), "backup": str(backup), **areas(table, backup)})
@@ -172,7 +173,7 @@ def planted_part(device: str) -> dict[str, Any]:
 
     return {
         "weights": {"plants": PLANTS, "primary_found": int(np.sum(sets)), "area": mean(tiny)},
-        "hook": {"plants": PLANTS, "area": mean(hooked), "each": hooked},
+        "hook": {"plants": PLANTS, "examples": len(task), "area": mean(hooked), "each": hooked},
     } | about(device)
 
 
