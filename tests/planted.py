@@ -227,7 +227,7 @@ class BackupByHook:
     """In a Llama: where the head `primary` writes nothing, `backup` adds a share of what `primary` would write.
 
     Hooks on the output projections, none of them ours. Every row of a batch must be computed in every block; the first
-    rows of a batch are the plain ones, and the others repeat their prompts.
+    row with a prompt must be a plain one.
     """
 
     def __init__(self, model, primary, backup, strength=0.6):
@@ -235,17 +235,17 @@ class BackupByHook:
 
     def __enter__(self):
         inner, size = self.model.hf.model, self.model.hf.config.head_dim
-        stash = {}
+        stash, plain_rows = {}, {}
         weight = inner.layers[self.primary.layer].self_attn.o_proj.weight
 
         def rows(_, args):
-            ids = args[0]
-            starts = [s for s in range(1, len(ids)) if torch.equal(ids[s], ids[0])]
-            stash["rows"] = starts[0] if starts else len(ids)
+            stash["prompts"] = [tuple(ids) for ids in args[0].tolist()]
 
         def read(_, args):
             z = args[0][..., size * self.primary.head : size * (self.primary.head + 1)]
-            plain = z[: stash["rows"]].repeat(len(z) // stash["rows"], 1, 1)
+            for prompt, row in zip(stash["prompts"], z, strict=True):
+                plain_rows.setdefault(prompt, row.clone())
+            plain = torch.stack([plain_rows[prompt] for prompt in stash["prompts"]])
             gone = (z == 0).flatten(1).all(1)[:, None, None]
             columns = weight[:, size * self.primary.head : size * (self.primary.head + 1)]
             stash["repair"] = self.strength * gone * (plain @ columns.T)

@@ -208,3 +208,9 @@ def test_pairs_on_some_examples_are_the_same_rows_of_all(tiny):
     every = pair_effects(engine, units, pairs)
     np.testing.assert_allclose(some.joint, every.joint[[4, 1], 3:7], atol=1e-5)
     np.testing.assert_allclose(every.conditional, every.joint - every.first, atol=1e-5)
+
+
+def test_progress_of_interactions_ends_at_every_pair_of_every_example(tiny):
+    done = []
+    hw.interactions(tiny, word_task(5), HEADS, progress=done.append)
+    assert sum(done) == 10 * 5

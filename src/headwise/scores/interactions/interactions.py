@@ -81,7 +81,7 @@ def interactions(
     cheap = None
     if wanted and chosen.first_order:
         cheap = estimated_interactions(quiet, units, pairs, both=given is None)
-    with reporting(f"interactions on {task.name}", len(pairs) * len(task), progress) as advance:
+    with reporting(f"interactions on {task.name}", len(pairs) * len(quiet.rows), progress) as advance:
         engine = Engine(model, task, chosen, advance=advance, **how)
         made = Interactions(
             units, pairs, np.empty(0), np.empty(0), model.name, task.name, chosen.name, quiet.reference, cheap,
