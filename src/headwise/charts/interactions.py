@@ -237,7 +237,7 @@ def freezing_chart(freezing: pd.DataFrame, *, name: str) -> Chart:
     task, panels = freezing["task"].iloc[0], []
     for model in dict.fromkeys(freezing["model"]):
         rows = freezing[freezing["model"] == model].set_index("frozen").reindex(list(FROZEN))
-        colours = [OTHER, BACKUP, "#b8b8b8", "#444444"]
+        colours = [OTHER, BACKUP, "#c8c8c8", "#999999"]
         hover = [
             f"{row.effect:.3g} [{row.lo:.3g}, {row.hi:.3g}], {row.share:.0%} of the repair gone"
             if np.isfinite(row.share)
