@@ -160,7 +160,7 @@ def effects_panel(table: pd.DataFrame, names: Sequence[str], removed: str, **abo
 def _names(backups: pd.DataFrame, limits: tuple[float, float]) -> list[Mark]:
     """Names beside the backups that are farthest above the diagonal, as far as they do not cover one another."""
     width = limits[1] - limits[0]
-    named: list[dict[str, Any]] = []
+    named: list[dict[Any, Any]] = []
     order = (backups["conditional"] - backups["single"]).sort_values(ascending=False).index
     for row in backups.loc[order].to_dict("records"):
         covered = any(
