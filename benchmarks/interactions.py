@@ -27,7 +27,7 @@ from headwise.metrics import metric
 from headwise.model.measure.engine import Engine, Measured
 from headwise.model.tokens.encode import batch_of
 from headwise.runs import read_table
-from headwise.scores.interactions.pairs import PairEffects
+from headwise.scores.interactions.pairs import PairEffects, pair_effects
 from headwise.scores.interactions.sets import backup_table, candidates_after, effects_given, primary_set
 from ways.hooks import Hooks
 
@@ -51,25 +51,46 @@ def ready(device: str) -> hw.Model:
 # ---- time and agreement ---------------------------------------------------------------------------------------------
 
 
-def hook_loop(model: hw.Model, task: hw.Task, pairs: Sequence[tuple[Head, Head]]) -> tuple[float, np.ndarray]:
-    """Seconds per pair of the faster loop (all logits, or those of the last token), and E({a, b}) `[P, E]`."""
+def loop_values(
+    hf: Any, model: hw.Model, task: hw.Task, sets: Sequence[list[Head]], narrow: bool
+) -> np.ndarray:
+    """logit_diff without each set of heads `[sets, E]`, one forward pass of plain hooks for each."""
     engine = Engine(model, task, metric("logit_diff"))
     batch = {name: t.to(model.device) for name, t in batch_of(engine.rows).items()}
-    rows, hooks = torch.arange(len(task)), Hooks(model.hf)
+    rows, hooks, values = torch.arange(len(task)), Hooks(hf), []
+    with torch.inference_mode():
+        for off in sets:
+            logits = hooks.logits(batch["ids"], off, narrow)
+            right, wrong = (logits[rows, batch[name][:, 0, 1]] for name in ("rights", "wrongs"))
+            values.append((right - wrong).double().cpu().numpy())
+    return np.array(values)
 
-    def value(off: list[Head], narrow: bool) -> np.ndarray:
-        logits = hooks.logits(batch["ids"], off, narrow)
-        right, wrong = (logits[rows, batch[name][:, 0, 1]] for name in ("rights", "wrongs"))
-        return (right - wrong).double().cpu().numpy()
 
-    best, effects = np.inf, np.empty(0)
-    with torch.inference_mode(), model.frozen():
-        for narrow in (False, True):
-            value([], narrow)
-            full = value([], narrow)
-            seconds, found = timed(lambda n=narrow: [value(list(pair), n) for pair in pairs], model.device)
-            best, effects = min(best, seconds / len(pairs)), full - np.array(found)
+def hook_loop(model: hw.Model, task: hw.Task, pairs: Sequence[tuple[Head, Head]]) -> tuple[float, np.ndarray]:
+    """Seconds per pair of the faster loop (all logits, or those of the last token), and E({a, b}) `[P, E]`."""
+    best, effects, sets = np.inf, np.empty(0), [list(pair) for pair in pairs]
+    for narrow in (False, True):
+        full = loop_values(model.hf, model, task, [[], []], narrow)[-1]
+        seconds, found = timed(lambda n=narrow: loop_values(model.hf, model, task, sets, n), model.device)
+        best, effects = min(best, seconds / len(pairs)), full - found
     return best, effects
+
+
+def in_float64(
+    device: str, task: hw.Task, pairs: Sequence[tuple[Head, Head]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """E({a, b}) `[P, E]` with weights, norms and sums in float64: ours, and by the loop."""
+    model = hw.load("smollm2", device=device, dtype="float64", compile=False)
+    for norm in (part for part in model.hf.modules() if type(part).__name__.endswith("RMSNorm")):
+        # The family's own norm goes through float32.
+        norm.forward = lambda x, n=norm: (
+            n.weight * x * (x.square().mean(-1, keepdim=True) + n.variance_epsilon).rsqrt()
+        )
+    units = [(head,) for head in dict.fromkeys(head for pair in pairs for head in pair)]
+    numbers = np.array([[units.index((head,)) for head in pair] for pair in pairs])
+    ours = pair_effects(Engine(model, task, metric("logit_diff")), units, numbers).joint.T
+    values = loop_values(model.hf, model, task, [[], *map(list, pairs)], True)
+    return ours, values[0] - values[1:]
 
 
 def timed_pairs(device: str, heads: Any, n: int, sample: int) -> dict[str, Any]:
@@ -91,6 +112,7 @@ def timed_pairs(device: str, heads: Any, n: int, sample: int) -> dict[str, Any]:
     per_pair, loop = hook_loop(model, task, pairs)
     a, b = found.pairs[draw].T
     ours = (found.single[:, a] + found.single[:, b] + found.interaction[:, draw]).T
+    exact, exact_loop = in_float64(device, task, pairs)
     result = {
         "pairs": len(found.pairs),
         "examples": n,
@@ -101,6 +123,13 @@ def timed_pairs(device: str, heads: Any, n: int, sample: int) -> dict[str, Any]:
         "loop_pairs_sampled": len(pairs),
         "times_faster": per_pair * len(found.pairs) / seconds,
         "largest_difference": float(np.abs(ours - loop).max()),
+        "largest_difference_from_float64": {
+            "ours": float(np.abs(ours - exact).max()),
+            "loop": float(np.abs(loop - exact).max()),
+            "ours_median": float(np.median(np.abs(ours - exact))),
+            "loop_median": float(np.median(np.abs(loop - exact))),
+        },
+        "largest_difference_in_float64": float(np.abs(exact - exact_loop).max()),
         "significant": int((table["q"] < 0.05).sum()),
         "largest": table.head(10)[["a", "b", "effect_a", "effect_b", "joint", "interaction", "lo", "hi", "q"]]
         .round(4)
@@ -152,18 +181,24 @@ def planted_part(device: str) -> dict[str, Any]:
         )
         sets.append(removed[0] == primary)
     model = ready(device)
-    task = examples_of(model, 16)
+    task = examples_of(model, 6 if device == "cpu" else 16)
     engine = Engine(model, task, metric("logit_diff"))
+    ids = [list(row.ids) for row in engine.rows]
     effects = hw.score(model, task, progress=False)
     draw, hooked = np.random.default_rng(0), []
     for number in range(PLANTS):
         primary = [head for head in effects.order() if head.layer < model.shape[0] - 2][number % 10]
         later = candidates_after(model.heads(), [primary])
         backup = later[int(draw.integers(len(later)))]
-        nearby = [head for head in later if abs(head.layer - backup.layer) <= 2]
-        with BackupByHook(model, primary, backup):
-            table = backup_table(effects_given(engine, [primary], nearby), nearby, least=0.02)
-        hooked.append({"primary": str(primary), "backup": str(backup), **areas(table, backup)})
+        nearby = [head for head in later if abs(head.layer - backup.layer) <= 2 and head != backup]
+        nearby = [nearby[i] for i in draw.permutation(len(nearby))[: 12 if device == "cpu" else None]]
+        heads = sorted([backup, *nearby])
+        with BackupByHook(model, primary, backup, ids):
+            found = effects_given(engine, [primary], heads)
+            table = backup_table(found, heads, least=0.02)
+        at = {"primary": str(primary), "backup": str(backup), "heads": len(heads)}
+        at |= {"set_effect": float(found.first.mean()), "without": float(effects[primary])}
+        hooked.append(at | areas(table, backup))
 
     def mean(rows: list[dict[str, Any]]) -> dict[str, float]:
         return {
@@ -172,7 +207,7 @@ def planted_part(device: str) -> dict[str, Any]:
 
     return {
         "weights": {"plants": PLANTS, "primary_found": int(np.sum(sets)), "area": mean(tiny)},
-        "hook": {"plants": PLANTS, "area": mean(hooked), "each": hooked},
+        "hook": {"plants": PLANTS, "examples": len(task), "area": mean(hooked), "each": hooked},
     } | about(device)
 
 
@@ -194,10 +229,10 @@ class Swapped:
 def null_part(device: str) -> dict[str, Any]:
     """200 runs of the whole search with targets and foils swapped at random; and with the real primary set given."""
     model = ready(device)
-    heads = model.heads()
-    find, test = (
-        Engine(model, half, metric("logit_diff")) for half in hw.task("ioi", 64, model=model).halves()
-    )
+    # A CPU runs every tenth head on 24 examples: each primary set that a run finds is a measurement of its own.
+    heads = model.heads()[:: 10 if device == "cpu" else 1]
+    task = hw.task("ioi", 24 if device == "cpu" else 64, model=model)
+    find, test = (Engine(model, half, metric("logit_diff")) for half in task.halves())
     single = find.measure(single_gates(heads, model.shape)).effects.T
     steps = primary_set(find, single, heads, most=4)
     known = heads_of(steps[steps["accepted"]])
@@ -225,7 +260,8 @@ def null_part(device: str) -> dict[str, Any]:
         counts["sets_found"] += bool(removed)
         counts["reported"] += bool(removed) and reports(removed, signs[1], 0.02)
         counts["reported_with_the_set_given"] += reports(known, signs[1], -np.inf)
-    return {"runs": RUNS, "set": list(map(str, known)), **counts} | about(device)
+    sizes = {"heads": len(heads), "examples_of_each_half": len(test.task)}
+    return {"runs": RUNS, **sizes, "set": list(map(str, known)), **counts} | about(device)
 
 
 # ---- IOI ------------------------------------------------------------------------------------------------------------

@@ -224,37 +224,64 @@ def second_words(n=24, seed=0):
 
 
 class BackupByHook:
-    """In a Llama: where the head `primary` writes nothing, `backup` adds a share of what `primary` would write.
+    """In a Llama: where the head `primary` writes nothing, `backup` restores a share of what the stream has lost.
 
-    Hooks on the output projections, none of them ours. Every row of a batch must be computed in every block; the first
-    rows of a batch are the plain ones, and the others repeat their prompts.
+    What the stream at the backup has lost is measured once, on the prompts `ids[n, T]`, with only the primary head
+    removed. Hooks on the output projections, none of them ours. Every row of a batch must be computed in every block.
     """
 
-    def __init__(self, model, primary, backup, strength=0.6):
+    def __init__(self, model, primary, backup, ids, strength=0.6):
         self.model, self.primary, self.backup, self.strength = model, primary, backup, strength
+        self.lost = dict(
+            zip(map(tuple, ids), self._lost(torch.tensor(ids, device=model.device)), strict=True)
+        )
+
+    def _columns(self, head):
+        size = self.model.hf.config.head_dim
+        return slice(size * head.head, size * (head.head + 1))
+
+    def _lost(self, ids):
+        """The stream after the backup's attention, plain minus without the primary head `[n, T, width]`."""
+        layers = self.model.hf.model.layers
+        read, write = (layers[head.layer] for head in (self.primary, self.backup))
+
+        def zero(_, args):
+            z = args[0].clone()
+            z[..., self._columns(self.primary)] = 0
+            return (z,)
+
+        def stream():
+            seen = []
+            handles = [
+                write.register_forward_pre_hook(lambda _, args: seen.append(args[0])),
+                write.self_attn.o_proj.register_forward_hook(lambda _, __, output: seen.append(output)),
+            ]
+            with torch.no_grad():
+                self.model.hf(input_ids=ids, use_cache=False)
+            for handle in handles:
+                handle.remove()
+            return seen[0] + seen[1]
+
+        plain = stream()
+        removing = read.self_attn.o_proj.register_forward_pre_hook(zero)
+        without = stream()
+        removing.remove()
+        return plain - without
 
     def __enter__(self):
-        inner, size = self.model.hf.model, self.model.hf.config.head_dim
-        stash = {}
-        weight = inner.layers[self.primary.layer].self_attn.o_proj.weight
+        inner, stash = self.model.hf.model, {}
 
         def rows(_, args):
-            ids = args[0]
-            starts = [s for s in range(1, len(ids)) if torch.equal(ids[s], ids[0])]
-            stash["rows"] = starts[0] if starts else len(ids)
+            stash["prompts"] = [tuple(ids) for ids in args[0].tolist()]
 
         def read(_, args):
-            z = args[0][..., size * self.primary.head : size * (self.primary.head + 1)]
-            plain = z[: stash["rows"]].repeat(len(z) // stash["rows"], 1, 1)
-            gone = (z == 0).flatten(1).all(1)[:, None, None]
-            columns = weight[:, size * self.primary.head : size * (self.primary.head + 1)]
-            stash["repair"] = self.strength * gone * (plain @ columns.T)
+            gone = (args[0][..., self._columns(self.primary)] == 0).flatten(1).all(1)[:, None, None]
+            lost = torch.stack([self.lost[prompt] for prompt in stash["prompts"]])
+            stash["repair"] = self.strength * gone * lost
 
         def write(_, args, output):
-            z = args[0][..., size * self.backup.head : size * (self.backup.head + 1)]
-            there = (z != 0).flatten(1).any(1)[:, None, None]
-            repair = stash["repair"]
-            return output + repair[:, -output.shape[1] :] * there
+            there = (args[0][..., self._columns(self.backup)] != 0).flatten(1).any(1)[:, None, None]
+            return output + stash["repair"] * there
 
         self.handles = [
             inner.embed_tokens.register_forward_pre_hook(rows),

@@ -39,7 +39,7 @@ class Hooks:
     def _last(self, ids: Tensor, narrow: bool) -> Tensor:
         kept = {"logits_to_keep": 1} if narrow else {}
         last: Tensor = self.hf(input_ids=ids, use_cache=False, **kept).logits[:, -1]
-        return last.float()
+        return last.float() if last.dtype in (torch.float16, torch.bfloat16) else last
 
     @contextmanager
     def without(self, off: list[Head]) -> Iterator[None]:

@@ -51,7 +51,9 @@ def interaction_chart(table: pd.DataFrame, *, order: str = "layer", name: str = 
     title = f"Interactions on {first['task']}, {first['model']}, n = {span(table['n'])}"
     if table["a"].nunique() == 1 and len(table) > 1:
         rows = table.rename(columns={"effect_b": "single"})
-        panel = effects_panel(rows.assign(backup=_clear(rows)), list(rows["b"]), str(first["a"]))
+        panel = effects_panel(
+            rows.assign(backup=_clear(rows)), list(rows["b"]), shortened(str(first["a"]), 24)
+        )
         return Chart(name=name, title=title, panels=[panel], size=(6.4, 5.4), legend="right", height=420)
     panel = matrix_panel(table, interaction_scale(table), order)
     side = 2.2 + 0.16 * len(panel.y.names or ())
@@ -131,8 +133,9 @@ def effects_panel(table: pd.DataFrame, names: Sequence[str], removed: str, **abo
     table: `single`, `conditional`, `backup`, and where there are any the bounds `conditional_lo`, `conditional_hi`.
     """
     table = table.assign(name=list(names))
-    limits = axis_range(table["single"], table["conditional"], [0.0], room=0.08) or (0.0, 1.0)
     backups = table["backup"].to_numpy(dtype=bool)
+    bounds = [table.loc[backups, name] for name in ("conditional_lo", "conditional_hi") if name in table]
+    limits = axis_range(table["single"], table["conditional"], *bounds, [0.0], room=0.08) or (0.0, 1.0)
     marks: list[Mark] = [
         Rule(at=0), Rule(at=0, of="x"),
         Line(x=limits, y=limits, colour="#999999", dash="dash", width=0.9),
@@ -143,19 +146,35 @@ def effects_panel(table: pd.DataFrame, names: Sequence[str], removed: str, **abo
             look |= {"lo": rows["conditional_lo"], "hi": rows["conditional_hi"]}
         if len(rows):
             marks.append(Line(x=rows["single"], y=rows["conditional"], words=list(rows["name"]), **look))
-    for row in table[backups].nlargest(_NAMED, "conditional").to_dict("records"):
-        where: dict[str, Any] = {"across": "right", "up": "bottom", "shift": (-3, 2), "size": 7}
-        marks.append(
-            Text(x=float(row["single"]), y=float(row["conditional"]), text=str(row["name"]), **where)
-        )
+    marks += _names(table[backups], limits)
     unit = score_unit(table)
     return Panel(
         title=about.pop("title", "Effect of each head"),
         marks=marks,
         x=Axis(label=f"Effect alone{unit}", limits=limits),
-        y=Axis(label=f"Effect with {shortened(removed, 24)} removed{unit}", limits=limits),
+        y=Axis(label=f"Effect with {removed} removed{unit}", limits=limits),
         **about,
     )
+
+
+def _names(backups: pd.DataFrame, limits: tuple[float, float]) -> list[Mark]:
+    """Names beside the backups that are farthest above the diagonal, as far as they do not cover one another."""
+    width = limits[1] - limits[0]
+    named: list[dict[Any, Any]] = []
+    order = (backups["conditional"] - backups["single"]).sort_values(ascending=False).index
+    for row in backups.loc[order].to_dict("records"):
+        covered = any(
+            abs(row["single"] - other["single"]) < 0.12 * width
+            and abs(row["conditional"] - other["conditional"]) < 0.04 * width
+            for other in named
+        )
+        if not covered and len(named) < _NAMED:
+            named.append(row)
+    where: dict[str, Any] = {"across": "left", "up": "bottom", "shift": (4, 2), "size": 7}
+    return [
+        Text(x=float(row["single"]), y=float(row["conditional"]), text=str(row["name"]), **where)
+        for row in named
+    ]
 
 
 def effects_chart(backups: pd.DataFrame, primary: dict[str, str], *, name: str) -> Chart:
@@ -163,7 +182,7 @@ def effects_chart(backups: pd.DataFrame, primary: dict[str, str], *, name: str) 
     task, models = backups["task"].iloc[0], list(dict.fromkeys(backups["model"]))
     panels = [
         effects_panel(
-            rows, head_names(rows), primary[model], title=f"{model}\n{primary[model]} removed", model=model
+            rows, head_names(rows), "the primary set", title=f"{model}\n{primary[model]} removed", model=model
         )
         for model in models
         for rows in [backups[backups["model"] == model].reset_index(drop=True)]
@@ -218,7 +237,7 @@ def freezing_chart(freezing: pd.DataFrame, *, name: str) -> Chart:
     task, panels = freezing["task"].iloc[0], []
     for model in dict.fromkeys(freezing["model"]):
         rows = freezing[freezing["model"] == model].set_index("frozen").reindex(list(FROZEN))
-        colours = [OTHER, BACKUP, "#b8b8b8", "#444444"]
+        colours = [OTHER, BACKUP, "#c8c8c8", "#999999"]
         hover = [
             f"{row.effect:.3g} [{row.lo:.3g}, {row.hi:.3g}], {row.share:.0%} of the repair gone"
             if np.isfinite(row.share)
@@ -234,9 +253,18 @@ def freezing_chart(freezing: pd.DataFrame, *, name: str) -> Chart:
             hover=hover,
         )
         x = names_axis(FROZEN.values(), label="Heads held at their plain output")
-        y = Axis(label=f"Effect of removing the primary set ({rows['metric'].iloc[0]})")
+        y = Axis(label=f"Cost of removing the set ({rows['metric'].iloc[0]})")
         without = float(rows.loc["none", "effect"] + rows.loc["none", "repair"])
-        marks: list[Mark] = [Rule(at=0), bars, Rule(at=without, colour=BACKUP)]
+        said = Text(
+            x=len(rows) - 0.55,
+            y=without,
+            text="cost plus repair",
+            across="right",
+            up="bottom",
+            shift=(0, 2),
+            size=8,
+        )
+        marks: list[Mark] = [Rule(at=0), bars, Rule(at=without, colour=BACKUP), said]
         panels.append(Panel(title=model, marks=marks, x=x, y=y, model=model))
     return Chart(
         name=name,
@@ -244,7 +272,7 @@ def freezing_chart(freezing: pd.DataFrame, *, name: str) -> Chart:
         panels=panels,
         size=(4.4 * len(panels) + 0.6, 3.8),
         columns=len(panels),
-        caption="A frozen head cannot react to the removal. The line is the cost of the removal plus the repair (the "
-        "interaction of set and backups): where freezing the backups reaches it, the repair was their reaction. Random "
-        "heads of the same layers do not reach it.",
+        caption="A frozen head cannot react when the primary set is removed. The line is the cost of the removal plus "
+        "the repair (the interaction of set and backups). Where freezing the backups reaches the line, the repair was "
+        "their reaction. Random heads of the same layers do not reach it.",
     )

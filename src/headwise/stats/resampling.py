@@ -38,9 +38,22 @@ def checked(level: float) -> float:
 def percentiles(resampled: np.ndarray, level: float) -> np.ndarray:
     """`[2, K]`: the percentile interval of each column of `[B, K]`."""
     tail = (1 - checked(level)) / 2
-    # A NaN here is a resample that came out 0 / 0; `quantile` is much the faster where there is none.
-    quantile = np.nanquantile if np.isnan(resampled).any() else np.quantile
-    return quantile(resampled, [tail, 1 - tail], axis=0)
+    if np.isnan(resampled).any():  # a resample that came out 0 / 0
+        return np.nanquantile(resampled, [tail, 1 - tail], axis=0)
+    # The same as `np.quantile`, which is three times as slow for many columns.
+    ordered = np.sort(np.ascontiguousarray(resampled.T), axis=1)
+    return np.stack([_quantile(ordered, at) for at in (tail, 1 - tail)])
+
+
+def _quantile(ordered: np.ndarray, at: float) -> np.ndarray:
+    """The linearly interpolated quantile of each row of `ordered[K, B]`."""
+    place = at * (ordered.shape[1] - 1)
+    below = int(place)
+    low, high = ordered[:, below], ordered[:, min(below + 1, ordered.shape[1] - 1)]
+    part = place - below
+    step = high - low
+    quantile: np.ndarray = low + step * part if part < 0.5 else high - step * (1 - part)
+    return quantile
 
 
 def blocks(columns: np.ndarray, rows: int) -> Iterator[np.ndarray]:
@@ -107,13 +120,15 @@ def resampled_means(
     """
     # Measured from the first example, a constant column is exactly 0 and its interval exactly its value.
     shifted = columns - columns[0]
+    # Computed as [K, draws], so that the draws of a column are neighbours in memory for `percentiles`.
     if codes is None:
-        means = np.concatenate([counts @ shifted for counts in resample_counts(len(columns), draws, seed)])
-        return means / len(columns) + columns[0]
+        drawn = resample_counts(len(columns), draws, seed)
+        means = np.concatenate([shifted.T @ counts.T for counts in drawn], axis=1)
+        return (means / len(columns) + columns[0][:, None]).T
     sums, sizes = group_sums(shifted, codes), np.bincount(codes).astype(float)
     drawn = resample_counts(len(sizes), draws, seed)
-    means = np.concatenate([(counts @ sums) / (counts @ sizes)[:, None] for counts in drawn])
-    return means + columns[0]
+    means = np.concatenate([(sums.T @ counts.T) / (counts @ sizes) for counts in drawn], axis=1)
+    return (means + columns[0][:, None]).T
 
 
 def standard_error(columns: np.ndarray, codes: np.ndarray | None = None) -> np.ndarray:

@@ -13,7 +13,7 @@ from headwise import stats
 from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.scores.interactions.pairs import all_pairs, pair_effects, tiles
+from headwise.scores.interactions.pairs import all_pairs, pair_effects
 from helpers import HeadsByHook, plain_logits, word_task
 
 
@@ -87,15 +87,6 @@ def test_a_head_that_writes_nothing_on_these_prompts_may_still_interact(word_tok
     row = hw.interactions(model, second_words(12), [primary, backup]).table().iloc[0]
     assert abs(row["effect_b"]) < 0.01
     assert row["interaction"] > 1
-
-
-@pytest.mark.parametrize("capacity", [4, 6, 17, 60, 1000])
-def test_tiles_hold_every_pair_once_and_fit_a_batch(capacity):
-    pairs = all_pairs(23)
-    found = list(tiles(pairs, capacity))
-    assert sorted(np.concatenate(found).tolist()) == list(range(len(pairs)))
-    for tile in found:
-        assert len(tile) + len(np.unique(pairs[tile])) + 1 <= max(capacity, 4)
 
 
 def test_a_set_with_each_head_gives_the_effects_given_the_set(tiny):
@@ -217,3 +208,9 @@ def test_pairs_on_some_examples_are_the_same_rows_of_all(tiny):
     every = pair_effects(engine, units, pairs)
     np.testing.assert_allclose(some.joint, every.joint[[4, 1], 3:7], atol=1e-5)
     np.testing.assert_allclose(every.conditional, every.joint - every.first, atol=1e-5)
+
+
+def test_progress_of_interactions_ends_at_every_pair_of_every_example(tiny):
+    done = []
+    hw.interactions(tiny, word_task(5), HEADS, progress=done.append)
+    assert sum(done) == 10 * 5

@@ -225,13 +225,16 @@ def test_a_planted_pair_matters_together_and_random_heads_of_its_layers_do_not(p
 
 @pytest.mark.bundled
 def test_a_backup_planted_by_a_hook_in_the_bundled_model_is_found_and_proven(smollm2):
-    """Head L27H4 gets 60 % of what L23H3 would have written, wherever L23H3 writes nothing."""
+    """Head L27H4 restores 60 % of what the stream has lost, wherever L23H3 writes nothing."""
     primary, backup = Head(23, 3), Head(27, 4)
-    task = hw.task("ioi", 8, model=smollm2)
+    drawn = hw.task("ioi", 24, model=smollm2)
+    lengths = [len(smollm2.tokens(example.prompt)) for example in drawn]
+    task = drawn.take([i for i, length in enumerate(lengths) if length == lengths[0]][:6])
     engine = Engine(smollm2, task, metric("logit_diff"))
+    ids = [list(row.ids) for row in engine.rows]
     candidates = [head for head in smollm2.heads() if head.layer in (26, 27)]
     before = backup_table(effects_given(engine, [primary], candidates), candidates, least=0.02)
-    with BackupByHook(smollm2, primary, backup), torch.no_grad():
+    with BackupByHook(smollm2, primary, backup, ids), torch.no_grad():
         table = backup_table(effects_given(engine, [primary], candidates), candidates, least=0.02)
     planted = [Head(r.layer, r.head) == backup for r in table.itertuples()]
     assert area_under_curve(table["difference"], planted) == 1

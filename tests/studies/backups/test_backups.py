@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -100,6 +101,27 @@ def test_every_chart_is_drawn_and_the_report_says_what_was_found(run, planted):
     charts = SECTIONS.get("backups").charts(_tables(run))
     effects = next(chart for chart in charts if chart.name.startswith("effects"))
     assert len(effects.panels) == 2  # one per model, side by side
+
+
+@pytest.mark.parametrize("more", [{}, {"candidates": 2}, {"metric": "accuracy"}])
+def test_progress_ends_at_its_total(planted, file, tmp_path, monkeypatch, more):
+    """The greedy search for the primary set may end before."""
+    bars = {}
+
+    @contextmanager
+    def recorded(self, label, total):
+        done = []
+        yield done.append
+        bars[label] = sum(done), total
+
+    monkeypatch.setattr("headwise.studies.context.Context.progress", recorded)
+    run_on("backups", tmp_path / "run", planted[0], tasks=[file], **(SETTINGS | more))
+    kinds = {label.split(" on ")[0] for label in bars}
+    assert kinds >= {"primary set", "greedy order", "interaction matrix", "joint removal"}
+    if "metric" not in more:
+        assert kinds >= {"backups of the primary set", "freezing", "groups"}
+    for label, (done, total) in bars.items():
+        assert done <= total if label.startswith("primary set") else done == total, label
 
 
 def test_a_sample_of_cells_gives_the_same_again(run, planted):

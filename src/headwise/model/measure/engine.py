@@ -90,7 +90,7 @@ class Engine:
             self._layers = [[k] for k in range(len(hooks.blocks))]
         elif "input" in self.layout.components:
             self._layers[0] = sorted({0, *self._layers[0]})
-        self._advance = advance or (lambda count: None)
+        self.advance = advance or (lambda count: None)
 
     # ---- values ----------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class Engine:
         variants = len(gates) + len(bases)
         with torch.inference_mode(), self.model.running():
             for numbers in self.table.partition(variants, self.batch_tokens, set(chosen.tolist())):
-                in_halves(numbers, fill, self.table.too_large, self._shrink)
+                in_halves(numbers, fill, self.table.too_large, self.shrink)
         under, *at_bases = (
             self.metric.combine(self.rows, part, len(self.task))[:, chosen] for part in values
         )
@@ -153,7 +153,7 @@ class Engine:
         # Variants with the same gates in the first blocks stand side by side, so that they share a batch.
         pending = np.array(sorted(range(len(gates)), key=lambda v: gates[v].tobytes()))
         while len(pending):
-            chunk = pending[: batch_size(len(pending), self._variants_at_once(block, B))]
+            chunk = pending[: batch_size(len(pending), self.variants_at_once(block, B))]
 
             def fill(chunk: np.ndarray = chunk) -> None:
                 with_bases = np.concatenate([bases, gates[chunk]])
@@ -166,10 +166,10 @@ class Engine:
             if len(chunk) == 1:
                 fill()  # where one variant does not fit, the rows are halved
             elif not fits(fill):
-                self._shrink()
+                self.shrink()
                 continue
             pending = pending[len(chunk) :]
-            self._advance(len(chunk) * len(numbers))
+            self.advance(len(chunk) * len(numbers))
         return values
 
     def _values(
@@ -207,7 +207,7 @@ class Engine:
             for numbers in self.table.partition(2, self.batch_tokens):
                 examples = [self.rows[n].example for n in numbers]
                 values[examples], gradients[examples] = self._row_gradients(numbers, at[examples])
-                self._advance(len(numbers))
+                self.advance(len(numbers))
         return values, gradients
 
     def mean_gradients(self, levels: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -232,7 +232,7 @@ class Engine:
                     total[examples] += gradients.reshape(len(some), len(numbers), *self.layout.shape).sum(
                         axis=0
                     )
-                    self._advance(len(some) * len(numbers))
+                    self.advance(len(some) * len(numbers))
         return total / len(levels)
 
     def row_gradients(self, numbers: Sequence[int], gates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -264,7 +264,7 @@ class Engine:
             values[part] = metric.detach().double().cpu().numpy()
             gradients[part] = gradient.double().cpu().numpy()
 
-        in_halves(range(len(numbers)), fill, lambda i: self.table.too_large(numbers[i]), self._shrink)
+        in_halves(range(len(numbers)), fill, lambda i: self.table.too_large(numbers[i]), self.shrink)
         return values, gradients
 
     def differentiable(self, block: Block, gates: Tensor) -> Tensor:
@@ -319,12 +319,13 @@ class Engine:
         for numbers in self.table.partition(2, self.batch_tokens):
             yield numbers, self.table.block(numbers)
 
-    def in_one_batch(self, rows: int = 8) -> int:
-        """How many variants of this many rows fit into one batch, baselines included."""
-        longest = sorted(range(len(self.rows)), key=lambda n: -len(self.rows[n].ids))[:rows]
-        return self._variants_at_once(self.table.block(longest), 0)
+    def first_block(self, gates: np.ndarray) -> int:
+        """The first decoder block where some of `gates[L, H]` is not 1."""
+        changed = (gates != 1).any(axis=1)
+        return next(k for k, layers in enumerate(self._layers) if changed[layers].any())
 
-    def _variants_at_once(self, block: Block, baselines: int) -> int:
+    def variants_at_once(self, block: Block, baselines: int = 0) -> int:
+        """How many variants of a block's rows fit into one batch beside so many baselines."""
         by_tokens = self.batch_tokens // (block.size * block.length)
         budget = LOGIT_BUDGET if self.model.device.type == "cpu" else 4 * LOGIT_BUDGET
         by_logits = budget // (block.size * block.tensors["positions"].shape[1] * self.model.vocabulary)
@@ -338,5 +339,6 @@ class Engine:
             )
         return np.where(self.layout.exists, gates, 1.0)
 
-    def _shrink(self) -> None:
+    def shrink(self) -> None:
+        """Halve the tokens of a batch, where memory ran out."""
         self.batch_tokens = max(1, self.batch_tokens // 2)

@@ -81,16 +81,17 @@ def interactions(
     cheap = None
     if wanted and chosen.first_order:
         cheap = estimated_interactions(quiet, units, pairs, both=given is None)
-    with reporting(f"interactions on {task.name}", len(pairs) * len(task), progress) as advance:
-        single = quiet.measure(unit_gates(units, model.shape)).effects.T
+    with reporting(f"interactions on {task.name}", len(pairs) * len(quiet.rows), progress) as advance:
+        engine = Engine(model, task, chosen, advance=advance, **how)
         made = Interactions(
-            units, pairs, single, np.empty(0), model.name, task.name, chosen.name, quiet.reference, cheap,
+            units, pairs, np.empty(0), np.empty(0), model.name, task.name, chosen.name, quiet.reference, cheap,
             groups=task.shared_groups(), given=given is not None, seed=int(how.get("seed", 0)),
         )  # fmt: skip
-        engine = Engine(model, task, chosen, advance=advance, **how)
         if precision is not None:
-            return _adaptive(engine, made, precision)
-        return replace(made, interaction=pair_effects(engine, units, pairs).interaction)
+            single = quiet.measure(unit_gates(units, model.shape)).effects.T
+            return _adaptive(engine, replace(made, single=single), precision)
+        found = pair_effects(engine, units, pairs)
+        return replace(made, interaction=found.interaction, single=found.single(pairs, len(units)))
 
 
 def _adaptive(engine: Engine, made: Interactions, precision: float) -> Interactions:

@@ -1,8 +1,9 @@
-"""Exact joint effects of pairs, many pairs in one batch.
+"""Exact joint effects of pairs.
 
 A unit is one head, or several heads that are removed together. Of a pair (a, b) four values of the metric are measured
-on every example: with all heads, without a, without b, without both. All four come from the same batch. Rounding
-depends on the shape of a batch, so that only then a head that does nothing has an interaction of exactly 0.
+on every example: with all heads, without a, without b, without both (`model/measure/joint.py`). All four come from
+batches of one shape. Rounding depends on the shape, so that only then a head that does nothing has an interaction of
+exactly 0.
 
 The effect of a set of heads is E = metric with all heads minus metric without the set. The interaction of a pair is
 I(a, b) = E({a, b}) − E({a}) − E({b}), in the metric's unit. Where E({a, b}) is positive, a positive interaction means
@@ -13,14 +14,14 @@ E examples, P pairs, U units, L layers, H heads.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from headwise.heads import Head, mask_gates, ones
+from headwise.heads import Head, mask_gates
 from headwise.model.measure.engine import Engine
+from headwise.model.measure.joint import measure_joint
 
 Unit = tuple[Head, ...]
 """Heads that are removed together."""
@@ -42,6 +43,12 @@ class PairEffects(NamedTuple):
         """The effect of b where a is removed already: E({a, b}) − E({a})."""
         given: np.ndarray = self.second + self.interaction
         return given
+
+    def single(self, pairs: np.ndarray, units: int) -> np.ndarray:
+        """The effect of each of so many units alone `[E, units]`; every unit must be in one of the pairs `[P, 2]`."""
+        alone = np.full((len(self.first), units), np.nan)
+        alone[:, pairs[:, 0]], alone[:, pairs[:, 1]] = self.first, self.second
+        return alone
 
 
 def unit_name(unit: Unit) -> str:
@@ -66,44 +73,11 @@ def pair_effects(
 
     examples: run only these, by their index in the task.
     """
-    gates = unit_gates(units, engine.model.shape)
-    first_layers = np.array([min(unit).layer for unit in units])
-    rank = np.empty(len(units), dtype=int)
-    rank[np.argsort(first_layers, kind="stable")] = np.arange(len(units))
-    chosen = np.arange(len(engine.task)) if examples is None else np.asarray(examples)
-    found = np.empty((4, len(chosen), len(pairs)))
-    for numbers in tiles(rank[pairs], engine.in_one_batch()):
-        part = pairs[numbers]
-        present, place = np.unique(part, return_inverse=True)
-        place = place.reshape(part.shape)
-        bases = np.concatenate([ones(engine.model.shape)[None], gates[present]])
-        measured = engine.measure(np.minimum(*gates[part.T]), chosen, bases)
-        each = np.arange(len(part))
-        full, neither = measured.full[0], measured.values
-        without_a, without_b = (measured.full[1 + column, each] for column in place.T)
-        interaction = (without_a - neither) - (full - without_b)
-        effects = (interaction, full - neither, full - without_a, full - without_b)
-        found[:, :, numbers] = [effect.T for effect in effects]
-    return PairEffects(*found)
-
-
-def tiles(ranks: np.ndarray, capacity: int) -> Iterator[np.ndarray]:
-    """The numbers of the pairs that are measured together, of pairs whose units have these ranks `[P, 2]` by layer.
-
-    A tile is a rectangle of neighbouring units: its pairs and the single units fill one batch of `capacity` variants.
-    Neighbours have equal gates in the blocks before them, which the batch then computes once. A square has the least
-    single units for its pairs.
-
-    >>> [tile.tolist() for tile in tiles(np.array([[0, 1], [0, 2], [0, 3], [1, 2]]), 6)]
-    [[0, 1], [2], [3]]
-    """
-    low, high = np.sort(ranks, axis=1).T
-    rows = min(len(np.unique(low)), max(1, math.isqrt(capacity) - 1))
-    columns = max(1, (capacity - 1 - rows) // (rows + 1))
-    row, column = (
-        np.unique(values, return_inverse=True)[1].reshape(-1) // size
-        for values, size in ((low, rows), (high, columns))
-    )
-    order = np.lexsort((column, row))
-    changes = np.flatnonzero(np.diff(row[order]) | np.diff(column[order])) + 1
-    yield from np.split(order, changes)
+    present, place = np.unique(pairs, return_inverse=True)
+    place = place.reshape(pairs.shape)
+    gates = unit_gates([units[number] for number in present], engine.model.shape)
+    found = measure_joint(engine, gates, place, examples)
+    without_a, without_b = (found.single[column] for column in place.T)
+    interaction = (without_a - found.pairs) - (found.plain - without_b)
+    effects = (interaction, *(found.plain - values for values in (found.pairs, without_a, without_b)))
+    return PairEffects(*(effect.T for effect in effects))

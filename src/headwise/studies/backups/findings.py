@@ -58,11 +58,11 @@ def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
         f"costs {backups['effect']:.2f} instead of {none['effect']:.2f} {none['metric']}"
     )
     if np.isfinite(backups["share"]):
-        shares = [percent(row["share"], row["share_lo"], row["share_hi"]) for row in (backups, random)]
+        shares = [_with_interval(row) for row in (backups, random)]
         sentence += (
-            f": {minus(shares[0])} of their repair ({plus(none['repair'], 2)}, 95 % CI {plus(none['repair_lo'], 2)} to "
+            f": {shares[0]} of their repair ({plus(none['repair'], 2)}, 95 % CI {plus(none['repair_lo'], 2)} to "
             f"{plus(none['repair_hi'], 2)}) is gone. With as many random heads of the same layers held: "
-            f"{minus(shares[1])}."
+            f"{shares[1]}."
         )
     else:
         sentence += (
@@ -71,6 +71,12 @@ def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
         )
     weight = float(np.clip(backups["share"], 0, 1)) if np.isfinite(backups["share"]) else 0.1
     return Finding(sentence=sentence, weight=weight, chart=f"freezing-{file_name(task)}")
+
+
+def _with_interval(row: dict[Any, Any]) -> str:
+    """The share of the repair that is gone; bounds may be negative, so they are joined by a word."""
+    lo, hi = 100 * row["share_lo"], 100 * row["share_hi"]
+    return minus(f"{percent(row['share'])} (95 % CI {lo:.0f} to {hi:.0f} %)")
 
 
 def _models(rows: pd.DataFrame, task: str) -> list[Finding]:

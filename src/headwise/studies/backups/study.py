@@ -21,8 +21,7 @@ from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.runs import Cell, CellResult
 from headwise.scores.interactions.groups import redundant_groups
-from headwise.scores.interactions.sets import POOL
-from headwise.studies.backups import measures
+from headwise.studies.backups import measures, steps
 from headwise.studies.backups.charts import section
 from headwise.studies.backups.settings import BackupsSettings
 from headwise.studies.backups.tables import backups_of, primary_of
@@ -141,35 +140,32 @@ def score_single(context: Context[BackupsSettings], cell: Cell) -> CellResult:
     )
 
 
-def _measured(measure: Callable[[measures.Setting, Cell], CellResult], steps: Callable[..., int]) -> Any:
-    """The function of a cell: it runs a measure with the engines of both halves, and names model and task."""
+def _measured(
+    measure: Callable[[measures.Setting, Cell], CellResult], count: Callable[[measures.Setting, Cell], int]
+) -> Any:
+    """The function of a cell: it runs a measure with the engines of both halves, and names model and task.
+
+    count: the steps of its progress.
+    """
 
     def compute(context: Context[BackupsSettings], cell: Cell) -> CellResult:
         s, model = context.settings, context.model(cell.model)
         half = context.once(halves, cell.model, cell.task)
         how: dict[str, Any] = {"reference": s.reference, "seed": s.seed, "batch_tokens": s.batch_tokens}
-        with context.progress(cell.label, steps(cell, len(model.heads()), len(half.test))) as advance:
-            find, test = (
-                Engine(model, task, metric_named(s.metric or task.metric), advance=advance, **how)
-                for task in (half.find, half.test)
-            )
-            single = context.once(_single_effects, cell.model, cell.task)
-            result = measure(measures.Setting(find, test, single, half.test_numbers, s.seed), cell)
+        find, test = (
+            Engine(model, task, metric_named(s.metric or task.metric), **how)
+            for task in (half.find, half.test)
+        )
+        single = context.once(_single_effects, cell.model, cell.task)
+        setting = measures.Setting(find, test, single, half.test_numbers, s.seed)
+        with context.progress(cell.label, count(setting, cell)) as advance:
+            find.advance = test.advance = advance
+            result = measure(setting, cell)
         about = {"model": context.display_name(cell.model), "task": cell.task}
         tables = {name: table.assign(**about) for name, table in result.tables.items() if len(table)}
         return CellResult(tables, result.notes)
 
     return compute
-
-
-def _pairs(cell: Cell, heads: int, examples: int) -> int:
-    first = min(cell.settings["first"], heads)
-    return first * (first - 1) // 2 * examples
-
-
-def _greedy_steps(cell: Cell, heads: int, examples: int) -> int:
-    steps = cell.settings.get("length") or cell.settings["primary_heads"]
-    return int(steps * min(POOL, heads) * examples)
 
 
 # ---- notices --------------------------------------------------------------------------------------------------------
@@ -219,15 +215,13 @@ register(
         ),
         compute={
             "single": score_single,
-            "primary": _measured(measures.find_primary, _greedy_steps),
-            "order": _measured(measures.find_order, _greedy_steps),
-            "backups": _measured(measures.find_backups, lambda cell, heads, n: heads * n),
-            "matrix": _measured(measures.measure_matrix, _pairs),
-            "curve": _measured(
-                measures.measure_curve, lambda cell, heads, n: len(cell.settings["order"]) * n
-            ),
-            "freezing": _measured(measures.freeze, lambda cell, heads, n: cell.settings["draws"] * n),
-            "groups": _measured(measures.compare_groups, lambda cell, heads, n: cell.settings["draws"] * n),
+            "primary": _measured(measures.find_primary, steps.primary_steps),
+            "order": _measured(measures.find_order, steps.order_steps),
+            "backups": _measured(measures.find_backups, steps.backups_steps),
+            "matrix": _measured(measures.measure_matrix, steps.matrix_steps),
+            "curve": _measured(measures.measure_curve, steps.curve_steps),
+            "freezing": _measured(measures.freeze, steps.freezing_steps),
+            "groups": _measured(measures.compare_groups, steps.groups_steps),
         },
         section=section,
         notices=notices,
