@@ -4,9 +4,10 @@
     python benchmarks/explore.py --server-only --device cuda
 
 Times of a click are taken inside the page: from the pointer's release to the next frame after the new next-token
-distribution is in the page, and to the first token of the new continuation. With `--server-only` there is no browser:
-times are from sending the request to receiving the event. Each part is written to `results/explore-DEVICE.json` as soon
-as it is done.
+distribution is in the page, and to the first token of the new continuation. The explorer of these clicks is the command
+`headwise explore` in a process of its own, and nothing polls the page meanwhile. With `--server-only` there is no
+browser: times are from sending the request to receiving the event. Each part is written to
+`results/explore-DEVICE.json` as soon as it is done.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ import argparse
 import gc
 import http.client
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -41,16 +46,17 @@ PROMPT = (
 BARS = {"next_median_ms": 200, "next_p95_ms": 500, "token_median_ms": 400}
 SERVER_BARS = {"next_median_ms": 50}
 _TIMES = """() => {
-  window.times = []; let from = 0;
-  document.getElementById("map").addEventListener(
-    "pointerup", () => { from = performance.now(); window.times.push({}); }, true);
-  const after = (name) => {
+  window.times = []; let from = 0, settle;
+  document.getElementById("map").addEventListener("pointerup", () => {
+    from = performance.now(); window.times.push({}); window.settled = new Promise((done) => { settle = done; });
+  }, true);
+  const after = (name, then) => {
     const began = from, entry = window.times.at(-1);
-    if (entry) requestAnimationFrame(() => { entry[name] ??= performance.now() - began; });
+    if (entry) requestAnimationFrame(() => { entry[name] ??= performance.now() - began; then?.(); });
   };
   document.addEventListener("headwise:next", () => after("next"));
   document.addEventListener("headwise:token", (event) => { if (event.detail.side === "gated") after("token"); });
-  document.addEventListener("headwise:done", () => after("done"));
+  document.addEventListener("headwise:done", () => after("done", settle));
 }"""
 _FRAMES = """() => {
   window.frames_ = [];
@@ -96,9 +102,40 @@ def until(page: Any, expression: str, seconds: float = 300) -> None:
         page.wait_for_timeout(5)
 
 
-def opened(context: Any, explorer: Explorer) -> Any:
+@contextmanager
+def command(model: Model) -> Iterator[str]:
+    """The address of `headwise explore` in a process of its own."""
+    asked = [
+        "explore",
+        "smollm2",
+        "--no-browser",
+        "--device",
+        str(model.device),
+        "--dtype",
+        dtype_name(model),
+    ]
+    threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headwise", *asked],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **threads},
+    )
+    try:
+        assert process.stdout is not None
+        yield next(word for line in process.stdout for word in line.split() if word.startswith("http://"))
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+def dtype_name(model: Model) -> str:
+    return str(model.dtype).removeprefix("torch.")
+
+
+def opened(context: Any, url: str) -> Any:
     page = context.new_page()
-    page.goto(explorer.url)
+    page.goto(url)
     until(page, "window.headwise !== undefined && document.getElementById('busy').hidden")
     return page
 
@@ -110,8 +147,8 @@ def clicks(model: Model) -> dict[str, Any]:
     """Random heads of the bundled model, one click after another, each when the text of the one before is there."""
     draw = np.random.default_rng(0)
     heads = model.heads()
-    with served(model) as explorer, browsing() as context:
-        page = opened(context, explorer)
+    with command(model) as url, browsing() as context:
+        page = opened(context, url)
         page.fill("#prompt", PROMPT)
         page.wait_for_timeout(600)
         until(page, "document.getElementById('busy').hidden")
@@ -121,7 +158,7 @@ def clicks(model: Model) -> dict[str, Any]:
             page.locator("#map").scroll_into_view_if_needed()
             spot = page.evaluate(f"window.headwise.map.middle({head.layer}, {head.head})")
             page.mouse.click(*spot)
-            until(page, "window.times.at(-1)?.done !== undefined")
+            page.evaluate("() => window.settled")
         times = page.evaluate("window.times")
     tokens = len(model.tokens(PROMPT))
     found = spread([t["next"] for t in times], "next") | spread(
@@ -165,7 +202,7 @@ def maps(_: Model) -> dict[str, Any]:
         hf = random_model(shape, "cpu", torch.float32)
         small = hw.load(hf, tokenizer=word_tokenizer(), name=f"{size}x{size}", device="cpu")
         with served(small) as explorer, browsing() as context:
-            page = opened(context, explorer)
+            page = opened(context, explorer.url)
             page.locator("#map").scroll_into_view_if_needed()
             corner, end = (page.evaluate(f"window.headwise.map.middle({at}, {at})") for at in (0, size - 1))
             page.mouse.move(*corner)

@@ -270,6 +270,7 @@ def test_memory_stays_flat_over_many_requests(explorer):
 
     warm = round_of(0, max(200, SOAK // 10))
     after = round_of(10_000, SOAK)
+    print(f"resident: {warm / 1e6:.0f} MB, after {SOAK} more requests {after / 1e6:.0f} MB")
     assert after - warm < 40e6, f"{(after - warm) / 1e6:.0f} MB more after {SOAK} requests"
 
 

@@ -15,14 +15,15 @@ from report.conftest import finished_run, score_table
 
 
 def edges(model="tiny"):
-    """A table of edges as a study of wiring writes it."""
+    """A table of edges as a study of wiring writes it: keys and values belong to a group of query heads."""
     rows = [
-        ("L0H1", "L2H3", "q", 0.5),
-        ("L1H2", "L2H3", "v", -1.5),
-        ("L2H3", "L3H0", "k", 0.9),
-        ("L0H0", "L1H1", "q", 3.0),
+        ("L0H1", "L2H3.Q", "Q", "L2H3", 0.5),
+        ("L1H2", "L2KV1.V", "V", "L2H2 L2H3", -1.5),
+        ("L2H3", "L3KV0.K", "K", "L3H0 L3H1", 0.9),
+        ("L0H0", "L1H1.Q", "Q", "L1H1", 3.0),
+        ("L0H0", "L2H33.Q", "Q", "L2H33", 4.0),
     ]
-    table = pd.DataFrame(rows, columns=["sender", "receiver", "slot", "score"])
+    table = pd.DataFrame(rows, columns=["sender", "receiver", "slot", "heads", "score"])
     return table.assign(model=model, lo=table["score"] - 0.1, hi=table["score"] + 0.1, q=0.01)
 
 
@@ -71,19 +72,46 @@ def test_presets_are_the_circuit_and_the_majority_roles(tiny, run):
 def test_the_rows_of_a_head_have_its_scores_and_its_edges_the_largest_first(tiny, run):
     scores, wired = RunData(run, tiny).rows_of(Head(2, 3))
     assert scores["columns"][:3] == ["task", "measure", "score"]
-    assert wired["title"] == "Edges into and out of this head"
+    assert wired["title"].startswith("Edges into and out of this head")
     place = wired["columns"].index("score")
     assert [row[place] for row in wired["rows"]] == ["-1.5", "0.9", "0.5"]
     assert "L0H0" not in str(wired["rows"])
 
 
-def test_backups_are_shown_where_a_run_has_them(tiny, tmp_path):
+@pytest.fixture
+def backups(tmp_path):
+    """A run with the tables of a study of backups."""
+    of = {"model": "tiny", "task": "words"}
     pairs = pd.DataFrame(
         {"model": "tiny", "a": ["L0H0", "L1H1"], "b": ["L2H2", "L2H3"], "interaction": [0.1, -0.7]}
     )
-    path = finished_run(tmp_path / "pairs", "score", {"interactions": pairs})
-    (table,) = RunData(path, tiny).rows_of(Head(2, 3))
-    assert table["rows"] == [["L1H1", "L2H3", "-0.7"]]
+    primary = pd.DataFrame([{**of, "layer": 1, "head": 0, "accepted": True}])
+    primary.loc[1] = {**of, "layer": 0, "head": 3, "accepted": False}
+    tested = [(2, 3, 0.25, True), (3, 3, 0.5, False)]
+    rows = [
+        {**of, "layer": i, "head": j, "difference": size, "backup": is_one} for i, j, size, is_one in tested
+    ]
+    found = pd.DataFrame(
+        [{**of, "heads": "L0H1 L2H3", "joint": 2.0}, {**of, "heads": "L0H2 L1H3", "joint": 1.0}]
+    )
+    tables = {"interactions": pairs, "primary": primary, "backups": pd.DataFrame(rows), "groups": found}
+    return finished_run(tmp_path / "backups", "score", tables)
+
+
+def test_joint_effects_backups_and_groups_of_a_head_are_shown(tiny, backups):
+    pairs, backup, group = RunData(backups, tiny).rows_of(Head(2, 3))
+    assert pairs["rows"] == [["L1H1", "L2H3", "-0.7"]]
+    assert (backup["columns"], backup["rows"]) == (
+        ["task", "backup", "difference"],
+        [["words", "yes", "0.25"]],
+    )
+    assert group["rows"] == [["words", "L0H1 L2H3", "2"]]
+
+
+def test_presets_of_a_backups_run_are_the_primary_set_alone_and_with_its_backups(tiny, backups):
+    alone, together = RunData(backups, tiny).presets()
+    assert (alone["action"], alone["heads"]) == ("off", ["L1H0"])
+    assert (together["action"], together["heads"]) == ("off", ["L1H0", "L2H3"])
 
 
 def test_the_model_of_a_run_is_the_first_it_names_or_the_one_that_is_asked_for(run):

@@ -9,6 +9,7 @@ T tokens, L layers, H heads.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.nn.functional import pad
 
 from headwise.errors import HeadwiseError
 from headwise.explore.asked import Attribution, OfPrompt, Run
-from headwise.explore.kept import can_keep, kept_after
+from headwise.explore.kept import LONGEST, can_keep, kept_after
 from headwise.explore.prompts import Prompt, Prompts
 from headwise.explore.worker import Event, Job
 from headwise.model.forward.decode import Batch
@@ -33,6 +34,8 @@ LISTED = 12
 """Most likely tokens of each model that are shown."""
 MOST_ATTRIBUTED = 1024
 """Longest prompt with live attribution, in tokens: a backward pass keeps the activations of every layer."""
+PIECE = 1024
+"""Tokens of a prompt of more than `LONGEST` tokens that are read at once."""
 
 
 @dataclass
@@ -119,8 +122,13 @@ class Live:
         made = self.intervention(prompt, asked) if changed else plain
         yield {"event": "prompt", "tokens": len(prompt.ids)}
         if changed and prompt.full is None:
-            ids = torch.tensor([prompt.ids], device=self.model.device)
-            prompt.full = self._last_logits(ids, job).log_softmax(-1)
+            if (
+                len(prompt.ids) > LONGEST
+            ):  # reading such a prompt once more takes longer than writing its text
+                yield from self._written(prompt, plain, asked, job, "full", False)
+            else:
+                ids = torch.tensor([prompt.ids], device=self.model.device)
+                prompt.full = self._last_logits(ids, job).log_softmax(-1)
         known = bool(prompt.text) and (prompt.ended or len(prompt.text) >= asked.new_tokens)
         if known:
             yield {"event": "text", "side": "full", **self._whole(prompt, asked.new_tokens)}
@@ -171,7 +179,11 @@ class Live:
         """
         ids = prompt.ids
         able = self.model.capabilities.decoding
-        batch = Batch(self.model.hf, [ids], pad=able.pad, cached=able.cache, hooks=self.model.hooks)
+        # `prefix` says that several tokens may be read after a cache.
+        piece = PIECE if len(ids) > LONGEST and able.prefix else None
+        batch = Batch(
+            self.model.hf, [ids], pad=able.pad, cached=able.cache, piece=piece, hooks=self.model.hooks
+        )
         for step in range(count):
             hook = checked(made.hook(self.model, len(ids), batch.unread), job)
             # Contexts must not span a yield: another job may run between two steps.
@@ -183,26 +195,31 @@ class Live:
 
     def _first(self, batch: Batch, prompt: Prompt, made: Intervention, hook: HeadHook, keep: bool) -> Tensor:
         """The pass over the prompt, without the blocks that compute what they computed in the pass before."""
+        narrow = self.model.capabilities.narrow  # only the last token's logits are read
         if not can_keep(self.model, len(prompt.ids)):
-            with self.model.running():
-                return batch.logits(hook)
+            with self._kernels():
+                return batch.logits(hook, narrow=narrow)
         streams: dict[int, Tensor] = {}
         kept = prompt.kept
         same = 0 if kept is None else kept.before(made.gates, made.replaced_by)
-        with self.model.running():
-            if kept is None or same == 0:
-                logits = batch.logits(hook, record_streams=streams)
-            else:
-                logits = batch.logits(hook, record_streams=streams, known=(same - 1, kept.streams[same - 1]))
-                batch.fill(kept.layers[:same])
-                streams |= {block: kept.streams[block] for block in range(same)}
+        known = None if kept is None or same == 0 else (same - 1, kept.streams[same - 1])
+        with self._kernels():
+            logits = batch.logits(hook, narrow=narrow, record_streams=streams, known=known)
+        if kept is not None and same:
+            batch.fill(kept.layers[:same])
+            streams |= {block: kept.streams[block] for block in range(same)}
         if keep:
             prompt.kept = kept_after(batch, streams, made.gates, made.replaced_by)
         return logits
 
+    def _kernels(self) -> AbstractContextManager[None]:
+        """On a CPU torch's own products, as in `hw.generate`: for one prompt they are as fast as oneDNN's, and a click
+        need not change every linear layer first."""
+        return nullcontext() if self.model.device.type == "cpu" else self.model.running()
+
     def _last_logits(self, ids: Tensor, job: Job) -> Tensor:
         last = torch.full((1, 1), ids.shape[1] - 1, device=ids.device)
-        with torch.inference_mode(), self.model.running():
+        with torch.inference_mode(), self._kernels():
             return self.model.run(Pass(ids=ids, scored=last, heads=checked(None, job))).logits[0, 0]
 
     def _next(self, full: Tensor, gated: Tensor) -> Event:

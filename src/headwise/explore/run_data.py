@@ -18,11 +18,19 @@ from headwise.model.model import Model
 from headwise.runs.gather import Run
 
 NAMED = {
-    "edges": "Edges into and out of this head",
+    "edges": "Edges into and out of this head (K and V belong to its group of query heads)",
     "interactions": "Joint effects with other heads",
-    "backups": "Backups",
+    "backups": "As a backup: its effect alone, and with the primary set removed",
+    "groups": "Groups of heads that back each other up",
 }
-"""Tables that name heads as L12H3, with their titles."""
+"""Tables that name heads, with their titles."""
+_COLUMNS = {
+    "edges": ["task", "method", "sender", "receiver", "span", "score", "lo", "hi", "q", "n"],
+    "interactions": ["task", "a", "b", "effect_a", "effect_b", "joint", "interaction", "lo", "hi", "q", "n"],
+    "backups": ["task", "backup", "single", "conditional", "difference", "lo", "hi", "q", "n"],
+    "groups": ["task", "heads", "joint", "sum", "excess", "excess_lo", "excess_hi", "q", "n"],
+}
+"""What is shown of each of them."""
 _MOST_ROWS = 40
 _SCORE_COLUMNS = ["task", "measure", "score", "lo", "hi", "q", "n"]
 
@@ -67,8 +75,8 @@ class RunData:
     # ---- presets ---------------------------------------------------------------------------------------
 
     def presets(self) -> list[dict[str, Any]]:
-        """Circuits (only these heads are kept) and roles (these heads are switched off)."""
-        return [*self._circuits(), *self._roles()]
+        """Circuits (only these heads are kept), roles, and primary sets with their backups (these are switched off)."""
+        return [*self._circuits(), *self._roles(), *self._backups()]
 
     def _circuits(self) -> Iterator[dict[str, Any]]:
         sizes, scores = (self._mine(table_of(self.run.tables, name)) for name in ("circuits", "scores"))
@@ -101,6 +109,21 @@ class RunData:
                     name = f"role on {task}: {label} ({len(heads)} heads off)"
                     yield {"name": name, "action": "off", "heads": heads}
 
+    def _backups(self) -> Iterator[dict[str, Any]]:
+        primary, tested = (self._mine(table_of(self.run.tables, name)) for name in ("primary", "backups"))
+        if not {"task", "accepted"} <= set(primary.columns) or not {"task", "backup"} <= set(tested.columns):
+            return
+        for task, part in groups(primary, "task"):
+            heads = [str(head) for head in heads_of(part[part["accepted"]])]
+            if not heads:
+                continue
+            yield {"name": f"primary set of {task} ({len(heads)} heads off)", "action": "off", "heads": heads}
+            found = [str(head) for head in heads_of(tested[(tested["task"] == task) & tested["backup"]])]
+            both = [*heads, *(head for head in found if head not in heads)]
+            if found:
+                name = f"primary set of {task} and its backups ({len(both)} heads off)"
+                yield {"name": name, "action": "off", "heads": both}
+
     # ---- one head --------------------------------------------------------------------------------------
 
     def rows_of(self, head: Head) -> list[dict[str, Any]]:
@@ -112,10 +135,8 @@ class RunData:
         for name, title in NAMED.items():
             table = self._named[name]
             if len(table):
-                named = (table.select_dtypes(exclude="number") == str(head)).any(axis=1)
-                tables.append(
-                    _table(title, _largest_first(table[named]).drop(columns="model", errors="ignore"))
-                )
+                shown = [column for column in _COLUMNS[name] if column in table]
+                tables.append(_table(title, _largest_first(table[_about(table, head)])[shown]))
         return [table for table in tables if table["rows"]]
 
     # ---- tasks -----------------------------------------------------------------------------------------
@@ -140,15 +161,24 @@ def model_of_run(path: Path, wanted: str | None) -> str:
     return names[0]
 
 
+def _about(table: pd.DataFrame, head: Head) -> pd.Series:
+    """Which rows are about a head: by layer and head, or by a name such as L20H0, L20H0.Q or L20H0 L20H1."""
+    if {"layer", "head"} <= set(table.columns):
+        return (table["layer"] == head.layer) & (table["head"] == head.head)
+    name = rf"(?:^|\s){head}(?:$|[\s.])"
+    texts = table.select_dtypes(exclude=["number", "bool"]).astype(str)
+    return texts.apply(lambda column: column.str.contains(name, regex=True)).any(axis=1)
+
+
 def _largest_first(table: pd.DataFrame) -> pd.DataFrame:
-    for column in ("score", "effect", "interaction", "value"):
+    for column in ("score", "interaction", "difference", "excess"):
         if column in table:
             return table.reindex(table[column].abs().sort_values(ascending=False).index)
     return table
 
 
 def _table(title: str, rows: pd.DataFrame) -> dict[str, Any]:
-    rows = rows.dropna(axis=1, how="all").head(_MOST_ROWS)
+    rows = rows.replace("", None).dropna(axis=1, how="all").head(_MOST_ROWS)
     cells = [[_cell(value) for value in row] for row in rows.itertuples(index=False)]
     return {"title": title, "columns": [str(column) for column in rows.columns], "rows": cells}
 
@@ -156,4 +186,6 @@ def _table(title: str, rows: pd.DataFrame) -> dict[str, Any]:
 def _cell(value: Any) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and value != value):
         return "–"
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -44,10 +44,14 @@ class Server:
             timeout_graceful_shutdown=1,
         )
         self._uvicorn = uvicorn.Server(config)
-        run = self._uvicorn.run
-        self._thread = threading.Thread(
-            target=lambda: run(sockets=[self._socket]), name="headwise server", daemon=True
-        )
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headwise server", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._uvicorn.run(sockets=[self._socket])
+        finally:
+            self._ended.set()
 
     def start(self) -> None:
         """Return when the first request can be answered."""
@@ -60,8 +64,9 @@ class Server:
 
     def wait(self) -> None:
         """Return when the server has ended."""
-        while self._thread.is_alive():
-            self._thread.join(0.5)  # a join without end would not see Ctrl-C on every system
+        # Not `Thread.join`: Python takes a thread whose join is interrupted by Ctrl-C for ended while it still runs.
+        while not self._ended.wait(0.5):  # a wait without end would not see Ctrl-C on every system
+            pass
 
     def stop(self) -> None:
         """Close all connections and end the thread."""

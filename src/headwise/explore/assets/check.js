@@ -29,7 +29,7 @@ export function report(event, count, reference) {
   const clear = difference.lo > 0 || difference.hi < 0;
   const verdict = !clear ? "Not distinguishable from random heads of the same layers."
     : difference.mean > 0 ? "Yes: these heads help this task more than random heads of the same layers." : "Yes, in the other direction: without these heads the task goes better than without random ones.";
-  const sentence = `With the gates on ${heads} (${reference} ablation), ${event.metric} on ${event.n} held-out examples of ${event.task} falls by ${interval(event.effect)} from ${signed(event.full).replace("+", "")}; with the same gates on random heads of the same layers (mean of ${event.draws} draws) by ${interval(event.control)}. Difference ${interval(difference)}, p ${difference.p < 0.001 ? "< 0.001" : `= ${difference.p.toFixed(3)}`}; 95 % intervals over examples.`;
+  const sentence = `Effect on ${event.metric}, all heads minus these gates (${heads}, ${reference} ablation), on ${event.n} held-out examples of ${event.task}: ${interval(event.effect)}; with all heads it is ${signed(event.full).replace("+", "")}. The same gates on random heads of the same layers (mean of ${event.draws} draws): ${interval(event.control)}. Difference ${interval(difference)}, p ${difference.p < 0.001 ? "< 0.001" : `= ${difference.p.toFixed(3)}`}; 95 % intervals over examples.`;
   return [make("p", { class: "verdict" }, verdict), chart([["these heads", event.effect], ["random heads", event.control], ["difference", difference]], event.metric), make("p", { class: "soft" }, sentence)];
 }
 
@@ -42,6 +42,6 @@ function chart(rows, metric) {
       make("svg:line", { x1: x(one.lo), x2: x(one.hi), y1: y, y2: y, stroke: "currentColor", "stroke-width": 2 }),
       make("svg:circle", { cx: x(one.mean), cy: y, r: 4.5, fill: "var(--gated)" }));
   });
-  marks.push(make("svg:line", { x1: x(0), x2: x(0), y1: 4, y2: 78, stroke: "var(--soft)", "stroke-dasharray": "3 3" }), make("svg:text", { x: x(0), y: 92, fill: "var(--soft)", "font-size": 11, "text-anchor": "middle" }, `0 (${metric} lost)`));
+  marks.push(make("svg:line", { x1: x(0), x2: x(0), y1: 4, y2: 78, stroke: "var(--soft)", "stroke-dasharray": "3 3" }), make("svg:text", { ...(x(0) > 320 ? { x: Math.min(398, x(0) + 6), "text-anchor": "end" } : { x: x(0), "text-anchor": "middle" }), y: 92, fill: "var(--soft)", "font-size": 11 }, `0 (${metric} lost)`));
   return make("svg:svg", { viewBox: "0 0 400 96", class: "forest", role: "img", "aria-label": rows.map(([name, one]) => `${name} ${interval(one)}`).join("; ") }, marks);
 }

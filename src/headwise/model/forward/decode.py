@@ -32,10 +32,13 @@ class Batch:
         pad: int = 0,
         cached: bool = True,
         shared: int = 0,
+        piece: int | None = None,
         hooks: HeadHooks | None = None,
     ) -> None:
         """pad: token id of the padding. cached: keep keys and values. shared: how many first tokens of all prompts are
-        the same and are read once. hooks: needed to edit heads."""
+        the same and are read once. piece: read long prompts in pieces of this many tokens, so that activations of one
+        piece are held at a time (needs `cached`, and heads that are edited alike at every position). hooks: needed to
+        edit heads."""
         device = entry_device(hf)
         self.width = max(len(prompt) for prompt in prompts)
         gaps = [self.width - len(prompt) for prompt in prompts]
@@ -53,6 +56,7 @@ class Batch:
         self.cached = cached
         self._cache: Any = None
         self._shared = shared
+        self._piece = piece if cached else None
         self._read = 0  # how many tokens of each row the cache holds
         self._takes_positions = "position_ids" in inspect.signature(hf.forward).parameters
 
@@ -79,6 +83,9 @@ class Batch:
         if self._shared and not self._read:
             self._run(self.ids[:1, : self._shared], self.mask[:1, : self._shared], heads)
             self._cache.batch_repeat_interleave(len(self))
+        while self._piece is not None and self.unread > self._piece:
+            end = self.ids.shape[1] - self.unread + self._piece
+            self._run(self.ids[:, :end], self.mask[:, :end], heads)
         return self._run(self.ids, self.mask, heads, more).logits[:, -1]
 
     def _run(
