@@ -63,6 +63,21 @@ def test_every_command_has_short_help_and_quiet_and_verbose(command, here):
         assert option in short.stdout
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_usage_line_names_arguments_in_capitals(command, here):
+    (usage,) = [line for line in here(command, "-h").stdout.splitlines() if "Usage:" in line]
+    arguments = re.findall(r"[{\[]([A-Za-z|]+)[}\]]", usage.replace("[OPTIONS]", ""))
+    assert len(arguments) == usage.count("{") + usage.count("[") - 1
+    assert all(name == name.upper() for name in arguments)
+
+
+def test_a_number_of_examples_has_the_same_two_names_in_every_command(here):
+    helps = {command: here(command, "-h").stdout for command in COMMANDS}
+    with_n = {command for command, said in helps.items() if re.search(r"\s-n\s", said)}
+    assert {"score", "interactions", "edges"} <= with_n
+    assert all("--limit" in helps[command] for command in with_n)
+
+
 def test_options_are_in_groups_in_one_order(here):
     for command in ("score", "run"):
         said = here(command, "-h").stdout
@@ -207,6 +222,35 @@ def test_quiet_leaves_results_alone_and_verbose_adds_tracebacks(folder, here):
     assert "Traceback" not in plain.stderr
     assert here("check", "./absent", "-q").stderr.startswith("headwise: there is no file or folder")
     assert "--quiet and --verbose" in here("list", "studies", "-q", "-v").stderr
+
+
+def test_a_run_prints_its_findings_and_json_is_still_one_value(folder, here):
+    command = [
+        "run",
+        "score",
+        folder,
+        "induction",
+        "-n",
+        4,
+        "--method",
+        "attribution",
+        "--device",
+        "cpu",
+        "--out",
+        "run",
+    ]
+    done = here(*command)
+    found = json.loads(here(*command, "--json").stdout)["findings"]
+    assert found
+    assert [f"- {sentence}" for sentence in found[:5]] == [
+        line for line in done.stdout.splitlines() if line.startswith("- ")
+    ]
+
+
+def test_a_list_of_all_pairs_does_not_call_them_the_ten_largest(folder, here):
+    heads = [word for head in ("L0H0", "L1H1", "L2H2") for word in ("--heads", head)]
+    done = here("interactions", folder, "induction", "--limit", 4, *heads, "--device", "cpu")
+    assert "n = 4: all 3 pairs" in done.stdout
 
 
 def test_a_second_task_has_a_folder_of_its_own(folder, tmp_path, here):
