@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+import headwise as hw
 from headwise._version import __version__
 from headwise.cli import complete
 from headwise.cli.app import main
@@ -181,6 +182,10 @@ def test_diff_card_and_export_have_json_too(folder, tmp_path, here):
     exported = json.loads(here("export", folder, *given, *cpu).stdout)
     assert (exported["heads"], exported["gate"]) == (["L1H2"], 0.3)
     assert exported["before"]["parameters"] == exported["after"]["parameters"]
+    model = hw.load(folder, device="cpu")
+    others = hw.task("induction", 4, model=model, seed=1)  # `score` draws with seed 0 by default
+    loss = -hw.measure(model, others, metric="mean_logprob").full.mean()
+    assert exported["before"]["cross-entropy (nats per target token)"] == pytest.approx(loss)
     found = json.loads(here("diff", folder, weak, "induction", "--limit", 4, *cpu).stdout)
     table = pd.read_parquet(tmp_path / found["run"] / "tables/diff.parquet")
     assert [row["difference"] for row in found["diff"]] == table["difference"].tolist()
