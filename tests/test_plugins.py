@@ -28,8 +28,8 @@ def _installed(folder, code):
     (about / "entry_points.txt").write_text("[headwise.plugins]\necho = echo_plugin\n")
 
 
-def _headwise(folder, *words):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+def _headwise(folder, *words, **variables):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]), **variables}
     command = [sys.executable, "-m", "headwise.cli.app", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
@@ -47,3 +47,22 @@ def test_a_broken_plug_in_is_named_in_one_sentence(tmp_path):
     assert done.returncode == 2
     assert "the plug-in 'echo' (echo_plugin) cannot be imported" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_single_file_is_a_plug_in_if_the_environment_names_it(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(textwrap.dedent(PLUGIN))
+    assert "echo" not in _headwise(tmp_path, "list", "tasks").stdout
+    shown = _headwise(tmp_path, "task", "echo", "--show", "1", HEADWISE_PLUGINS=str(file))
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith("echo: ")
+
+
+def test_a_plug_in_file_that_is_missing_or_broken_is_one_sentence(tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("import nothing_of_this_name")
+    for path, said in ((tmp_path / "absent.py", "is not a Python file"), (broken, "nothing_of_this_name")):
+        done = _headwise(tmp_path, "list", "tasks", HEADWISE_PLUGINS=str(path))
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr

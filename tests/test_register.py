@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import headwise as hw
+from headwise.errors import HeadwiseError
 from headwise.metrics.registry import METRICS
 from headwise.model.measure.references.registry import REFERENCES
 from headwise.scores.registry import METHODS
@@ -73,3 +74,33 @@ def test_a_list_of_examples_and_a_text_metric_have_decorators_too():
 
     assert len(hw.task("fixed", 3)) == 3
     assert callable(hw.register.text_metric)
+
+
+def test_a_metric_that_does_not_give_one_number_per_row_is_refused_with_its_shape(tiny):
+    @hw.register.metric("whole_rows", needs="target", about="forgets to choose a token")
+    def whole_rows(scored):
+        return scored.logits[:, 0]
+
+    task = word_task(3)
+    with pytest.raises(
+        HeadwiseError, match=r"'whole_rows' returned a tensor of shape .* expected one number per row"
+    ):
+        hw.measure(tiny, task, metric="whole_rows")
+    with pytest.raises(HeadwiseError, match="'targets'; did you mean 'target'"):
+        hw.register.metric("misspelt", needs="targets", about="no such rows")
+
+
+def test_a_method_without_a_value_per_example_is_refused_with_its_shape(tiny):
+    @hw.register.method("means", about="forgets the examples")
+    def means(setup):
+        return np.ones(setup.model.shape)
+
+    with pytest.raises(
+        HeadwiseError, match=r"'means' returned an array of shape \[4, 4\]; expected \[3, 4, 4\]"
+    ):
+        hw.score(tiny, word_task(3), "means")
+
+
+def test_a_misspelt_argument_of_score_is_recognised_beside_the_methods_own_options(tiny):
+    with pytest.raises(HeadwiseError, match="did you mean 'reference'"):
+        hw.score(tiny, word_task(3), "ablation", refrence="mean")

@@ -4,18 +4,22 @@
 
 Looking a name up first imports the modules that the patterns name, which register themselves, and then those of
 other installed packages. A package takes part by naming a module of its own under the entry point
-`headwise.plugins`; importing that module registers what it adds.
+`headwise.plugins`; importing that module registers what it adds. The environment variable HEADWISE_PLUGINS names
+Python files that are imported too, for a plug-in that is not in a package.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import pkgutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from headwise.errors import HeadwiseError, unknown
@@ -23,6 +27,7 @@ from headwise.errors import HeadwiseError, unknown
 T = TypeVar("T")
 
 GROUP = "headwise.plugins"
+FILES = "HEADWISE_PLUGINS"
 
 
 class Registry(Generic[T]):
@@ -82,6 +87,8 @@ def _import(pattern: str) -> None:
 
 @cache
 def _load_plugins() -> None:
+    for path in filter(None, os.environ.get(FILES, "").split(os.pathsep)):
+        _load_file(Path(path).expanduser())
     for entry in metadata.entry_points(group=GROUP):
         try:
             entry.load()
@@ -90,3 +97,20 @@ def _load_plugins() -> None:
                 f"the plug-in {entry.name!r} ({entry.value}) cannot be imported: {type(error).__name__}: {error}; "
                 "repair it or uninstall its package"
             ) from error
+
+
+def _load_file(path: Path) -> None:
+    """Import one Python file, whose import registers what it adds."""
+    name = f"headwise_plugin_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise HeadwiseError(f"{FILES} names {str(path)!r}, which is not a Python file; check the path")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and type hints look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise HeadwiseError(
+            f"the plug-in {path} ({FILES}) cannot be imported: {type(error).__name__}: {error}; repair it or leave it "
+            "out"
+        ) from error

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+import headwise as hw
 from headwise._version import __version__
 from headwise.cli import complete
 from headwise.cli.app import main
@@ -61,6 +62,21 @@ def test_every_command_has_short_help_and_quiet_and_verbose(command, here):
     assert short.stdout == long.stdout
     for option in ("--quiet", "-q", "--verbose", "-v"):
         assert option in short.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_usage_line_names_arguments_in_capitals(command, here):
+    (usage,) = [line for line in here(command, "-h").stdout.splitlines() if "Usage:" in line]
+    arguments = re.findall(r"[{\[]([A-Za-z|]+)[}\]]", usage.replace("[OPTIONS]", ""))
+    assert len(arguments) == usage.count("{") + usage.count("[") - 1
+    assert all(name == name.upper() for name in arguments)
+
+
+def test_a_number_of_examples_has_the_same_two_names_in_every_command(here):
+    helps = {command: here(command, "-h").stdout for command in COMMANDS}
+    with_n = {command for command, said in helps.items() if re.search(r"\s-n\s", said)}
+    assert {"score", "interactions", "edges"} <= with_n
+    assert all("--limit" in helps[command] for command in with_n)
 
 
 def test_options_are_in_groups_in_one_order(here):
@@ -166,6 +182,10 @@ def test_diff_card_and_export_have_json_too(folder, tmp_path, here):
     exported = json.loads(here("export", folder, *given, *cpu).stdout)
     assert (exported["heads"], exported["gate"]) == (["L1H2"], 0.3)
     assert exported["before"]["parameters"] == exported["after"]["parameters"]
+    model = hw.load(folder, device="cpu")
+    others = hw.task("induction", 4, model=model, seed=1)  # `score` draws with seed 0 by default
+    loss = -hw.measure(model, others, metric="mean_logprob").full.mean()
+    assert exported["before"]["cross-entropy (nats per target token)"] == pytest.approx(loss)
     found = json.loads(here("diff", folder, weak, "induction", "--limit", 4, *cpu).stdout)
     table = pd.read_parquet(tmp_path / found["run"] / "tables/diff.parquet")
     assert [row["difference"] for row in found["diff"]] == table["difference"].tolist()
@@ -207,6 +227,35 @@ def test_quiet_leaves_results_alone_and_verbose_adds_tracebacks(folder, here):
     assert "Traceback" not in plain.stderr
     assert here("check", "./absent", "-q").stderr.startswith("headwise: there is no file or folder")
     assert "--quiet and --verbose" in here("list", "studies", "-q", "-v").stderr
+
+
+def test_a_run_prints_its_findings_and_json_is_still_one_value(folder, here):
+    command = [
+        "run",
+        "score",
+        folder,
+        "induction",
+        "-n",
+        4,
+        "--method",
+        "attribution",
+        "--device",
+        "cpu",
+        "--out",
+        "run",
+    ]
+    done = here(*command)
+    found = json.loads(here(*command, "--json").stdout)["findings"]
+    assert found
+    assert [f"- {sentence}" for sentence in found[:5]] == [
+        line for line in done.stdout.splitlines() if line.startswith("- ")
+    ]
+
+
+def test_a_list_of_all_pairs_does_not_call_them_the_ten_largest(folder, here):
+    heads = [word for head in ("L0H0", "L1H1", "L2H2") for word in ("--heads", head)]
+    done = here("interactions", folder, "induction", "--limit", 4, *heads, "--device", "cpu")
+    assert "n = 4: all 3 pairs" in done.stdout
 
 
 def test_a_second_task_has_a_folder_of_its_own(folder, tmp_path, here):

@@ -114,3 +114,15 @@ def test_a_bad_heads_file_says_what_is_wrong(tmp_path, text, said):
     (tmp_path / "heads.json").write_text(text)
     with pytest.raises(HeadwiseError, match=said):
         load_order(tmp_path / "heads.json")
+
+
+def test_the_table_of_examples_has_every_value_at_its_example_and_head_and_its_means_are_the_scores():
+    values = np.random.default_rng(3).normal(size=(5, 2, 3))
+    values[:, 1, 2] = np.nan  # a head that the model does not have
+    scores = Scores.from_examples(values, model="m", task="t", method="a")
+    table = scores.example_table()
+    assert len(table) == 5 * 5
+    for row in table.itertuples():
+        assert row.value == values[row.example, row.layer, row.head]
+    means = table.groupby(["layer", "head"])["value"].mean()
+    np.testing.assert_allclose(means, scores.table()["score"])

@@ -136,3 +136,16 @@ def plain_numbers(folder, tokenizer, task):
         right.append(bool(logits[target] > logits[foil]))
     parameters = sum(p.numel() for p in hf.parameters())
     return {"cross-entropy": np.mean(losses), "accuracy": np.mean(right), "parameters": parameters}
+
+
+def test_a_run_folder_stands_for_its_scores_and_names_for_themselves(tmp_path):
+    (tmp_path / "run" / "tables").mkdir(parents=True)
+    (tmp_path / "run" / "run.json").write_text("{}")
+    table = tmp_path / "run" / "tables" / "scores.parquet"
+    scores().table().to_parquet(table)
+    assert read_heads(tmp_path / "run", 3) == read_heads(table, 3)
+    assert read_heads("L12H3, L0H1") == [Head(12, 3), Head(0, 1)]
+    with pytest.raises(HeadwiseError, match="names L1H1 twice"):
+        read_heads("L1H1,L1H1")
+    with pytest.raises(HeadwiseError, match="no heads file at L12"):
+        read_heads("L12")

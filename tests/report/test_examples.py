@@ -222,6 +222,14 @@ def test_the_five_heaviest_findings_come_first_with_links_to_their_charts(tmp_pa
         assert title.startswith("Masking the heads of tiny" if "tiny" in item else "Effect of ablating")
 
 
+def test_the_few_findings_of_a_single_study_are_on_the_page_once(make_run, tmp_path):
+    table = score_table("tiny", "ioi", "ablation", (3, 4))
+    page = write_report([make_run("a", "score", {"scores": table})], tmp_path / "r.html").read_text()
+    (found,) = SECTIONS.get("score").findings({"scores": table})
+    assert unescape(page).count(found.sentence) == 1
+    assert 'id="top-title"' not in page
+
+
 def test_a_table_has_one_unit_and_a_condition_has_one_colour(make_run, tmp_path):
     runs = [make_run("p", "prompts", small.prompts()), make_run("m", "masking", small.masking())]
     data = data_of(write_report(runs, tmp_path / "r.html").read_text())

@@ -144,3 +144,11 @@ def test_a_score_whose_heads_saw_different_examples_has_no_stability_over_exampl
     found = hw.compare([full, partly], k=3).stability
     assert np.isfinite(found.loc["a", "resamples"])
     assert np.isnan(found.loc["b", "resamples"])
+
+
+def test_printed_the_agreement_is_named_tables_with_two_digits():
+    found = hw.compare([made(A), made(B, method="b")], k=2)
+    lines = repr(found).splitlines()
+    assert lines[0] == "rank correlation, signed"
+    assert {"Jaccard index of the top 2", "stability of the top 2"} <= set(lines)
+    assert f"{found.signed.loc['a', 'b']:.2f}" in lines[2]

@@ -23,7 +23,7 @@ def card(
             metavar="TASK",
         ),
     ],
-    head: Annotated[str, typer.Argument(help="the head, such as L23H3")],
+    head: Annotated[str, typer.Argument(help="the head, such as L23H3", metavar="HEAD")],
     run: Annotated[Path | None, typer.Option(help="a run folder whose scores of the head are shown")] = None,
     n: Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=1)] = 32,
     examples: Annotated[int, typer.Option(help="examples in each list", min=1)] = 3,

@@ -9,7 +9,7 @@ import typer
 
 from headwise.cli.complete import complete
 from headwise.cli.root import STUDY, ModelName, app, with_options
-from headwise.cli.running import default_folder, run_study
+from headwise.cli.running import default_folder, largest_of, run_study
 
 
 @app.command()
@@ -42,7 +42,7 @@ def edges(
         str | None,
         typer.Option(
             help="ablation type: zero, mean, position_mean, resample, patch; by default patch if the task has "
-            "counterfactuals",
+            "counterfactuals, else mean",
             autocompletion=complete("references"),
         ),
     ] = None,
@@ -70,7 +70,7 @@ def show_edges(out: Path) -> list[dict[str, Any]]:
 
     table = read_table(out, "edges")
     largest = table.reindex(table["score"].abs().sort_values(ascending=False).index)
-    typer.echo(f"the ten largest of {len(table)} edges on held-out examples (*: q < .05)")
+    typer.echo(f"{largest_of(len(table))} edges on held-out examples (*: q < .05)")
     for row in largest[:10].to_dict("records"):
         star = "*" if row["q"] < 0.05 else ""
         shared = f"  shared by {row['heads']}" if " " in row["heads"] else ""

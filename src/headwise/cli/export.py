@@ -16,6 +16,9 @@ SAME_SIZE = (
     "The exported checkpoint has the size and the speed of the full model: the removed heads are zeros in the weights "
     "and are still computed."
 )
+HEADS_HELP = (
+    "heads (L12H3,L3H1), a JSON file with a list of them, or, with --top, a run folder or a table of scores"
+)
 SPEED = "speed, forward pass (tokens/s)"
 PASSES = 5
 
@@ -24,9 +27,14 @@ PASSES = 5
 @with_options("device", "dtype", "trust_remote_code")
 def export(
     model: ModelName,
-    heads: Annotated[Path, typer.Option(help='a JSON list of "L12H3", or a scores table and --top')],
+    heads: Annotated[
+        Path,
+        typer.Option(help=HEADS_HELP),
+    ],
     out: Annotated[Path, typer.Option(help="the new checkpoint's folder")],
-    top: Annotated[int | None, typer.Option(help="only the first K heads of the file", min=1)] = None,
+    top: Annotated[
+        int | None, typer.Option(help="number of heads to take, in the order of --by", min=1)
+    ] = None,
     task: Annotated[str | None, typer.Option(help="task of the scores in a run's scores.parquet")] = None,
     method: Annotated[str | None, typer.Option(help="method of the scores in a run's scores.parquet")] = None,
     by: Annotated[
@@ -41,9 +49,18 @@ def export(
         str, typer.Option(help="task on which both models are measured; none to leave it out")
     ] = "ioi",
     n: Annotated[int, typer.Option("-n", "--limit", help="number of examples of --measure", min=1)] = 32,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="random seed of --measure; other than that of the scores, for other examples", min=0
+        ),
+    ] = 1,
     **options: Any,
 ) -> dict[str, Any]:
-    """Ablate heads in the weights, write a plain checkpoint, and print loss, accuracy, size and speed of both."""
+    """Ablate heads in the weights, write a plain checkpoint, and print loss, accuracy, size and speed of both.
+
+    The new checkpoint has the size and the speed of the full model: the heads are zeros in the weights.
+    """
     from headwise.tasks.opening import check_task
 
     if measure != "none":
@@ -55,7 +72,7 @@ def export(
     from headwise.tasks import task as open_task
 
     loaded = load(model, **options)
-    examples = None if measure == "none" else open_task(measure, n, model=loaded)
+    examples = None if measure == "none" else open_task(measure, n, model=loaded, seed=seed)
     by = by or ("signed" if gate > 1 else "least")
     chosen = read_heads(heads, top, task=task, method=method, model=loaded.name, by=by)
     folder = bake(loaded, chosen, out, gate)

@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from headwise.cli.complete import complete
 from headwise.cli.root import ModelName, app, with_options
+from headwise.cli.running import largest_of
 
 
 @app.command()
@@ -15,7 +17,12 @@ from headwise.cli.root import ModelName, app, with_options
 def interactions(
     model: ModelName,
     task: Annotated[
-        str, typer.Argument(help="a built-in task (headwise list tasks), a file, or hub:owner/name")
+        str,
+        typer.Argument(
+            help="a built-in task (headwise list tasks), a file, or hub:owner/name",
+            autocompletion=complete("tasks"),
+            metavar="TASK",
+        ),
     ],
     heads: Annotated[
         list[str] | None,
@@ -25,7 +32,7 @@ def interactions(
         list[str] | None,
         typer.Option(help="a removed head; repeat for a set: its interaction with each other head"),
     ] = None,
-    n: Annotated[int, typer.Option("-n", help="number of examples", min=2)] = 32,
+    n: Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=2)] = 32,
     precision: Annotated[
         float | None, typer.Option(help="only as many examples as give each interaction to ± this")
     ] = None,
@@ -58,8 +65,8 @@ def interactions(
     found = measure(loaded, asked, chosen, given=given or None, precision=precision, metric=metric, **how)
     table = found.table()
     typer.echo(
-        f"interactions on {found.task}, {found.model}, {found.reference} ablation, n = {found.n}: the ten largest of "
-        f"{len(table)} pairs ({found.metric}; positive: the two back each other up)"
+        f"interactions on {found.task}, {found.model}, {found.reference} ablation, n = {found.n}: "
+        f"{largest_of(len(table))} pairs ({found.metric}; positive: the two back each other up)"
     )
     for row in table.head(10).to_dict("records"):
         typer.echo(

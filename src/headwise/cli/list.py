@@ -22,10 +22,14 @@ def list_(
         typer.Argument(
             help="models, tasks, metrics, methods, studies, settings (of studies) or families",
             autocompletion=complete("lists"),
+            metavar="WHAT",
         ),
     ],
     study: Annotated[
-        str | None, typer.Argument(help="with settings: only this study", autocompletion=complete("studies"))
+        str | None,
+        typer.Argument(
+            help="with settings: only this study", autocompletion=complete("studies"), metavar="STUDY"
+        ),
     ] = None,
     live: Annotated[
         bool, typer.Option(help="with families: try each with the installed transformers")

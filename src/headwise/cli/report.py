@@ -13,7 +13,9 @@ from headwise.errors import HeadwiseError
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="run folders; several are shown side by side")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="run folders; several are shown side by side", metavar="RUN")
+    ],
     out: Annotated[Path, typer.Option(help="the HTML file")] = Path("report.html"),
 ) -> dict[str, str]:
     """Write one self-contained HTML page over one or more runs."""

@@ -13,6 +13,9 @@ from headwise.cli.output import note
 from headwise.cli.root import STUDY, app, with_options
 from headwise.cli.running import default_folder, run_study
 
+SHOWN = 5
+"""Findings on the terminal: those at the top of the report."""
+
 
 class StudyHelp(TyperCommand):
     """`headwise run STUDY --help` also lists the settings of that study."""
@@ -107,7 +110,10 @@ def run(
     settings |= {"metric": metric, "reference": reference, "seed": seed}
     configs = [Path(config).stem] if config else []
     folder = out or default_folder(study, *configs, *models, *tasks)
-    return run_study(study, folder, config, settings, flags)
+    result = run_study(study, folder, config, settings, flags)
+    for sentence in result["findings"][:SHOWN]:
+        typer.echo(f"- {sentence}")
+    return result
 
 
 def _is_study_file(word: str) -> bool:

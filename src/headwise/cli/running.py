@@ -126,13 +126,22 @@ def show_scores(out: Path) -> list[dict[str, Any]]:
     table = read_table(out, "scores")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
         n = span(part["n"].tolist())
-        typer.echo(f"{name} on {task}, {model}: the ten largest of {len(part)}, n = {n}")
+        typer.echo(f"{name} on {task}, {model}: {largest_of(len(part))}, n = {n}")
         largest = part.reindex(part["score"].abs().sort_values(ascending=False, kind="stable").index)[:10]
         for row in largest.to_dict("records"):
             head = component_name(row["layer"], row["head"])
             q = "" if row["q"] != row["q"] else f"  q = {row['q']:.2g}"
             typer.echo(f"  {head:<8}{row['score']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]{q}")
     return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
+
+
+def largest_of(count: int) -> str:
+    """What a list of at most ten rows shows of `count`.
+
+    >>> largest_of(270), largest_of(3)
+    ('the ten largest of 270', 'all 3')
+    """
+    return f"the ten largest of {count}" if count > 10 else f"all {count}"
 
 
 def span(numbers: list[int]) -> str:

@@ -18,7 +18,7 @@ _SETTINGS = "sample", "steps", "bound", "batch", "length", "rank", "rate", "seed
 @with_options("option", "device")
 @with_options(*_SETTINGS, of=SparsifySettings)
 def sparsify(
-    model: Annotated[str, typer.Argument(help="bundled alias, hub id or folder")],
+    model: Annotated[str, typer.Argument(help="bundled alias, hub id or folder", metavar="MODEL")],
     out: Annotated[Path, typer.Option(help="the output folder; hw.load opens it")] = Path("sparse"),
     text: Annotated[list[Path] | None, typer.Option(help="a text to train on; repeat for several")] = None,
     start: Annotated[Path | None, typer.Option(help="start from the adapter of an earlier training")] = None,

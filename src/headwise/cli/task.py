@@ -19,7 +19,14 @@ ACCURACY_EXAMPLES = 50
 @app.command("task")
 @with_options("seed", "option", "device", "dtype", "truncate")
 def task_(
-    name: Annotated[str, typer.Argument(help="a built-in task, a file, or hub:owner/name")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="a built-in task (headwise list tasks), a file, or hub:owner/name",
+            autocompletion=complete("tasks"),
+            metavar="TASK",
+        ),
+    ],
     show: Annotated[
         int, typer.Option("--show", "-n", "--limit", help="number of examples to print", min=0)
     ] = 3,

@@ -15,7 +15,7 @@ from headwise.cli.root import app, with_options
 @app.command()
 @with_options("seed", "trust_remote_code")
 def verify(
-    run: Annotated[Path, typer.Argument(help="a finished run folder")],
+    run: Annotated[Path, typer.Argument(help="a finished run folder", metavar="RUN")],
     cells: Annotated[int, typer.Option(help="number of cells to recompute", min=1)] = 3,
     **options: Any,
 ) -> dict[str, Any]:

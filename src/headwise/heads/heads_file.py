@@ -1,4 +1,7 @@
-"""A heads file: a JSON list of "L12H3", or a table of scores of which the first k heads are meant."""
+"""A heads file: a JSON list of "L12H3", or a table of scores of which the first k heads are meant.
+
+A run folder stands for its table of scores, and names such as "L12H3,L3H1" for the list of them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Order, Scores, heads_of, load_order, ranked
+from headwise.heads import Head, Order, Scores, heads_of, load_order, ranked
 from headwise.heads.components import kinds_of
 from headwise.names import INPUT
 
@@ -24,11 +27,13 @@ def read_heads(
 ) -> Order:
     """The heads that a file names: all of a list or its first `top`, the first `top` of a scores table.
 
-    A table is what `Scores.save` writes (.npz) or a run's `scores.parquet`; where that holds several maps, `task`,
-    `method` and `model` say which. `by`: `signed` (helps most first), `absolute`, `hinders`, or `least` (the
-    smallest absolute score first).
+    A table is what `Scores.save` writes (.npz), a run's `scores.parquet` or the run folder; where that holds several
+    maps, `task`, `method` and `model` say which. If there is no such file, "L12H3,L3H1" is a list of heads. `by`:
+    `signed` (helps most first), `absolute`, `hinders`, or `least` (the smallest absolute score first).
     """
     path = Path(path)
+    if (path / "run.json").is_file():
+        path = path / "tables" / "scores.parquet"
     if path.suffix != ".parquet" and not (task is None and method is None):
         raise HeadwiseError(
             f"{path} holds one list of heads; --task and --method choose a map of a scores.parquet"
@@ -36,7 +41,7 @@ def read_heads(
     if top is not None and top < 1:
         raise HeadwiseError(f"--top is {top}; expected at least 1")
     if path.suffix not in (".npz", ".parquet"):
-        order = load_order(path)
+        order = _named(path) or load_order(path)
     elif top is None:
         raise HeadwiseError(f"{path} holds scores of every head; say how many to take: --top 16")
     else:
@@ -46,6 +51,19 @@ def read_heads(
     if top is not None and top > len(order):
         raise HeadwiseError(f"{path} has {len(order)} heads, fewer than the {top} asked for")
     return order[:top]
+
+
+def _named(path: Path) -> Order | None:
+    """The heads of "L12H3,L3H1", if that is no file but a list of names."""
+    try:
+        heads = [Head.parse(name.strip()) for name in str(path).split(",")]
+    except HeadwiseError:
+        return None
+    if path.exists():
+        return None
+    if twice := next((head for head in heads if heads.count(head) > 1), None):
+        raise HeadwiseError(f"{path} names {twice} twice; name each head once")
+    return heads
 
 
 def _from_run(path: Path, task: str | None, method: str | None, model: str | None) -> Scores:

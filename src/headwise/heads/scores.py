@@ -178,6 +178,21 @@ class Scores:
         meaning = {"metric": self.metric, "signed": self.signed}
         return pd.DataFrame({**about, **of_head, **score, **tests, **meaning})
 
+    def example_table(self) -> pd.DataFrame:
+        """The values behind the scores: one row per example and head, with the number of the example from 0.
+
+        A row is a seed where the method has one value per seed, and a held-out example of a probe.
+        """
+        heads = self.heads()
+        values = np.stack([self.examples[:, h.layer, h.head] for h in heads], axis=1)  # E, heads
+        columns = {
+            "example": np.repeat(np.arange(self.n), len(heads)),
+            "layer": [h.layer for h in heads] * self.n,
+            "head": [h.head for h in heads] * self.n,
+            "value": values.ravel(),
+        }
+        return pd.DataFrame(columns)
+
     def save(self, path: str | Path) -> None:
         """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
         about = {k: getattr(self, k) for k in ("model", "task", "method", "signed", "metric")}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import get_args
 
 import numpy as np
 from torch import Tensor
 
+from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.model.tokens.encode import Needs, Row, Scored
 from headwise.registry import Registry
 
@@ -53,13 +56,29 @@ def register(
 
     flags: `differentiable`, `first_order` and `compares`, as in `Metric`.
     """
+    if needs not in get_args(Needs):
+        raise unknown(f"value of needs for the metric {name!r}:", str(needs), get_args(Needs))
     first_order = flags.pop("first_order", True) and flags.get("differentiable", True)
 
     def add(per_row: Callable[[Scored], Tensor]) -> Callable[[Scored], Tensor]:
-        METRICS.add(name, Metric(name, about, needs, per_row, first_order=first_order, **flags))
+        checked = partial(_one_per_row, name, per_row)
+        METRICS.add(name, Metric(name, about, needs, checked, first_order=first_order, **flags))
         return per_row
 
     return add
+
+
+def _one_per_row(name: str, per_row: Callable[[Scored], Tensor], scored: Scored) -> Tensor:
+    """What the metric gives for these rows, if it is one number per row."""
+    values = per_row(scored)
+    rows = len(scored.logits)
+    if not isinstance(values, Tensor) or values.shape != (rows,):
+        given = f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else quoted(values)
+        raise HeadwiseError(
+            f"the metric {name!r} returned {given} for {rows} rows; expected one number per row: a tensor of shape "
+            f"[{rows}]"
+        )
+    return values
 
 
 def metrics() -> dict[str, Metric]:

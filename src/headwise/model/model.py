@@ -25,7 +25,7 @@ from headwise.model.forward.schedule import batches
 from headwise.model.origin import Origin, replica
 from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.devices import entry_device, stored
-from headwise.model.sites.head_hooks import HeadHooks
+from headwise.model.sites.head_hooks import HeadHooks, UserHook
 from headwise.model.sites.probe import weight_dtype
 from headwise.model.sparse import adapter
 from headwise.model.tokens.encode import pad_right
@@ -234,11 +234,11 @@ class Model:
             raise unknown("reference of model.gated", reference, ("zero", "mean"))
         return self.hook(hook)
 
-    def hook(self, hook: HeadHook) -> AbstractContextManager[None]:
+    def hook(self, hook: UserHook) -> AbstractContextManager[None]:
         """While this holds, `hook(layer, z)` returns the new z `[B, T, H, D]` of each layer in every forward pass.
 
         z is the output of every head of the layer before the output projection: B rows of the batch, T tokens, H heads,
-        D numbers per head. A hook that only reads returns z unchanged. In `generate` with a KV cache, T is 1 after the
+        D numbers per head. A hook that only reads returns z or None. In `generate` with a KV cache, T is 1 after the
         first pass. One hook can be active at a time.
 
         >>> with model.hook(lambda layer, z: z * 0 if layer == 3 else z):     # doctest: +SKIP

@@ -83,6 +83,13 @@ def _ranked(by_run: Sequence[Sequence[_Linked]]) -> list[_Linked]:
     return [linked for _, linked in sorted(ranked, key=lambda entry: (entry[0], -entry[1].finding.weight))]
 
 
+def _top(by_run: Sequence[Sequence[_Linked]]) -> list[_Linked]:
+    """The findings at the top of the page; none where the list of the only study, just below, has the same ones."""
+    if len(by_run) == 1 and len(by_run[0]) <= _TOP:
+        return []
+    return _ranked(by_run)[:_TOP]
+
+
 @dataclass(frozen=True)
 class _Section:
     """What the report says of one run."""
@@ -139,7 +146,7 @@ def _page(runs: Sequence[Run]) -> str:
         version=__version__,
         models=list(dict.fromkeys(model for run in runs for model in run.models)),
         sections=sections,
-        top=_ranked([section["findings"] for section in sections])[:_TOP],
+        top=_top([section["findings"] for section in sections]),
         docs=[{"name": name, "html": doc_page(name, docs)} for name in docs],
         glossary=glossary(docs),
         data=_in_script(content),

@@ -37,14 +37,19 @@ class Agreement:
         tables = (self.signed, self.absolute, self.jaccard, self.stability)
         return figure(agreement_chart(*tables, k=self.k, **options))
 
-    def _repr_html_(self) -> str:
-        parts = {
+    def _parts(self) -> dict[str, pd.DataFrame]:
+        return {
             "rank correlation, signed": self.signed,
             "rank correlation, absolute": self.absolute,
-            f"Jaccard of the top {self.k}": self.jaccard,
-            "stability": self.stability,
+            f"Jaccard index of the top {self.k}": self.jaccard,
+            f"stability of the top {self.k}": self.stability,
         }
-        return "".join(f"<p>{name}</p>{table.round(2).to_html()}" for name, table in parts.items())
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}\n{table.round(2).to_string()}" for name, table in self._parts().items())
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<p>{name}</p>{table.round(2).to_html()}" for name, table in self._parts().items())
 
 
 def compare(scores: Sequence[Scores], *, k: int | None = None, seed: int = 0) -> Agreement:

@@ -263,6 +263,10 @@ def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -
         )
 
 
+_SHARED = ("heads", "metric", "reference", "positions", "seed", "reference_task", "batch_tokens", "progress")
+"""Arguments of `score` beside the method's own options, for the hint at a misspelt one."""
+
+
 @advance_is_progress
 def score(
     model: Model,
@@ -300,7 +304,7 @@ def score(
         )
     for option in options:
         if option not in chosen.options:
-            raise unknown(f"option of method {by!r}", option, chosen.options)
+            raise unknown(f"option of method {by!r}", option, [*chosen.options, *_SHARED])
     note_leading_space(model, task)
     MeasureSettings(reference=reference, positions=positions, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
@@ -315,7 +319,7 @@ def score(
     if steps == len(model.heads()) * len(task):  # one step per head and example
         steps = len(setup.heads) * len(task)
     with reporting(f"{by} on {task.name}", steps, progress) as setup.advance:
-        examples = np.where(setup.exists, chosen.run(setup, **own), np.nan)
+        examples = np.where(setup.exists, _checked_values(setup, by, chosen.run(setup, **own)), np.nan)
     details = {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details}
     about: dict[str, Any] = {
         "model": model.name,
@@ -332,6 +336,17 @@ def score(
     if columns:
         return Scores(columns.pop("value"), columns.pop("stderr"), examples, **about, own=columns)
     return Scores.from_examples(examples, **about)
+
+
+def _checked_values(setup: Setup, by: str, values: Any) -> np.ndarray:
+    """What a method returned, if it has a value per example and head: `[L, H]` alone would be spread over examples."""
+    values, expected = np.asarray(values), setup.layout.shape
+    if values.ndim != 3 or values.shape[1:] != expected or not len(values):
+        raise HeadwiseError(
+            f"the method {by!r} returned an array of shape {list(values.shape)}; expected "
+            f"[{len(setup.task)}, {expected[0]}, {expected[1]}] (examples, layers, heads)"
+        )
+    return values
 
 
 def _chosen_heads(setup: Setup, heads: Any) -> np.ndarray:

@@ -46,7 +46,7 @@ def make_cards(context: Context[Any], cell: Cell, examples: Task, **how: Any) ->
             model, how = context.model(cell.model), {"metric": s.metric, "seed": s.seed, **how}
             measured = measure_heads(model, examples, heads, advance=advance, **how)
     except HeadwiseError as error:
-        return CellResult(notes={"said": f"no cards: {error}"})
+        return CellResult(notes={"said": f"no head pages: {error}"})
     said = {"said": "; ".join(measured.notes)} if measured.notes else {}
     name = context.display_name(cell.model)
     return CellResult({key: table.assign(model=name) for key, table in measured.tables.items()}, said)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, quoted
 from headwise.several import several
 from headwise.tasks import registry
 from headwise.tasks.examples import Example, Task
@@ -58,7 +58,9 @@ def task(
     'logit_diff'
     """
     check_shots(shots, template, separator)
-    count = None if n is None else n + shots
+    if n is not None and (isinstance(n, bool) or not hasattr(n, "__index__")):
+        raise HeadwiseError(f"n is {quoted(n)}; expected a whole number of examples, such as 64")
+    count = None if n is None else int(n) + shots
     if isinstance(source, Task):
         opened = _drawn(source, count, seed, options)
     elif _is_data(source):

@@ -98,3 +98,16 @@ def test_the_former_names_of_hook_and_hooks_work_and_warn(tiny):
     assert seen == [0, 1, 2, 3]
     with pytest.warns(DeprecationWarning, match=r"model\.reach is now model\.hooks"):
         assert tiny.reach is tiny.hooks
+
+
+def test_a_hook_that_returns_none_only_reads_and_a_wrong_shape_is_refused(tiny):
+    ids, seen = torch.arange(3, 12)[None], []
+    with torch.no_grad():
+        plain = tiny.hf(input_ids=ids).logits
+        with tiny.hook(lambda layer, z: seen.append((layer, tuple(z.shape)))):
+            read = tiny.hf(input_ids=ids).logits
+        wrong = pytest.raises(HeadwiseError, match=r"for layer 0; expected z of shape \[1, 9, 4, 8\]")
+        with wrong, tiny.hook(lambda layer, z: z[:, :, :1]):
+            tiny.hf(input_ids=ids)
+    assert torch.equal(plain, read)
+    assert seen == [(layer, (1, 9, 4, 8)) for layer in range(4)]

@@ -269,6 +269,7 @@ def test_the_command_names_the_head_of_two_folders(base, task, planted, tmp_path
     assert done.exit_code == 0, done.output
     assert f"The largest of them is {top}: −" in done.output
     assert "Accuracy on" in done.output
+    assert f"Mean {task.metric} on apart: " in done.output
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name == "diff-a-model-b-model-apart"
     assert set(read_table(folder, "diff")["base"]) == {"a/model"}

@@ -281,6 +281,18 @@ def test_the_hint_has_the_columns_that_can_be_guessed(tmp_path):
         load_task(path)
 
 
+def test_a_misspelt_column_is_recognised_and_the_hint_reads_the_file(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "a", "traget": " b"}\n')
+    with pytest.raises(HeadwiseError) as caught:
+        load_task(path)
+    said = str(caught.value)
+    assert "is 'traget' the target?" in said
+    columns = {"prompt": "prompt", "target": "traget"}
+    assert f"columns={columns}" in said
+    assert load_task(path, columns=columns).examples[0].target == " b"
+
+
 def test_a_missing_field_in_the_first_line_is_still_a_bad_line(tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "x"}\n' + GOOD)

@@ -209,7 +209,7 @@ def test_a_limit_draws_with_the_seed_and_keeps_the_order_of_the_file(tmp_path):
     assert (settings["limit"], settings["of"], settings["seed"]) == (10, 50, 4)
     more = load_task(path, limit=60)
     assert len(more) == 50
-    assert more.settings["notices"] == ["60 examples were asked for, but there are only 50"]
+    assert more.settings["notices"] == ["only 50 examples, fewer than the limit of 60; all are used"]
     for wrong in (0, -1, True, 1.5):
         with pytest.raises(HeadwiseError, match="not a number of examples"):
             load_task(path, limit=wrong)

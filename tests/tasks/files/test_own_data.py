@@ -6,6 +6,7 @@ import json
 import logging
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -113,6 +114,13 @@ def test_missing_cells_of_a_frame_are_nothing_and_numbers_of_numpy_are_numbers()
 def test_what_is_no_example_is_named_by_its_number(source, said):
     with pytest.raises(HeadwiseError, match=said):
         hw.task(source)
+
+
+def test_a_number_of_examples_that_is_none_is_refused_and_one_of_numpy_is_taken():
+    for wrong in ("4", 2.5, True):
+        with pytest.raises(HeadwiseError, match="expected a whole number of examples"):
+            hw.task("ioi", wrong)
+    assert len(hw.task("ioi", np.int64(2))) == 2
 
 
 def test_prompts_are_taken_from_whatever_a_task_can_be_made_of(tmp_path):

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, quoted
 from headwise.model.sites.attention_function import (
     HEARD_BY,
     HeadHook,
@@ -33,6 +34,23 @@ from headwise.model.sites.attention_function import (
 )
 from headwise.model.sites.patch import attribute, hooked, steady_attention
 from headwise.model.sites.sites import Site, called_sites, hooked_sites, numbered
+
+UserHook = Callable[[int, Tensor], Tensor | None]
+"""From a layer and its head outputs z to the new z, or None to leave it."""
+
+
+def _new_z(hook: UserHook, layer: int, z: Tensor) -> Tensor:
+    """What a hook makes of z, if it has z's shape."""
+    new = hook(layer, z)
+    if new is None:
+        return z
+    if not isinstance(new, Tensor) or new.shape != z.shape:
+        given = f"shape {list(new.shape)}" if isinstance(new, Tensor) else quoted(new)
+        raise HeadwiseError(
+            f"the hook returned {given} for layer {layer}; expected z of shape {list(z.shape)} (rows, tokens, heads, "
+            "head size), or None to leave it"
+        )
+    return new
 
 
 class HeadHooks:
@@ -61,9 +79,9 @@ class HeadHooks:
         for site in self.sites:
             self.exists[site.layer, : site.heads] = True
 
-    def hook(self, hook: HeadHook) -> AbstractContextManager[None]:
-        """While this holds, `hook(layer, z)` returns the new z of each layer in every forward pass."""
-        return self.listening(hook)
+    def hook(self, hook: UserHook) -> AbstractContextManager[None]:
+        """While this holds, `hook(layer, z)` returns the new z of each layer in every forward pass; None leaves it."""
+        return self.listening(partial(_new_z, hook))
 
     def watching(self, watcher: Watcher) -> AbstractContextManager[None]:
         """While this holds, `watcher` sees every call of the attention function; gates may act beside it."""

@@ -410,8 +410,8 @@
   }
   function header() {
     const line = make("tr");
-    for (const [name] of columns) {
-      const cell = make("th", undefined, { scope: "col" });
+    for (const [name, kind] of columns) {
+      const cell = make("th", undefined, { scope: "col", class: kind });
       if (sorted.column === name) cell.setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
       const arrow = sorted.column === name ? (sorted.down ? " ↓" : " ↑") : "";
       const shown = name === "score" ? `score (${filters.unit || heads.unit.words[0]})` : name;

@@ -41,9 +41,10 @@ def announcement(context: Context[CircuitsSettings]) -> str:
         rows, tokens = rows + cost, tokens + cost * length
         seconds += cost * length / rates[model]
     references = {len(context.once(halves, *one).references) for one in s.curves()}
+    types, pairs = max(references), len(s.curves())
     return (
-        f"circuits: ranked by {', '.join(s.orders)}; number of ablation types: {max(references)}; "
-        f"{len(s.curves())} curves of model and task each, about {rows:,.0f} forward rows, {tokens:,.0f} tokens, "
+        f"circuits: {pairs} pair{'s' * (pairs != 1)} of model and task, {types} ablation type{'s' * (types != 1)}, "
+        f"heads ranked by {', '.join(s.orders)}; about {rows:,.0f} forward rows, {tokens:,.0f} tokens, "
         f"{_duration(seconds)} on this device"
     )
 

@@ -15,7 +15,7 @@ def findings(tables: Tables) -> list[Finding]:
     diff = groups(table_of(tables, "diff"), "task", "method")
     outcomes = table_of(tables, "outcomes").to_dict("records")
     changes = [_changes(rows, str(task), str(method)) for (task, method), rows in diff]
-    return [*changes, *(_accuracy(row) for row in outcomes if row["metric"] == "accuracy")]
+    return [*changes, *(_accuracy(row) if row["metric"] == "accuracy" else _mean(row) for row in outcomes)]
 
 
 def _changes(rows: pd.DataFrame, task: str, method: str) -> Finding:
@@ -45,4 +45,16 @@ def _accuracy(row: dict[Any, Any]) -> Finding:
         f"{percent(row['tuned_value'])} for {row['tuned']} (difference {points[0]} points, 95 % CI {points[1]} to "
         f"{points[2]}, {row['test']} p = {row['p']:.2g}, n = {row['n']}).",
         weight=abs(float(row["difference"])),
+    )
+
+
+def _mean(row: dict[Any, Any]) -> Finding:
+    """The task's metric with all heads, which can change where both accuracies are at their limit."""
+    base, tuned = (minus(f"{row[name]:.3g}") for name in ("base_value", "tuned_value"))
+    change, lo, hi = (minus(f"{row[name]:+.3g}") for name in ("difference", "lo", "hi"))
+    size = abs(row["base_value"]) + abs(row["tuned_value"]) or 1.0
+    return Finding(
+        sentence=f"Mean {row['metric']} on {row['task']}: {base} for {row['base']}, {tuned} for {row['tuned']} "
+        f"(difference {change}, 95 % CI {lo} to {hi}, {row['test']} p = {row['p']:.2g}, n = {row['n']}).",
+        weight=abs(float(row["difference"])) / size,
     )

@@ -251,13 +251,13 @@ def make_cards(context: Context[WiringSettings], cell: Cell) -> CellResult:
     names = [name for row in rows.to_dict("records") for name in (row["sender"], *str(row["heads"]).split())]
     heads = [Head.parse(name) for name in dict.fromkeys(names) if name.startswith("L")][: s.cards]
     if not heads:
-        return CellResult(notes={"said": "no cards: no edge is significant"})
+        return CellResult(notes={"said": "no head pages, because no edge is significant"})
     how: dict[str, Any] = {"metric": s.metric, "reference": of.about["reference"], "seed": s.seed}
     try:
         with context.progress(f"cards of {len(heads)} heads on {cell.task}", STEPS) as advance:
             measured = measure_heads(context.model(cell.model), of.whole, heads, advance=advance, **how)
     except HeadwiseError as error:
-        return CellResult(notes={"said": f"no cards: {error}"})
+        return CellResult(notes={"said": f"no head pages: {error}"})
     name = {"model": context.display_name(cell.model), "task": cell.task}
     return CellResult({key: table.assign(**name) for key, table in measured.tables.items()})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import random
 from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ def load_task(
     examples, notices = read.examples, read.log.notices
     _check_limit(limit)
     if limit is not None and limit > len(examples):
-        notices.append(f"{limit} examples were asked for, but there are only {len(examples)}")
+        notices.append(f"only {len(examples)} examples, fewer than the limit of {limit}; all are used")
     for notice in notices:
         _log.warning("%s: %s", read.log.source, notice)
     settings = read.settings | {"limit": limit, "of": len(examples), "seed": seed, "notices": list(notices)}
@@ -201,13 +202,24 @@ def _choose(
     if ready is None and not set(NEEDED) <= {*names, *found}:
         first = rows[0]
         log.refuse_if_bad()
-        columns = {field: field if field in names else found.get(field) or "NAME" for field in NEEDED}
+        near = _misspelt(names, [field for field in NEEDED if field not in {*names, *found}])
+        columns = {
+            field: field if field in names else found.get(field) or near.get(field) or "NAME"
+            for field in NEEDED
+        }
+        meant = "".join(f"; is {name!r} the {field}?" for field, name in near.items())
         raise HeadwiseError(
-            f"{log.source}, {first.location}: cannot tell what the fields {named(first.values)} mean; expected "
+            f"{log.source}, {first.location}: cannot tell what the fields {named(first.values)} mean{meant}; expected "
             f"{' and '.join(NEEDED)} (optional: {', '.join(FIELDS[2:])}); name your columns with "
             f"{hint('columns', columns)}, or name a mapping with {hint('mapping', 'NAME')}, of {', '.join(known)}"
         )
     return ready
+
+
+def _misspelt(names: Sequence[str], fields: Sequence[str]) -> dict[str, str]:
+    """The column that is probably meant for a field that is missing, by their spelling."""
+    near = {field: difflib.get_close_matches(field, names, n=1, cutoff=0.75) for field in fields}
+    return {field: names[0] for field, names in near.items() if names}
 
 
 _GENERIC = {"train", "test", "valid", "validation", "dev", "data", "examples", "task", "all"}
