@@ -191,6 +191,27 @@ def test_streams_are_kept_for_one_prompt_and_not_for_long_ones(tiny, monkeypatch
     assert all(prompt.kept is None for prompt in live.prompts._kept.values())
 
 
+@pytest.mark.parametrize("reference", ["zero", "mean"])
+def test_a_prompt_that_is_read_in_pieces_gives_the_same_and_is_read_once_per_side(
+    tiny, monkeypatch, reference
+):
+    gates, read = random_gates(tiny, 1, seed=7)[0], []
+    tokens, text, whole = answer(Live(tiny), gates, reference)
+    for module in ("kept", "live"):
+        monkeypatch.setattr(f"headwise.explore.{module}.LONGEST", 4)
+    monkeypatch.setattr("headwise.explore.kept.PIECE", 3)
+    live = Live(tiny)
+    live.prompts.means(live.prompts.get(Run(tab="t", prompt=PROMPT)))  # a reading of its own
+    tiny.hf.model.layers[0].register_forward_pre_hook(lambda _, args: read.append(args[0].shape[1]))
+    found = answer(live, gates, reference)
+    assert found[:2] == (tokens, text)
+    for mine, other in zip(found[2]["tokens"], whole["tokens"], strict=True):
+        assert mine["id"] == other["id"]
+        assert mine["gated"] == pytest.approx(other["gated"], rel=1e-4)
+        assert mine["full"] == pytest.approx(other["full"], rel=1e-4)
+    assert [count for count in read if count > 1] == [3, 3] * 2  # 7 tokens: 3, 3 and 1, for each side
+
+
 @pytest.mark.bundled
 @pytest.mark.parametrize("reference", ["zero", "mean", "patch"])
 def test_the_bundled_model_streams_and_shows_the_same_as_the_library(smollm2, reference):

@@ -3,8 +3,9 @@
 Begin with `explorer.py` (`hw.explore`, what the page starts with). A request goes through `guard.py` (token, Host,
 Origin), `app.py` (routes), `asked.py` (checked requests) and `worker.py` (one thread owns the model) to what computes
 it: `live.py` (next token and continuation under gates), `opened_head.py` (one head on this prompt), `real.py` ("is this
-real?" on held-out examples). `run_data.py` reads a run folder, `server.py` starts and stops uvicorn, and `assets/` is
-the page: plain ES modules. May import: everything below cli.
+real?" on held-out examples). `kept.py` has what the next click needs again, `freed.py` returns memory. `run_data.py`
+reads a run folder, `server.py` starts and stops uvicorn, and `assets/` is the page: plain ES modules. May import:
+everything below cli.
 """
 
 import sys

@@ -14,11 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from headwise.explore.freed import free_at_once
 from headwise.model.forward.decode import Batch
 from headwise.model.model import Model
 
 LONGEST = 2048
 """Longest prompt of which streams are kept, in tokens."""
+PIECE = 1024
+"""Tokens of a longer prompt that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,15 @@ def can_keep(model: Model, tokens: int) -> bool:
         (k, k, 1) for k in range(len(blocks))
     ]
     return tokens <= LONGEST and plain and model.capabilities.share_rows and model.capabilities.decoding.cache
+
+
+def piece_of(model: Model, tokens: int) -> int | None:
+    """How many tokens of a prompt are read at once; None for all. Long prompts are read in pieces, to save memory."""
+    # `prefix`: several tokens may be read after a cache.
+    if tokens <= LONGEST or not model.capabilities.decoding.prefix:
+        return None
+    free_at_once()
+    return PIECE
 
 
 def kept_after(batch: Batch, streams: dict[int, Tensor], gates: np.ndarray, replaced_by: str) -> Kept | None:

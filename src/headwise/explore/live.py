@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from headwise.errors import HeadwiseError
 from headwise.explore.asked import Attribution, OfPrompt, Run
-from headwise.explore.kept import LONGEST, can_keep, kept_after
+from headwise.explore.kept import LONGEST, can_keep, kept_after, piece_of
 from headwise.explore.prompts import Prompt, Prompts
 from headwise.explore.worker import Event, Job
 from headwise.model.forward.decode import Batch
@@ -34,8 +34,6 @@ LISTED = 12
 """Most likely tokens of each model that are shown."""
 MOST_ATTRIBUTED = 1024
 """Longest prompt with live attribution, in tokens: a backward pass keeps the activations of every layer."""
-PIECE = 1024
-"""Tokens of a prompt of more than `LONGEST` tokens that are read at once."""
 
 
 @dataclass
@@ -179,8 +177,7 @@ class Live:
         """
         ids = prompt.ids
         able = self.model.capabilities.decoding
-        # `prefix` says that several tokens may be read after a cache.
-        piece = PIECE if len(ids) > LONGEST and able.prefix else None
+        piece = piece_of(self.model, len(ids))
         batch = Batch(
             self.model.hf, [ids], pad=able.pad, cached=able.cache, piece=piece, hooks=self.model.hooks
         )
