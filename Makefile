@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types unit browser bench fuzz survive scale same same-faults families test-comet clean
+.PHONY: demo test lint types unit slow browser bench fuzz survive scale same same-faults families test-comet clean
 
 demo: $(STAMP)
 	$(BIN)/headwise demo
@@ -22,6 +22,10 @@ types: $(STAMP)
 
 unit: $(STAMP)
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+# The tests of half a minute and more, which `make test` leaves out.
+slow: $(STAMP)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m slow
 
 # A browser for the tests that open the report, where the system's packages can be installed; without one those
 # tests are skipped and say so.

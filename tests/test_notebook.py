@@ -30,6 +30,7 @@ def test_every_cell_has_a_stored_output_without_errors_or_paths():
     assert str(REPOSITORY) not in NOTEBOOK.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.bundled
 def test_the_notebook_finds_significant_heads_a_small_circuit_and_changes_the_answer(loaded_once):
     scope: dict[str, object] = {}

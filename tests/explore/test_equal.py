@@ -212,6 +212,7 @@ def test_a_prompt_that_is_read_in_pieces_gives_the_same_and_is_read_once_per_sid
     assert [count for count in read if count > 1] == [3, 3] * 2  # 7 tokens: 3, 3 and 1, for each side
 
 
+@pytest.mark.slow
 @pytest.mark.bundled
 @pytest.mark.parametrize("reference", ["zero", "mean", "patch"])
 def test_the_bundled_model_streams_and_shows_the_same_as_the_library(smollm2, reference):

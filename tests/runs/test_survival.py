@@ -29,6 +29,7 @@ def survival():
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the benchmark forks its processes")
 def test_a_study_killed_at_random_moments_ends_with_the_same_tables_and_repeats_only_what_was_in_flight(
     tmp_path,

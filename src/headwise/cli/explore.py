@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,5 +68,7 @@ def explore(
         explorer.server.wait()
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
+        if not explorer.stop():  # Python would wait for the model, or crash in the middle of it
+            os._exit(0)
     finally:
         explorer.stop()

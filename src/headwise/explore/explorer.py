@@ -77,12 +77,13 @@ class Explorer:
         name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
         return f"http://{name}:{self.server.port}/{self.token}/"
 
-    def stop(self) -> None:
-        """End the server and the thread that owns the model."""
-        self.worker.stop()
+    def stop(self) -> bool:
+        """End the server and the thread that owns the model; False where that thread is still computing."""
+        ended = self.worker.stop()
         if self.server is not None:
             self.server.stop()
             self.server = None
+        return ended
 
     def __repr__(self) -> str:
         where = "stopped" if self.server is None else self.url

@@ -25,6 +25,8 @@ URGENT, LIVE, BACKGROUND = 0, 1, 2
 """How soon a job is carried out. Of each urgency one job runs at a time, so that one KV cache is held."""
 MOST_WAITING = 64
 """Jobs that may wait; further ones are refused."""
+_PATIENCE = 5
+"""Seconds that `stop` waits for the step that the model is at."""
 
 
 class Cancelled(Exception):  # noqa: N818 - nothing went wrong
@@ -111,8 +113,8 @@ class Worker:
             for job in self._of_tab(tab, kind):
                 job.cancel()
 
-    def stop(self) -> None:
-        """Cancel everything and end the thread."""
+    def stop(self) -> bool:
+        """Cancel everything and end the thread; False where the model is still computing after a few seconds."""
         with self._changed:
             self._stopping = True
             for queue in self._waiting:
@@ -120,7 +122,8 @@ class Worker:
                     job.cancel()
             self._changed.notify()
         if self._thread.is_alive():
-            self._thread.join(timeout=30)
+            self._thread.join(timeout=_PATIENCE)
+        return not self._thread.is_alive()
 
     def _of_tab(self, tab: str, kind: str) -> list[Job]:
         return [job for queue in self._waiting for job in queue if (job.tab, job.kind) == (tab, kind)]

@@ -113,6 +113,7 @@ def test_an_unknown_way_of_mlps_is_refused(word_tokenizer):
         hw.edges(model, word_task(1), into="L1H0", mlps="free", progress=False)
 
 
+@pytest.mark.slow
 def test_exact_edges_equal_hooks_in_at_least_forty_families(word_tokenizer):
     task = word_task(1)
     agreed, told = [], []

@@ -89,6 +89,7 @@ def test_a_compiler_that_fails_or_errs_is_done_without(monkeypatch, caplog):
     assert "compiled parts change the logits" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_really_compiled_parts_give_the_same_scores(word_tokenizer):
     hf = tiny_model("llama", vocab_size=len(word_tokenizer)).to(torch.bfloat16)

@@ -826,6 +826,7 @@ def logits(model: Any, tokenizer: Any) -> list[Any]:
         return [model(**tokenizer(prompt, return_tensors="pt")).logits for prompt in PROMPTS]
 
 
+@pytest.mark.slow
 @pytest.mark.bundled
 def test_smollm2_is_bit_for_bit_the_model_dequantised_by_hand(smollm2, gguf):
     import torch
@@ -871,6 +872,7 @@ def test_smollm2_is_bit_for_bit_the_model_dequantised_by_hand(smollm2, gguf):
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.bundled
 def test_smollm2_is_bit_for_bit_the_model_that_transformers_loads_from_the_gguf(smollm2, gguf):
     import torch

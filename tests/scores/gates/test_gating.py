@@ -360,6 +360,7 @@ def planted(model, silent, noisy, strength, seed=0):
     return hw.load(hf, tokenizer=model.text.tokenizer, name="planted")
 
 
+@pytest.mark.slow
 @pytest.mark.bundled
 def test_planted_heads_of_the_bundled_model_are_told_apart(smollm2):
     """Zeroed output projections go wherever they are pulled; noise that does harm is shut although it is pulled open.

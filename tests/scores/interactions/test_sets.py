@@ -223,6 +223,7 @@ def test_a_planted_pair_matters_together_and_random_heads_of_its_layers_do_not(p
 # ---- the bundled model ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.bundled
 def test_a_backup_planted_by_a_hook_in_the_bundled_model_is_found_and_proven(smollm2):
     """Head L27H4 restores 60 % of what the stream has lost, wherever L23H3 writes nothing."""

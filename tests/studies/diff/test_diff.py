@@ -163,6 +163,7 @@ def test_the_sentence_names_a_significant_head_although_a_noisy_one_changed_more
     assert "The largest change is L0H0" in findings({"diff": table.assign(q=0.2)})[0].sentence
 
 
+@pytest.mark.slow
 def test_the_highest_scoring_head_of_smollm2_is_first_when_it_is_weakened(smollm2):
     """With the default ablation type; among the 24 heads with the largest effects, which keeps the test short."""
     task = hw.task("ioi", 16, model=smollm2)
