@@ -263,10 +263,6 @@ def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -
         )
 
 
-_SHARED = ("heads", "metric", "reference", "positions", "seed", "reference_task", "batch_tokens", "progress")
-"""Arguments of `score` beside the method's own options, for the hint at a misspelt one."""
-
-
 @advance_is_progress
 def score(
     model: Model,
@@ -304,7 +300,12 @@ def score(
         )
     for option in options:
         if option not in chosen.options:
-            raise unknown(f"option of method {by!r}", option, [*chosen.options, *_SHARED])
+            own = [
+                name
+                for name, one in inspect.signature(score).parameters.items()
+                if one.kind is one.KEYWORD_ONLY
+            ]
+            raise unknown(f"option of method {by!r}", option, [*chosen.options, *own])
     note_leading_space(model, task)
     MeasureSettings(reference=reference, positions=positions, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
