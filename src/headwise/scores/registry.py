@@ -300,12 +300,9 @@ def score(
         )
     for option in options:
         if option not in chosen.options:
-            own = [
-                name
-                for name, one in inspect.signature(score).parameters.items()
-                if one.kind is one.KEYWORD_ONLY
-            ]
-            raise unknown(f"option of method {by!r}", option, [*chosen.options, *own])
+            parameters = inspect.signature(score).parameters.values()
+            shared = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+            raise unknown(f"option of method {by!r}", option, [*chosen.options, *shared])
     note_leading_space(model, task)
     MeasureSettings(reference=reference, positions=positions, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
