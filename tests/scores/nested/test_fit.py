@@ -9,7 +9,7 @@ import headwise as hw
 from headwise.heads import COMPONENTS
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.scores.nested.fit import REFERENCE_UPDATES, NestedFit, fit_orders, held_back_costs
+from headwise.scores.nested.fit import REFERENCE_UPDATES, NestedFit, fit_orders, order_costs
 from headwise.scores.nested.problem import Problem, split
 from headwise.tasks import Example, Task
 from helpers import word_task
@@ -40,7 +40,7 @@ def test_the_strengths_of_the_best_check_are_kept_and_a_seed_without_gain_stops(
     for fit in fit_orders(problem, np.zeros(16), [0, 1, 2], longer):
         costs = [cost for _, cost in fit.checks]
         assert fit.cost == min(costs)
-        (again,) = held_back_costs(problem, fit.strengths[None], "match", longer.grid)
+        (again,) = order_costs(problem, fit.strengths[None], longer, longer.grid, problem.held)
         assert again == pytest.approx(fit.cost, abs=1e-9)
         best = int(np.argmin(costs))
         assert len(costs) - 1 - best <= longer.patience

@@ -19,15 +19,16 @@ from pydantic import Field
 from headwise.errors import HeadwiseError
 from headwise.scores.gates.batches import batches
 from headwise.scores.gates.fit import Rates
-from headwise.scores.nested.loss import OBJECTIVES, row_losses
+from headwise.scores.nested.loss import OBJECTIVES, curve_costs, row_losses
 from headwise.scores.nested.masks import draw_sizes, grid_sizes, hard_masks, mask_gradient, soft_masks
 from headwise.scores.nested.problem import Problem
 from headwise.settings import Count, Settings, Share, one_of
 
 REFERENCE_UPDATES = 400
 """The number of updates for which `rate` is meant; shorter fits take larger steps."""
-FEWEST_UPDATES, FEWEST_EXAMPLES = 75, 4
-"""With a small budget of rows each update first gets smaller, down to so few examples, before updates get fewer."""
+FEWEST_UPDATES, FEWEST = 75, 4
+"""With a small budget of rows each update first gets smaller, down to so few sizes and examples, before updates get
+fewer."""
 _NOISE = 0.01
 """Standard deviation of the strengths at the start: equal ones would be ranked by their place."""
 
@@ -37,9 +38,9 @@ class NestedFit(Settings):
 
     updates: Count = REFERENCE_UPDATES
     """Maximum number of updates."""
-    examples: Count = 16
+    examples: Count = 8
     """Examples per update and seed."""
-    masks: Count = 4
+    masks: Count = 8
     """Circuit sizes k per update, all run on the same examples: an update has examples × masks rows per seed."""
     rows: Count | None = None
     """Maximum number of rows of one seed in backward passes; null: as many as the updates have."""
@@ -47,6 +48,8 @@ class NestedFit(Settings):
     """`match`: the explained effect should be 1 at every k; `most`: as large as possible (what CPR rewards)."""
     of_mean: Share = 0.5
     """Share of the loss that is of the mean over an update's examples; the rest is of each example by itself."""
+    below: Annotated[float, Field(ge=1)] = 4.0
+    """How much more an explained effect below 1 counts than one above: a curve that dips is no longer a circuit."""
     rate: Rates = (0.1, 0.01)
     """Learning rate of Adam at the first and at the last update of 400; shorter fits take larger steps."""
     temperature: Rates = (1.0, 0.1)
@@ -63,16 +66,15 @@ class NestedFit(Settings):
     @property
     def sized(self) -> NestedFit:
         """The same with as many updates as the rows allow, and larger steps where they are few."""
-        examples, updates = self.examples, self.updates
+        examples, masks, updates = self.examples, self.masks, self.updates
         if self.rows is not None:
-            updates = self.rows // (examples * self.masks)
-            if updates < FEWEST_UPDATES:
-                examples = max(min(examples, FEWEST_EXAMPLES), self.rows // (FEWEST_UPDATES * self.masks))
-                examples = min(examples, self.examples)
-            updates = max(1, min(self.updates, self.rows // (examples * self.masks)))
+            each = self.rows // FEWEST_UPDATES
+            masks = min(masks, max(FEWEST, each // examples))
+            examples = min(examples, max(FEWEST, each // masks))
+            updates = max(1, min(updates, self.rows // (examples * masks)))
         larger = min(4.0, max(1.0, np.sqrt(REFERENCE_UPDATES / updates)))
         rate = tuple(float(larger * one) for one in self.rate)
-        return self.replaced(examples=examples, updates=updates, rate=rate, rows=None)
+        return self.replaced(examples=examples, masks=masks, updates=updates, rate=rate, rows=None)
 
 
 @dataclass
@@ -140,7 +142,7 @@ class _Training:
         soft = soft_masks(strengths, sizes, temperature)
         masks = hard_masks(strengths, sizes) if update >= s.hard * s.updates else soft
         errors, by_mask = problem.gradients(masks, numbers)
-        losses, slopes = row_losses(errors, s.objective, s.of_mean)
+        losses, slopes = row_losses(errors, s.objective, s.of_mean, s.below)
         if not np.isfinite(losses).all():
             raise HeadwiseError(
                 f"the loss is not finite after {update} updates; use float32 or bfloat16, or another metric"
@@ -163,7 +165,7 @@ class _Training:
     def check(self, update: int) -> None:
         """Try the orders on the held-back examples; keep the best of each seed, and stop those that no longer gain."""
         s = self.settings
-        costs = held_back_costs(self.problem, self.strengths[self.active], s.objective, s.grid)
+        costs = order_costs(self.problem, self.strengths[self.active], s, s.grid, self.problem.held)
         for i, cost in zip(self.active, costs, strict=True):
             fit = self.fits[i]
             fit.checks.append((update, float(cost)))
@@ -174,12 +176,12 @@ class _Training:
         self.active = self.active[self._waited[self.active] < s.patience]
 
 
-def held_back_costs(problem: Problem, strengths: np.ndarray, objective: str, grid: int) -> np.ndarray:
-    """How far the curve of each of `strengths[S, N]` is from 1 on the held-back examples `[S]`; smaller is better.
+def order_costs(
+    problem: Problem, strengths: np.ndarray, settings: NestedFit, grid: int, examples: np.ndarray
+) -> np.ndarray:
+    """How far the curve of each of `strengths[S, N]` is from 1 on these examples `[S]`; smaller is better.
 
-    The mean of |EE − 1| over sizes that stand half at even steps of log k and half at even steps of k; for `most` the
-    mean of −EE.
+    The mean over sizes that stand half at even steps of log k and half at even steps of k.
     """
-    shares = problem.explained(strengths, grid_sizes(grid, problem.size), problem.held)
-    costs: np.ndarray = -shares.mean(1) if objective == "most" else np.abs(shares - 1).mean(1)
-    return costs
+    shares = problem.explained(strengths, grid_sizes(grid, problem.size), examples)
+    return curve_costs(shares, settings.objective, settings.below)

@@ -17,27 +17,41 @@ BAND = 0.1
 few heads pulls as hard as one that is far away."""
 
 
-def row_losses(errors: np.ndarray, objective: str, of_mean: float) -> tuple[np.ndarray, np.ndarray]:
+def row_losses(
+    errors: np.ndarray, objective: str, of_mean: float, below: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Loss of each group `[G]`, and its gradient with respect to the errors `[G, B]`.
 
     errors `[G, B]`: explained effect of every row minus 1. of_mean: the share of the loss that is of the group's mean,
     which is what a curve shows; the rest is the mean of the rows' own losses, which asks for the same behaviour on
-    every example and not on average alone.
+    every example and not on average alone. below: how much more an error below 0 counts than one above.
     """
     size = errors.shape[1]
     if objective == "most":
         return -errors.mean(1), np.full(errors.shape, -1.0 / size)
     mean = errors.mean(1)
-    losses = of_mean * _huber(mean) + (1 - of_mean) * _huber(errors).mean(1)
-    slopes = of_mean * _slope(mean)[:, None] + (1 - of_mean) * _slope(errors)
+    losses = of_mean * _huber(mean, below) + (1 - of_mean) * _huber(errors, below).mean(1)
+    slopes = of_mean * _slope(mean, below)[:, None] + (1 - of_mean) * _slope(errors, below)
     return losses, slopes / size
 
 
-def _huber(error: np.ndarray) -> np.ndarray:
+def curve_costs(shares: np.ndarray, objective: str, below: float) -> np.ndarray:
+    """How far each of the curves `shares[S, K]` of explained effects is from 1 `[S]`; smaller is better."""
+    errors = shares - 1
+    far = -errors if objective == "most" else np.abs(errors) * _weight(errors, below)
+    costs: np.ndarray = far.mean(1)
+    return costs
+
+
+def _weight(error: np.ndarray, below: float) -> np.ndarray:
+    return np.where(error < 0, below, 1.0)
+
+
+def _huber(error: np.ndarray, below: float) -> np.ndarray:
     size = np.abs(error)
     result: np.ndarray = np.where(size <= BAND, error**2 / (2 * BAND), size - BAND / 2)
-    return result
+    return result * _weight(error, below)
 
 
-def _slope(error: np.ndarray) -> np.ndarray:
-    return np.clip(error / BAND, -1, 1)
+def _slope(error: np.ndarray, below: float) -> np.ndarray:
+    return np.clip(error / BAND, -1, 1) * _weight(error, below)

@@ -16,7 +16,7 @@ import numpy as np
 from headwise.errors import HeadwiseError
 from headwise.heads import single_gates
 from headwise.model.measure.engine import Engine
-from headwise.scores.nested.fit import NestedFit, SeedFit, fit_orders, held_back_costs
+from headwise.scores.nested.fit import NestedFit, SeedFit, fit_orders, order_costs
 from headwise.scores.nested.masks import grid_sizes
 from headwise.scores.nested.partial import finished_seeds
 from headwise.scores.nested.problem import Problem
@@ -28,19 +28,19 @@ log = logging.getLogger("headwise")
 STARTS = ("zero", "ablation", "attribution")
 UNIT = "rank"
 DENSE_GRID = 40
-"""Circuit sizes at which finished orders are compared on the held-back examples."""
+"""Circuit sizes at which finished orders are compared, and at which the chosen one is shown."""
 
 
 class NestedOptions(NestedFit):
     """Options of the method `nested`: those of a fit, how many there are, and where they start."""
 
     seeds: Count = 3
-    """Fits that see other examples and other circuit sizes; the one with the best curve on held-back examples is the
+    """Fits that see other examples and other circuit sizes; the one with the best curve on all given examples is the
     score. On a GPU all run in one batch."""
     start: Annotated[str, one_of("start", lambda: STARTS)] = "zero"
     """Strengths at the start: all equal (`zero`), or ranked by exact `ablation` or by gradient `attribution`."""
     held_back: Share = 0.25
-    """Share of the examples that training does not see: they choose between checkpoints and seeds."""
+    """Share of the examples that training does not see: they choose between checkpoints."""
 
 
 @register(
@@ -49,16 +49,18 @@ class NestedOptions(NestedFit):
     about="learned nested masks: a ranking whose first k heads explain the behaviour at every k",
     steps=lambda model, task: NestedOptions().updates,
     options=NestedOptions,
+    version=2,
     components=True,
 )
 def nested(setup: Setup, **options: Any) -> np.ndarray:
     """A ranking: 1 for the first head, 1/N for the last, one value per seed (not per example). It has no sign.
 
     Trained so that, for every k, keeping the first k heads and replacing all others by the reference gives the metric
-    of the whole model: the explained effect should be 1 (`match`), or as large as possible (`most`). The value is the
-    rank in the seed whose curve is best on examples held back from training; `lo` and `hi` are the smallest and largest
-    value over seeds, no confidence interval. It is not an effect size: the tenth head may matter a hundred times less
-    than the ninth. To say how many heads suffice, sweep the order on examples that it was not found on.
+    of the whole model: the explained effect should be 1 (`match`), or as large as possible (`most`). Less than 1 counts
+    four times as much as more (`below`), so that a curve which has reached 1 stays there. The value is the rank in the
+    seed whose curve is best on the given examples; `lo` and `hi` are the smallest and largest value over seeds, no
+    confidence interval. It is not an effect size: the tenth head may matter a hundred times less than the ninth. To say
+    how many heads suffice, sweep the order on examples that it was not found on.
 
     `details`: `order` (the chosen ranking), `training` (loss of every update and cost of every check, by seed), `curve`
     (explained effect on the held-back examples), `chosen` (the seed and its cost), `rows`, `effect`.
@@ -90,7 +92,7 @@ def nested(setup: Setup, **options: Any) -> np.ndarray:
     seconds["training"] = time.perf_counter() - began
     orders = [np.argsort(-fit.strengths, kind="stable") for fit in fits]
     values = _strengths(orders)  # S, N
-    costs = held_back_costs(problem, values, asked.objective, DENSE_GRID)
+    costs = _costs(problem, values, fits, asked)
     _estimates(setup, values, int(costs.argmin()))
     _details(setup, problem, fits, orders, costs)
     seconds["choice"] = time.perf_counter() - began - seconds["training"]
@@ -123,6 +125,13 @@ def _one_fit(
 ) -> SeedFit:
     (alone,) = fit_orders(problem, start, [seed], fit, advance)
     return alone
+
+
+def _costs(problem: Problem, values: np.ndarray, fits: list[SeedFit], asked: NestedOptions) -> np.ndarray:
+    """The cost of each of the orders `values[S, N]` on all examples `[S]`; of a single one, what its checks found."""
+    if len(fits) == 1:
+        return np.array([fits[0].cost])
+    return order_costs(problem, values, asked, DENSE_GRID, np.arange(len(problem.full)))
 
 
 def _strengths(orders: list[np.ndarray]) -> np.ndarray:
@@ -186,7 +195,7 @@ def _estimates(setup: Setup, values: np.ndarray, best: int) -> None:
 def _details(
     setup: Setup, problem: Problem, fits: list[SeedFit], orders: list[np.ndarray], costs: np.ndarray
 ) -> None:
-    """What the fits say beside their ranks; costs `[S]`: of each order on the held-back examples."""
+    """What the fits say beside their ranks; costs `[S]`: of each order."""
     best, heads = int(costs.argmin()), setup.heads
     sizes = grid_sizes(DENSE_GRID, problem.size)
     shares = problem.explained(_strengths([orders[best]]), sizes, problem.held)[0]
