@@ -7,6 +7,7 @@ are mapped into memory when they are loaded.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -58,6 +59,11 @@ def weights_folder(file: Path, dtype: torch.dtype, convert: Callable[[], Any]) -
             SWITCH,
         )
         checkpoint.save_plain(convert(), work / "ready")
+        # A GGUF file names no class of transformers; without it the configuration, and so the model's fingerprint, is
+        # that of the file.
+        config = json.loads((work / "ready/config.json").read_text(encoding="utf-8"))
+        config.pop("architectures", None)
+        (work / "ready/config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         return work / "ready"
 
     return _kept(entry, build)
