@@ -2,8 +2,8 @@
 
     python benchmarks/loading.py MODEL.gguf [--dtype bfloat16] [--repeats 3] [--cache FOLDER]
 
-Each load is a process of its own. Seconds include the imports; memory is the peak of the resident set, in which pages of
-mapped files count, and of its anonymous part. With `--cache` a folder is used that may have the conversion already.
+Each load is a process of its own. Seconds include the imports. Memory is the peak of the resident set, in which pages
+of mapped files count, and of its anonymous part. With `--cache` a folder is used that may have the conversion already.
 """
 
 from __future__ import annotations
