@@ -56,23 +56,19 @@ def capability(model: Model, **facts: Any) -> Iterator[None]:
 MECHANISMS: dict[str, Without] = {
     "share rows": lambda model: capability(model, share_rows=False),
     "narrow the last block": lambda model: capability(model, narrow=()),
-    "oneDNN products": lambda _: patch("headwise.model.forward.onednn.onednn_works", lambda: False),
     "packed rows": lambda model: capability(model, pack=False),
     "log p in parts": lambda model: capability(model, plain_unembedding=None),
     "CUDA graphs": lambda _: patch(
         "headwise.scores.gates.replay.ShapedGradients.suits", lambda engine: False
     ),
 }
-CPU_ONLY = {"oneDNN products", "packed rows", "log p in parts"}
+CPU_ONLY = {"packed rows", "log p in parts"}
 OF_JOB = {
-    "ablation": ["share rows", "narrow the last block", "oneDNN products"],
-    "keep curve": ["share rows", "narrow the last block", "oneDNN products"],
-    "attribution": ["narrow the last block", "oneDNN products"],
-    "gate update": [
-        "narrow the last block", "oneDNN products", "packed rows", "log p in parts",
-        "CUDA graphs",
-    ],
-}  # fmt: skip
+    "ablation": ["share rows", "narrow the last block"],
+    "keep curve": ["share rows", "narrow the last block"],
+    "attribution": ["narrow the last block"],
+    "gate update": ["narrow the last block", "packed rows", "log p in parts", "CUDA graphs"],
+}
 """What could matter to each job."""
 
 

@@ -27,6 +27,8 @@ def test_code_on_the_page_runs_and_prints_what_it_claims(page, tmp_path, monkeyp
     if 'engine="ray"' in page.read_text(encoding="utf-8"):
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
     monkeypatch.chdir(tmp_path)
+    # The tests of each study look at the other formats; drawing them here would take longer than most pages.
+    monkeypatch.setattr("headwise.charts.style.FORMATS", ("png",))
     # What a page registers must not be there for other tests.
     registries = (FAMILIES, METRICS, METHODS, EDGE_METHODS, REFERENCES, STUDIES, SECTIONS)
     with contextlib.ExitStack() as restored:

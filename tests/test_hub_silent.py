@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -66,10 +67,10 @@ def load(name, hub, cache):
 
 def test_a_cached_copy_is_used_when_the_hub_is_silent_and_else_a_sentence_comes(silent_hub, cache):
     hub, connections = silent_hub
-    kept = load("owner/kept", hub, cache)
+    with ThreadPoolExecutor() as together:  # they spend most of their time waiting
+        kept, missing = together.map(lambda name: load(name, hub, cache), ("owner/kept", "owner/missing"))
     assert "shape (4, 4)" in kept.stdout, kept.stdout
     assert "does not answer" in kept.stderr
-    missing = load("owner/missing", hub, cache)
     assert "sentence unknown model 'owner/missing'" in missing.stdout, missing.stdout
     assert "the hub could not be reached and there is no cached copy" in missing.stdout
     # Each connection is five seconds of waiting or more: one question for each program, and not one for each file.

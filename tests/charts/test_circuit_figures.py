@@ -119,6 +119,16 @@ def test_heads_that_came_from_other_layers_are_counted_below_the_panels():
     np.testing.assert_allclose(named(panel, label).get_ydata(), control["value"])
 
 
+def test_one_legend_entry_counts_the_heads_from_other_layers_over_all_panels():
+    parts = []
+    for reference, moved in (("mean", 7), ("patch", 3)):
+        control = curve("GPT-2", "ioi", 144, series="random_layer").query("k <= 72").assign(moved=moved)
+        parts += [one.assign(reference=reference) for one in (curve("GPT-2", "ioi", 80), control)]
+    picture = figure(explained_chart(pd.concat(parts, ignore_index=True)))
+    (text,) = picture.legends[0].get_texts()
+    assert "up to 7 of" in text.get_text()
+
+
 def test_where_few_heads_do_it_the_axis_gives_them_room():
     curves, members, ratios = pairs(total=270, dense=8)
     panels = drawn(figure(explained_chart(curves, members=members, ratios=ratios)))

@@ -48,12 +48,12 @@ def test_200_random_gate_sets_stream_what_generate_writes_and_show_what_measure_
     live, sets = Live(tiny), random_gates(tiny, 100, seed=len(reference))
     words = Task("all", tuple(Example(PROMPT, f" {word}") for word in WORDS), "prob")
     measured = hw.measure(tiny, words, sets, reference=reference, progress=False)
+    written = hw.generate(tiny, PROMPT, sets, reference=reference, max_new_tokens=NEW, progress=False)
     compared = 0
-    for gates, shares, fulls in zip(sets, measured.values, measured.full, strict=True):
-        written = hw.generate(tiny, PROMPT, gates, reference=reference, max_new_tokens=NEW, progress=False)
+    for v, (gates, shares, fulls) in enumerate(zip(sets, measured.values, measured.full, strict=True)):
         tokens, text, distribution = answer(live, gates, reference)
-        assert tokens == written.tokens[0][0]
-        assert text == written.texts[0][0]
+        assert tokens == written.tokens[v][0]
+        assert text == written.texts[v][0]
         by_word = {row["text"]: row for row in distribution["tokens"]}
         for word, share, full in zip(WORDS, shares, fulls, strict=True):
             if word in by_word:

@@ -17,6 +17,8 @@ from headwise.runs import read_table
 from helpers import make_word_tokenizer, run_on
 from planted import told_apart, written
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture(scope="module")
 def base():

@@ -81,7 +81,7 @@ def explained_chart(
     note = moved_note(table)
     panels: list[Panel | None] = []
     for reference in references:
-        row = _Row(table[table["reference"] == reference], chosen, orders or {}, ratios, threshold)
+        row = _Row(table[table["reference"] == reference], chosen, orders or {}, ratios, threshold, note)
         for task in tasks:
             panels.append(row.panel(task, members[members["task"] == task], len(references) > 1))
     columns, rows = grid_shape(len(tasks)) if len(references) == 1 else (len(tasks), len(references))
@@ -143,8 +143,15 @@ class _Row:
         orders: Mapping[tuple[str, str, str], Sequence[str]],
         ratios: pd.DataFrame | None,
         threshold: float,
+        note: str,
     ) -> None:
-        self.table, self.chosen, self.orders, self.threshold = table, chosen, orders, threshold
+        self.table, self.chosen, self.orders, self.threshold, self.note = (
+            table,
+            chosen,
+            orders,
+            threshold,
+            note,
+        )
         self.reference = str(table["reference"].iloc[0])
         self.ratios = pd.DataFrame() if ratios is None else ratios
         if "reference" in self.ratios:
@@ -155,7 +162,6 @@ class _Row:
         thick = table["series"] == [chosen.get(key, "") for key in keys]
         self.thick = table[thick]
         self.few, self.y = few_heads(self.thick, threshold), effect_range(self.thick, table)
-        self.note = moved_note(table)
         self.series = distinct(table.loc[~table["series"].isin(CONTROLS), "series"])
 
     def panel(self, task: str, members: pd.DataFrame, in_grid: bool) -> Panel | None:

@@ -49,9 +49,9 @@ def explore(
     is_run = (run / "run.json").is_file()
     if model is not None and not is_run:
         raise HeadwiseError(f"--model chooses a model of a run folder, and {source} is not one; leave it out")
-    explorer = Explorer(
-        load(model_of_run(run, model) if is_run else source, **options), run if is_run else None
-    )
+    name = model_of_run(run, model) if is_run else source
+    typer.echo(f"loading and verifying {name} …", err=True)
+    explorer = Explorer(load(name, **options), run if is_run else None)
     try:
         explorer.serve(host, port, remote=remote)
         if remote:

@@ -9,7 +9,6 @@ T tokens, L layers, H heads.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,13 +193,13 @@ class Live:
         """The pass over the prompt, without the blocks that compute what they computed in the pass before."""
         narrow = self.model.capabilities.narrow  # only the last token's logits are read
         if not can_keep(self.model, len(prompt.ids)):
-            with self._kernels():
+            with self.model.running():
                 return batch.logits(hook, narrow=narrow)
         streams: dict[int, Tensor] = {}
         kept = prompt.kept
         same = 0 if kept is None else kept.before(made.gates, made.replaced_by)
         known = None if kept is None or same == 0 else (same - 1, kept.streams[same - 1])
-        with self._kernels():
+        with self.model.running():
             logits = batch.logits(hook, narrow=narrow, record_streams=streams, known=known)
         if kept is not None and same:
             batch.fill(kept.layers[:same])
@@ -209,14 +208,9 @@ class Live:
             prompt.kept = kept_after(batch, streams, made.gates, made.replaced_by)
         return logits
 
-    def _kernels(self) -> AbstractContextManager[None]:
-        """On a CPU torch's own products, as in `hw.generate`: for one prompt they are as fast as oneDNN's, and a click
-        need not change every linear layer first."""
-        return nullcontext() if self.model.device.type == "cpu" else self.model.running()
-
     def _last_logits(self, ids: Tensor, job: Job) -> Tensor:
         last = torch.full((1, 1), ids.shape[1] - 1, device=ids.device)
-        with torch.inference_mode(), self._kernels():
+        with torch.inference_mode(), self.model.running():
             return self.model.run(Pass(ids=ids, scored=last, heads=checked(None, job))).logits[0, 0]
 
     def _next(self, full: Tensor, gated: Tensor) -> Event:

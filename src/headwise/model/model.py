@@ -18,7 +18,6 @@ from headwise.display import html_facts
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import HEADS, Head, Layout, chosen_gates, head_list
 from headwise.model.forward.gate import by_token, same_gates
-from headwise.model.forward.onednn import frozen
 from headwise.model.forward.out_of_memory import example_too_large, in_halves
 from headwise.model.forward.run import Output, Pass, run
 from headwise.model.forward.schedule import batches
@@ -26,6 +25,7 @@ from headwise.model.origin import Origin, replica
 from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.devices import entry_device, stored
 from headwise.model.sites.head_hooks import HeadHooks, UserHook
+from headwise.model.sites.patch import frozen
 from headwise.model.sites.probe import weight_dtype
 from headwise.model.sparse import adapter
 from headwise.model.tokens.encode import pad_right
@@ -263,8 +263,6 @@ class Model:
 
     def running(self) -> AbstractContextManager[None]:
         """While this holds, forward passes without gradients use the fastest kernels of this device."""
-        if self.device.type == "cpu":
-            return self.frozen()  # frozen weights are multiplied faster
         compiled = self.capabilities.compiled if self.compile else None
         return compiled.acting() if compiled is not None and compiled.works else nullcontext()
 

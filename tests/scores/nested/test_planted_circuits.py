@@ -66,7 +66,7 @@ def test_a_circuit_of_four_among_noisy_heads_is_found_in_the_first_four_by_every
     chains, reference, seeds
 ):
     scores = hw.score(
-        chains, cats_and_dogs(), "nested", reference=reference, seeds=seeds, rows=1500, progress=False
+        chains, cats_and_dogs(), "nested", reference=reference, seeds=seeds, rows=800, progress=False
     )
     orders = scores.details["orders"]
     assert len(orders) == seeds

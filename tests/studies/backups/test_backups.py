@@ -21,6 +21,7 @@ from headwise.studies.verify import verify
 from helpers import bench_of, make_word_tokenizer, run_on, word_task
 from planted import backup_model, second_words, written
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 SETTINGS = {"n": 48, "metric": "logit_diff", "first": 6, "curve": 3, "draws": 6, "reference": "zero"}
 
 

@@ -53,11 +53,6 @@ def finished(models, data, tmp_path_factory):
     return carried_out(models, out, models=["dense", "sparse"], tasks=[data])
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-
-
 def test_every_table_and_figure_is_there(finished, data):
     tables = {name: read_table(finished.path, name) for name in TABLES}
     curves = tables["curves"]

@@ -229,7 +229,7 @@ def test_the_defaults_are_what_the_machine_can_do_in_minutes(monkeypatch):
     assert cuda.tasks == ("greater_than", "ioi", "docstring", "ioi_long")
     assert cuda.orders == ("integrated", "nested", "ablation")
     quick = CircuitsSettings(device="cuda", quick=True)
-    assert (quick.tasks, quick.orders) == (("greater_than",), ("integrated", "nested"))
+    assert (quick.tasks, quick.orders) == (("ioi",), ("integrated", "nested"))
     asked = CircuitsSettings(quick=True, tasks=["ioi", "docstring"], orders=["ablation"])
     assert (asked.tasks, asked.orders) == (("ioi", "docstring"), ("ablation",))
     assert cpu.method_options == {"most_steps": 40, "seeds": 1, "rows": 2000}

@@ -123,7 +123,7 @@ def test_accuracies_are_counted_by_hand_and_tested_by_mcnemar(base, task):
     assert row["lo"] <= row["difference"] <= row["hi"]
 
 
-def test_a_killed_run_resumes_without_scoring_again(base, task, planted, tmp_path, monkeypatch):
+def test_a_killed_run_resumes_without_scoring_again(base, task, planted, tmp_path, monkeypatch, undrawn):
     _, weak = planted
     file = written(task, tmp_path / "apart.jsonl")
     settings = {"tasks": [file], "n": 16}

@@ -23,6 +23,7 @@ from headwise.tasks.files.load_task import load_task
 from helpers import REPOSITORY, HeadsByHook, bench_of, labelled_file, plain_logits, run_on
 
 COGQA = REPOSITORY.parent / "shared/data/cogqa/test.json"
+pytestmark = pytest.mark.usefixtures("undrawn")
 LABELS = ("animals", "colours")
 ANSWERS = {"animals": ("cat", "dog", "bird"), "colours": ("red", "blue", "small")}
 TABLES = (

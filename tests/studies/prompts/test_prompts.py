@@ -73,11 +73,6 @@ def finished(model, data, tmp_path_factory):
     return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data)
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-
-
 def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finished):
     tables = {name: read_table(finished.path, name) for name in TABLES}
     for table in tables.values():

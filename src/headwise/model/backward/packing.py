@@ -32,8 +32,7 @@ class Packed:
     scored_row: Tensor  # P: whose it is
 
     @classmethod
-    def of(cls, rows: Sequence[Row], device: torch.device, tokens: int = 0) -> Packed:
-        """tokens: at least so many in all; more than the rows have are taken from the first, and never scored."""
+    def of(cls, rows: Sequence[Row], device: torch.device) -> Packed:
         lengths = torch.tensor([len(row.ids) for row in rows])
         starts = lengths.cumsum(0) - lengths
         scored = torch.tensor([len(row.positions) for row in rows])
@@ -42,11 +41,10 @@ class Packed:
         positions = torch.tensor([p for one in rows for p in one.positions]) + starts[scored_row]
         place = torch.arange(len(row)) - starts[row]
         ids = torch.tensor([token for one in rows for token in one.ids])
-        more = torch.arange(max(0, tokens - len(row))) % lengths[0]
         fields = (
-            torch.cat([ids, ids[more]])[None],
-            torch.cat([row, row[more]]),
-            torch.cat([place, more]),
+            ids[None],
+            row,
+            place,
             positions[None],
             torch.tensor([[token for one in rows for token in one.tokens]]),
             scored_row,

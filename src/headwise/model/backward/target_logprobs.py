@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from headwise.model.forward.onednn import product
 from headwise.model.forward.run import Pass, run
 from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input
@@ -72,12 +72,12 @@ def _expected(rows: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor
     total, mean = torch.zeros_like(peak), torch.zeros_like(rows)
     for first in range(0, len(weight), WORDS):
         words = slice(first, first + WORDS)
-        table = product(rows, weight[words], None if bias is None else bias[words])
+        table = functional.linear(rows, weight[words], None if bias is None else bias[words])
         higher = torch.maximum(peak, table.amax(-1, keepdim=True))
         table.sub_(higher).exp_()
         shrink = (peak - higher).exp_()
         total.mul_(shrink).add_(table.sum(-1, keepdim=True))
-        mean.mul_(shrink).add_(product(table, weight[words].t()))
+        mean.mul_(shrink).add_(table @ weight[words])
         peak = higher
         del table  # before the next is made
     return (peak + total.log())[:, 0], mean / total

@@ -1,4 +1,5 @@
-"""The only file that changes a loaded model: hooks, replaced `forward` methods, the name of its attention.
+"""The only file that changes a loaded model: hooks, replaced `forward` methods, the name of its attention, and
+whether its weights need gradients.
 
 Each change is a context manager that leaves the model as it was. What a forward pass puts in place, and in which
 order, is in `forward/run.py`.
@@ -83,6 +84,23 @@ def attention_names(model: nn.Module) -> set[str]:
     """The attention implementations that the model's configurations name."""
     names = (getattr(module.config, _NAME, None) for module in model.modules() if hasattr(module, "config"))
     return {name for name in names if name}
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """While this holds, no weight needs a gradient; afterwards those that did need one again.
+
+    A backward pass then computes no gradient of a weight, and a linear layer does not store its input for one.
+    """
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trainable:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trainable:
+            if not parameter.is_inference():  # offloaded weights are made anew for each pass
+                parameter.requires_grad_(True)
 
 
 @contextmanager

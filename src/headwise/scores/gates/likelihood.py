@@ -24,7 +24,6 @@ from headwise.metrics.token_logprobs import token_logprobs
 from headwise.model.backward.packing import Packed
 from headwise.model.backward.target_logprobs import target_logprobs
 from headwise.model.forward.gate import HeadGates
-from headwise.model.forward.onednn import whole_rows
 from headwise.model.forward.out_of_memory import fits, in_halves
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
@@ -131,8 +130,7 @@ class GateLikelihood:
 
     def _packed(self, block: Block, gates: Tensor) -> Tensor:
         """The values of `Engine.differentiable`, from rows packed into one sequence."""
-        tokens = sum(len(row.ids) for row in block.rows)
-        packed = Packed.of(block.rows, self.model.device, whole_rows(tokens))
+        packed = Packed.of(block.rows, self.model.device)
         unembedding = self.model.capabilities.plain_unembedding
         positions = (packed.row, packed.place)
         asked = packed.pass_(
