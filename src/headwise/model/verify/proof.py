@@ -31,7 +31,7 @@ from headwise.model.sites.patch import hooked, steady_attention
 from headwise.model.sites.probe import SAME, probe_input, probe_logits, rounding, weight_dtype, widened
 from headwise.model.sites.sites import Site
 from headwise.model.verify.capabilities import Capabilities
-from headwise.model.verify.shortcuts import head_outputs, narrowable_tail, sharing_works
+from headwise.model.verify.shortcuts import head_outputs, last_block_alone, narrowable_tail, sharing_works
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,10 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[HeadHooks, Pr
         plain = _plain(model)
         _check_causal(model, plain)
         hooks, noise, gap, checked, streams = _reach_exactly(model, plain, every_layer)
-        shares = sharing_works(hooks, plain, noise)
-        narrow = narrowable_tail(hooks, plain, noise, streams if shares else {})
+        short = last_block_alone(hooks, streams)
+        shares = sharing_works(hooks, plain, noise, short)
+        whole = Pass(ids=probe_input(model))
+        narrow = narrowable_tail(hooks, plain, noise, short if shares and short is not None else whole)
     proof = Proof(hooks.mechanism, checked, noise, gap, time.perf_counter() - started)
     return hooks, proof, Capabilities(hooks, shares, narrow)
 

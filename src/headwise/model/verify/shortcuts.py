@@ -32,10 +32,15 @@ def head_outputs(hooks: HeadHooks, asked: Pass) -> tuple[dict[int, list[Tensor]]
     return outputs, logits
 
 
-def sharing_works(hooks: HeadHooks, plain: Tensor, noise: float) -> bool:
-    """Whether many copies of two rows get their logits where the first half of the blocks computes one copy, the
-    other half two copies, and the last block all."""
+def sharing_works(hooks: HeadHooks, plain: Tensor, noise: float, short: Pass | None) -> bool:
+    """Whether blocks exchange nothing but the residual stream, and many copies of two rows get their logits where the
+    first half of the blocks computes one copy, the other half two copies, and the last block all.
+
+    short: a pass of the probe that begins at the last block, where the blocks give out one tensor each.
+    """
     if any(site.calls != 1 for site in hooks.sites):
+        return False
+    if short is not None and not _gives(hooks, short, plain, noise):
         return False
     model, blocks = hooks.model, len(hooks.blocks)
     ids = probe_input(model)
@@ -44,27 +49,32 @@ def sharing_works(hooks: HeadHooks, plain: Tensor, noise: float) -> bool:
     computed = [len(ids) if index < blocks // 2 else 2 * len(ids) for index in range(blocks - 1)]
     shared = {index: SharedRows(rows[:count], rows % count) for index, count in enumerate(computed)}
     last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
-    try:
-        together = Pass(ids=ids.repeat(copies, 1), scored=last.repeat(copies, 1), shared=shared)
-        logits = run(model, together, hooks).logits
-    except Exception:  # something beside the stream counts rows in its own way: every row is computed
-        return False
-    expected = plain[:, -1:].repeat(copies, 1, 1)
-    if logits.shape != expected.shape:
-        return False
-    return float((logits - expected).abs().max()) <= rounding(model, plain, noise)
+    together = Pass(ids=ids.repeat(copies, 1), scored=last.repeat(copies, 1), shared=shared)
+    return _gives(hooks, together, plain[:, -1:].repeat(copies, 1, 1), noise)
 
 
-def narrowable_tail(
-    hooks: HeadHooks, plain: Tensor, noise: float, streams: Mapping[int, Tensor]
-) -> tuple[nn.Module, ...]:
-    """The output projection of the last block and the largest part that runs after its attention: those whose narrowing
-    changes no logit.
+def last_block_alone(hooks: HeadHooks, streams: Mapping[int, Tensor]) -> Pass | None:
+    """A pass of the probe that begins at the last block.
 
-    streams: block -> the residual stream after it on the probe, where blocks exchange nothing else; the passes of this
-    check then compute the last block only.
+    streams: block -> the residual stream after it on the probe, of the blocks that give out one tensor.
     """
-    probe = _probe_of_last_block(hooks, plain, noise, streams)
+    before = len(hooks.blocks) - 2
+    return Pass(ids=probe_input(hooks.model), known=(before, streams[before])) if before in streams else None
+
+
+def _gives(hooks: HeadHooks, asked: Pass, expected: Tensor, noise: float) -> bool:
+    """Whether a pass runs and gives these logits."""
+    try:
+        logits = run(hooks.model, asked, hooks).logits
+    except Exception:  # a block counts rows in its own way, or reads more than the stream: Gemma 3n's earlier keys
+        return False
+    same_shape = logits.shape == expected.shape
+    return same_shape and float((logits - expected).abs().max()) <= rounding(hooks.model, expected, noise)
+
+
+def narrowable_tail(hooks: HeadHooks, plain: Tensor, noise: float, probe: Pass) -> tuple[nn.Module, ...]:
+    """The output projection of the last block and the largest part that runs after its attention: those whose narrowing
+    changes no logit of the pass `probe`."""
     sites = [site for site in hooks.sites if site.block == len(hooks.blocks) - 1]
     after = _parts_after(hooks, probe, [site.module for site in sites])
     largest = sorted(after, key=lambda part: sum(p.numel() for p in part.parameters()))[-1:]
@@ -77,23 +87,6 @@ def narrowable_tail(
         if alone and _narrows(hooks, replace(probe, narrow=[*narrowable, part]), plain, noise):
             narrowable.append(part)
     return tuple(narrowable)
-
-
-def _probe_of_last_block(
-    hooks: HeadHooks, plain: Tensor, noise: float, streams: Mapping[int, Tensor]
-) -> Pass:
-    """A pass of the probe that computes the last block only, or all where that gives other logits."""
-    whole, before_last = Pass(ids=probe_input(hooks.model)), len(hooks.blocks) - 2
-    if before_last not in streams:
-        return whole
-    short = replace(whole, known=(before_last, streams[before_last]))
-    try:
-        gap = float((run(hooks.model, short, hooks).logits - plain).abs().max())
-    except (
-        Exception
-    ):  # the last block reads more than the stream, such as keys of an earlier block (Gemma 3n)
-        return whole
-    return short if gap <= 4 * noise else whole
 
 
 def _parts_after(hooks: HeadHooks, probe: Pass, attention: Sequence[nn.Module]) -> list[nn.Module]:
@@ -115,16 +108,9 @@ def _parts_after(hooks: HeadHooks, probe: Pass, attention: Sequence[nn.Module]) 
 
 def _narrows(hooks: HeadHooks, probe: Pass, plain: Tensor, noise: float) -> bool:
     """Whether parts that compute one token alone leave its logits as they are."""
-    limit = rounding(hooks.model, plain, noise)
-    for position in (probe.ids.shape[1] - 1, 2):
-        where = torch.full((len(probe.ids), 1), position, device=probe.ids.device)
-        try:
-            narrowed = run(hooks.model, replace(probe, scored=where), hooks).logits
-        except Exception:  # a part that wants more than its input: it runs in full
-            return False
-        if not float((narrowed[:, 0] - plain[:, position]).abs().max()) <= limit:
-            return False
-    return True
+    where = torch.ones_like(probe.ids[:, :1])
+    positions = (probe.ids.shape[1] - 1, 2)
+    return all(_gives(hooks, replace(probe, scored=t * where), plain[:, [t]], noise) for t in positions)
 
 
 def _only_its_own_token(hooks: HeadHooks, probe: Pass, part: nn.Module, plain: Tensor, noise: float) -> bool:
