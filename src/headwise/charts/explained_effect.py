@@ -145,13 +145,8 @@ class _Row:
         threshold: float,
         note: str,
     ) -> None:
-        self.table, self.chosen, self.orders, self.threshold, self.note = (
-            table,
-            chosen,
-            orders,
-            threshold,
-            note,
-        )
+        self.table, self.chosen, self.orders = table, chosen, orders
+        self.threshold, self.note = threshold, note
         self.reference = str(table["reference"].iloc[0])
         self.ratios = pd.DataFrame() if ratios is None else ratios
         if "reference" in self.ratios:

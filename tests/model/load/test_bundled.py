@@ -27,7 +27,9 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.model.load import bundled
-from headwise.model.load.bundled import MANIFEST, Asset, fetch
+from headwise.model.load import cache as kept_folders
+from headwise.model.load.bundled import Asset, fetch
+from headwise.model.load.cache import MANIFEST
 from headwise.model.load.gguf import _tokenizer as gguf_tokenizer
 from headwise.model.load.gguf import convert as convert_gguf
 from headwise.model.load.gguf import wants_bos
@@ -147,7 +149,7 @@ def test_the_cache_folder_follows_the_environment(environment, expected, monkeyp
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert bundled.cache_folder() == Path(expected)
+    assert kept_folders.cache_folder() == Path(expected)
 
 
 def test_an_unknown_alias_is_answered_with_the_nearest_one():
@@ -302,7 +304,7 @@ Usage = namedtuple("Usage", "total used free")
 
 def test_too_little_disk_space_is_noticed_before_the_download(fake, cache, monkeypatch):
     no_download(monkeypatch)
-    monkeypatch.setattr(bundled.shutil, "disk_usage", lambda _: Usage(10**9, 10**9, fake.space - 1))
+    monkeypatch.setattr(kept_folders.shutil, "disk_usage", lambda _: Usage(10**9, 10**9, fake.space - 1))
     with pytest.raises(HeadwiseError, match=r"no disk space left for Fake-1 .* about 1 MB; .*HEADWISE_CACHE"):
         fetch("fake")
     assert not visible(cache)
@@ -400,7 +402,7 @@ def _flip_a_bit(folder: Path) -> None:
 def test_a_changed_bit_is_found_when_the_model_is_used_and_put_right(first_use, fake, caplog, monkeypatch):
     folder = fetch("fake")
     if first_use:
-        bundled._hash.cache_clear()
+        kept_folders._hash.cache_clear()
     _flip_a_bit(folder)
     assert fetch("fake") == folder
     assert "the content of sub/data.bin has changed" in caplog.text
@@ -409,10 +411,10 @@ def test_a_changed_bit_is_found_when_the_model_is_used_and_put_right(first_use, 
 
 def test_a_process_hashes_a_file_once_unless_it_changes(fake, monkeypatch):
     fetch("fake")
-    bundled._hash.cache_clear()
+    kept_folders._hash.cache_clear()
     hashed: list[str] = []
-    sha256 = bundled._sha256
-    monkeypatch.setattr(bundled, "_sha256", lambda path: hashed.append(path.name) or sha256(path))
+    sha256 = kept_folders.sha256
+    monkeypatch.setattr(kept_folders, "sha256", lambda path: hashed.append(path.name) or sha256(path))
     folder = fetch("fake")
     assert sorted(hashed) == ["config.json", "data.bin"]
     fetch("fake")
@@ -451,7 +453,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no manifest": (lambda f: (f / MANIFEST).unlink(), "headwise.json is missing"),
     "half a manifest": (lambda f: (f / MANIFEST).write_text('{"wheel'), "cannot be read"),
     "a manifest that is a list": (lambda f: (f / MANIFEST).write_text("[]"), "cannot be read"),
-    "another wheel's manifest": (_edit_manifest(lambda m: m.update(wheel_sha256="0")), "another wheel"),
+    "another wheel's manifest": (_edit_manifest(lambda m: m.update(wheel_sha256="0")), "another file"),
     "an older recipe": (_edit_manifest(lambda m: m.update(recipe=0)), "by another version"),
 }
 
@@ -986,10 +988,10 @@ def test_a_flipped_bit_in_smollm2s_weights_is_noticed(smollm2, tmp_path):
     copy = tmp_path / smollm2.name
     shutil.copytree(smollm2, copy)  # never the shared one
     asset = bundled.aliases()["smollm2"]
-    assert bundled._fault(copy, asset) is None
+    assert kept_folders.fault(copy, bundled._entry(asset)) is None
     with (copy / "model.safetensors").open("r+b") as file:
         file.seek(400_000_000)
         byte = file.read(1)[0]
         file.seek(400_000_000)
         file.write(bytes([byte ^ 1]))
-    assert bundled._fault(copy, asset) == "the content of model.safetensors has changed"
+    assert kept_folders.fault(copy, bundled._entry(asset)) == "the content of model.safetensors has changed"

@@ -199,11 +199,6 @@ def test_shared_gates_give_the_gradient_of_each_example(tiny64):
     assert np.array_equal(together, each)
 
 
-def test_weights_ask_for_no_gradient(tiny):
-    Engine(tiny, word_task(), metric("logit_diff")).gradients()
-    assert all(parameter.grad is None for parameter in tiny.hf.parameters())
-
-
 def test_a_metric_without_gradient_is_refused(tiny):
     with pytest.raises(HeadwiseError, match="'accuracy' has no gradient"):
         Engine(tiny, word_task(), metric("accuracy")).gradients()

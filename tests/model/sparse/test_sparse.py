@@ -312,11 +312,11 @@ def test_a_companion_with_one_changed_byte_or_a_missing_file_is_refused_by_the_f
 
 
 def test_a_companion_is_hashed_once_in_a_process(installed, monkeypatch):
-    from headwise.model.load import bundled, companions
+    from headwise.model.load import cache, companions
 
     hashed = []
-    real = bundled._sha256
-    monkeypatch.setattr(bundled, "_sha256", lambda path: hashed.append(path.name) or real(path))
+    real = cache.sha256
+    monkeypatch.setattr(cache, "sha256", lambda path: hashed.append(path.name) or real(path))
     for _ in range(3):
         assert companions.companion_folder("smollm2-sparse") == installed / "smollm2-sparse"
     assert sorted(hashed) == sorted(["manifest.json", adapter.WEIGHTS, adapter.GATES, adapter.CONFIG])

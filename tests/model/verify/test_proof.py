@@ -36,8 +36,10 @@ def test_a_mask_that_is_lost_breaks_causality_or_the_first_identity(monkeypatch)
     prove(model)
     monkeypatch.delitem(AttentionMaskInterface._global_mapping, "headwise_eager")
     assert "headwise_eager" in AttentionInterface._global_mapping
+    with torch.no_grad():
+        ones = proof._with_all_gates_at_one(head_hooks.HeadHooks(model, "attention function"))
     with pytest.raises(HeadwiseError, match="identity 1 broke"):
-        proof._check_ones(head_hooks.HeadHooks(model, "attention function"), *proof._plain(model))
+        proof._check_ones(model, ones.logits, proof._plain(model))
 
 
 def test_a_gate_on_the_wrong_head_breaks_the_second_identity(monkeypatch):
@@ -62,7 +64,7 @@ def test_a_layer_that_does_not_fire_breaks_the_third_identity():
     found = head_hooks.HeadHooks(model, "attention function")
     found.sites = found.sites[:-1]
     with pytest.raises(HeadwiseError, match="identity 3 broke: the attention of layer 3"):
-        proof._check_fired(found)
+        proof._check_fired(found, proof._with_all_gates_at_one(found).fired)
 
 
 def test_columns_that_are_not_heads_are_refused_by_the_hook():
@@ -113,6 +115,31 @@ def test_a_part_that_computes_one_token_otherwise_than_many_is_not_narrowed():
     own = last.mlp.forward
     last.mlp.forward = lambda x: own(x) * x.shape[1]
     assert prove(model)[2].narrow == (last.self_attn.o_proj,)
+
+
+def test_a_deterministic_model_is_proven_in_four_passes_of_all_its_blocks():
+    """One plain, one that finds the heads, one with gates at 1, and one whose rows are shared; the passes that try the
+    last block skip the blocks before it. The first block is computed in two more calls, which ablate its head."""
+    model, calls = tiny_model("llama"), []
+    for index in (0, 1):
+        model.model.layers[index].self_attn.register_forward_pre_hook(
+            lambda *_, index=index: calls.append(index)
+        )
+    _, shown, able = prove(model)
+    assert shown.noise == 0
+    assert able.share_rows
+    assert len(able.narrow) == 2
+    assert calls.count(1) == 4, "not ablated by itself"
+    assert calls.count(0) == 4 + 3
+
+
+def test_logits_that_differ_from_run_to_run_are_measured_as_noise():
+    model, runs = tiny_model("llama"), []
+    model.lm_head.register_forward_hook(
+        lambda _, __, logits: logits + 1e-6 * (len(runs) % 7, runs.append(0))[0]
+    )
+    _, shown, _ = prove(model)
+    assert 0 < shown.noise < 1e-5
 
 
 def test_after_the_proof_the_model_is_as_it_was():

@@ -10,6 +10,8 @@ from headwise.heads import COMPONENTS
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.scores.nested.fit import REFERENCE_UPDATES, NestedFit, fit_orders, order_costs
+from headwise.scores.nested.masks import grid_sizes
+from headwise.scores.nested.nested import DENSE_GRID
 from headwise.scores.nested.problem import Problem, split
 from headwise.tasks import Example, Task
 from helpers import word_task
@@ -57,6 +59,23 @@ def test_explained_effect_of_the_first_k_is_that_of_a_sweep(chains):
     curve = hw.sweep(chains, task, order, reference="mean", k=[0, 1, 15, 31, 36], controls=(), progress=False)
     np.testing.assert_allclose(shares, curve.explained()["value"].iloc[1:4], atol=1e-4)
     assert np.abs(shares).max() > 0.05
+
+
+def test_the_seed_is_chosen_by_its_curve_on_all_examples(chains):
+    """Each seed's order swept as a user would; below 1 counts four times."""
+    task, sizes = cats_and_dogs(12), grid_sizes(DENSE_GRID, 36)
+    found = hw.score(chains, task, "nested", seeds=3, rows=60, reference="mean", progress=False).details
+    costs = []
+    for order in found["orders"]:
+        curve = hw.sweep(
+            chains, task, order, reference="mean", k=[0, *sizes, 36], controls=(), progress=False
+        ).explained()
+        errors = curve.set_index("k")["value"].loc[sizes].to_numpy() - 1
+        costs.append(np.where(errors < 0, -4 * errors, errors).mean())
+    np.testing.assert_allclose(found["costs"], costs, atol=2e-4)
+    assert np.ptp(costs) > 0.01
+    assert found["order"] == found["orders"][int(np.argmin(costs))]
+    assert found["chosen"]["seed"] == int(np.argmin(costs))
 
 
 def test_the_gradient_by_a_mask_is_that_of_the_explained_effect(tiny64):

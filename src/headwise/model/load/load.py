@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, first_line, unknown
-from headwise.model.load import bundled, checkpoint, gguf, hub
+from headwise.model.load import bundled, checkpoint, converted, gguf, hub
 from headwise.model.load.companions import companion_folder, companions
 from headwise.model.load.gguf_tokenizer import check_tokenizer
 from headwise.model.load.shapes import check_fits
@@ -133,7 +133,11 @@ class _Source:
     @property
     def wants_bos(self) -> bool | None:
         """Tokenizers made from a GGUF file add no beginning token; the file says whether the model needs one."""
-        return gguf.wants_bos(Path(self.path) / self.gguf_file) if self.gguf_file else None
+        return None if self.gguf is None else gguf.wants_bos(self.gguf)
+
+    @property
+    def gguf(self) -> Path | None:
+        return Path(self.path) / self.gguf_file if self.gguf_file else None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -210,23 +214,33 @@ def _find(source: str) -> _Source:
 def _from_pretrained(
     source: _Source, device: Any, dtype: Any, device_map: Any, options: dict[str, Any]
 ) -> nn.Module:
-    from transformers import AutoModelForCausalLM
-
     if device is not None and device_map is not None:
         raise HeadwiseError("give either device or device_map, not both")
     target = _device(device)
     chosen = _dtype(dtype, target)
+    if source.gguf is not None:
+        folder = converted.weights_folder(source.gguf, chosen, lambda: _opened(source, chosen, None, options))
+        source = source if folder is None else _Source(str(folder), source.label)
+    hf = _opened(source, chosen, device_map, options)
+    return (hf.to(target) if device_map is None else hf).eval()
+
+
+def _opened(source: _Source, dtype: torch.dtype, device_map: Any, options: dict[str, Any]) -> nn.Module:
+    """What transformers makes of a checkpoint, whose weights must be safe to open and complete."""
+    from transformers import AutoModelForCausalLM
+
     try:
         _check_weights(source, options)
         hf, report = hub.from_pretrained(
             AutoModelForCausalLM.from_pretrained,
             source.path,
-            dtype=chosen,
+            dtype=dtype,
             device_map=device_map,
             use_safetensors=None if source.gguf_file else True,
             output_loading_info=True,
             **options,
             **source.options,
+            **(gguf.unpacked() if source.gguf_file else {}),
         )
     except HeadwiseError:
         raise
@@ -237,7 +251,8 @@ def _from_pretrained(
         log.warning(
             "%s: %d tensors of the checkpoint are not used, such as %s", label, len(unused), unused[0]
         )
-    return (hf.to(target) if device_map is None else hf).eval()
+    loaded: nn.Module = hf
+    return loaded
 
 
 def _check_weights(source: _Source, options: dict[str, Any]) -> None:
@@ -245,8 +260,8 @@ def _check_weights(source: _Source, options: dict[str, Any]) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     path = Path(source.path)
-    if source.gguf_file:
-        weights = gguf.check(path / source.gguf_file)
+    if source.gguf is not None:
+        weights = gguf.check(source.gguf)
     else:
         folder = path if path.is_dir() else hub.snapshot(source.path, options["revision"])
         if folder is None:
@@ -283,15 +298,24 @@ def _check_finite(hf: nn.Module, label: str) -> None:
 def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
-    try:
+    def make() -> Any:
         made = hub.from_pretrained(AutoTokenizer.from_pretrained, source.path, **options, **source.options)
+        if source.gguf is not None:  # a wrong one is not kept
+            check_tokenizer(source.gguf, made)
+        return made
+
+    try:
+        if source.gguf is None:
+            return make()
+        kept = converted.tokenizer(source.gguf, make)
+        check_tokenizer(source.gguf, kept)
+        return kept
+    except HeadwiseError:
+        raise
     except Exception as error:
         raise HeadwiseError(
             f"the tokenizer of {source.label} could not be loaded: {first_line(error)}"
         ) from error
-    if source.gguf_file:
-        check_tokenizer(Path(source.path) / source.gguf_file, made)
-    return made
 
 
 _HUB_ERRORS = {

@@ -7,11 +7,14 @@ from torch import Tensor, nn
 
 from headwise.model.sites.devices import entry_device
 
+SAME = 3
+"""Tokens that the two rows of the probe have in common at their beginning."""
+
 
 def probe_input(model: nn.Module) -> Tensor:
-    """A few tokens that any vocabulary has: enough to make every layer run."""
-    device = entry_device(model)
-    return torch.arange(3, 9, device=device).repeat(2, 1)
+    """A few tokens that any vocabulary has, enough to make every layer run: two rows that begin alike and end
+    differently, so that one pass shows whether later tokens reach earlier ones."""
+    return torch.tensor([[3, 4, 5, 6, 7, 8], [3, 4, 5, 8, 7, 6]], device=entry_device(model))
 
 
 def probe_logits(model: nn.Module) -> Tensor:

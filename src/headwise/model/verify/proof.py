@@ -13,10 +13,10 @@ refused, and the error names what broke. Which of the engine's shortcuts hold fo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +28,10 @@ from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.kinds import is_transposed
 from headwise.model.sites.patch import hooked, steady_attention
-from headwise.model.sites.probe import probe_input, probe_logits, rounding, weight_dtype, widened
+from headwise.model.sites.probe import SAME, probe_input, probe_logits, rounding, weight_dtype, widened
 from headwise.model.sites.sites import Site
 from headwise.model.verify.capabilities import Capabilities
-from headwise.model.verify.shortcuts import head_outputs, narrowable_tail, sharing_works
+from headwise.model.verify.shortcuts import head_outputs, last_block_alone, narrowable_tail, sharing_works
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Proof:
     sites_checked: int
     """Layers on which identity 2 was verified."""
     noise: float
-    """Largest difference between two plain runs: 0 on a deterministic device."""
+    """Largest difference between two plain runs: 0 on a deterministic device. Taken to be 0, and not measured, where
+    the run with all gates at 1 gave the plain run's logits to the bit."""
     largest_gap: float
     """Largest difference found in identity 2, in what the head's block writes to the residual stream."""
     seconds: float
@@ -59,62 +60,102 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[HeadHooks, Pr
             "the model is in training mode, in which dropout makes every result random; call model.eval()"
         )
     with torch.no_grad(), steady_attention():
-        plain, noise = _plain(model)
-        _check_causal(model, plain, noise)
-        hooks, gap, checked = _reach_exactly(model, plain, noise, every_layer)
-        shares = sharing_works(hooks, plain, noise)
-        narrow = narrowable_tail(hooks, plain, noise)
+        plain = _plain(model)
+        _check_causal(model, plain)
+        hooks, noise, gap, checked, streams = _reach_exactly(model, plain, every_layer)
+        short = last_block_alone(hooks, streams)
+        shares = sharing_works(hooks, plain, noise, short)
+        whole = Pass(ids=probe_input(model))
+        narrow = narrowable_tail(hooks, plain, noise, short if shares and short is not None else whole)
     proof = Proof(hooks.mechanism, checked, noise, gap, time.perf_counter() - started)
     return hooks, proof, Capabilities(hooks, shares, narrow)
 
 
-def _plain(model: nn.Module) -> tuple[Tensor, float]:
+def _plain(model: nn.Module) -> Tensor:
     try:
-        first, second = probe_logits(model), probe_logits(model)
+        plain = probe_logits(model)
     except HeadwiseError:
         raise
     except Exception as error:
         raise HeadwiseError(f"{type(model).__name__} does not run on plain token ids: {error}") from error
-    if not torch.isfinite(first).all():
+    if not torch.isfinite(plain).all():
         raise HeadwiseError(
-            f"{type(model).__name__} gives NaN or infinite logits on plain text in {first.dtype}"
+            f"{type(model).__name__} gives NaN or infinite logits on plain text in {plain.dtype}"
         )
-    return first, float((first - second).abs().max())
+    return plain
 
 
-def _check_causal(model: nn.Module, plain: Tensor, noise: float) -> None:
-    ids = probe_input(model)
-    ids[:, -1] = ids[:, 0]
-    changed: Tensor = model(input_ids=ids, use_cache=False).logits
-    moved = float((changed[:, :-1].float() - plain[:, :-1].float()).abs().max())
-    if moved > rounding(model, plain, noise):
+def _check_causal(model: nn.Module, plain: Tensor) -> None:
+    """The two rows of the probe begin alike, so their first logits must be alike."""
+    moved = float((plain[0, :SAME] - plain[1, :SAME]).abs().max())
+    if moved > rounding(model, plain):
         raise HeadwiseError(
-            f"{type(model).__name__} is not causal: changing the last token moved earlier logits by {moved:.2g}. "
+            f"{type(model).__name__} is not causal: changing later tokens moved earlier logits by {moved:.2g}. "
             "It looks like an encoder; headwise works on decoders (for a BERT-like model set is_decoder=True)"
         )
 
 
-def _reach_exactly(
-    model: nn.Module, plain: Tensor, noise: float, every_layer: bool
-) -> tuple[HeadHooks, float, int]:
+class _Reached(NamedTuple):
+    hooks: HeadHooks
+    noise: float
+    gap: float
+    checked: int
+    streams: Mapping[int, Tensor]
+    """Block -> the residual stream after it, on the probe."""
+
+
+def _reach_exactly(model: nn.Module, plain: Tensor, every_layer: bool) -> _Reached:
     """The first mechanism for which all three identities hold."""
     broken: list[str] = []
     for mechanism in ("attention function", "projection hook"):
         try:
             hooks = HeadHooks(model, mechanism)
-            _check_fired(hooks)
+            ones = _with_all_gates_at_one(hooks)
+            _check_fired(hooks, ones.fired)
             if mechanism == "projection hook":
                 _check_split(hooks)
-            _check_ones(hooks, plain, noise)
-            return hooks, *_check_zeros(hooks, noise, every_layer)
+            noise = _check_ones(model, ones.logits, plain)
+            return _Reached(hooks, noise, *_check_zeros(hooks, ones.calls, noise, every_layer), ones.streams)
         except HeadwiseError as error:
             broken.append(f"by {mechanism}: {error}")
     raise HeadwiseError("; ".join(broken))
 
 
-def _check_fired(hooks: HeadHooks) -> None:
-    fired, _ = head_outputs(hooks, probe_input(hooks.model))
-    silent = [site.layer for site in hooks.sites if len(fired.get(site.layer, ())) != site.calls]
+_Calls = dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]]
+"""Block -> the arguments that it was called with."""
+
+
+class _Ones(NamedTuple):
+    """A pass with all gates at 1."""
+
+    logits: Tensor
+    fired: dict[int, int]
+    """Layer -> how often it ran through the hooks."""
+    calls: _Calls
+    streams: dict[int, Tensor]
+
+
+def _with_all_gates_at_one(hooks: HeadHooks) -> _Ones:
+    zero = {site.layer: torch.zeros(site.heads, site.head_dim) for site in hooks.sites}
+    gates = HeadGates(torch.ones(1, *hooks.shape), reference=zero)  # every layer, though no gate is changed
+    fired: dict[int, int] = {}
+    calls: _Calls = {}
+    streams: dict[int, Tensor] = {}
+
+    def counted(layer: int, z: Tensor) -> Tensor:
+        fired[layer] = fired.get(layer, 0) + 1
+        return gates(layer, z)
+
+    def record(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls[block] = args, kwargs
+
+    asked = Pass(ids=probe_input(hooks.model), heads=counted, record_streams=streams)
+    with hooked(hooks.blocks, before=record):
+        return _Ones(run(hooks.model, asked, hooks).logits, fired, calls, streams)
+
+
+def _check_fired(hooks: HeadHooks, fired: Mapping[int, int]) -> None:
+    silent = [site.layer for site in hooks.sites if fired.get(site.layer, 0) != site.calls]
     kinds = {type(site.module) for site in hooks.sites} if hooks.mechanism == "attention function" else set()
     holding = [i for i, block in enumerate(hooks.blocks) if any(type(m) in kinds for m in block.modules())]
     silent += sorted(set(holding) - {site.block for site in hooks.sites})
@@ -137,7 +178,7 @@ def _check_split(hooks: HeadHooks) -> None:
         return
     ids = probe_input(hooks.model)[:, :2].clone()
     ids[1, 0] += 3
-    z = head_outputs(hooks, ids)[0][site.layer][0]
+    z = head_outputs(hooks, Pass(ids=ids))[0][site.layer][0]
     outputs = z.double().permute(2, 3, 0, 1).flatten(2)  # H, D, the four outputs
     outputs = outputs / outputs.norm(dim=1, keepdim=True).clamp_min(1e-30)
     singular = torch.linalg.svdvals(outputs)
@@ -151,21 +192,21 @@ def _check_split(hooks: HeadHooks) -> None:
         raise HeadwiseError(f"the input of {type(site.module).__name__} does not depend on earlier tokens")
 
 
-def _check_ones(hooks: HeadHooks, plain: Tensor, noise: float) -> None:
-    zero = {site.layer: torch.zeros(site.heads, site.head_dim) for site in hooks.sites}
-    gates = HeadGates(torch.ones(1, *hooks.shape), reference=zero)  # every layer, though no gate is changed
-    logits = run(hooks.model, Pass(ids=probe_input(hooks.model), heads=gates), hooks).logits
+def _check_ones(model: nn.Module, logits: Tensor, plain: Tensor) -> float:
+    """The noise, which needs no second plain run where the logits are equal."""
     moved = float((logits - plain).abs().max())
+    noise = float((probe_logits(model) - plain).abs().max()) if moved else 0.0
     if moved > 4 * noise:
         raise HeadwiseError(
             f"identity 1 broke: with all gates at 1 the logits differ from the plain model's by {moved:.2g}"
         )
+    return noise
 
 
-def _check_zeros(hooks: HeadHooks, noise: float, every_layer: bool) -> tuple[float, int]:
+def _check_zeros(hooks: HeadHooks, calls: _Calls, noise: float, every_layer: bool) -> tuple[float, int]:
     """The largest difference, and on how many layers; compared where the two ways could first differ, at the end of
     the head's own block."""
-    block_output = _recorded_blocks(hooks)
+    block_output = _repeated_blocks(hooks, calls)
     sites = hooks.sites
     chosen = sites if every_layer else [sites[i] for i in sorted({0, len(sites) // 2, len(sites) - 1})]
     worst, moved = 0.0, False
@@ -194,15 +235,8 @@ def _check_zeros(hooks: HeadHooks, noise: float, every_layer: bool) -> tuple[flo
     return worst, len(chosen)
 
 
-def _recorded_blocks(hooks: HeadHooks) -> Callable[[Site, HeadHook | None], Tensor]:
-    """A function that repeats one block's call of a plain run, with its heads edited, and gives its output."""
-    calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-
-    def record(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        calls[block] = args, kwargs
-
-    with hooked(hooks.blocks, before=record):
-        probe_logits(hooks.model)
+def _repeated_blocks(hooks: HeadHooks, calls: _Calls) -> Callable[[Site, HeadHook | None], Tensor]:
+    """A function that repeats one block's call, with its heads edited, and gives its output."""
 
     def copied(value: Any) -> Any:
         return value.clone() if isinstance(value, Tensor) else value  # a block may write into its input

@@ -6,7 +6,8 @@ scored positions only. A model for which one of them does not hold does without 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,64 +17,79 @@ from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.run import Pass, run
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import hooked
-from headwise.model.sites.probe import probe_input, probe_logits, rounding
+from headwise.model.sites.probe import probe_input, rounding
 
 
-def head_outputs(hooks: HeadHooks, ids: Tensor) -> tuple[dict[int, list[Tensor]], Tensor]:
-    """Head outputs z of a plain run, layer -> one for each call of the layer, and the logits."""
+def head_outputs(hooks: HeadHooks, asked: Pass) -> tuple[dict[int, list[Tensor]], Tensor]:
+    """Head outputs z of a pass, layer -> one for each call of the layer, and the logits."""
     outputs: dict[int, list[Tensor]] = {}
 
     def note(layer: int, z: Tensor) -> Tensor:
         outputs.setdefault(layer, []).append(z)
         return z
 
-    logits = run(hooks.model, Pass(ids=ids, heads=note), hooks).logits
+    logits = run(hooks.model, replace(asked, heads=note), hooks).logits
     return outputs, logits
 
 
-def sharing_works(hooks: HeadHooks, plain: Tensor, noise: float) -> bool:
-    """Whether many copies of two rows get their logits where the first half of the blocks computes one copy, the
-    other half two copies, and the last block all."""
+def sharing_works(hooks: HeadHooks, plain: Tensor, noise: float, short: Pass | None) -> bool:
+    """Whether blocks exchange nothing but the residual stream, and many copies of two rows get their logits where the
+    first half of the blocks computes one copy, the other half two copies, and the last block all.
+
+    short: a pass of the probe that begins at the last block, where the blocks give out one tensor each.
+    """
     if any(site.calls != 1 for site in hooks.sites):
+        return False
+    if short is not None and not _gives(hooks, short, plain, noise):
         return False
     model, blocks = hooks.model, len(hooks.blocks)
     ids = probe_input(model)
-    ids[1] = ids[1].flip(0)
     copies = ids.shape[1] + 1  # as many rows as tokens could be taken for one another
     rows = torch.arange(len(ids) * copies, device=ids.device)
     computed = [len(ids) if index < blocks // 2 else 2 * len(ids) for index in range(blocks - 1)]
     shared = {index: SharedRows(rows[:count], rows % count) for index, count in enumerate(computed)}
     last = torch.full((len(ids), 1), ids.shape[1] - 1, device=ids.device)
+    together = Pass(ids=ids.repeat(copies, 1), scored=last.repeat(copies, 1), shared=shared)
+    return _gives(hooks, together, plain[:, -1:].repeat(copies, 1, 1), noise)
+
+
+def last_block_alone(hooks: HeadHooks, streams: Mapping[int, Tensor]) -> Pass | None:
+    """A pass of the probe that begins at the last block.
+
+    streams: block -> the residual stream after it on the probe, of the blocks that give out one tensor.
+    """
+    before = len(hooks.blocks) - 2
+    return Pass(ids=probe_input(hooks.model), known=(before, streams[before])) if before in streams else None
+
+
+def _gives(hooks: HeadHooks, asked: Pass, expected: Tensor, noise: float) -> bool:
+    """Whether a pass runs and gives these logits."""
     try:
-        alone = run(model, Pass(ids=ids, scored=last)).logits
-        together = Pass(ids=ids.repeat(copies, 1), scored=last.repeat(copies, 1), shared=shared)
-        logits = run(model, together, hooks).logits
-    except Exception:  # something beside the stream counts rows in its own way: every row is computed
+        logits = run(hooks.model, asked, hooks).logits
+    except Exception:  # a block counts rows in its own way, or reads more than the stream: Gemma 3n's earlier keys
         return False
-    expected = alone.repeat(copies, 1, 1)
-    if logits.shape != expected.shape:
-        return False
-    return float((logits - expected).abs().max()) <= rounding(model, plain, noise)
+    same_shape = logits.shape == expected.shape
+    return same_shape and float((logits - expected).abs().max()) <= rounding(hooks.model, expected, noise)
 
 
-def narrowable_tail(hooks: HeadHooks, plain: Tensor, noise: float) -> tuple[nn.Module, ...]:
+def narrowable_tail(hooks: HeadHooks, plain: Tensor, noise: float, probe: Pass) -> tuple[nn.Module, ...]:
     """The output projection of the last block and the largest part that runs after its attention: those whose narrowing
-    changes no logit."""
+    changes no logit of the pass `probe`."""
     sites = [site for site in hooks.sites if site.block == len(hooks.blocks) - 1]
-    after = _parts_after(hooks, [site.module for site in sites])
+    after = _parts_after(hooks, probe, [site.module for site in sites])
     largest = sorted(after, key=lambda part: sum(p.numel() for p in part.parameters()))[-1:]
     # Of several candidates none has been shown to be the output projection.
     settled = [site.projections[0] for site in sites if site.calls == len(site.projections) == 1]
     narrowable: list[nn.Module] = []
     for part in (*settled, *largest):
         nested = any(part in other.modules() or other in part.modules() for other in narrowable)
-        alone = not nested and _only_its_own_token(hooks, part, plain, noise)
-        if alone and _narrows(hooks.model, [*narrowable, part], plain, noise):
+        alone = not nested and _only_its_own_token(hooks, probe, part, plain, noise)
+        if alone and _narrows(hooks, replace(probe, narrow=[*narrowable, part]), plain, noise):
             narrowable.append(part)
     return tuple(narrowable)
 
 
-def _parts_after(hooks: HeadHooks, attention: Sequence[nn.Module]) -> list[nn.Module]:
+def _parts_after(hooks: HeadHooks, probe: Pass, attention: Sequence[nn.Module]) -> list[nn.Module]:
     """The children of the last block that run after its attention and make one stream of another."""
     after: list[nn.Module] = []
     seen_attention = False
@@ -86,26 +102,18 @@ def _parts_after(hooks: HeadHooks, attention: Sequence[nn.Module]) -> list[nn.Mo
             after.append(part)
 
     with hooked(hooks.blocks[-1].children(), after=note):
-        probe_logits(hooks.model)
+        run(hooks.model, probe, hooks)
     return after
 
 
-def _narrows(model: nn.Module, parts: Sequence[nn.Module], plain: Tensor, noise: float) -> bool:
+def _narrows(hooks: HeadHooks, probe: Pass, plain: Tensor, noise: float) -> bool:
     """Whether parts that compute one token alone leave its logits as they are."""
-    ids = probe_input(model)
-    limit = rounding(model, plain, noise)
-    for position in (ids.shape[1] - 1, 2):
-        where = torch.full((len(ids), 1), position, device=ids.device)
-        try:
-            narrowed = run(model, Pass(ids=ids, scored=where, narrow=parts)).logits
-        except Exception:  # a part that wants more than its input: it runs in full
-            return False
-        if not float((narrowed[:, 0] - plain[:, position]).abs().max()) <= limit:
-            return False
-    return True
+    where = torch.ones_like(probe.ids[:, :1])
+    positions = (probe.ids.shape[1] - 1, 2)
+    return all(_gives(hooks, replace(probe, scored=t * where), plain[:, [t]], noise) for t in positions)
 
 
-def _only_its_own_token(hooks: HeadHooks, part: nn.Module, plain: Tensor, noise: float) -> bool:
+def _only_its_own_token(hooks: HeadHooks, probe: Pass, part: nn.Module, plain: Tensor, noise: float) -> bool:
     """Whether what a part reads at one token reaches no head output of the last block and no other token's logits.
 
     The part's input at that token is moved far. The last bits of float32 may still differ: a mixture-of-experts layer
@@ -122,9 +130,9 @@ def _only_its_own_token(hooks: HeadHooks, part: nn.Module, plain: Tensor, noise:
         return (moved, *args[1:]), kwargs
 
     try:
-        before, _ = head_outputs(hooks, probe_input(hooks.model))
+        before, _ = head_outputs(hooks, probe)
         with hooked([part], before=move):
-            after, logits = head_outputs(hooks, probe_input(hooks.model))
+            after, logits = head_outputs(hooks, probe)
     except Exception:  # a part that is not called with one stream
         return False
     others = torch.arange(plain.shape[1], device=plain.device) != token
