@@ -26,14 +26,14 @@ SHARED = 0.5
 """What a row costs whose first blocks are shared with others, in forward rows."""
 _FIRST_STEPS = 5
 """Gradients of `integrated` for each example with patch; otherwise doubled until the gap is small."""
-_TIMED_TOKENS = {"cpu": 1024, "accelerator": 32768}
-"""Tokens of the timed pass: enough to keep the device busy."""
+_TIMED_TOKENS = {"cpu": 256, "accelerator": 32768}
+"""Tokens of the timed pass, about: enough to keep the device busy."""
 
 
 def announcement(context: Context[CircuitsSettings]) -> str:
     """What is to be computed, for the log."""
     s, rows, tokens, seconds = context.settings, 0.0, 0.0, 0.0
-    rates = {model: context.once(tokens_per_second, model, task) for model, task in s.curves()[::-1]}
+    rates = {model: tokens_per_second(context, model, task) for model, task in dict(s.curves()[::-1]).items()}
     for model, task in s.curves():
         half = context.once(halves, model, task)
         length = float(np.mean([len(context.model(model).tokens(e.prompt)) for e in half.find]))
@@ -72,11 +72,13 @@ def order_rows(name: str, options: Any, model: Model, task: Task, reference: str
 
 def tokens_per_second(context: Context[CircuitsSettings], model: str, task: str) -> float:
     """Tokens of forward passes per second, from one pass over a batch of the task's examples."""
-    loaded, examples = context.model(model), context.once(halves, model, task).find
-    engine = Engine(loaded, examples, metric_named(context.settings.metric or examples.metric))
+    loaded, found = context.model(model), context.once(halves, model, task).find
+    wanted = _TIMED_TOKENS["cpu" if loaded.device.type == "cpu" else "accelerator"]
+    few = max(1, wanted // (2 * len(loaded.tokens(found.examples[0].prompt))))
+    examples = found.take(range(min(few, len(found))))
+    engine = Engine(loaded, examples, metric_named(context.settings.metric or found.metric))
     length = sum(len(row.ids) for row in engine.rows)
-    kind = "cpu" if loaded.device.type == "cpu" else "accelerator"
-    variants = max(1, _TIMED_TOKENS[kind] // length)
+    variants = max(1, wanted // length)
     gates = np.stack([ones(loaded.shape)] * variants)
     gates *= 1 - 1e-3 * np.arange(variants)[:, None, None]  # rows that differ share nothing
     started = 0.0
