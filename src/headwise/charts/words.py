@@ -29,12 +29,18 @@ def task_title(task: str) -> str:
 
 
 def shortened(name: str, most: int = 28) -> str:
-    """A model or a task in at most so many characters: the end of a long name or path says most.
+    """A model or a task in at most so many characters: without its owner or folders, then without its middle.
 
-    >>> shortened("smollm2"), shortened("owner/a-model-with-a-rather-long-name", 20)
-    ('smollm2', '…-a-rather-long-name')
+    >>> shortened("smollm2"), shortened("owner/a-model-with-a-name", 20)
+    ('smollm2', 'a-model-with-a-name')
+    >>> shortened("qwen2.5-coder-1.5b-instruct-q4_k_m")
+    'qwen2.5-coder-1.5b…ct-q4_k_m'
     """
-    return name if len(name) <= most else "…" + name[1 - most :]
+    if len(name) <= most:
+        return name
+    last = name.rstrip("/").rsplit("/", 1)[-1]
+    end = (most - 1) // 3
+    return last if len(last) <= most else f"{last[: most - 1 - end]}…{last[-end:]}"
 
 
 def span(numbers: pd.Series) -> str:

@@ -9,13 +9,17 @@ from headwise.charts.chart import Chart, Scale, distinct, grid_shape
 from headwise.charts.heatmap import head_panel, importance, map_shape, matrix_panel, score_unit, significant
 from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
 from headwise.charts.style import file_name
-from headwise.charts.words import span
+from headwise.charts.words import shortened, span, wrapped
 from headwise.studies.functions.findings import READABLE, findings
 
 
 def charts(tables: Tables) -> list[Chart]:
-    """A chart of maps for each model and method, a matrix of shared heads for each model with several abilities."""
-    made = [ability_maps(part) for _, part in groups(table_of(tables, "scores"), "model", "method")]
+    """A chart of maps for each model and method, with several models a grid of abilities and models for each method, and
+    a matrix of shared heads for each model with several abilities."""
+    scores = table_of(tables, "scores")
+    made = [ability_maps(part) for _, part in groups(scores, "model", "method")]
+    if scores["model"].nunique() > 1:
+        made += [model_grid(part) for _, part in groups(scores, "method")]
     overlaps = groups(table_of(tables, "overlap"), "model")
     return made + [overlap_matrix(part) for _, part in overlaps if part["task"].nunique() > 1]
 
@@ -42,6 +46,39 @@ def ability_maps(table: pd.DataFrame) -> Chart:
         note="; ".join(notes),
         panels=panels,
         size=(2.3 * columns + 1.3, 2.5 * rows + 0.6),
+        least=230,
+    )
+
+
+def model_grid(table: pd.DataFrame) -> Chart:
+    """The maps of one method: a row per ability, a column per model, all on one scale. `table`: as in `ability_maps`."""
+    first, models = table.iloc[0], distinct(table["model"])
+    scale = importance(table["score"], bool(first["signed"]), f"Heads Importance{score_unit(table)}")
+    shapes = {model: map_shape(part) for model, part in groups(table, "model")}
+    parts = {key: part for key, part in groups(table, "task", "model")}
+    abilities = distinct(table["task"])
+    panels = [
+        None
+        if (part := parts.get((ability, model))) is None
+        else head_panel(
+            part,
+            scale,
+            row=wrapped(ability, 14),
+            column=shortened(model),
+            shape=shapes[model],
+            dots=significant(part),
+            most=(4, 5),
+        )
+        for ability in abilities
+        for model in models
+    ]
+    return Chart(
+        name=f"functions-models-{file_name(first['method'])}",
+        title=f"{str(first['method']).capitalize()}, {len(models)} models, n = {span(table['n'])} per ability",
+        note="dot: q < .05" if len(significant(table)) else "",
+        panels=panels,
+        columns=len(models),
+        size=(2.0 * len(models) + 1.5, 1.25 * len(abilities) + 0.9),
         least=230,
     )
 
