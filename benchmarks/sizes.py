@@ -4,7 +4,7 @@
 
 `--shape` is a model of that size with random weights. Each run is a process of its own. Seconds are those of the run's
 cells: without imports, loading and drawing. `roles` and `circuits` are run at two small numbers of updates; the time at
-the default follows from the straight line through both (column `basis`). Finished rows are kept in `--out`, and the same
+the default follows from the straight line through both (column `basis`). Finished rows are kept in `--out`; the same
 command goes on after the last of them.
 """
 

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from headwise.charts.heatmap import saturation
 from headwise.charts.static import figure
-from headwise.studies.functions.charts import ability_maps, overlap_matrix
+from headwise.studies.functions.charts import ability_maps, charts, model_grid, overlap_matrix
 
 ABILITIES = (
     "Knowledge Recall,Retrieval,Logical Reasoning,Decision-making,Semantic Understanding,"
@@ -90,6 +90,27 @@ def test_a_head_that_does_not_exist_is_no_number():
     values = np.ma.filled(panels[0].images[0].get_array().astype(float), np.nan)
     assert np.isnan(values[2, 3])
     assert np.isnan(values).sum() == 1
+
+
+def test_several_models_are_columns_of_one_grid_each_in_its_own_shape():
+    shapes = {"smollm2": (30, 9), "other": (12, 4)}
+    tables = [score_table(shape, True).assign(model=model) for model, shape in shapes.items()]
+    tables[1] = tables[1][tables[1]["task"] != "Retrieval"]
+    tables[1]["score"] *= 3
+    table = pd.concat(tables, ignore_index=True)
+    panels, _ = drawn(figure(model_grid(table)))
+    assert len(panels) == 15, "a gap where a model lacks an ability"
+    assert len({panel.images[0].get_clim() for panel in panels}) == 1
+    shown = iter(panels)
+    for ability, model in itertools.product(ABILITIES, shapes):
+        part = table[(table["task"] == ability) & (table["model"] == model)]
+        if len(part):
+            values = next(shown).images[0].get_array()
+            assert values.shape == shapes[model]
+            np.testing.assert_array_equal(values.ravel(), part["score"])
+    names = [[chart.name for chart in charts({"scores": part})] for part in (tables[0], table)]
+    assert names[0] == ["functions-smollm2-probe"]
+    assert names[1] == [*names[0], "functions-other-probe", "functions-models-probe"]
 
 
 def texts_apart(figure, texts):

@@ -66,7 +66,8 @@ def _gives(hooks: HeadHooks, asked: Pass, expected: Tensor, noise: float) -> boo
     """Whether a pass runs and gives these logits."""
     try:
         logits = run(hooks.model, asked, hooks).logits
-    except Exception:  # a block counts rows in its own way, or reads more than the stream: Gemma 3n's earlier keys
+    except Exception:
+        # A block counts rows in its own way, or reads more than the stream: Gemma 3n's reads keys of earlier blocks.
         return False
     same_shape = logits.shape == expected.shape
     return same_shape and float((logits - expected).abs().max()) <= rounding(hooks.model, expected, noise)

@@ -14,8 +14,8 @@ from headwise.studies.functions.findings import READABLE, findings
 
 
 def charts(tables: Tables) -> list[Chart]:
-    """A chart of maps for each model and method, with several models a grid of abilities and models for each method, and
-    a matrix of shared heads for each model with several abilities."""
+    """A chart of maps for each model and method, a grid of abilities and models for each method if there are several
+    models, and a matrix of shared heads for each model with several abilities."""
     scores = table_of(tables, "scores")
     made = [ability_maps(part) for _, part in groups(scores, "model", "method")]
     if scores["model"].nunique() > 1:
@@ -51,11 +51,11 @@ def ability_maps(table: pd.DataFrame) -> Chart:
 
 
 def model_grid(table: pd.DataFrame) -> Chart:
-    """The maps of one method: a row per ability, a column per model, all on one scale. `table`: as in `ability_maps`."""
+    """The maps of one method on one scale: a row per ability, a column per model. `table`: its rows of `scores`."""
     first, models = table.iloc[0], distinct(table["model"])
     scale = importance(table["score"], bool(first["signed"]), f"Heads Importance{score_unit(table)}")
     shapes = {model: map_shape(part) for model, part in groups(table, "model")}
-    parts = {key: part for key, part in groups(table, "task", "model")}
+    parts = dict(groups(table, "task", "model"))
     abilities = distinct(table["task"])
     panels = [
         None
