@@ -187,8 +187,9 @@ def test_the_bundled_model_has_thirty_layers_of_nine_heads(smollm2):
 
 @pytest.mark.slow
 @pytest.mark.bundled
-def test_a_gguf_file_gives_the_same_numbers_as_the_bundled_folder(smollm2, tmp_path):
+def test_a_gguf_file_gives_the_same_numbers_as_the_bundled_folder(smollm2, tmp_path, monkeypatch):
     """The converted folder against the file it was made from, opened as a user would open a GGUF."""
+    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path / "cache"))
     from headwise.model.load import bundled
 
     asset = bundled.aliases()["smollm2"]
