@@ -120,6 +120,17 @@ def test_of_several_models_the_title_says_which_one_differs():
     assert "significantly worse: b, Mful −20.0 points" in headline(pd.concat([plain, worse]))
 
 
+def test_of_several_tasks_the_title_says_on_which_one_a_condition_differs():
+    plain = comparison_table(["a"], [0.05, 0], [0.3, 1]).assign(task="sums")
+    worse = comparison_table(["a"], [-0.1, -0.2], [0.02, 0.01]).assign(task="GSM8K")
+    said = headline(pd.concat([plain, worse]))
+    assert "significantly worse: GSM8K, Mless −10.0 points [−20.0, 0]; GSM8K, Mful −20.0 points" in said
+    assert "significantly worse: b on GSM8K, Mless −10.0" in headline(
+        pd.concat([plain, worse.assign(model="b")])
+    )
+    assert "significantly worse: Mless" in headline(worse)
+
+
 def test_a_star_marks_the_bars_that_differ():
     picture = figure(prompt_chart(accuracy_table(["m"]), comparison_table(["m"], [0.25, 0], [0.01, 1]), None))
     (bars,) = drawn(picture)

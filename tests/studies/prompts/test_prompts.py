@@ -18,7 +18,7 @@ from headwise.runs import CellStore, read_table
 from headwise.studies.prompts import answers as prompt_answers
 from headwise.studies.prompts import study as prompts_study
 from headwise.studies.prompts.answers import judged
-from headwise.studies.prompts.measures import affine_fit, kurtosis, near_zero
+from headwise.studies.prompts.measures import affine_fit, kurtosis, near_zero, near_zero_bound
 from headwise.studies.prompts.problems import problem_set
 from headwise.studies.prompts.settings import PromptsSettings
 from headwise.studies.verify import verify
@@ -386,27 +386,89 @@ def test_an_affine_change_is_recovered_and_noise_lowers_the_explained_share():
     draw = np.random.default_rng(0)
     old = draw.normal(size=(200, 6))
     new = 0.6 * old + draw.normal(size=6)
-    assert affine_fit(old, new)[:2] == pytest.approx((0.6, 1.0))
     noisy = new + draw.normal(0, 0.6, size=new.shape)  # as much noise as signal
-    slope, explained, unchanged = affine_fit(old, noisy)
-    assert (slope, explained) == pytest.approx((0.6, 0.5), abs=0.05)
-    assert unchanged < explained
     by_regression = np.linalg.lstsq(
         np.c_[(old - old.mean(0)).ravel()], (noisy - noisy.mean(0)).ravel(), rcond=None
     )[0]
+    old, new, noisy = map(torch.from_numpy, (old, new, noisy))
+    assert affine_fit(old, new)[:2] == pytest.approx((0.6, 1.0))
+    slope, explained, unchanged = affine_fit(old, noisy)
+    assert (slope, explained) == pytest.approx((0.6, 0.5), abs=0.05)
+    assert unchanged < explained
     assert slope == pytest.approx(by_regression.item())
     assert np.isnan(affine_fit(old[:1], new[:1])).all()
 
 
-def test_activation_statistics_equal_those_of_scipy_and_of_counting():
+@pytest.mark.parametrize("units", [9, 11])  # an even and an odd number of activations
+def test_activation_statistics_equal_those_of_scipy_and_of_counting(units):
     from scipy.stats import kurtosis as theirs
     from scipy.stats import median_abs_deviation
 
     draw = np.random.default_rng(1)
-    ground, gates = draw.standard_t(5, (40, 9)), draw.normal(0, 2, (40, 9))
-    assert kurtosis(gates) == pytest.approx(theirs(gates, axis=None))
+    tokens = 40 if units == 9 else 41
+    ground, gates = draw.standard_t(5, (tokens, units)), draw.normal(0, 2, (tokens, units))
+    assert kurtosis(torch.from_numpy(gates)) == pytest.approx(theirs(gates, axis=None))
+    assert kurtosis(torch.from_numpy(gates).float()) == pytest.approx(theirs(gates, axis=None), rel=1e-5)
     bound = 1.4826 * 0.13 * median_abs_deviation(np.abs(ground), axis=None)
-    assert near_zero(gates, ground) == sum(abs(x) < bound for x in gates.ravel()) / 360
+    set_by_ground = near_zero_bound(torch.from_numpy(ground))
+    assert float(set_by_ground) == pytest.approx(bound)
+    share = sum(abs(x) < bound for x in gates.ravel()) / gates.size
+    assert near_zero(torch.from_numpy(gates), set_by_ground) == share
+
+
+def test_there_is_no_statistic_of_no_activations_nor_a_kurtosis_of_equal_ones():
+    none = torch.zeros(0, 5)
+    assert np.isnan(
+        [kurtosis(none), near_zero(none, near_zero_bound(none)), kurtosis(torch.ones(3, 5))]
+    ).all()
+
+
+def plain_insides(model, ids):
+    """Of each layer of a plain transformers model, the input of the output projection and the MLP's activations."""
+    outputs, activations = [], []
+    twin = tiny_model("llama", vocab_size=len(model.text.tokenizer), max_position_embeddings=512)
+    for layer in twin.model.layers:
+        layer.self_attn.o_proj.register_forward_pre_hook(lambda _, x: outputs.append(x[0][0]))
+        layer.mlp.act_fn.register_forward_hook(lambda _, __, x: activations.append(x[0]))
+    with torch.no_grad():
+        twin(input_ids=torch.tensor([ids]))
+    return [[part.double().numpy() for part in parts] for parts in (outputs, activations)]
+
+
+@pytest.mark.parametrize("order", [["none", "meaningless"], ["meaningless", "none"]])
+def test_fits_and_activations_equal_those_of_a_plain_model(model, data, tmp_path, undrawn, order):
+    """Wherever the baseline stands among the conditions."""
+    folder = carried_out(model, tmp_path / "run", data, conditions=order)
+    task = problem_set(PromptsSettings(**{**BASE, "tasks": (data,)}), data, model)
+    both = [task.prompts(model, condition, 3) for condition in conditions(["none", "meaningless"])]
+    found = []  # prompts, layers: slope, R², shares without and with the filler, kurtosis with it
+    for plain, full in zip(*both, strict=True):
+        own = np.flatnonzero(~full.inserted)  # of the same tokens, those after the filler
+        later = own > np.argmax(full.inserted)
+        outputs, activations = zip(
+            *(plain_insides(model, prompt.ids) for prompt in (plain, full)), strict=True
+        )
+        of_layers = []
+        for layer in range(len(outputs[0])):
+            x, y = outputs[0][layer][later], outputs[1][layer][own[later]]
+            shift = np.repeat(np.eye(y.shape[1])[None], len(y), 0).reshape(-1, y.shape[1])
+            (fit, *_), (left,), *_ = np.linalg.lstsq(np.c_[x.ravel(), shift], y.ravel(), rcond=None)
+            a, b = activations[0][layer][later], activations[1][layer][own[later]]
+            size = np.abs(a)
+            bound = 1.4826 * 0.13 * np.median(np.abs(size - np.median(size)))
+            shares = [(np.abs(values) < bound).mean() for values in (a, b)]
+            tails = ((b - b.mean()) ** 4).mean() / b.var() ** 2 - 3
+            of_layers.append((fit, 1 - left / (y.var(0).sum() * len(y)), *shares, tails))
+        found.append(of_layers)
+    slope, r2, share, share_filled, tails = np.mean(found, axis=0).T
+    affine, table = read_table(folder.path, "affine"), read_table(folder.path, "activations")
+    without, filled = (table[table["condition"] == name] for name in ("none", "meaningless"))
+    np.testing.assert_allclose(affine["slope"], slope, rtol=1e-4)
+    np.testing.assert_allclose(affine["r2"], r2, rtol=1e-4)
+    np.testing.assert_allclose(without["near_zero"], share, atol=1e-3)
+    np.testing.assert_allclose(filled["near_zero"], share_filled, atol=1e-3)
+    np.testing.assert_allclose(filled["near_zero_change"], share_filled - share, atol=1e-3)
+    np.testing.assert_allclose(filled["kurtosis"], tails, rtol=1e-4)
 
 
 def test_holm_runs_over_the_conditions_of_one_model():

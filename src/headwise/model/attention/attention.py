@@ -263,9 +263,10 @@ def _take(results: list[Attention], heads: list[int], start: int, weights: Tenso
         length = len(result.ids)
         block = of_prompt[:, : max(0, length - start), :length]  # without padding
         stop, seen = start + block.shape[1], block.shape[2]
-        for slot, query in enumerate(result.queries):
-            if start <= query < stop:
-                result.rows[heads, slot, :seen] = _numpy(block[:, query - start])
+        inside = {slot: query - start for slot, query in enumerate(result.queries) if start <= query < stop}
+        rows = _numpy(block[:, list(inside.values())])  # one copy from the device for all rows
+        for i, slot in enumerate(inside):
+            result.rows[heads, slot, :seen] = rows[:, i]
         for slot, key in enumerate(result.keys):
             if key < seen:
                 result.columns[heads, start:stop, slot] = _numpy(block[:, :, key])

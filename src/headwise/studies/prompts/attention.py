@@ -9,7 +9,7 @@ C conditions, E prompts, A shared tokens, L layers, H heads, T tokens, U units.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from headwise.studies.prompts.measures import (
     kurtosis,
     mean_of,
     near_zero,
+    near_zero_bound,
     profile_change,
 )
 from headwise.studies.prompts.problems import ProblemSet, applied, baseline_of
@@ -46,12 +47,20 @@ _QUERIES = 32
 
 @dataclass
 class _Seen:
-    """One prompt under one condition."""
+    """One prompt under one condition. Outputs and activations are reduced to numbers while the model runs."""
 
     profile: np.ndarray  # heads, T
     rows: np.ndarray  # heads, Q, T
-    outputs: list[np.ndarray]  # of each layer with attention: after, H·D
-    gates: dict[int, np.ndarray]  # block -> after, U
+    fits: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+    """layer -> affine fit of its outputs to those of the baseline."""
+    near_zero: dict[int, float] = field(default_factory=dict)
+    """block -> share of its activations that are near zero."""
+    kurtosis: dict[int, float] = field(default_factory=dict)
+    """block -> excess kurtosis of its activations."""
+    outputs: dict[int, torch.Tensor] = field(default_factory=dict)  # layer -> after, H·D
+    """Only of the baseline, on the device of the model."""
+    bounds: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Only of the baseline: block -> bound below which activations are near zero."""
 
 
 def inner_tables(
@@ -69,10 +78,12 @@ def inner_tables(
     profiled: list[tuple[np.ndarray, list[np.ndarray]]] = []
     for located in prompts:
         shared = aligned(located)  # C, A
-        after = _after(located, shared)
+        after = shared[:, _after(located, shared)]  # C, those of A after the insertion
+        asked = list(zip(conditions.values(), located, after, strict=True))
+        ground = _look(model, *asked[base], gates, settings)  # first: the others are compared with it
         seen = [
-            _look(model, condition, prompt, at[after], gates, settings)
-            for condition, prompt, at in zip(conditions.values(), located, shared, strict=True)
+            ground if i == base else _look(model, *one, gates, settings, ground)
+            for i, one in enumerate(asked)
         ]
         of_prompt.append(_numbers(seen, base, located, shared))
         if len(profiled) < settings.profile_prompts:
@@ -131,24 +142,35 @@ def _look(
     after: np.ndarray,
     gates: dict[int, nn.Module],
     settings: PromptsSettings,
+    ground: _Seen | None = None,
 ) -> _Seen:
-    """Run one prompt under one condition; `after`: the positions of the shared tokens after the insertion."""
+    """Run one prompt under one condition; `after`: the positions of the shared tokens after the insertion.
+
+    ground: the same prompt under the baseline; None if this is the baseline, which is compared with itself.
+    """
     picked = after[np.unique(np.linspace(0, len(after) - 1, _QUERIES).astype(int))] if len(after) else after
-    activations: dict[int, np.ndarray] = {}
-    outputs: dict[int, np.ndarray] = {}
-
-    def see(block: int, of_tokens: torch.Tensor) -> None:
-        activations[block] = of_tokens[after].float().cpu().numpy()
-
-    def note(layer: int, z: torch.Tensor) -> torch.Tensor:
-        outputs[layer] = z[0, after].flatten(1).float().cpu().numpy()
-        return z
-
     with applied(condition, model, settings):
         queries = [int(query) for query in picked] or [-1]
         (looks,) = attention(
             model, [prompt.ids], queries=queries, keys=(0,), batch_tokens=settings.batch_tokens
         )
+        seen = _Seen(looks.profile, looks.rows if len(picked) else looks.rows[:, :0])
+        against = ground or seen
+
+        def see(block: int, of_tokens: torch.Tensor) -> None:
+            activations = of_tokens[after].float()
+            if ground is None:
+                seen.bounds[block] = near_zero_bound(activations)
+            seen.near_zero[block] = near_zero(activations, against.bounds[block])
+            seen.kurtosis[block] = kurtosis(activations)
+
+        def note(layer: int, z: torch.Tensor) -> torch.Tensor:
+            outputs = z[0, after].flatten(1)
+            if ground is None:
+                seen.outputs[layer] = outputs
+            seen.fits[layer] = affine_fit(against.outputs[layer], outputs)
+            return z
+
         forward = Pass(
             ids=torch.tensor([prompt.ids], device=model.device),
             scored=torch.zeros(1, 1, dtype=torch.long),
@@ -157,8 +179,7 @@ def _look(
         )
         with torch.inference_mode():
             model.run_whole(forward)  # `run` leaves out most of the last MLP
-    rows = looks.rows if len(picked) else looks.rows[:, :0]
-    return _Seen(looks.profile, rows, [outputs[layer] for layer in sorted(outputs)], activations)
+    return seen
 
 
 def _numbers(
@@ -166,14 +187,15 @@ def _numbers(
 ) -> dict[str, np.ndarray]:
     """Everything that becomes a mean over prompts, each `[C, …]`."""
     ground, at = seen[base], shared[base]
-    blocks, placed = sorted(ground.gates), list(zip(seen, located, shared, strict=True))
-    fits = [[affine_fit(*pair) for pair in zip(ground.outputs, one.outputs, strict=True)] for one in seen]
+    blocks, layers = sorted(ground.kurtosis), sorted(ground.fits)
+    placed = list(zip(seen, located, shared, strict=True))
+    fits = [[one.fits[layer] for layer in layers] for one in seen]
     lists: dict[str, list[Any]] = {
         "moved": [attention_moved(ground.rows, at, one.rows, to) for one, _, to in placed],
         "on_inserted": [mean_of(one.rows[:, :, prompt.inserted].sum(2)) for one, prompt, _ in placed],
         "profile_change": [profile_change(ground.profile, at, one.profile, to) for one, _, to in placed],
-        "near_zero": [[near_zero(one.gates[b], ground.gates[b]) for b in blocks] for one in seen],
-        "kurtosis": [[kurtosis(one.gates[b]) for b in blocks] for one in seen],
+        "near_zero": [[one.near_zero[block] for block in blocks] for one in seen],
+        "kurtosis": [[one.kurtosis[block] for block in blocks] for one in seen],
     }
     numbers = {name: np.array(values) for name, values in lists.items()}
     numbers |= zip(_AFFINE, np.moveaxis(np.array(fits), 2, 0), strict=True)  # from C, L, 3

@@ -27,13 +27,17 @@ def findings(tables: Tables) -> list[Finding]:
 
 
 def headline(comparisons: pd.DataFrame | None) -> str:
-    """Whether any condition is better or worse than the baseline, Holm's correction over conditions included."""
+    """Whether any condition is better or worse than the baseline, Holm's correction over conditions included.
+
+    Each significant difference names its model if there are several, and its task if there are several.
+    """
     if comparisons is None or comparisons.empty:
         return "One condition: nothing is compared"
     significant = comparisons[comparisons["p_holm"] < LEVEL]
-    several = comparisons["model"].nunique() > 1
+    several = [name for name in ("model", "task") if comparisons[name].nunique() > 1]
     listed = "; ".join(
-        f"{row['model'] + ', ' if several else ''}{short(row['condition'])} {_difference(row)}"
+        " on ".join(row[name] for name in several)
+        + f"{', ' * bool(several)}{short(row['condition'])} {_difference(row)}"
         for row in significant.to_dict("records")
     )
     if (significant["difference"] > 0).any():
