@@ -2,23 +2,28 @@
 
     python benchmarks/sizes.py --model smollm2 --model ./qwen.gguf --shape 1B --shape 8B --device cuda
 
-`--shape` is a model of that size with random weights. Each run is a process of its own. Seconds are those of the run's
-cells: without imports, loading and drawing. `roles` and `circuits` are run at two small numbers of updates; the time at
-the default follows from the straight line through both (column `basis`). Finished rows are kept in `--out`; the same
-command goes on after the last of them.
+`--shape` is a model of that size with random weights. Seconds are those of the run's cells: without imports, loading
+and drawing. `roles` and `circuits` are run at two small numbers of updates; the time at the default follows from the
+straight line through both (column `basis`). Finished rows are kept in `--out`; the same command goes on after the last
+of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
+import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 import common
+import headwise as hw
+from headwise.model.load.bundled import fetch
+from headwise.studies.workbench import Workbench
 
 SHAPES = {
     "1B": {
@@ -47,6 +52,11 @@ class Plan(NamedTuple):
     default: int = 0
 
 
+class Measured(NamedTuple):
+    seconds: float
+    peak_gb: float | None
+
+
 STUDIES = {
     "functions": Plan({"cards": 0}),
     "masking": Plan({}),
@@ -58,18 +68,6 @@ STUDIES = {
     ),
     "roles": Plan({"tasks": ["commonsense"], "fit": {"stop": None}}, "fit.updates", (5, 20), 500),
 }
-
-CHILD = """
-import json, sqlite3, sys
-import torch
-import headwise as hw
-asked = json.loads(sys.argv[1])
-where = {"models": [asked["model"]], "device": asked["device"], "progress": False}
-run = hw.run(asked["study"], asked["folder"], **where, **asked["settings"])
-(seconds,) = sqlite3.connect(run.path / "cells.sqlite").execute("SELECT sum(seconds) FROM cells").fetchone()
-peak = torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else None
-print(json.dumps({"seconds": seconds, "peak_gb": peak}))
-"""
 
 
 def set_at(settings: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -91,54 +89,43 @@ def at_default(plan: Plan, seconds: list[float]) -> float:
     return b + (plan.default - y) * (b - a) / (y - x)
 
 
-def measured(model: str, study: str, settings: dict[str, Any], device: str, limit: int) -> dict[str, Any]:
-    """What the child found, or why not."""
+def measured(model: str, study: str, settings: dict[str, Any], bench: Workbench, device: str) -> Measured:
+    """Time and memory of one run with the models of the workbench."""
+    cuda = torch.cuda.is_available() and device != "cpu"
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory() as folder:
-        asked = {
-            "model": model,
-            "study": study,
-            "settings": settings,
-            "device": device,
-            "folder": f"{folder}/run",
-        }
-        command = [sys.executable, "-c", CHILD, json.dumps(asked)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
-        except subprocess.TimeoutExpired:
-            return {"failed": f"over {limit} seconds"}
-    if done.returncode:
-        return {"failed": done.stderr.strip().splitlines()[-1]}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        run = hw.run(study, Path(folder) / "run", models=[model], device=device, workbench=bench, **settings)
+        with closing(sqlite3.connect(run.path / "cells.sqlite")) as cells:
+            (seconds,) = cells.execute("SELECT sum(seconds) FROM cells").fetchone()
+    return Measured(seconds, torch.cuda.max_memory_allocated() / 1e9 if cuda else None)
 
 
-def one_row(model: str, study: str, device: str, limit: int) -> dict[str, Any]:
-    plan = STUDIES[study]
-    values = plan.small if plan.scaled else (None,)
-    found = []
-    for value in values:
-        settings = plan.settings if value is None else set_at(plan.settings, plan.scaled, value)
-        found.append(measured(model, study, settings, device, limit))
-        if "failed" in found[-1]:
-            return {"model": Path(model).name, "study": study, **found[-1]}
-    basis = f"{plan.scaled} = {plan.small[0]} and {plan.small[1]}" if plan.scaled else "run in full"
+def one_row(model: str, study: str, bench: Workbench, device: str) -> dict[str, Any]:
+    plan, head = STUDIES[study], {"model": Path(model).name, "study": study}
+    each = (
+        [set_at(plan.settings, plan.scaled, value) for value in plan.small]
+        if plan.scaled
+        else [plan.settings]
+    )
+    try:
+        found = [measured(model, study, settings, bench, device) for settings in each]
+    except (hw.HeadwiseError, torch.OutOfMemoryError) as error:
+        return {**head, "failed": str(error).splitlines()[0]}
     return {
-        "model": Path(model).name,
-        "study": study,
+        **head,
         "settings": plan.settings,
-        "seconds": at_default(plan, [one["seconds"] for one in found]),
-        "peak_gb": found[-1]["peak_gb"],
-        "basis": basis,
-        "measured_seconds": [one["seconds"] for one in found],
+        "seconds": at_default(plan, [one.seconds for one in found]),
+        "peak_gb": found[-1].peak_gb,
+        "basis": f"{plan.scaled} = {plan.small[0]} and {plan.small[1]}" if plan.scaled else "run in full",
+        "measured_seconds": [one.seconds for one in found],
     }
 
 
 def random_model(shape: str, folder: Path) -> Path:
     """A folder with a random Llama of this shape and SmolLM2's tokenizer."""
-    import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-    from headwise.model.load.bundled import fetch
 
     tokenizer = AutoTokenizer.from_pretrained(fetch("smollm2"))
     torch.manual_seed(0)
@@ -164,7 +151,6 @@ def main() -> None:
     parser.add_argument("--shape", action="append", default=[], choices=SHAPES)
     parser.add_argument("--study", action="append", choices=STUDIES)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--limit", type=int, default=300, help="seconds of one run")
     parser.add_argument("--out", type=Path, default=common.RESULTS / "sizes.json")
     asked = parser.parse_args()
     kept = json.loads(asked.out.read_text())["rows"] if asked.out.exists() else []
@@ -174,8 +160,9 @@ def main() -> None:
             missing = [study for study in asked.study or STUDIES if (Path(name).name, study) not in done]
             shape = name.removeprefix("random-")
             model = str(random_model(shape, Path(folder))) if missing and shape in asked.shape else name
+            bench = Workbench(progress=False)  # loads the model once
             for study in missing:
-                kept.append(one_row(model, study, asked.device, asked.limit))
+                kept.append(one_row(model, study, bench, asked.device))
                 print(json.dumps(kept[-1]), flush=True)
                 asked.out.write_text(
                     json.dumps({**common.about(asked.device), "rows": kept}, indent=1) + "\n"
