@@ -1,8 +1,9 @@
-"""Atomic writes, and a sentence for each way in which a disk fails."""
+"""Atomic writes, the hash of a file, and a sentence for each way in which a disk fails."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import sqlite3
@@ -114,3 +115,12 @@ def fsync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file of any size."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()

@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.files import explain_disk_errors
+from headwise.files import explain_disk_errors, sha256
 from headwise.runs import read_info, read_table
-from headwise.runs.folder.written import session, sha256
+from headwise.runs.folder.written import session
 
 
 class RunTables(Mapping[str, pd.DataFrame]):

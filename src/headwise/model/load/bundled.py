@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.files import sha256
 from headwise.model.load import checkpoint, gguf
-from headwise.model.load.cache import Entry, cache_folder, kept, sha256
+from headwise.model.load.cache import Entry, cache_folder, kept
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import hashlib
 import json
 import logging
 import os
@@ -26,7 +25,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError
-from headwise.files import flush, fsync_folder
+from headwise.files import flush, fsync_folder, sha256
 
 logger = logging.getLogger(__name__)
 
@@ -174,15 +173,6 @@ def sha256_once(path: Path) -> str:
 @functools.cache
 def _hash(path: Path, facts: tuple[int, ...]) -> str:
     return sha256(path)
-
-
-def sha256(path: Path) -> str:
-    """The hash of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _only_one(path: Path, entry: Entry) -> AbstractContextManager[Any]:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
-from headwise.files import explain_disk_errors, replacing
+from headwise.files import explain_disk_errors, replacing, sha256
 from headwise.runs.folder.info import TABLE_NAME
-from headwise.runs.folder.written import sha256
 from headwise.runs.store.columns import leading_fields, to_arrow, to_pandas
 
 if TYPE_CHECKING:

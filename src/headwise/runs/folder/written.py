@@ -7,22 +7,11 @@ has the hash of every table that is there, and the settings that the table was m
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 _ABOUT = ("settings", "fingerprints", "versions", "command")
 """What a session's entry takes over from `run.json`; its `tables` are names and hashes."""
-
-
-def sha256(path: Path) -> str:
-    """The hash of a file of any size."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def record(info: Mapping[str, Any], name: str, digest: str) -> list[dict[str, Any]]:
