@@ -10,6 +10,7 @@ from html import unescape
 import pandas as pd
 import pytest
 
+import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.report import findings, write_report
 from headwise.runs import Cell, CellResult, RunFolder, execute, read_info, write_table
@@ -76,6 +77,20 @@ def test_several_runs_share_one_page_and_one_copy_of_the_script(make_run, tmp_pa
     assert data_of(page)["heads"]["model"]["words"] == ["small", "large"]
     assert len(page) < 8_000_000
     assert page.count("plotly.js v") <= 2
+
+
+def test_a_figure_that_repeats_the_maps_of_the_page_is_on_paper_only(make_run, tmp_path):
+    tables = [score_table(model, "Recall", "attribution", (2, 2)) for model in ("small", "large")]
+    run = make_run("a", "functions", {"scores": pd.concat(tables)}, models=("small", "large"))
+    charts = list(hw.open_run(run).charts)
+    assert charts == [
+        "functions-small-attribution",
+        "functions-large-attribution",
+        "functions-models-attribution",
+    ]
+    page = write_report([run], tmp_path / "r.html").read_text()
+    assert len(data_of(page)["charts"]) == 2
+    assert "2 models" not in page
 
 
 def test_findings_name_the_largest_head_with_its_interval(make_run):

@@ -261,7 +261,8 @@ class Chart:
     panels: Sequence[Panel | None]
     """Row by row; None leaves a gap."""
     page: Sequence[Panel] | None = None
-    """The panels of the page, where their layout differs from paper; the marks are the same."""
+    """The panels of the page, where their layout differs from paper; the marks are the same. If empty, the chart is on
+    paper only."""
     heading: str | None = None
     """The line above the figure on paper; by default the title."""
     note: str = ""

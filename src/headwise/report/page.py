@@ -129,8 +129,9 @@ def _page(runs: Sequence[Run]) -> str:
     sections, heads, cards = [], [], list[dict[str, Any]]()
     for number, run in enumerate(runs):
         section = _section(run)
-        shown = [_shown(chart, f"chart-{len(charts) + i}") for i, chart in enumerate(section.charts)]
-        for chart, about in zip(section.charts, shown, strict=True):
+        on_page = [chart for chart in section.charts if chart.page_panels]
+        shown = [_shown(chart, f"chart-{len(charts) + i}") for i, chart in enumerate(on_page)]
+        for chart, about in zip(on_page, shown, strict=True):
             charts[about["id"]] = _with_examples(page_chart(chart), number, run, examples)
             about["examples"] = bool(charts[about["id"]]["sets"])
         if section.heads is not None and len(section.heads):

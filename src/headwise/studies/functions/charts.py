@@ -77,9 +77,9 @@ def model_grid(table: pd.DataFrame) -> Chart:
         title=f"{str(first['method']).capitalize()}, {len(models)} models, n = {span(table['n'])} per ability",
         note="dot: q < .05" if len(significant(table)) else "",
         panels=panels,
+        page=(),  # it has the maps of each model already
         columns=len(models),
         size=(2.0 * len(models) + 1.5, 1.25 * len(abilities) + 0.9),
-        least=230,
     )
 
 
