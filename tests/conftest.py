@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import os
-from dataclasses import replace
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -58,64 +56,24 @@ def word_tokenizer():
     return make_word_tokenizer()
 
 
-@pytest.fixture(scope="session")
-def kept_models():
-    """Tiny models that were built and verified before, by name; a test that changes one throws it away."""
-    return {}
-
-
-def _kept(models, name, build):
-    """A tiny model: its weights and its verification are shared, all else is new for each test."""
-    from headwise.model.model import Model
-
-    if name not in models:
-        models[name] = build()
-    shared = models[name]
-    before = _state(shared)
-    able = replace(shared.capabilities)  # without what tests before this one have asked for
-    text = copy.copy(shared.text)
-    yield Model(shared.hf, text, name, shared.hooks, shared.proof, able, shared.batch_tokens)
-    if _state(shared) != before:
-        del models[name]
-
-
-def _state(model):
-    """Whatever a test could have changed in the modules, the weights, the configurations or the hooks."""
-    modules = [
-        (id(m), m.training, *(len(v) if isinstance(v, dict) else id(v) for v in vars(m).values()))
-        for m in model.hf.modules()
-    ]
-    weights = [
-        (t.data_ptr(), t.dtype, t.requires_grad, t.grad is None, t._version, t.detach().sum().item())
-        for t in (*model.hf.parameters(), *model.hf.buffers())
-    ]
-    return modules, weights, repr(vars(model.hf.config)), [id(v) for v in vars(model.hooks).values()]
-
-
 @pytest.fixture
-def tiny(word_tokenizer, kept_models):
+def tiny(word_tokenizer):
     """A tiny random Llama with grouped keys: 4 layers × 4 heads."""
     import headwise as hw
     from headwise.model.verify.tiny import tiny_model
 
-    def build():
-        hf = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512).to(DEVICE)
-        return hw.load(hf, tokenizer=word_tokenizer, name="tiny")
-
-    yield from _kept(kept_models, "tiny", build)
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512).to(DEVICE)
+    return hw.load(hf, tokenizer=word_tokenizer, name="tiny")
 
 
 @pytest.fixture
-def tiny64(word_tokenizer, kept_models):
+def tiny64(word_tokenizer):
     """A tiny GPT-2 in float64, for finite differences: Llama's norms pass through float32 whatever the weights."""
     import headwise as hw
     from headwise.model.verify.tiny import tiny_model
 
-    def build():
-        hf = tiny_model("gpt2", vocab_size=len(word_tokenizer)).to(DEVICE, torch.float64)
-        return hw.load(hf, tokenizer=word_tokenizer, name="tiny64")
-
-    yield from _kept(kept_models, "tiny64", build)
+    hf = tiny_model("gpt2", vocab_size=len(word_tokenizer)).to(DEVICE, torch.float64)
+    return hw.load(hf, tokenizer=word_tokenizer, name="tiny64")
 
 
 @pytest.fixture
