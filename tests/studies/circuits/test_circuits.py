@@ -14,6 +14,7 @@ from headwise.charts.style import file_name
 from headwise.errors import HeadwiseError
 from headwise.runs import CellStore, read_table
 from headwise.studies import context as study_context
+from headwise.studies.circuits import cost
 from headwise.studies.circuits import study as circuits_study
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.settings.resolve import resolve
@@ -68,6 +69,35 @@ def test_every_table_and_figure_is_there(finished, data):
         for kind in ("png", "svg", "pdf"):
             assert (finished.path / f"figures/{name}.{kind}").stat().st_size > 5_000
     assert any("the circuit of dense has" in notice for notice in finished.notices)
+
+
+def test_the_pass_that_is_timed_for_the_announcement_reads_few_tokens_once_per_model(
+    models, data, task, tmp_path, monkeypatch
+):
+    def enough(*_):
+        raise KeyboardInterrupt
+
+    seen, timed, plain = [], {}, cost.tokens_per_second
+
+    def counted(context, model, source):
+        before = sum(seen)
+        rate = plain(context, model, source)
+        assert model not in timed
+        timed[model] = sum(seen) - before
+        return rate
+
+    wanted = 20  # all of the finding half, in two rows each and twice, would be 240
+    monkeypatch.setattr(cost, "_TIMED_TOKENS", {"cpu": wanted, "accelerator": wanted})
+    monkeypatch.setattr(cost, "tokens_per_second", counted)
+    monkeypatch.setattr(circuits_study, "_order_cells", enough)
+    other = written(task, tmp_path / "other.jsonl")
+    note = models["dense"].hf.register_forward_pre_hook(
+        lambda _, __, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    with note, pytest.raises(KeyboardInterrupt):
+        carried_out({"dense": models["dense"]}, tmp_path / "run", models=["dense"], tasks=[data, other])
+    assert set(timed) == {"dense"}
+    assert wanted < timed["dense"] <= 4 * wanted
 
 
 def test_heads_are_ranked_and_swept_on_disjoint_halves(finished, models, task):
