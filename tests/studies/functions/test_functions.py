@@ -253,6 +253,11 @@ def test_agreement_compares_sizes_and_where_both_are_signed_the_numbers_too():
     assert rows.loc[("attribution", "ablation"), "signed_correlation"] == pytest.approx(-1)
 
 
+def test_cells_say_the_dtype_of_the_model_however_it_was_chosen(tiny, data, finished, tmp_path, undrawn):
+    named = carried_out(tiny, tmp_path / "named", data, dtype="float32")
+    assert named.asked.keys() == finished.asked.keys()
+
+
 def test_cells_computed_again_are_the_same_to_the_bit(tiny, finished, monkeypatch):
     from headwise.studies.verify import verify
 

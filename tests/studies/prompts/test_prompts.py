@@ -202,6 +202,11 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
         assert tables[0] == tables[1], name
 
 
+def test_cells_say_the_dtype_of_the_model_however_it_was_chosen(model, data, finished, tmp_path, undrawn):
+    named = carried_out(model, tmp_path / "named", data, dtype="float32")
+    assert named.asked.keys() == finished.asked.keys()
+
+
 def test_cells_come_out_again(model, finished, undrawn):
     bench = Workbench(progress=False)
     bench.add(model)

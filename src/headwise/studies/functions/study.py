@@ -66,7 +66,7 @@ def _map_cells(context: Context[FunctionsSettings], model: str, by: str) -> Iter
     """One cell for each ability; one for all of them where the method tells them apart."""
     s, tasks, per_label = context.settings, context.once(_abilities, model), method(by).per_label
     for label, task in {rows.EVERY: together(tasks.values())}.items() if per_label else tasks.items():
-        about: dict[str, Any] = {"seed": s.seed, "dtype": s.dtype or "default"}
+        about: dict[str, Any] = {"seed": s.seed, "dtype": context.dtype(model)}
         if per_label:
             about |= _label_options(s, by)
         else:

@@ -76,21 +76,21 @@ def _cells(context: Context[PromptsSettings], model: str, task: str) -> Iterator
     s, asked = context.settings, context.once(conditions_by_name).values()
     prints = {"model": context.model(model).fingerprint}
     prints |= {"task": context.once(problems, model, task).fingerprint}
+    dtype = {"dtype": context.dtype(model)}
     sampling = {"temperature": s.temperature, "top_p": s.top_p, "metric": s.metric}
     for condition in asked:
         for sample in range(s.samples):
-            about = _about(s, condition) | {"seed": s.seed + sample} | sampling
+            about = _about(s, condition) | dtype | {"seed": s.seed + sample} | sampling
             part = f"answers under {condition.name}" + (f", sample {sample}" if s.samples > 1 else "")
             yield context.cell("answers", model, task, part, about, prints)
     if s.attention_prompts:
-        about = {"conditions": [_about(s, condition) for condition in asked], "heads": s.heads}
+        about = {"conditions": [_about(s, condition) for condition in asked], "heads": s.heads} | dtype
         about |= {"prompts": s.attention_prompts, "shown": s.profile_prompts, "seed": s.seed}
         yield context.cell("attention", model, task, "attention", about, prints)
 
 
 def _about(settings: PromptsSettings, condition: Condition) -> dict[str, Any]:
     about: dict[str, Any] = {"condition": condition.name, "text": condition.text}
-    about["dtype"] = settings.dtype or "default"
     return about | ({"arm": vars(settings.arm)} if condition.kind == ARM else {})
 
 
