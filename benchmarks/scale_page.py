@@ -1,4 +1,4 @@
-"""Writes what `ray_overhead.py` and `many_cells.py` measured into docs/machines.md, between its markers.
+"""Writes what `ray_overhead.py`, `many_cells.py` and `sizes.py` measured into docs/machines.md, between its markers.
 
 python benchmarks/scale_page.py
 """
@@ -6,13 +6,11 @@ python benchmarks/scale_page.py
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parent.parent / "docs/machines.md"
-BEGIN, END = "<!-- scale -->", "<!-- /scale -->"
+from table import RESULTS, ROOT, replaced
+
+PAGE = ROOT / "docs/machines.md"
 
 
 def said(ray: dict[str, Any] | None, many: dict[str, Any] | None) -> str:
@@ -44,17 +42,37 @@ def said(ray: dict[str, Any] | None, many: dict[str, Any] | None) -> str:
     return "\n".join(lines)
 
 
-def replaced(page: str, text: str) -> str:
-    """The page with what is between the markers replaced."""
-    return re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}\n{text}\n{END}", page, flags=re.DOTALL)
+def by_size(found: dict[str, Any]) -> str:
+    """Time and memory of each study (rows) with each model (columns)."""
+    rows = {(row["study"], row["model"]): row for row in found["rows"]}
+    studies, models = (list(dict.fromkeys(names)) for names in zip(*rows, strict=True))
+    lines = [
+        f"{found['machine']}, {found['date'][:10]}:",
+        "",
+        f"| study | {' | '.join(models)} |",
+        "|---" * (len(models) + 1) + "|",
+    ]
+    for study in studies:
+        cells = (_time_and_memory(rows.get((study, model))) for model in models)
+        lines.append(f"| `{study}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _time_and_memory(row: dict[str, Any] | None) -> str:
+    if row is None or "failed" in row:
+        return "not run" if row is None else "failed"
+    seconds = row["seconds"]
+    time = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return time + (f", {row['peak_gb']:.1f} GB" if row["peak_gb"] else "")
 
 
 def main() -> None:
-    found = [
+    ray, many, sizes = (
         json.loads((RESULTS / name).read_text()) if (RESULTS / name).exists() else None
-        for name in ("ray.json", "many-cells.json")
-    ]
-    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), said(*found)), encoding="utf-8")
+        for name in ("ray.json", "many-cells.json", "sizes.json")
+    )
+    page = replaced(PAGE.read_text(encoding="utf-8"), "scale", said(ray, many))
+    PAGE.write_text(replaced(page, "sizes", by_size(sizes)) if sizes else page, encoding="utf-8")
 
 
 if __name__ == "__main__":

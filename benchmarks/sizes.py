@@ -1,11 +1,12 @@
 """Time and memory of every study at its default settings, by model size: for planning.
 
-    python benchmarks/sizes.py --model smollm2 --model ./qwen.gguf --shape 1B --shape 8B --device cuda
+    python benchmarks/sizes.py --model smollm2 --model ./qwen.gguf --shape 8B --device cuda
+    python benchmarks/scale_page.py                         writes the table of docs/machines.md
 
 `--shape` is a model of that size with random weights. Seconds are those of the run's cells: without imports, loading
-and drawing. `roles` and `circuits` are run at two small numbers of updates; the time at the default follows from the
-straight line through both (column `basis`). Finished rows are kept in `--out`; the same command goes on after the last
-of them.
+and drawing. `roles` and `circuits` train for a part of their updates, on one of their tasks; the time of the cells that
+train is multiplied accordingly (`basis`), which counts what they do once several times and so gives an upper bound.
+Finished rows are kept in `--out`; the same command goes on after the last of them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 import common
 import headwise as hw
 from headwise.model.load.bundled import fetch
+from headwise.model.model import Model
 from headwise.studies.workbench import Workbench
 
 SHAPES = {
@@ -46,15 +48,11 @@ class Plan(NamedTuple):
     """How the time of a study is found."""
 
     settings: dict[str, Any]
-    scaled: str = ""
-    """The setting that time grows with; empty: the study runs at its default."""
-    small: tuple[int, int] = (0, 0)
-    default: int = 0
-
-
-class Measured(NamedTuple):
-    seconds: float
-    peak_gb: float | None
+    training: str = ""
+    """The cells whose time grows with the number of updates: what the name of their part contains."""
+    updates: int = 0
+    """How many updates are run, and by how much the time of those cells is multiplied."""
+    times: int = 1
 
 
 STUDIES = {
@@ -63,86 +61,58 @@ STUDIES = {
     "prompts": Plan({}),
     "wiring": Plan({"cards": 0}),
     "backups": Plan({}),
-    "circuits": Plan(
-        {"tasks": ["ioi"], "method_options": {"seeds": 1}}, "method_options.updates", (10, 40), 400
-    ),
-    "roles": Plan({"tasks": ["commonsense"], "fit": {"stop": None}}, "fit.updates", (5, 20), 500),
+    "circuits": Plan({"tasks": ["ioi"], "method_options": {"updates": 100}}, "nested", 100, 4),
+    "roles": Plan({"tasks": ["commonsense"], "fit": {"updates": 25, "stop": None}}, " fit", 25, 20),
 }
+RANDOM_WEIGHTS = {"backups": {"primary": ["L1H0", "L1H1", "L2H0", "L2H1"]}}
+"""Random weights have no significant heads, which would leave out most of the study."""
 
 
-def set_at(settings: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A copy of the settings with one of them changed.
-
-    >>> set_at({"fit": {"stop": None}}, "fit.updates", 5)
-    {'fit': {'stop': None, 'updates': 5}}
-    """
-    first, _, rest = path.partition(".")
-    inner = set_at(settings.get(first, {}), rest, value) if rest else value
-    return {**settings, first: inner}
-
-
-def at_default(plan: Plan, seconds: list[float]) -> float:
-    """The time at the default value, on the line through the times at the two small ones."""
-    if not plan.scaled:
-        return seconds[0]
-    (x, y), (a, b) = plan.small, seconds
-    return b + (plan.default - y) * (b - a) / (y - x)
-
-
-def measured(model: str, study: str, settings: dict[str, Any], bench: Workbench, device: str) -> Measured:
-    """Time and memory of one run with the models of the workbench."""
+def one_row(model: str, study: str, bench: Workbench, device: str) -> dict[str, Any]:
+    """Time and memory of one study with a model of the workbench."""
+    plan, about = STUDIES[study], {"model": Path(model).stem, "study": study}
+    settings = plan.settings | (RANDOM_WEIGHTS.get(study, {}) if model.startswith("random-") else {})
     cuda = torch.cuda.is_available() and device != "cpu"
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory() as folder:
-        run = hw.run(study, Path(folder) / "run", models=[model], device=device, workbench=bench, **settings)
+        try:
+            run = hw.run(
+                study, Path(folder) / "run", models=[model], device=device, workbench=bench, **settings
+            )
+        except (hw.HeadwiseError, torch.OutOfMemoryError) as error:
+            return about | {"failed": str(error).splitlines()[0]}
         with closing(sqlite3.connect(run.path / "cells.sqlite")) as cells:
-            (seconds,) = cells.execute("SELECT sum(seconds) FROM cells").fetchone()
-    return Measured(seconds, torch.cuda.max_memory_allocated() / 1e9 if cuda else None)
-
-
-def one_row(model: str, study: str, bench: Workbench, device: str) -> dict[str, Any]:
-    plan, head = STUDIES[study], {"model": Path(model).name, "study": study}
-    each = (
-        [set_at(plan.settings, plan.scaled, value) for value in plan.small]
-        if plan.scaled
-        else [plan.settings]
-    )
-    try:
-        found = [measured(model, study, settings, bench, device) for settings in each]
-    except (hw.HeadwiseError, torch.OutOfMemoryError) as error:
-        return {**head, "failed": str(error).splitlines()[0]}
-    return {
-        **head,
-        "settings": plan.settings,
-        "seconds": at_default(plan, [one.seconds for one in found]),
-        "peak_gb": found[-1].peak_gb,
-        "basis": f"{plan.scaled} = {plan.small[0]} and {plan.small[1]}" if plan.scaled else "run in full",
-        "measured_seconds": [one.seconds for one in found],
+            timed = [
+                (json.loads(cell)["part"], seconds)
+                for cell, seconds in cells.execute("SELECT cell, seconds FROM cells")
+            ]
+    trained = sum(seconds for part, seconds in timed if plan.training and plan.training in part)
+    others = sum(seconds for _, seconds in timed) - trained
+    return about | {
+        "settings": settings,
+        "seconds": others + plan.times * trained,
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if cuda else None,
+        "basis": f"{plan.updates} updates, their time × {plan.times}" if plan.training else "run in full",
+        "measured_seconds": others + trained,
     }
 
 
-def random_model(shape: str, folder: Path) -> Path:
-    """A folder with a random Llama of this shape and SmolLM2's tokenizer."""
+def random_model(shape: str, device: str) -> Model:
+    """A random Llama of this shape with SmolLM2's tokenizer."""
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     tokenizer = AutoTokenizer.from_pretrained(fetch("smollm2"))
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        num_key_value_heads=8,
-        tie_word_embeddings=False,
-        dtype="bfloat16",
-        **SHAPES[shape],
+        vocab_size=len(tokenizer), num_key_value_heads=8, tie_word_embeddings=False, **SHAPES[shape]
     )
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        torch.set_default_dtype(torch.bfloat16)
-        model = LlamaForCausalLM(config)
-        torch.set_default_dtype(torch.float32)
-    model.save_pretrained(folder / f"random-{shape}")
-    tokenizer.save_pretrained(folder / f"random-{shape}")
-    return folder / f"random-{shape}"
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(device):
+        model = LlamaForCausalLM(config).eval()
+    torch.set_default_dtype(torch.float32)
+    return hw.load(model, tokenizer=tokenizer, name=f"random-{shape}")
 
 
 def main() -> None:
@@ -155,18 +125,15 @@ def main() -> None:
     asked = parser.parse_args()
     kept = json.loads(asked.out.read_text())["rows"] if asked.out.exists() else []
     done = {(row["model"], row["study"]) for row in kept}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in (*asked.model, *(f"random-{shape}" for shape in asked.shape)):
-            missing = [study for study in asked.study or STUDIES if (Path(name).name, study) not in done]
-            shape = name.removeprefix("random-")
-            model = str(random_model(shape, Path(folder))) if missing and shape in asked.shape else name
-            bench = Workbench(progress=False)  # loads the model once
-            for study in missing:
-                kept.append(one_row(model, study, bench, asked.device))
-                print(json.dumps(kept[-1]), flush=True)
-                asked.out.write_text(
-                    json.dumps({**common.about(asked.device), "rows": kept}, indent=1) + "\n"
-                )
+    for name in (*asked.model, *(f"random-{shape}" for shape in asked.shape)):
+        bench = Workbench(progress=False)  # loads the model once
+        missing = [study for study in asked.study or STUDIES if (Path(name).stem, study) not in done]
+        if missing and name.startswith("random-"):
+            bench.add(random_model(name.removeprefix("random-"), asked.device))
+        for study in missing:
+            kept.append(one_row(name, study, bench, asked.device))
+            print(json.dumps(kept[-1]), flush=True)
+            asked.out.write_text(json.dumps({**common.about(asked.device), "rows": kept}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
