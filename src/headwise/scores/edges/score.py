@@ -68,14 +68,8 @@ def edges(
     measured = metric_named(metric or task.metric)
     _check_metric(chosen, measured)
     parts = take_apart(model)
-    listed = possible_edges(
-        parts,
-        _senders(model, out_of, components),
-        _receivers(parts, into, components, slots),
-        chosen_spans(task, spans),
-    )
-    if not listed:
-        raise HeadwiseError("there is no edge between these: a sender must come before the receiver")
+    receivers = _receivers(parts, into, components, slots)
+    listed = possible_edges(parts, _senders(model, out_of, components), receivers, chosen_spans(task, spans))
     setup = EdgeSetup(model, task, measured, reference, positions, seed, reference_task, batch_tokens)
     setup.edges, setup.parts = listed, parts
     setup.components = _gated_components(chosen, listed)
@@ -96,6 +90,14 @@ def edges(
     )
 
 
+def check_edges(model: Model, methods: Sequence[str], metric: str, into: Any) -> None:
+    """Refuse what `edges` would refuse by any of these methods, for a caller that computes something else before it."""
+    for method in methods:
+        _check_metric(EDGE_METHODS.get(method), metric_named(metric))
+    parts, heads = take_apart(model), ("heads",)
+    possible_edges(parts, _senders(model, None, heads), _receivers(parts, into, heads, SLOTS))
+
+
 def possible_edges(
     parts: Parts, senders: Sequence[Head], receivers: Sequence[Receiver], spans: Sequence[str] = ()
 ) -> list[Edge]:
@@ -103,13 +105,16 @@ def possible_edges(
 
     A sender must be in an earlier block than the receiver; a head also sends to its own block's MLP, if that reads it.
     """
-    return [
+    found = [
         Edge(sender, receiver, span)
         for receiver in receivers
         for sender in senders
         if _precedes(parts, sender, receiver)
         for span in (spans or ("",))
     ]
+    if not found:
+        raise HeadwiseError("there is no edge between these: a sender must come before the receiver")
+    return found
 
 
 def _precedes(parts: Parts, sender: Head, receiver: Receiver) -> bool:

@@ -22,6 +22,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Edges, Head, head_list, heads_of, ranked
 from headwise.heads.edge import edge_list
 from headwise.runs import Cell, CellResult
+from headwise.scores.edges import check_edges
 from headwise.scores.edges import edges as score_edges
 from headwise.scores.registry import versions
 from headwise.studies.base import Study, register
@@ -63,10 +64,13 @@ def examples(context: Context[WiringSettings], model: str, task: str) -> Example
 def stages(context: Context[WiringSettings]) -> Iterator[Sequence[Cell]]:
     s = context.settings
     pairs = [(model, task) for model in s.models for task in s.tasks]
+    gradient = [] if s.into or s.gradient is None else [s.gradient]
+    for model, task in pairs:
+        metric = context.once(examples, model, task).about["metric"]
+        check_edges(context.model(model), [s.method, *gradient], metric, s.into or "logits")
     yield [_cell(context, "order", *pair, s.order) for pair in pairs]
     cells = [_edge_cell(context, *pair) for pair in pairs]
-    if s.gradient is not None and not s.into:
-        cells += [_cell(context, "gradient", *pair, s.gradient) for pair in pairs]
+    cells += [_cell(context, "gradient", *pair, by) for by in gradient for pair in pairs]
     yield cells
     with_curve = s.curve and not s.into
     later = [_later_cell(context, "curve", *pair) for pair in pairs] if with_curve else []
