@@ -45,7 +45,7 @@ _NAMED = 8
 """Backups with a name in the chart of effects."""
 
 
-def interaction_chart(table: pd.DataFrame, *, order: str = "layer", name: str = "") -> Chart:
+def interaction_chart(table: pd.DataFrame, *, order: str = "layer") -> Chart:
     """The interaction matrix of one model and task; for one set with many heads, the effects given the set."""
     first = table.iloc[0]
     title = f"Interactions on {first['task']}, {first['model']}, n = {span(table['n'])}"
@@ -54,10 +54,10 @@ def interaction_chart(table: pd.DataFrame, *, order: str = "layer", name: str = 
         panel = effects_panel(
             rows.assign(backup=_clear(rows)), list(rows["b"]), shortened(str(first["a"]), 24)
         )
-        return Chart(name=name, title=title, panels=[panel], size=(6.4, 5.4), legend="right", height=420)
+        return Chart(title=title, panels=[panel], size=(6.4, 5.4), legend="right", height=420)
     panel = matrix_panel(table, interaction_scale(table), order)
     side = 2.2 + 0.16 * len(panel.y.names or ())
-    return Chart(name=name, title=title, panels=[panel], size=(side + 1.2, side), height=560)
+    return Chart(title=title, panels=[panel], size=(side + 1.2, side), height=560)
 
 
 def _clear(rows: pd.DataFrame) -> pd.Series:

@@ -114,9 +114,7 @@ def _write(folder: RunFolder, progress: bool) -> None:
     folder.wrote(_with_whole_cells(folder, progress, lambda: _write_tables(folder, progress)))
 
 
-def read_cells(
-    folder: RunFolder, cells: Sequence[Cell], name: str, *, progress: bool = False
-) -> pd.DataFrame:
+def read_cells(folder: RunFolder, cells: Sequence[Cell], name: str) -> pd.DataFrame:
     """Table `name` of these finished cells, with the rows and columns that the run's table will have of them."""
 
     def read() -> pd.DataFrame:
@@ -124,7 +122,7 @@ def read_cells(
         keys = dict.fromkeys(cell.key for cell in cells if cell.key in having)
         return joined(name, [folder.store.table(key, name) for key in keys])
 
-    return _with_whole_cells(folder, progress, read)
+    return _with_whole_cells(folder, False, read)
 
 
 @contextmanager
