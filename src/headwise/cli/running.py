@@ -9,12 +9,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from headwise.cli.output import note
 from headwise.names import component_name
+
+if TYPE_CHECKING:
+    from headwise.model.model import Model
+    from headwise.tasks import Task
 
 LONGEST_NAME = 100
 """Characters of a default folder's name."""
@@ -86,6 +90,24 @@ def _with_method(study: str, settings: dict[str, Any]) -> dict[str, Any]:
     if name == "method" and len(methods) > 1:
         raise HeadwiseError(f"--method is given {len(methods)} times; the study {study!r} takes one method")
     return settings | {name: methods if name != "method" else methods[0]}
+
+
+def model_and_task(
+    model: str, task: str, n: int, flags: dict[str, Any]
+) -> tuple[Model, Task, dict[str, Any]]:
+    """The model and the examples of a command that runs no study, and the options left for its call."""
+    from headwise.studies.settings.resolve import assignments
+    from headwise.tasks.opening import check_task
+
+    options = assignments(flags.pop("option") or [])
+    check_task(task, options)
+    # Import torch: seconds, which a mistake should not wait for.
+    from headwise.model.load.load import load
+    from headwise.tasks import task as open_task
+
+    left = {name: flags.pop(name) for name in ("seed", "batch_tokens")}
+    loaded = load(model, **flags)
+    return loaded, open_task(task, n, model=loaded, seed=left["seed"], **options), left
 
 
 def default_folder(study: str, *words: str) -> Path:
