@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise import stats
 from headwise.cards.measured import STEPS, measure_heads
 from headwise.charts.section import Tables, table_of
 from headwise.errors import HeadwiseError
@@ -31,7 +30,7 @@ from headwise.studies.tables import fingerprint, input_table, score_result
 from headwise.studies.wiring.charts import section
 from headwise.studies.wiring.settings import WiringSettings
 from headwise.sweeps.edge_curve import EdgeCurve, edge_curve
-from headwise.sweeps.explained import heads_needed, resampled_needs
+from headwise.sweeps.ratio import ratio_row
 from headwise.sweeps.sweep import default_reference
 from headwise.tasks import Task
 
@@ -281,23 +280,18 @@ def compare(context: Context[WiringSettings], cell: Cell) -> CellResult:
     """How many times more edges the first model needs than the second, with its interval over examples."""
     s, names = context.settings, [context.display_name(model) for model in context.settings.models]
     members = pd.DataFrame({"task": cell.task, "role": ROLES, "model": names})
-    needed, resampled = [], []
-    for number, model in enumerate(s.models):
-        rows = context.once(_curve_of, model, cell.task)
-        if rows.empty:
-            return CellResult({"members": members})
-        wide = rows.pivot(index="k", columns="example", values="value").sort_index()
-        k, values = wide.index.to_numpy(dtype=int), wide.to_numpy(dtype=float)
-        gains, effect = values - values[0], values[-1] - values[0]
-        groups = context.once(examples, model, cell.task).test.shared_groups()
-        needed.append(float(heads_needed(k, gains.mean(1) / effect.mean(), s.threshold)))
-        resampled.append(resampled_needs(k, gains, effect, s.threshold, groups=groups, seed=s.seed + number))
-    circuits = context.once(_circuits_of, cell.task)
-    if len(circuits) < len(s.models):
+    if len(context.once(_circuits_of, cell.task)) < len(
+        s.models
+    ):  # a model has no curve, or no effect to explain
         return CellResult({"members": members})
-    lo, hi = stats.interval(resampled[0] / resampled[1])
-    row = {"task": cell.task, "model": names[0], "other": names[1], "k": needed[0], "other_k": needed[1]}
-    row |= {"ratio": needed[0] / needed[1], "lo": lo, "hi": hi, "threshold": s.threshold}
+    curves = [context.once(_curve_of, model, cell.task) for model in s.models]
+    groups, other_groups = (
+        context.once(examples, model, cell.task).test.shared_groups() for model in s.models
+    )
+    how: dict[str, Any] = {"defined": True, "paired": False, "groups": groups, "other_groups": other_groups}
+    found = ratio_row(*curves, threshold=s.threshold, seed=s.seed, **how)
+    row = {"task": cell.task, "model": names[0], "other": names[1]}
+    row |= {name: found[name] for name in ("k", "other_k", "ratio", "lo", "hi")} | {"threshold": s.threshold}
     return CellResult({"members": members, "ratios": pd.DataFrame([row])})
 
 
