@@ -51,10 +51,11 @@ def edges(
 
 def show_edges(out: Path) -> list[dict[str, Any]]:
     """The ten largest edges on the terminal; returns all of them."""
+    from headwise.charts.section import by_size
     from headwise.runs import read_table
 
     table = read_table(out, "edges")
-    largest = table.reindex(table["score"].abs().sort_values(ascending=False).index)
+    largest = by_size(table)
     typer.echo(f"{largest_of(len(table))} edges on held-out examples (*: q < .05)")
     for row in largest[:10].to_dict("records"):
         star = "*" if row["q"] < 0.05 else ""

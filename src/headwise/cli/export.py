@@ -135,8 +135,7 @@ def _speeds(before: Model, after: Model, task: Any) -> list[float]:
         for turn in range(2 + 2 * PASSES):  # the first pass of each warms up
             model = (before, after)[turn % 2]
             start = time.perf_counter()
-            model.hf(
-                input_ids=ids.to(model.device), use_cache=False
-            ).logits.sum().item()  # wait for the device
+            logits = model.hf(input_ids=ids.to(model.device), use_cache=False).logits
+            logits.sum().item()  # wait for the device
             seconds[turn % 2].append(time.perf_counter() - start)
     return [ids.numel() / median(seconds[which][1:]) for which in (0, 1)]

@@ -143,14 +143,14 @@ def resumable() -> Iterator[str]:
 
 def show_scores(out: Path) -> list[dict[str, Any]]:
     """Print the heads that stand out; returns every head's row."""
+    from headwise.charts.section import by_size
     from headwise.runs import read_table
 
     table = read_table(out, "scores")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
         n = span(part["n"].tolist())
         typer.echo(f"{name} on {task}, {model}: {largest_of(len(part))}, n = {n}")
-        largest = part.reindex(part["score"].abs().sort_values(ascending=False, kind="stable").index)[:10]
-        for row in largest.to_dict("records"):
+        for row in by_size(part)[:10].to_dict("records"):
             head = component_name(row["layer"], row["head"])
             q = "" if row["q"] != row["q"] else f"  q = {row['q']:.2g}"
             typer.echo(f"  {head:<8}{row['score']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]{q}")

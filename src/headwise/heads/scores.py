@@ -249,9 +249,8 @@ def _check_paired(a: Scores, b: Scores) -> None:
             "top, by a method whose rows are examples, such as ablation"
         )
     rows = [(scores.n, scores.details.get("held_out"), list(scores.groups or ())) for scores in (a, b)]
-    prints = {scores.details.get("examples") for scores in (a, b)} - {
-        None
-    }  # files of earlier versions have none
+    prints = {scores.details.get("examples") for scores in (a, b)}
+    prints.discard(None)  # files of earlier versions have none
     if rows[0] != rows[1] or len(prints) > 1:
         raise HeadwiseError(
             f"the scores are of different examples of {a.task!r} (n = {a.n} and {b.n}); score both on the same task "

@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from headwise.cards.measured import STEPS, measure_heads
-from headwise.charts.heatmap import by_size, significant
+from headwise.charts.heatmap import significant
+from headwise.charts.section import by_size
 from headwise.errors import HeadwiseError
 from headwise.heads import head_list, heads_of
 from headwise.runs import Cell, CellResult

@@ -290,9 +290,9 @@ class _Writer:
         def hook(layer: int, z: Tensor) -> Tensor:
             z = gate(layer, z)
             if layer in self.layer_shifts:
-                shifts = self.layer_shifts[layer][:, : z.shape[2], : z.shape[3]].to(
-                    z.device, z.dtype
-                )  # V, H, D
+                shifts = self.layer_shifts[layer].to(z.device, z.dtype)[
+                    :, : z.shape[2], : z.shape[3]
+                ]  # V, H, D
                 shift = shifts[variants.to(z.device)][:, None]  # B, 1, H, D
                 z = z + (shift if acts is None else shift * acts.to(z.device)[None, :, None, None])
             return z

@@ -280,9 +280,8 @@ def compare(context: Context[WiringSettings], cell: Cell) -> CellResult:
     """How many times more edges the first model needs than the second, with its interval over examples."""
     s, names = context.settings, [context.display_name(model) for model in context.settings.models]
     members = pd.DataFrame({"task": cell.task, "role": ROLES, "model": names})
-    if len(context.once(_circuits_of, cell.task)) < len(
-        s.models
-    ):  # a model has no curve, or no effect to explain
+    circuits = context.once(_circuits_of, cell.task)
+    if len(circuits) < len(s.models):  # a model has no curve, or no effect to explain
         return CellResult({"members": members})
     curves = [context.once(_curve_of, model, cell.task) for model in s.models]
     groups, other_groups = (
