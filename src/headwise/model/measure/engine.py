@@ -140,28 +140,44 @@ class Engine:
         # A baseline with all gates at 1 has the plain logits itself.
         if self.metric.compares and (base != 1).any():
             plain_logits = self.model.run(block.pass_()).logits
-        values = np.empty((2, len(gates), len(numbers)))
+
+        def measure(some: np.ndarray) -> np.ndarray:
+            with_base = np.concatenate([base[None], gates[some]])
+            held = None
+            if frozen is not None:
+                held = np.concatenate([np.zeros((1, *base.shape), bool), frozen[some]])
+            return self._values(block, with_base, plain_logits, held)
+
         # Variants with the same gates in the first blocks stand side by side, so that they share a batch.
-        pending = np.array(sorted(range(len(gates)), key=lambda v: gates[v].tobytes()))
+        order = sorted(range(len(gates)), key=lambda v: gates[v].tobytes())
+        return self.beside_baseline(block, order, measure)
+
+    def beside_baseline(
+        self, block: Block, variants: Sequence[int], measure: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        """Values of V variants on a block's rows, in as few passes as fit, and at the baseline in the same pass
+        `[2, V, S]`.
+
+        variants: 0 to V - 1, in the order in which they are run. measure: one pass, from some of these numbers to the
+        metric at the baseline and under each of them `[1 + v, S]`.
+        """
+        values = np.empty((2, len(variants), block.size))
+        pending = np.asarray(variants, dtype=int)
         while len(pending):
-            at_once = max(1, self.variants_at_once(block) - 1)  # beside the baseline
-            chunk = pending[: batch_size(len(pending), at_once)]
+            at_once = max(1, self.variants_at_once(block) - 1)
+            some = pending[: batch_size(len(pending), at_once)]
 
-            def fill(chunk: np.ndarray = chunk) -> None:
-                with_base = np.concatenate([base[None], gates[chunk]])
-                held = None
-                if frozen is not None:
-                    held = np.concatenate([np.zeros((1, *base.shape), bool), frozen[chunk]])
-                per_variant = self._values(block, with_base, plain_logits, held)
-                values[0, chunk], values[1, chunk] = per_variant[1:], per_variant[0]
+            def fill(some: np.ndarray = some) -> None:
+                measured = measure(some)
+                values[0, some], values[1, some] = measured[1:], measured[0]
 
-            if len(chunk) == 1:
+            if len(some) == 1:
                 fill()  # where one variant does not fit, the rows are halved
             elif not fits(fill):
                 self.shrink()
                 continue
-            pending = pending[len(chunk) :]
-            self.advance(len(chunk) * len(numbers))
+            pending = pending[len(some) :]
+            self.advance(len(some) * block.size)
         return values
 
     def _values(
