@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwise.cli.root import ModelName, app, with_options
+from headwise.display import counted
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -77,8 +78,8 @@ def export(
     chosen = read_heads(heads, top, task=task, method=method, model=loaded.name, by=by)
     folder = bake(loaded, chosen, out, gate)
     typer.echo(
-        f"{folder}: {loaded.name} with {len(chosen)} head{'s' * (len(chosen) != 1)} at {gate:g}, "
-        f"{str(loaded.dtype).removeprefix('torch.')}; logits equal the gated model's"
+        f"{folder}: {loaded.name} with {counted(len(chosen), 'head')} at {gate:g}, "
+        f"{loaded.dtype_name}; logits equal the gated model's"
     )
     typer.echo(f"{'removed' if gate == 0 else f'at {gate:g}'}: {' '.join(map(str, chosen))}")
     result: dict[str, Any] = {

@@ -182,11 +182,18 @@ def register(
     options: type[Settings] | None = None,
     version: int = 1,
     per_label: Callable[..., dict[str, Scores]] | None = None,
-    signed: bool = True,
-    first_order: bool = False,
-    components: bool = False,
+    **flags: bool,
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
-    """Make a method known under `name`; the other arguments are the fields of `Method`."""
+    """Make a method known under `name`; the other arguments are the fields of `Method`.
+
+    flags: `signed` (True by default), `first_order`, `components`.
+    """
+    signed = flags.pop("signed", True)
+    first_order, components = flags.pop("first_order", False), flags.pop("components", False)
+    if flags:
+        raise TypeError(
+            f"a method has no flag {next(iter(flags))!r}; it has signed, first_order and components"
+        )
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
         fields = (name, about, run, signed, first_order, steps, options, version, per_label, components)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headwise.display import counted
 from headwise.errors import HeadwiseError
 from headwise.progress import progress
 from headwise.runs.executor import Compute, Finished
@@ -269,7 +270,7 @@ class RayExecutor:
         self._plan = plan(nodes, **self._asked, replica_bytes=self._replica_bytes())
         each = _each(self._plan) + " each" * (self._plan.workers != 1)
         log.info(
-            "ray: %s with %s, %s", _count(self._plan.workers, "worker"), each, _count(len(nodes), "machine")
+            "ray: %s with %s, %s", counted(self._plan.workers, "worker"), each, counted(len(nodes), "machine")
         )
 
     def _start_cluster(self, ray: Any) -> None:
@@ -324,11 +325,7 @@ def _cores() -> int:
 
 
 def _each(plan: Plan) -> str:
-    return _count(plan.devices, "GPU") if plan.devices else _count(plan.cores, "core")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+    return counted(plan.devices, "GPU") if plan.devices else counted(plan.cores, "core")
 
 
 def _worker_was_lost(error: Exception) -> bool:

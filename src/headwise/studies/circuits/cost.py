@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from headwise.display import counted
 from headwise.heads import ones
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
@@ -43,7 +44,7 @@ def announcement(context: Context[CircuitsSettings]) -> str:
     references = {len(context.once(halves, *one).references) for one in s.curves()}
     types, pairs = max(references), len(s.curves())
     return (
-        f"circuits: {pairs} pair{'s' * (pairs != 1)} of model and task, {types} ablation type{'s' * (types != 1)}, "
+        f"circuits: {counted(pairs, 'pair')} of model and task, {counted(types, 'ablation type')}, "
         f"heads ranked by {', '.join(s.orders)}; about {rows:,.0f} forward rows, {tokens:,.0f} tokens, "
         f"{_duration(seconds)} on this device"
     )
