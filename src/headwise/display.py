@@ -28,6 +28,15 @@ def html_facts(title: str, facts: Mapping[str, object]) -> str:
     return html_table(title, (), facts.items())
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "head"), counted(3, "head")
+    ('1 head', '3 heads')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def shortened(text: str, longest: int = 80) -> str:
     """A text cut in the middle, so that its beginning and its end can be read.
 

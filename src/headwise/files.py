@@ -107,9 +107,8 @@ def unused(path: Path) -> Path:
 
 def fsync_folder(folder: Path) -> None:
     """Make renames inside a folder survive a power cut, where the system has a way to ask for it."""
-    with suppress(
-        OSError
-    ):  # Windows and some network file systems refuse to sync a folder; the rename itself is done
+    # Windows and some network file systems refuse to sync a folder; the rename itself is done.
+    with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -197,7 +197,11 @@ def test_diff_card_and_export_have_json_too(folder, tmp_path, here):
 
 @pytest.mark.parametrize(
     "command",
-    [("card", "no/model", "nothere.csv", "L0H0"), ("export", "no/model", "--measure", "nothere.csv")],
+    [
+        ("card", "no/model", "nothere.csv", "L0H0"),
+        ("interactions", "no/model", "nothere.csv"),
+        ("export", "no/model", "--measure", "nothere.csv"),
+    ],
 )
 def test_a_missing_file_is_refused_before_a_model_is_looked_for(command, here):
     more = ("--heads", "h.json", "--out", "new") if command[0] == "export" else ()

@@ -10,12 +10,12 @@ import pytest
 
 import headwise as hw
 from headwise.scores.adaptive.sample import crowding_of
-from headwise.studies.circuits.tables import ratio_row
 from headwise.studies.masking.intervene import intervention_rows
 from headwise.studies.masking.texts import Judge, point_tables
 from headwise.studies.prompts.answers import answers_fingerprint, summary_tables
 from headwise.studies.roles.tables import curve_rows
 from headwise.studies.tables import example_table
+from headwise.sweeps.ratio import ratio_row
 from headwise.sweeps.sweep import sweep
 from helpers import word_task
 

@@ -15,7 +15,7 @@ def test_the_training_curve_shows_what_is_in_its_tables():
         {"step": steps, "excess": 0.5 / steps, "share": 1 / np.sqrt(steps), "multiplier": 10 + steps / 10}
     )
     checks = pd.DataFrame({"step": [0, 100, 200], "excess": [0.1, 0.02, 0.01], "share": [0.6, 0.1, 0.05]})
-    picture = figure(training_chart(curve, checks, bound=0.02, title="a model"))
+    picture = figure(training_chart(curve, checks, bound=0.02))
     shares, losses, prices = picture.axes
     assert [axes.get_xlabel() for axes in picture.axes] == ["Update"] * 3
     assert shares.lines[1].get_ydata().tolist() == [60.0, 10.0, 5.0]

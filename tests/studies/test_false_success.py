@@ -41,7 +41,7 @@ def full(*_):
 
 
 def cells_of(run) -> int:
-    with CellStore(run / "cells.sqlite", must_exist=True) as store:
+    with CellStore(run / "cells.sqlite") as store:
         return len(store)
 
 

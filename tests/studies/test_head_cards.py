@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.charts.heatmap import by_size
+from headwise.charts.section import by_size
 from headwise.heads import heads_of
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import read_table

@@ -139,7 +139,7 @@ def test_the_driver_of_a_cluster_keeps_models_off_its_devices(folders, monkeypat
     """On a machine with a GPU the cells say bfloat16, and the GPU is left to the workers."""
     bench = Workbench(progress=False)
     bench.configure(type("Settings", (), {"device": "cuda:1", "dtype": None, "batch_tokens": None}))
-    bench.spare_devices()
+    bench.use_main_memory()
     model = bench.model(folders[0])
     assert (model.device.type, str(model.dtype)) == ("cpu", "torch.bfloat16")
     _, (found, _) = model.__reduce__()

@@ -64,27 +64,27 @@ def test_texts_of_one_group_are_never_on_both_sides():
     groups = [i // 2 for i in range(400)]
     assert bag_of_words_accuracy(texts, labels, 0) < 0.4
     assert abs(bag_of_words_accuracy(texts, labels, 0, groups=groups) - 0.5) < 0.1
-    fold = wording._folds(labels, groups, 5, 0)
+    fold = wording._folds(labels, groups, 0)
     assert all(fold[i] == fold[i + 1] for i in range(0, 400, 2))
     assert [fold.count(k) for k in range(5)] == [80] * 5
 
 
 def test_every_fold_has_its_share_of_every_label():
     labels = ["a"] * 50 + ["b"] * 25
-    fold = wording._folds(labels, range(75), 5, 7)
+    fold = wording._folds(labels, range(75), 7)
     assert [fold[:50].count(k) for k in range(5)] == [10] * 5
     assert [fold[50:].count(k) for k in range(5)] == [5] * 5
-    assert fold != wording._folds(labels, range(75), 5, 8)
+    assert fold != wording._folds(labels, range(75), 8)
 
 
 def test_the_fit_is_where_the_penalised_likelihood_is_flat():
     rng = np.random.default_rng(0)
     x = np.hstack([rng.poisson(1.0, (40, 5)), np.ones((40, 1))])
     classes = rng.integers(0, 3, 40)
-    weights = wording._fit(x, np.eye(3)[classes], strength=0.7)
+    weights = wording._fit(x, np.eye(3)[classes])
 
     def loss(w: np.ndarray) -> float:
-        total = 0.35 * sum(w[i, j] ** 2 for i in range(5) for j in range(3))
+        total = wording.PENALTY / 2 * sum(w[i, j] ** 2 for i in range(5) for j in range(3))
         for row, c in zip(x, classes, strict=True):
             logits = [float(row @ w[:, j]) for j in range(3)]
             total += math.log(sum(math.exp(z) for z in logits)) - logits[c]

@@ -21,9 +21,9 @@ PATTERNS = {
 _LISTED = 10
 
 
-def number(value: float, digits: int = 2) -> str:
+def number(value: float) -> str:
     """A signed number with a true minus sign."""
-    return minus(f"{value:+.{digits}f}")
+    return minus(f"{value:+.2f}")
 
 
 def sentences(tokens: pd.DataFrame, patterns: pd.DataFrame) -> list[str]:

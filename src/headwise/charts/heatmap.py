@@ -27,7 +27,7 @@ from headwise.charts.chart import (
     names_axis,
     whole_ticks,
 )
-from headwise.charts.section import head_names
+from headwise.charts.section import by_size, head_names
 from headwise.charts.words import minus, span
 
 SATURATION = 99.0
@@ -193,11 +193,6 @@ def score_chart(
         widths=(1.25, 1),
         height=360,
     )
-
-
-def by_size(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows by the size of their score, the largest first."""
-    return table.reindex(table["score"].abs().sort_values(ascending=False, kind="stable").index)
 
 
 def significant_first(table: pd.DataFrame) -> pd.DataFrame:

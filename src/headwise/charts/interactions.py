@@ -45,7 +45,7 @@ _NAMED = 8
 """Backups with a name in the chart of effects."""
 
 
-def interaction_chart(table: pd.DataFrame, *, order: str = "layer", name: str = "") -> Chart:
+def interaction_chart(table: pd.DataFrame, *, order: str = "layer") -> Chart:
     """The interaction matrix of one model and task; for one set with many heads, the effects given the set."""
     first = table.iloc[0]
     title = f"Interactions on {first['task']}, {first['model']}, n = {span(table['n'])}"
@@ -54,10 +54,10 @@ def interaction_chart(table: pd.DataFrame, *, order: str = "layer", name: str = 
         panel = effects_panel(
             rows.assign(backup=_clear(rows)), list(rows["b"]), shortened(str(first["a"]), 24)
         )
-        return Chart(name=name, title=title, panels=[panel], size=(6.4, 5.4), legend="right", height=420)
-    panel = matrix_panel(table, interaction_scale(table), order)
+        return Chart(title=title, panels=[panel], size=(6.4, 5.4), legend="right", height=420)
+    panel = pairs_panel(table, interaction_scale(table), order)
     side = 2.2 + 0.16 * len(panel.y.names or ())
-    return Chart(name=name, title=title, panels=[panel], size=(side + 1.2, side), height=560)
+    return Chart(title=title, panels=[panel], size=(side + 1.2, side), height=560)
 
 
 def _clear(rows: pd.DataFrame) -> pd.Series:
@@ -73,7 +73,7 @@ def interaction_scale(table: pd.DataFrame) -> Scale:
     return replace(importance(table["interaction"], True, ""), label=label)
 
 
-def matrix_panel(table: pd.DataFrame, scale: Scale, order: str, **about: Any) -> Panel:
+def pairs_panel(table: pd.DataFrame, scale: Scale, order: str, **about: Any) -> Panel:
     """The pairs of a table as a symmetric matrix; pairs with q < .05 carry a dot."""
     square = square_of(table, "interaction")
     names = list(square.index) if order == "layer" else cluster_order(square)
@@ -97,9 +97,8 @@ def matrix_panel(table: pd.DataFrame, scale: Scale, order: str, **about: Any) ->
 def square_of(table: pd.DataFrame, column: str) -> pd.DataFrame:
     """A column of a table of pairs as a symmetric matrix, units by layer and head."""
     names = sorted(set(table["a"]) | set(table["b"]), key=_place)
-    square = pd.DataFrame(np.nan, index=names, columns=names)
     places = {name: number for number, name in enumerate(names)}
-    values = square.to_numpy(copy=True)
+    values = np.full((len(names), len(names)), np.nan)
     a, b = (table[side].map(places).to_numpy() for side in ("a", "b"))
     values[a, b] = values[b, a] = table[column]
     return pd.DataFrame(values, index=names, columns=names)

@@ -247,9 +247,8 @@ def _error(mark: Line | Bars, values: Any) -> dict[str, Any]:
 
 def _colour_bar(scale: Scale, number: int) -> dict[str, Any]:
     """The unit is above the bar: beside it, Plotly writes it over the numbers. The script stacks several bars."""
-    title = "\n".join(
-        [*wrap(scale.label, 20, break_long_words=False), " "]
-    )  # a line between it and the numbers
+    lines = wrap(scale.label, 20, break_long_words=False)
+    title = "\n".join([*lines, " "])  # a line between it and the numbers
     bar: dict[str, Any] = {"title": {"text": safe(title), "side": "top", "font": {"size": 11}}}
     bar |= {"thickness": 12, "outlinewidth": 0, "number": number}
     if scale.ticks:

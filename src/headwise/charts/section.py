@@ -39,6 +39,11 @@ def groups(table: pd.DataFrame, *columns: str) -> list[tuple[Any, pd.DataFrame]]
     return list(table.groupby(keys, sort=False)) if len(table) else []
 
 
+def by_size(table: pd.DataFrame, column: str = "score") -> pd.DataFrame:
+    """The rows by the absolute value of a column, the largest first; equal ones keep their order."""
+    return table.sort_values(column, key=abs, ascending=False, kind="stable")
+
+
 def head_names(table: pd.DataFrame) -> list[str]:
     """The heads of a table's rows, in its order, as `L12H3`; MLPs as `MLP12`, the embeddings as `input`."""
     return [component_name(layer, head) for layer, head in zip(table["layer"], table["head"], strict=True)]

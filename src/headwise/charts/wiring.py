@@ -15,6 +15,7 @@ import pandas as pd
 
 from headwise.charts.chart import GREY, INK, PAPER, Axis, Chart, Line, Mark, Panel, Text, columns_of, curve
 from headwise.charts.explained_effect import COLOURS
+from headwise.charts.section import by_size
 from headwise.charts.words import minus, task_title
 from headwise.names import component_numbers
 
@@ -40,7 +41,7 @@ def wiring_chart(
     `sender`, `receiver`, `slot`, `heads`, `score`, `lo`, `hi`, `q`.
     """
     found = edges[edges["q"] < level] if edges["q"].notna().any() else edges
-    shown = found.reindex(found["score"].abs().sort_values(ascending=False).index)[:most]
+    shown = by_size(found)[:most]
     first = edges.iloc[0]
     heading = title or f"Edges of {first['model']} on {task_title(str(first['task']))} ({first['method']})"
     counted = f"{len(shown)} of {len(edges)} edges, q < {level:g}"

@@ -21,12 +21,11 @@ def check(model: ModelName, **options: Any) -> dict[str, Any]:
     loaded = load(model, check_every_layer=True, **options)
     layers, heads = loaded.shape
     sites, proof, shares = loaded.hooks.sites, loaded.proof, loaded.capabilities.share_rows
-    dtype_name = str(loaded.dtype).removeprefix("torch.")
     exactly = "exactly" if proof.noise == 0 else f"within the device's own noise of {proof.noise:.1e}"
     kv_heads, head_size = span([s.kv_heads for s in sites]), span([s.head_dim for s in sites])
     lines = [
         f"{loaded.name}: {layers} layers × {heads} heads, {kv_heads} key/value heads, head size {head_size}, "
-        f"{dtype_name} on {loaded.device}",
+        f"{loaded.dtype_name} on {loaded.device}",
         f"  heads accessed by   {proof.mechanism}",
         f"  all gates at 1      the plain model's logits, {exactly}",
         f"  one gate at 0       zeroed columns of the output projection, largest difference {proof.largest_gap:.1e} "
@@ -45,7 +44,7 @@ def check(model: ModelName, **options: Any) -> dict[str, Any]:
         "layers_with_attention": len(sites),
         "kv_heads": [site.kv_heads for site in sites],
         "head_size": [site.head_dim for site in sites],
-        "dtype": dtype_name,
+        "dtype": loaded.dtype_name,
         "device": str(loaded.device),
         "mechanism": proof.mechanism,
         "noise": proof.noise,

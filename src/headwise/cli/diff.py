@@ -8,7 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.complete import complete
-from headwise.cli.root import STUDY, app, with_options
+from headwise.cli.root import (
+    STUDY,
+    Limit,
+    MetricName,
+    Positions,
+    ReferenceByTask,
+    TaskName,
+    app,
+    with_options,
+)
 from headwise.cli.running import default_folder, run_study
 
 
@@ -31,14 +40,7 @@ def diff(
             metavar="TUNED",
         ),
     ],
-    task: Annotated[
-        str,
-        typer.Argument(
-            help="a built-in task (headwise list tasks), a file, or hub:owner/name",
-            autocompletion=complete("tasks"),
-            metavar="TASK",
-        ),
-    ],
+    task: TaskName,
     method: Annotated[
         list[str] | None,
         typer.Option(help="signed score method; repeat for several", autocompletion=complete("methods")),
@@ -46,17 +48,10 @@ def diff(
     out: Annotated[
         Path | None, typer.Option(help="the run folder; by default runs/diff-BASE-TUNED-TASK")
     ] = None,
-    n: Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=1)] = 64,
-    metric: Annotated[str | None, typer.Option(help="metric; by default the task's own")] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            help="ablation type: zero, mean, position_mean, resample, patch; by default patch if the task has "
-            "counterfactuals, else mean",
-            autocompletion=complete("references"),
-        ),
-    ] = None,
-    positions: Annotated[str, typer.Option(help="token positions that gates act on: all or last")] = "all",
+    n: Limit = 64,
+    metric: MetricName = None,
+    reference: ReferenceByTask = None,
+    positions: Positions = "all",
     **flags: Any,
 ) -> dict[str, Any]:
     """Compare the heads of two models on the same examples (tuned − base); the same command again resumes."""

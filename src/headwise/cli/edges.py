@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.complete import complete
-from headwise.cli.root import STUDY, ModelName, app, with_options
+from headwise.cli.root import STUDY, MetricName, ModelName, ReferenceByTask, TaskName, app, with_options
 from headwise.cli.running import default_folder, largest_of, run_study
 
 
@@ -16,14 +15,7 @@ from headwise.cli.running import default_folder, largest_of, run_study
 @with_options("seed", *STUDY)
 def edges(
     model: ModelName,
-    task: Annotated[
-        str,
-        typer.Argument(
-            help="a built-in task (headwise list tasks), a file, or hub:owner/name",
-            autocompletion=complete("tasks"),
-            metavar="TASK",
-        ),
-    ],
+    task: TaskName,
     into: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,15 +29,8 @@ def edges(
     ] = 16,
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/edges-MODEL-TASK")] = None,
     n: Annotated[int, typer.Option("-n", "--limit", help="number of examples, in two halves", min=4)] = 32,
-    metric: Annotated[str | None, typer.Option(help="metric; by default the task's own")] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            help="ablation type: zero, mean, position_mean, resample, patch; by default patch if the task has "
-            "counterfactuals, else mean",
-            autocompletion=complete("references"),
-        ),
-    ] = None,
+    metric: MetricName = None,
+    reference: ReferenceByTask = None,
     **flags: Any,
 ) -> dict[str, Any]:
     """Score the direct edges into some heads, or among the top heads; the same command again resumes."""
@@ -66,10 +51,11 @@ def edges(
 
 def show_edges(out: Path) -> list[dict[str, Any]]:
     """The ten largest edges on the terminal; returns all of them."""
+    from headwise.charts.section import by_size
     from headwise.runs import read_table
 
     table = read_table(out, "edges")
-    largest = table.reindex(table["score"].abs().sort_values(ascending=False).index)
+    largest = by_size(table)
     typer.echo(f"{largest_of(len(table))} edges on held-out examples (*: q < .05)")
     for row in largest[:10].to_dict("records"):
         star = "*" if row["q"] < 0.05 else ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwise.cli.root import ModelName, app, with_options
+from headwise.display import counted
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -77,8 +78,8 @@ def export(
     chosen = read_heads(heads, top, task=task, method=method, model=loaded.name, by=by)
     folder = bake(loaded, chosen, out, gate)
     typer.echo(
-        f"{folder}: {loaded.name} with {len(chosen)} head{'s' * (len(chosen) != 1)} at {gate:g}, "
-        f"{str(loaded.dtype).removeprefix('torch.')}; logits equal the gated model's"
+        f"{folder}: {loaded.name} with {counted(len(chosen), 'head')} at {gate:g}, "
+        f"{loaded.dtype_name}; logits equal the gated model's"
     )
     typer.echo(f"{'removed' if gate == 0 else f'at {gate:g}'}: {' '.join(map(str, chosen))}")
     result: dict[str, Any] = {
@@ -135,8 +136,7 @@ def _speeds(before: Model, after: Model, task: Any) -> list[float]:
         for turn in range(2 + 2 * PASSES):  # the first pass of each warms up
             model = (before, after)[turn % 2]
             start = time.perf_counter()
-            model.hf(
-                input_ids=ids.to(model.device), use_cache=False
-            ).logits.sum().item()  # wait for the device
+            logits = model.hf(input_ids=ids.to(model.device), use_cache=False).logits
+            logits.sum().item()  # wait for the device
             seconds[turn % 2].append(time.perf_counter() - start)
     return [ids.numel() / median(seconds[which][1:]) for which in (0, 1)]

@@ -7,23 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.complete import complete
-from headwise.cli.root import ModelName, app, with_options
-from headwise.cli.running import largest_of
+from headwise.cli.root import MetricName, ModelName, ReferenceName, TaskName, app, with_options
+from headwise.cli.running import largest_of, model_and_task
 
 
 @app.command()
 @with_options("seed", "option", "device", "dtype", "batch_tokens", "truncate", "trust_remote_code")
 def interactions(
     model: ModelName,
-    task: Annotated[
-        str,
-        typer.Argument(
-            help="a built-in task (headwise list tasks), a file, or hub:owner/name",
-            autocompletion=complete("tasks"),
-            metavar="TASK",
-        ),
-    ],
+    task: TaskName,
     heads: Annotated[
         list[str] | None,
         typer.Option(help="a head such as L23H3; repeat for several; or: all. By default 40, by attribution"),
@@ -36,10 +28,8 @@ def interactions(
     precision: Annotated[
         float | None, typer.Option(help="only as many examples as give each interaction to ± this")
     ] = None,
-    metric: Annotated[str | None, typer.Option(help="metric; by default the task's own")] = None,
-    reference: Annotated[
-        str, typer.Option(help="ablation type: zero, mean, position_mean, resample, patch")
-    ] = "zero",
+    metric: MetricName = None,
+    reference: ReferenceName = "zero",
     out: Annotated[
         Path | None, typer.Option(help="folder for the table (Parquet) and the figure (PNG, SVG, PDF)")
     ] = None,
@@ -49,20 +39,12 @@ def interactions(
 
     `headwise run backups` also finds a primary set, tests its backups on other examples, and proves them by freezing.
     """
-    from headwise.model.load.load import load
+    loaded, asked, how = model_and_task(model, task, n, flags)
     from headwise.scores.interactions.interactions import interactions as measure
-    from headwise.studies.settings.resolve import assignments
-    from headwise.tasks import task as open_task
-    from headwise.tasks.opening import check_options
 
-    options = assignments(flags.pop("option") or [])
-    check_options(options)
-    seed, batch_tokens = flags.pop("seed"), flags.pop("batch_tokens")
-    loaded = load(model, **flags)
-    asked = open_task(task, n, model=loaded, seed=seed, **options)
     chosen = "all" if heads == ["all"] else heads or None
-    how: dict[str, Any] = {"reference": reference, "seed": seed, "batch_tokens": batch_tokens}
-    found = measure(loaded, asked, chosen, given=given or None, precision=precision, metric=metric, **how)
+    how |= {"metric": metric, "reference": reference}
+    found = measure(loaded, asked, chosen, given=given or None, precision=precision, **how)
     table = found.table()
     typer.echo(
         f"interactions on {found.task}, {found.model}, {found.reference} ablation, n = {found.n}: "

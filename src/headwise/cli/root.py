@@ -79,6 +79,30 @@ ModelName = Annotated[
         help="bundled alias, hub id, folder or GGUF file", autocompletion=complete("models"), metavar="MODEL"
     ),
 ]
+TaskName = Annotated[
+    str,
+    typer.Argument(
+        help="a built-in task (headwise list tasks), a file, or hub:owner/name",
+        autocompletion=complete("tasks"),
+        metavar="TASK",
+    ),
+]
+MethodNames = Annotated[
+    list[str] | None,
+    typer.Option(help="score method; repeat for several", autocompletion=complete("methods")),
+]
+MetricName = Annotated[str | None, typer.Option(help="metric; by default the task's own")]
+_ABLATION = "ablation type: zero, mean, position_mean, resample, patch"
+ReferenceName = Annotated[str, typer.Option(help=_ABLATION, autocompletion=complete("references"))]
+ReferenceByTask = Annotated[
+    str | None,
+    typer.Option(
+        help=f"{_ABLATION}; by default patch if the task has counterfactuals, else mean",
+        autocompletion=complete("references"),
+    ),
+]
+Positions = Annotated[str, typer.Option(help="token positions that gates act on: all or last")]
+Limit = Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=1)]
 
 
 class Options(BaseModel):

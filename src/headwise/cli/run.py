@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from headwise.cli.complete import complete, names
 from headwise.cli.output import note
-from headwise.cli.root import STUDY, app, with_options
+from headwise.cli.root import STUDY, MethodNames, MetricName, app, with_options
 from headwise.cli.running import default_folder, run_study
 
 SHOWN = 5
@@ -75,17 +75,14 @@ def run(
         typer.Option(help="name or file; repeat for several", autocompletion=complete("tasks")),
     ] = None,
     data: Annotated[list[Path] | None, typer.Option(help="a task file, beside or instead of --task")] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(help="score method; repeat for several", autocompletion=complete("methods")),
-    ] = None,
+    method: MethodNames = None,
     n: Annotated[
         int | None, typer.Option("-n", "--limit", help="number of examples, per task or per ability", min=1)
     ] = None,
     k: Annotated[
         list[int] | None, typer.Option("-k", help="number of heads; repeat for several", min=0)
     ] = None,
-    metric: Annotated[str | None, typer.Option(help="metric; by default the task's own")] = None,
+    metric: MetricName = None,
     reference: Annotated[
         str | None, typer.Option(help="ablation type", autocompletion=complete("references"))
     ] = None,

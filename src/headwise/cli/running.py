@@ -9,12 +9,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from headwise.cli.output import note
 from headwise.names import component_name
+
+if TYPE_CHECKING:
+    from headwise.model.model import Model
+    from headwise.tasks import Task
 
 LONGEST_NAME = 100
 """Characters of a default folder's name."""
@@ -88,6 +92,24 @@ def _with_method(study: str, settings: dict[str, Any]) -> dict[str, Any]:
     return settings | {name: methods if name != "method" else methods[0]}
 
 
+def model_and_task(
+    model: str, task: str, n: int, flags: dict[str, Any]
+) -> tuple[Model, Task, dict[str, Any]]:
+    """The model and the examples of a command that runs no study, and the options left for its call."""
+    from headwise.studies.settings.resolve import assignments
+    from headwise.tasks.opening import check_task
+
+    options = assignments(flags.pop("option") or [])
+    check_task(task, options)
+    # Import torch: seconds, which a mistake should not wait for.
+    from headwise.model.load.load import load
+    from headwise.tasks import task as open_task
+
+    left = {name: flags.pop(name) for name in ("seed", "batch_tokens")}
+    loaded = load(model, **flags)
+    return loaded, open_task(task, n, model=loaded, seed=left["seed"], **options), left
+
+
 def default_folder(study: str, *words: str) -> Path:
     """Where a run goes without --out: the study, the models and the tasks in the folder's name.
 
@@ -121,14 +143,14 @@ def resumable() -> Iterator[str]:
 
 def show_scores(out: Path) -> list[dict[str, Any]]:
     """Print the heads that stand out; returns every head's row."""
+    from headwise.charts.section import by_size
     from headwise.runs import read_table
 
     table = read_table(out, "scores")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
         n = span(part["n"].tolist())
         typer.echo(f"{name} on {task}, {model}: {largest_of(len(part))}, n = {n}")
-        largest = part.reindex(part["score"].abs().sort_values(ascending=False, kind="stable").index)[:10]
-        for row in largest.to_dict("records"):
+        for row in by_size(part)[:10].to_dict("records"):
             head = component_name(row["layer"], row["head"])
             q = "" if row["q"] != row["q"] else f"  q = {row['q']:.2g}"
             typer.echo(f"  {head:<8}{row['score']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]{q}")

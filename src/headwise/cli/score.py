@@ -7,8 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.complete import complete
-from headwise.cli.root import STUDY, ModelName, app, with_options
+from headwise.cli.root import (
+    STUDY,
+    Limit,
+    MethodNames,
+    MetricName,
+    ModelName,
+    Positions,
+    ReferenceName,
+    TaskName,
+    app,
+    with_options,
+)
 from headwise.cli.running import default_folder, run_study, show_scores
 
 
@@ -16,29 +26,13 @@ from headwise.cli.running import default_folder, run_study, show_scores
 @with_options("seed", *STUDY)
 def score(
     model: ModelName,
-    task: Annotated[
-        str,
-        typer.Argument(
-            help="a built-in task (headwise list tasks), a file, or hub:owner/name",
-            autocompletion=complete("tasks"),
-            metavar="TASK",
-        ),
-    ],
-    method: Annotated[
-        list[str] | None,
-        typer.Option(help="score method; repeat for several", autocompletion=complete("methods")),
-    ] = None,
+    task: TaskName,
+    method: MethodNames = None,
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/score-MODEL-TASK")] = None,
-    n: Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=1)] = 64,
-    metric: Annotated[str | None, typer.Option(help="metric; by default the task's own")] = None,
-    reference: Annotated[
-        str,
-        typer.Option(
-            help="ablation type: zero, mean, position_mean, resample, patch",
-            autocompletion=complete("references"),
-        ),
-    ] = "zero",
-    positions: Annotated[str, typer.Option(help="token positions that gates act on: all or last")] = "all",
+    n: Limit = 64,
+    metric: MetricName = None,
+    reference: ReferenceName = "zero",
+    positions: Positions = "all",
     precision: Annotated[
         float | None, typer.Option(help="ablation: run only as many examples as give ± this")
     ] = None,

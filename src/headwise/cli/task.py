@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwise.cli.complete import complete
-from headwise.cli.root import app, with_options
+from headwise.cli.root import TaskName, app, with_options
 
 if TYPE_CHECKING:
     from headwise.tasks import Example, Task
@@ -19,14 +19,7 @@ ACCURACY_EXAMPLES = 50
 @app.command("task")
 @with_options("seed", "option", "device", "dtype", "truncate")
 def task_(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="a built-in task (headwise list tasks), a file, or hub:owner/name",
-            autocompletion=complete("tasks"),
-            metavar="TASK",
-        ),
-    ],
+    name: TaskName,
     show: Annotated[
         int, typer.Option("--show", "-n", "--limit", help="number of examples to print", min=0)
     ] = 3,

@@ -15,7 +15,6 @@ MOST_TOKENS = 8192
 """Longest prompt, in tokens; a model with a shorter context takes fewer."""
 MOST_NEW = 256
 """Longest continuation, in tokens."""
-LARGEST_GATE = 2.0
 MOST_BYTES = 1_000_000
 """Largest request. A prompt of `MOST_TOKENS` tokens has about 40,000 bytes in English."""
 

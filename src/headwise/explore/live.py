@@ -119,9 +119,8 @@ class Live:
         made = self.intervention(prompt, asked) if changed else plain
         yield {"event": "prompt", "tokens": len(prompt.ids)}
         if changed and prompt.full is None:
-            if (
-                len(prompt.ids) > LONGEST
-            ):  # reading such a prompt once more takes longer than writing its text
+            # Reading a long prompt once more would take longer than writing its text.
+            if len(prompt.ids) > LONGEST:
                 yield from self._written(prompt, plain, asked, job, "full", False)
             else:
                 ids = torch.tensor([prompt.ids], device=self.model.device)

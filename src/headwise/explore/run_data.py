@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.heatmap import grid
-from headwise.charts.section import SECTIONS, groups, table_of
+from headwise.charts.section import SECTIONS, by_size, groups, table_of
 from headwise.errors import HeadwiseError
 from headwise.explore.live import listed
 from headwise.heads import Head, heads_of, ranked
@@ -173,7 +173,7 @@ def _about(table: pd.DataFrame, head: Head) -> pd.Series:
 def _largest_first(table: pd.DataFrame) -> pd.DataFrame:
     for column in ("score", "interaction", "difference", "excess"):
         if column in table:
-            return table.reindex(table[column].abs().sort_values(ascending=False).index)
+            return by_size(table, column)
     return table
 
 

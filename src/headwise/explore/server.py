@@ -73,7 +73,6 @@ class Server:
         self._uvicorn.should_exit = True
         if self._thread.is_alive():
             self._thread.join(timeout=_PATIENCE)
-        if (
-            not self._thread.is_alive()
-        ):  # a busy machine may need longer, and the thread still uses the socket
+        # On a busy machine the thread may take longer, and it still uses the socket.
+        if not self._thread.is_alive():
             self._socket.close()

@@ -2,7 +2,8 @@
 
 Begin with `head.py` and `scores.py`; `components.py` says where MLPs and the embeddings stand beside heads, `gates.py`
 makes gates from heads, `controls.py` draws random and layer-matched heads, `heads_file.py` reads a list of heads or a
-score table. Nothing here knows what a model is. May import: errors, files, names, settings, stats, charts.
+score table, `array_file.py` is the format of saved scores and edges. Nothing here knows what a model is. May import:
+errors, files, names, settings, stats, charts.
 """
 
 from headwise.heads.components import COMPONENTS, HEADS, ComponentKinds, Layout
@@ -18,7 +19,8 @@ from headwise.heads.gates import (
     single_gates,
 )
 from headwise.heads.head import RANKED_BY, Head, Order, head_list, heads_of, ranked
-from headwise.heads.scores import Scores, load_order, save_order
+from headwise.heads.heads_file import load_order, save_order
+from headwise.heads.scores import Scores
 
 __all__ = [
     "COMPONENTS",

@@ -24,11 +24,6 @@ class Draw(NamedTuple):
     """How many had to come from a neighbouring layer, because theirs had too few free heads."""
 
 
-def random_order(heads: Sequence[Head], seed: int | str) -> Order:
-    """All heads, shuffled."""
-    return random.Random(f"random order/{seed}").sample(list(heads), len(heads))
-
-
 def random_heads(heads: Iterable[Head], top: Sequence[Head], seed: int | str) -> Draw:
     """As many heads as `top` has, none of them in it."""
     free = _free(heads, top)

@@ -5,7 +5,6 @@ N edges, E examples.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,8 +15,10 @@ import numpy as np
 import pandas as pd
 
 from headwise.errors import HeadwiseError, quoted
+from headwise.heads.array_file import reading_arrays, with_prefix, write_arrays
 from headwise.heads.edge import Edge, Receiver, edge_list
 from headwise.heads.head import RANKED_BY, Head
+from headwise.names import MLP
 
 MOST_RESAMPLED = 5000
 """Edges up to which intervals are bootstrapped and tests flip signs; more are tested by Student's t, because a test
@@ -187,32 +188,19 @@ class Edges:
         about |= {"edges": [str(edge) for edge in self.edges], "details": dict(self.details)}
         about |= {"sharing": {str(layer): size for layer, size in self.sharing.items()}}
         about |= {"groups": None if self.groups is None else list(self.groups)}
-        arrays = {"examples": self.examples, "about": np.array(json.dumps(about))}
-        arrays |= {f"test_{name}": column for name, column in self.tests.items()}
-        with Path(path).open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        tests = {f"test_{name}": column for name, column in self.tests.items()}
+        write_arrays(path, about, {"examples": self.examples, **tests})
 
     @classmethod
     def load(cls, path: str | Path) -> Edges:
         """Read what `save` wrote."""
-        from headwise.heads.scores import UNREADABLE
-
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                about = json.loads(str(file["about"]))
-                tests = {n.removeprefix("test_"): file[n] for n in file.files if n.startswith("test_")}
-                about["edges"] = edge_list(about["edges"])
-                about["sharing"] = {int(layer): size for layer, size in about["sharing"].items()}
-                loaded = cls(examples=file["examples"], tests=tests, **about)
-                if loaded.examples.ndim != 2 or loaded.examples.shape[1] != len(loaded.edges):
-                    raise ValueError(f"{len(loaded.edges)} edges and values of shape {loaded.examples.shape}")
-                return loaded
-        except FileNotFoundError:
-            raise HeadwiseError(f"no edges at {path}") from None
-        except UNREADABLE + (HeadwiseError,) as error:  # noqa: RUF005 - mypy reads no unpacked tuple here
-            raise HeadwiseError(
-                f"{path} is not a file written by Edges.save: {str(error) or type(error).__name__}"
-            ) from None
+        with reading_arrays(path, "Edges") as (about, file):
+            about["edges"] = edge_list(about["edges"])
+            about["sharing"] = {int(layer): size for layer, size in about["sharing"].items()}
+            loaded = cls(examples=file["examples"], tests=with_prefix(file, "test_"), **about)
+            if loaded.examples.ndim != 2 or loaded.examples.shape[1] != len(loaded.edges):
+                raise ValueError(f"{len(loaded.edges)} edges and values of shape {loaded.examples.shape}")
+            return loaded
 
     # ---- display -----------------------------------------------------------------------------------------
 
@@ -257,7 +245,7 @@ def inputs_of(receiver: Any, sharing: Mapping[int, int]) -> list[Receiver]:
             return [Receiver.parse(text)]
         receiver = Head.parse(text)
     head = Head(*receiver)
-    if head.head == -1:
+    if head.head == MLP:
         return [Receiver(head.layer, -1, "MLP")]
     if head.head < 0:
         raise HeadwiseError(f"{quoted(str(head))} reads nothing, so no edge leads into it")

@@ -5,15 +5,56 @@ A run folder stands for its table of scores, and names such as "L12H3,L3H1" for 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, Order, Scores, heads_of, load_order, ranked
 from headwise.heads.components import kinds_of
+from headwise.heads.head import Head, Order, head_list, heads_of, ranked
+from headwise.heads.scores import Scores
 from headwise.names import INPUT
+
+
+def save_order(order: Sequence[Head], path: str | Path) -> None:
+    """Write an order as a heads file: a JSON list of "L12H3"."""
+    Path(path).write_text(
+        json.dumps([str(head) for head in head_list(order)], indent=0) + "\n", encoding="utf-8"
+    )
+
+
+def load_order(path: str | Path) -> Order:
+    """Read a heads file: a JSON list of "L12H3"."""
+    try:
+        listed = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise HeadwiseError(f"no heads file at {path}") from None
+    except OSError as error:
+        raise HeadwiseError(f"the heads file {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise HeadwiseError(
+            f'{path} is not JSON ({error}); a heads file is a list such as ["L12H3"]'
+        ) from None
+    if not isinstance(listed, list):
+        raise HeadwiseError(
+            f'{path} holds a {type(listed).__name__}; a heads file is a list such as ["L12H3"]'
+        )
+    entries: dict[Head, int] = {}
+    for number, item in enumerate(listed, 1):
+        try:
+            head = Head.parse(item)
+        except HeadwiseError as error:
+            raise HeadwiseError(f"{path}, entry {number}: {error}") from None
+        # Twice in a list, a head would count as two wherever the first k are taken.
+        if head in entries:
+            raise HeadwiseError(
+                f"{path}, entry {number}: {head} is listed twice; it is also entry {entries[head]}"
+            )
+        entries[head] = number
+    return list(entries)
 
 
 def read_heads(

@@ -5,9 +5,6 @@ L layers, H heads, E examples.
 
 from __future__ import annotations
 
-import json
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +14,10 @@ import numpy as np
 import pandas as pd
 
 from headwise.errors import HeadwiseError
+from headwise.heads.array_file import reading_arrays, with_prefix, write_arrays
 from headwise.heads.components import COMPONENTS, HEADS, existing, has_others
 from headwise.heads.head import Head, Order, head_list, ranked
 from headwise.names import component_kind
-
-UNREADABLE: tuple[type[Exception], ...] = (
-    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RecursionError,
-    NotImplementedError, SyntaxError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-"""What reading a damaged `.npz` can end in."""
 
 
 @dataclass(frozen=True)
@@ -202,28 +194,16 @@ class Scores:
         if has_others(self.components):
             about["components"] = list(self.components)
         arrays = {"values": self.values, "stderr": self.stderr, "examples": self.examples}
-        arrays |= {"about": np.array(json.dumps(about))}
         arrays |= {f"own_{name}": column for name, column in self.own.items()}
-        arrays |= {} if self.exists is None else {"exists": self.exists}
-        with Path(path).open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        write_arrays(path, about, arrays if self.exists is None else {**arrays, "exists": self.exists})
 
     @classmethod
     def load(cls, path: str | Path) -> Scores:
         """Read what `save` wrote."""
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                about = json.loads(str(file["about"]))
-                own = {n.removeprefix("own_"): file[n] for n in file.files if n.startswith("own_")}
-                exists = file["exists"].astype(bool) if "exists" in file.files else None
-                arrays = (file["values"], file["stderr"], file["examples"])
-                return cls(*arrays, **about, own=own, exists=exists)._checked()
-        except FileNotFoundError:
-            raise HeadwiseError(f"no scores at {path}") from None
-        except UNREADABLE as error:
-            raise HeadwiseError(
-                f"{path} is not a file written by Scores.save: {str(error) or type(error).__name__}"
-            ) from None
+        with reading_arrays(path, "Scores") as (about, file):
+            exists = file["exists"].astype(bool) if "exists" in file.files else None
+            arrays = (file["values"], file["stderr"], file["examples"])
+            return cls(*arrays, **about, own=with_prefix(file, "own_"), exists=exists)._checked()
 
     def plot(self, **options: Any) -> Any:
         """Draw the layer × head map; returns the matplotlib figure."""
@@ -269,9 +249,8 @@ def _check_paired(a: Scores, b: Scores) -> None:
             "top, by a method whose rows are examples, such as ablation"
         )
     rows = [(scores.n, scores.details.get("held_out"), list(scores.groups or ())) for scores in (a, b)]
-    prints = {scores.details.get("examples") for scores in (a, b)} - {
-        None
-    }  # files of earlier versions have none
+    prints = {scores.details.get("examples") for scores in (a, b)}
+    prints.discard(None)  # files of earlier versions have none
     if rows[0] != rows[1] or len(prints) > 1:
         raise HeadwiseError(
             f"the scores are of different examples of {a.task!r} (n = {a.n} and {b.n}); score both on the same task "
@@ -292,41 +271,3 @@ def _difference_names(a: Scores, b: Scores) -> dict[str, str]:
         one, other = next((pair for pair in pairs if pair[0] != pair[1]), ("same", "same"))
         method = f"{method} ({one} − {other})"
     return {"model": model, "method": method}
-
-
-def save_order(order: Sequence[Head], path: str | Path) -> None:
-    """Write an order as a heads file: a JSON list of "L12H3"."""
-    Path(path).write_text(
-        json.dumps([str(head) for head in head_list(order)], indent=0) + "\n", encoding="utf-8"
-    )
-
-
-def load_order(path: str | Path) -> Order:
-    """Read a heads file: a JSON list of "L12H3"."""
-    try:
-        listed = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise HeadwiseError(f"no heads file at {path}") from None
-    except OSError as error:
-        raise HeadwiseError(f"the heads file {path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise HeadwiseError(
-            f'{path} is not JSON ({error}); a heads file is a list such as ["L12H3"]'
-        ) from None
-    if not isinstance(listed, list):
-        raise HeadwiseError(
-            f'{path} holds a {type(listed).__name__}; a heads file is a list such as ["L12H3"]'
-        )
-    entries: dict[Head, int] = {}
-    for number, item in enumerate(listed, 1):
-        try:
-            head = Head.parse(item)
-        except HeadwiseError as error:
-            raise HeadwiseError(f"{path}, entry {number}: {error}") from None
-        # Twice in a list, a head would count as two wherever the first k are taken.
-        if head in entries:
-            raise HeadwiseError(
-                f"{path}, entry {number}: {head} is listed twice; it is also entry {entries[head]}"
-            )
-        entries[head] = number
-    return list(entries)

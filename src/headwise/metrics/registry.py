@@ -50,19 +50,23 @@ METRICS: Registry[Metric] = Registry("metric", "headwise.metrics.*")
 
 
 def register(
-    name: str, *, needs: Needs, about: str, **flags: bool
+    name: str,
+    *,
+    needs: Needs,
+    about: str,
+    differentiable: bool = True,
+    first_order: bool = True,
+    compares: bool = False,
 ) -> Callable[[Callable[[Scored], Tensor]], Callable[[Scored], Tensor]]:
-    """Make a function from scored rows to one number per row known under `name`.
-
-    flags: `differentiable`, `first_order` and `compares`, as in `Metric`.
-    """
+    """Make a function from scored rows to one number per row known under `name`; the other arguments are the fields of
+    `Metric`. A metric that is not differentiable is not `first_order` either."""
     if needs not in get_args(Needs):
         raise unknown(f"value of needs for the metric {name!r}:", str(needs), get_args(Needs))
-    first_order = flags.pop("first_order", True) and flags.get("differentiable", True)
 
     def add(per_row: Callable[[Scored], Tensor]) -> Callable[[Scored], Tensor]:
         checked = partial(_one_per_row, name, per_row)
-        METRICS.add(name, Metric(name, about, needs, checked, first_order=first_order, **flags))
+        usable = first_order and differentiable
+        METRICS.add(name, Metric(name, about, needs, checked, differentiable, usable, compares))
         return per_row
 
     return add

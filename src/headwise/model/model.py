@@ -75,7 +75,7 @@ class Model:
                 "processes; save model and tokenizer with save_pretrained and give the folder, which every worker must "
                 "see"
             )
-        named = {**self.origin.options, "name": self.name, "dtype": str(self.dtype).removeprefix("torch.")}
+        named = {**self.origin.options, "name": self.name, "dtype": self.dtype_name}
         return replica, (replace(self.origin, options=named), self.fingerprint)
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class Model:
         facts = {
             "class": type(self.hf).__name__,
             "heads": f"{len(self.heads())} in {self.shape[0]} layers of up to {self.shape[1]}",
-            "parameters": f"{parameters / 1e6:,.1f} million, {str(self.dtype).removeprefix('torch.')}",
+            "parameters": f"{parameters / 1e6:,.1f} million, {self.dtype_name}",
             "device": str(self.device),
             "heads accessed by": self.hooks.mechanism,
         }
@@ -161,6 +161,11 @@ class Model:
     @property
     def dtype(self) -> torch.dtype:
         return weight_dtype(self.hf)
+
+    @property
+    def dtype_name(self) -> str:
+        """`float32`, `bfloat16`, …"""
+        return str(self.dtype).removeprefix("torch.")
 
     @property
     def gate_dtype(self) -> torch.dtype:

@@ -13,9 +13,7 @@ from headwise.charts.heatmap import grid, head_panel
 _BLUE, _ORANGE = "#1f77b4", "#ff7f0e"
 
 
-def training_chart(
-    training: pd.DataFrame, checks: pd.DataFrame, *, bound: float, title: str | None = None
-) -> Chart:
+def training_chart(training: pd.DataFrame, checks: pd.DataFrame, *, bound: float) -> Chart:
     """Share of open edges, excess over the dense model and multiplier against updates.
 
     Lines: noisy gates, a moving mean over updates. Dots: hard gates on held-back text, the model as it is used.
@@ -42,8 +40,7 @@ def training_chart(
     lines["excess"].append(limit)
     x = Axis(label="Update")
     return Chart(
-        title=title or "The course of the training",
-        heading=title or "",
+        title="The course of the training",
         panels=[Panel(marks=lines[column], x=x, y=y) for column, y in axes.items()],
         size=(9.6, 3.3),
         columns=3,

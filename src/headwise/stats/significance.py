@@ -145,9 +145,8 @@ def _count_extreme(signs: np.ndarray, x: np.ndarray, bar: np.ndarray, extreme: n
         for block in resampling.blocks(np.arange(x.shape[1]), len(rows)):
             sums = rows @ x[:, block]
             beyond = np.abs(sums, out=sums) >= bar[block]
-            extreme[block] += beyond.view(np.uint8).sum(
-                axis=0, dtype=np.uint16
-            )  # several times as fast as of bool
+            # The sum of small integers is several times as fast as that of booleans.
+            extreme[block] += beyond.view(np.uint8).sum(axis=0, dtype=np.uint16)
 
 
 def _all_signs(E: int) -> np.ndarray:

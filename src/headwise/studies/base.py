@@ -133,7 +133,7 @@ def chosen_executor(
         return LocalExecutor()
     from headwise.runs.executors.ray_executor import RayExecutor
 
-    bench.spare_devices()
+    bench.use_main_memory()
     return RayExecutor(**options, device=device, replica_bytes=bench.replica_bytes, progress=bench.progress)
 
 

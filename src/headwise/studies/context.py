@@ -52,7 +52,7 @@ class Context(Generic[S]):
 
     def dtype(self, model: str) -> str:
         """The dtype of a model, as the cells say it: `float32`."""
-        return str(self.model(model).dtype).removeprefix("torch.")
+        return self.model(model).dtype_name
 
     def cell(
         self,

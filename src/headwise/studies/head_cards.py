@@ -8,7 +8,9 @@ from typing import Any
 import pandas as pd
 
 from headwise.cards.measured import STEPS, measure_heads
-from headwise.charts.heatmap import by_size, significant
+from headwise.charts.heatmap import significant
+from headwise.charts.section import by_size
+from headwise.display import counted
 from headwise.errors import HeadwiseError
 from headwise.heads import head_list, heads_of
 from headwise.runs import Cell, CellResult
@@ -40,7 +42,7 @@ def make_cards(context: Context[Any], cell: Cell, examples: Task, **how: Any) ->
     how: reference and positions of the ablation.
     """
     s, heads = context.settings, head_list(cell.settings["heads"])
-    label = f"cards of {len(heads)} head{'s' * (len(heads) != 1)} on {cell.task}"
+    label = f"cards of {counted(len(heads), 'head')} on {cell.task}"
     try:
         with context.progress(label, STEPS) as advance:
             model, how = context.model(cell.model), {"metric": s.metric, "seed": s.seed, **how}

@@ -9,7 +9,7 @@ from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.metrics.leading_space import note_leading_space
-from headwise.model.load.load import load, load_spared, load_text
+from headwise.model.load.load import load, load_in_main_memory, load_text
 from headwise.model.model import Model
 from headwise.tasks import Task, task
 from headwise.tasks.opening import check_options, check_task, depends_on_tokenizer
@@ -24,7 +24,7 @@ class Workbench:
         self._added: set[str] = set()
         self._tasks: dict[tuple[Any, ...], Task] = {}
         self._load_options: dict[str, Any] = {}
-        self._elsewhere = False
+        self._in_main_memory = False
 
     def configure(self, settings: Any) -> None:
         """Use these settings to load models; those loaded with other settings are dropped."""
@@ -34,14 +34,14 @@ class Workbench:
             self._models = {name: model for name, model in self._models.items() if name in self._added}
             self._tasks = {}
         self._load_options = options
-        self._elsewhere = False
+        self._in_main_memory = False
 
-    def spare_devices(self) -> None:
+    def use_main_memory(self) -> None:
         """Load models into main memory only, because other processes compute with them.
 
         Their dtype is the one they would have on the device, because it is part of the cells.
         """
-        self._elsewhere = True
+        self._in_main_memory = True
 
     def add(self, model: Model) -> None:
         """Use a model that is loaded already, under its own name."""
@@ -59,7 +59,9 @@ class Workbench:
     def model(self, name: str) -> Model:
         if name not in self._models:
             options = self._load_options
-            self._models[name] = load_spared(name, **options) if self._elsewhere else load(name, **options)
+            self._models[name] = (
+                load_in_main_memory(name, **options) if self._in_main_memory else load(name, **options)
+            )
         return self._models[name]
 
     def display_names(self, sources: Sequence[str]) -> dict[str, str]:

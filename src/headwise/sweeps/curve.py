@@ -15,18 +15,9 @@ import pandas as pd
 from headwise import stats
 from headwise.errors import HeadwiseError
 from headwise.heads import Order
-from headwise.sweeps.explained import (
-    Estimate,
-    HeadsNeeded,
-    areas,
-    heads_needed,
-    resampled_needs,
-    whole_interval,
-)
+from headwise.sweeps.explained import EXPLAINED, Estimate, HeadsNeeded, areas, needed_with_intervals
 
 THRESHOLD = 0.9
-EXPLAINED = "explained_effect"
-"""What the explained effect is called among the metrics of a table."""
 
 
 @dataclass(frozen=True)
@@ -111,19 +102,7 @@ class Sweep:
         if not self.defined:
             return HeadsNeeded(*[float("nan")] * 6)
         k, gains = self._with_ends()
-        shares = gains.mean(1) / self.effects.mean()
-        numbers: list[float] = []
-        for stays in (False, True):
-            needed = float(heads_needed(k, shares, threshold, stays=stays))
-            numbers += [needed, *whole_interval(self.resampled_k(threshold, stays=stays))]
-        return HeadsNeeded(*numbers)
-
-    def resampled_k(
-        self, threshold: float = THRESHOLD, *, stays: bool = False, seed: int | None = None
-    ) -> np.ndarray:
-        """Heads needed in each resample of the examples `[B]`; two sweeps over the same examples stay paired."""
-        how: dict[str, Any] = {"groups": self.groups, "seed": self.seed if seed is None else seed}
-        return resampled_needs(*self._with_ends(), self.effects, threshold, stays=stays, **how)
+        return needed_with_intervals(k, gains, self.effects, threshold, groups=self.groups, seed=self.seed)
 
     def _with_ends(self) -> tuple[np.ndarray, np.ndarray]:
         """k and gains `[K, E]` with both ends: they are known without measuring.

@@ -27,11 +27,11 @@ from headwise.model.forward.out_of_memory import in_halves
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
+from headwise.scores.edges.registry import sender_kinds
 from headwise.scores.edges.spans import position_masks
-from headwise.sweeps.explained import HeadsNeeded, heads_needed, knee_points, resampled_needs, whole_interval
+from headwise.sweeps.explained import EXPLAINED, HeadsNeeded, knee_points, needed_with_intervals
 from headwise.tasks.examples import Task
 
-EXPLAINED = "explained_effect"
 _CHANGES = {"cpu": 2**28, "accelerator": 2**31}
 """Most numbers held of what senders change in the stream: 1 GB and 8 GB in float32."""
 
@@ -68,16 +68,7 @@ class EdgeCurve:
         gains = self.values - self.values[0]
         if np.isnan(self.explained(seed).value).all():
             return HeadsNeeded(*[float("nan")] * 6)
-        found: list[float] = []
-        for stays in (False, True):
-            found.append(
-                float(heads_needed(self.k, gains.mean(1) / self.effect.mean(), threshold, stays=stays))
-            )
-            resampled = resampled_needs(
-                self.k, gains, self.effect, threshold, stays=stays, groups=self.groups, seed=seed
-            )
-            found += whole_interval(resampled)
-        return HeadsNeeded(*found)
+        return needed_with_intervals(self.k, gains, self.effect, threshold, groups=self.groups, seed=seed)
 
     def table(self, seed: int = 0) -> pd.DataFrame:
         """One row per point: edges kept, (edge, token) pairs kept, explained effect with its interval."""
@@ -117,7 +108,7 @@ def edge_curve(
     ranked = [edges.edges[n] for n in np.argsort(-RANKED_BY[by](edges.values), kind="stable")]
     measured = metric_named(how.pop("metric", None) or edges.metric or task.metric)
     used = how.pop("reference", None) or edges.details.get("reference", "zero")
-    engine = Engine(model, task, measured, reference=used, components=_components(ranked), **how)
+    engine = Engine(model, task, measured, reference=used, components=sender_kinds(ranked), **how)
     chosen = sorted({0, *(k or log_points(len(ranked), points - points // 3)), len(ranked)})
     if chosen[-1] > len(ranked) or chosen[0] < 0:
         raise HeadwiseError(f"k runs from 0 to {len(ranked)}, the number of edges; {chosen[-1]} is outside")
@@ -150,12 +141,6 @@ def log_points(total: int, points: int) -> list[int]:
     return sorted(
         {0, *np.unique(np.round(np.geomspace(1, max(total, 1), max(points - 1, 2)))).astype(int).tolist()}
     )
-
-
-def _components(edges: Sequence[Edge]) -> tuple[str, ...]:
-    kinds = {-1: "mlps", -2: "input"}
-    found = {"heads"} | {kinds.get(edge.sender.head, "heads") for edge in edges}
-    return tuple(kind for kind in ("heads", "mlps", "input") if kind in found)
 
 
 def _measured(

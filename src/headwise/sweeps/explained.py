@@ -18,6 +18,9 @@ import numpy as np
 
 from headwise import stats
 
+EXPLAINED = "explained_effect"
+"""What the explained effect is called among the metrics of a table."""
+
 
 class Estimate(NamedTuple):
     """A number and its interval."""
@@ -89,6 +92,24 @@ def resampled_needs(
     """`[B]`: heads needed in every resample of the examples; gains `[K, E]`, effect `[E]`, groups `[E]`."""
     shares = stats.resampled_ratio(gains.T, effect, groups=groups, seed=seed)
     return heads_needed(k, shares, threshold, stays=stays)
+
+
+def needed_with_intervals(
+    k: np.ndarray,
+    gains: np.ndarray,
+    effect: np.ndarray,
+    threshold: float,
+    *,
+    groups: Sequence[str | None] | None,
+    seed: int,
+) -> HeadsNeeded:
+    """Heads needed by the mean curve, with intervals over the examples; gains `[K, E]`, effect and groups `[E]`."""
+    found: list[float] = []
+    for stays in (False, True):
+        needed = heads_needed(k, gains.mean(1) / effect.mean(), threshold, stays=stays)
+        resampled = resampled_needs(k, gains, effect, threshold, stays=stays, groups=groups, seed=seed)
+        found += [float(needed), *whole_interval(resampled)]
+    return HeadsNeeded(*found)
 
 
 def whole_interval(needed: np.ndarray, level: float = 0.95) -> tuple[float, float]:

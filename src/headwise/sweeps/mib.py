@@ -28,6 +28,7 @@ from headwise.metrics import metric as metric_named
 from headwise.model.forward.run import Pass
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
+from headwise.names import INPUT, MLP
 from headwise.progress import Progress, reporting
 from headwise.sweeps.explained import Estimate
 from headwise.tasks.opening import TaskLike, as_task
@@ -181,7 +182,7 @@ def importances(scores: Scores, layout: dict[str, Any]) -> dict[str, Any]:
     A component without a score has none in the file either: MIB's evaluator then always keeps it. NaN is no JSON.
     """
     layers, heads = layout["n_layers"], layout["n_heads"]
-    every = [Head(0, -2), *(Head(layer, head) for layer in range(layers) for head in (*range(heads), -1))]
+    every = [Head(0, INPUT), *(Head(layer, head) for layer in range(layers) for head in (*range(heads), MLP))]
     known = {one: scores[one] for one in scores.heads() if np.isfinite(scores[one])}
     nodes: dict[str, Any] = {
         _node(one): {"in_graph": False} | ({"score": known[one]} if one in known else {}) for one in every
@@ -195,9 +196,9 @@ def _node(component: Head) -> str:
     >>> _node(Head(3, 1)), _node(Head(3, -1)), _node(Head(0, -2))
     ('a3.h1', 'm3', 'input')
     """
-    if component.head == -2:
+    if component.head == INPUT:
         return "input"
-    return f"m{component.layer}" if component.head == -1 else f"a{component.layer}.h{component.head}"
+    return f"m{component.layer}" if component.head == MLP else f"a{component.layer}.h{component.head}"
 
 
 def mib_layout(model: Model) -> dict[str, Any]:
@@ -216,7 +217,7 @@ def mib_layout(model: Model) -> dict[str, Any]:
 def _mlp_output(model: Model, gate: float) -> torch.Tensor:
     """What the MLP of the first layer writes when that layer's heads have this gate."""
     seen: list[torch.Tensor] = []
-    (module,) = model.modules([Head(0, -1)]).values()
+    (module,) = model.modules([Head(0, MLP)]).values()
 
     def note(output: torch.Tensor) -> torch.Tensor:
         seen.append(output.detach().clone())

@@ -18,7 +18,7 @@ from headwise.heads.components import HEADS, Layout
 from headwise.heads.controls import control_sets, most_k
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
-from headwise.model.measure.references.registry import default_reference as default_reference
+from headwise.model.measure.references.registry import default_reference
 from headwise.model.model import Model
 from headwise.progress import Progress, advance_is_progress, reporting
 from headwise.scores.measure import MeasureOptions

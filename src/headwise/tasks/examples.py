@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from headwise.display import html_table, shortened
+from headwise.display import counted, html_table, shortened
 from headwise.errors import HeadwiseError, quoted
 from headwise.several import several
 
@@ -92,10 +92,10 @@ class Task:
             raise HeadwiseError(f"task {self.name!r} is empty; a task needs at least one example")
 
     def __repr__(self) -> str:
-        count, first = len(self), self.examples[0]
+        first = self.examples[0]
         foils = f", not {quoted(first.foils[0], 30)}" if first.foils else ""
         return (
-            f"Task({self.name!r}, {count} example{'s' * (count != 1)}, metric {self.metric}; first: "
+            f"Task({self.name!r}, {counted(len(self), 'example')}, metric {self.metric}; first: "
             f"{shortened(first.prompt, 70)!r} → {quoted(first.target, 30)}{foils})"
         )
 

@@ -28,17 +28,15 @@ def few_shot(
     separator: str = "\n\n",
     seed: int = 0,
     pool: Task | None = None,
-    same: bool = True,
 ) -> Task:
-    """The task with `k` solved examples before every prompt.
+    """The task with the same `k` solved examples before every prompt.
 
     Each shot is the template filled with a prompt and its target; the question is the template cut right
     before `{target}`, so a task's own prompts and targets (with their leading spaces) fit the default. The
     counterfactual gets the same shots as its prompt, so both stay equally long.
 
     Shots come from `pool`, less everything that the task itself asks; without a pool they are held out from
-    the task and no longer scored: `k` of them where all examples share the `same` shots, otherwise a quarter
-    of the task (at least `k`) from which each example draws its own.
+    the task and no longer scored.
 
         few_shot(task("ioi"), 5)
         few_shot(quiz, 2, template="Question: {prompt}\\nAnswer:{target}")
@@ -52,11 +50,10 @@ def few_shot(
             f"template {template!r} puts a space before {{target}}, but the targets of task {task.name!r} "
             "begin with a space already; remove the space from the template"
         )
-    shots, scored = chosen_shots(task, k, seed=seed, pool=pool, same=same)
+    shots, scored = chosen_shots(task, k, seed=seed, pool=pool)
+    before = "".join(solved.fill({"prompt": e.prompt, "target": e.target}) + separator for e in shots)
     examples = []
-    for number, example in enumerate(scored):
-        chosen = shots if same else random.Random(f"shots/{task.name}/{seed}/{number}").sample(shots, k)
-        before = "".join(solved.fill({"prompt": e.prompt, "target": e.target}) + separator for e in chosen)
+    for example in scored:
         prompt, other = before + question.fill({"prompt": example.prompt}), example.counterfactual
         other = None if other is None else before + question.fill({"prompt": other})
         moved = prompt.rfind(example.prompt)
@@ -67,7 +64,6 @@ def few_shot(
         "template": template,
         "separator": separator,
         "seed": seed,
-        "same": same,
         "pool": None if pool is None else pool.name,
         "pool_size": len(shots),
         "not_scored": len(task) - len(scored),
@@ -87,11 +83,11 @@ def check_shots(k: int, template: str, separator: str) -> Template:
 
 
 def chosen_shots(
-    task: Task, k: int, *, seed: int = 0, pool: Task | None = None, same: bool = True
+    task: Task, k: int, *, seed: int = 0, pool: Task | None = None
 ) -> tuple[list[Example], list[Example]]:
-    """The `k` solved examples that all prompts share (all to draw from, unless `same`), and the examples to score."""
+    """The `k` solved examples that all prompts share, and the examples to score."""
     draw = random.Random(f"shots/{task.name}/{seed}")
-    return _held_out(task, k, same, draw) if pool is None else _from_pool(task, pool, k, same, draw)
+    return _held_out(task, k, draw) if pool is None else _from_pool(task, pool, k, draw)
 
 
 def _key(example: Example) -> str:
@@ -139,9 +135,7 @@ def _begins_with(text: str, start: int, piece: str) -> bool:
     return text.startswith(piece, start) and not (piece[-1:].isalnum() and after.isalnum())
 
 
-def _from_pool(
-    task: Task, pool: Task, k: int, same: bool, draw: random.Random
-) -> tuple[list[Example], list[Example]]:
+def _from_pool(task: Task, pool: Task, k: int, draw: random.Random) -> tuple[list[Example], list[Example]]:
     candidates = _distinct(pool.examples)
     taken = {shot for shot, _ in _overlaps(candidates, task.examples)}
     free = [example for number, example in enumerate(candidates) if number not in taken]
@@ -151,21 +145,20 @@ def _from_pool(
             f"itself ({len(taken)} it does), expected {k} or more for {k} shots; give a larger pool or "
             "fewer shots"
         )
-    return (draw.sample(free, k) if same else free), list(task.examples)
+    return draw.sample(free, k), list(task.examples)
 
 
-def _held_out(task: Task, k: int, same: bool, draw: random.Random) -> tuple[list[Example], list[Example]]:
+def _held_out(task: Task, k: int, draw: random.Random) -> tuple[list[Example], list[Example]]:
     candidates = _distinct(task.examples)
-    count = k if same or k == 0 else max(k, len(candidates) // 4)
-    if len(candidates) <= count:
+    if len(candidates) <= k:
         raise HeadwiseError(
-            f"task {task.name!r} has {len(candidates)} different prompts, expected more than {count}: {k} "
+            f"task {task.name!r} has {len(candidates)} different prompts, expected more than {k}: {k} "
             "shots are held out and one example at least must be left; give more examples, fewer shots or a "
             "pool"
         )
-    shots = draw.sample(candidates, count)
+    shots = draw.sample(candidates, k)
     shown = {number for _, number in _overlaps(shots, task.examples)}
     scored = [example for number, example in enumerate(task.examples) if number not in shown]
     if not scored:
-        raise HeadwiseError(f"the {count} shots show every example of task {task.name!r}; give a pool")
+        raise HeadwiseError(f"the {k} shots show every example of task {task.name!r}; give a pool")
     return shots, scored

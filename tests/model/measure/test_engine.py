@@ -199,6 +199,24 @@ def test_shared_gates_give_the_gradient_of_each_example(tiny64):
     assert np.array_equal(together, each)
 
 
+def test_no_weight_needs_a_gradient_while_those_of_the_gates_are_computed(tiny):
+    engine = Engine(tiny, word_task(), metric("logit_diff"))
+    trainable = []
+
+    def note(module, args, kwargs):
+        trainable.append(any(parameter.requires_grad for parameter in module.parameters()))
+
+    note_handle = tiny.hf.register_forward_pre_hook(note, with_kwargs=True)
+    engine.measure(np.ones((1, *tiny.shape)))
+    assert trainable == [True]  # a loaded model may be trained further
+    trainable.clear()
+    engine.gradients()
+    engine.mean_gradients([0.5])
+    engine.row_gradients([0], np.ones((1, *tiny.shape)))
+    note_handle.remove()
+    assert trainable == [False] * 3
+
+
 def test_a_metric_without_gradient_is_refused(tiny):
     with pytest.raises(HeadwiseError, match="'accuracy' has no gradient"):
         Engine(tiny, word_task(), metric("accuracy")).gradients()

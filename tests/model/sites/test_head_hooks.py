@@ -76,7 +76,7 @@ def test_after_an_error_nothing_of_ours_is_left():
         with pytest.raises(ValueError, match="mine"), context:
             hf(input_ids=torch.arange(3, 9)[None])
     assert type(hf.config._attn_implementation) is str
-    assert not [m for m in hf.modules() if "_headwise_heard_by" in vars(m)]
+    assert not [m for m in hf.modules() if "_headwise_attached" in vars(m)]
     with hooks.watching(lambda *_: None), pytest.raises(HeadwiseError, match="already has a watcher"):
         hooks.watching(lambda *_: None).__enter__()
 

@@ -7,6 +7,7 @@ import pytest
 import headwise as hw
 from headwise.report import write_report
 from headwise.runs import read_table
+from headwise.runs.store.store import CellStore
 from helpers import run_on
 from planted import DENSE, SPARSE, planted_model, told_apart, written
 
@@ -54,6 +55,23 @@ def test_the_same_run_again_computes_nothing(run):
     before = read_table(folder / "run", "edges")
     run_on("wiring", folder / "run", *models, **settings)
     assert read_table(folder / "run", "edges").equals(before)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"into": ["L3H1", "L3KV7.K"]}, "no receiver L3KV7.K"),
+        ({"into": ["L9H0"]}, "no receiver L9H0.Q"),
+        ({"into": ["L0H1"]}, "a sender must come before the receiver"),
+        ({"metric": "accuracy"}, "the edge method 'attribution' uses the gradient"),
+    ],
+)
+def test_edges_that_cannot_be_scored_are_refused_before_anything_is_computed(run, tmp_path, asked, why):
+    _, models, _, file, _, _ = run
+    with pytest.raises(hw.HeadwiseError, match=why):
+        run_on("wiring", tmp_path / "run", models[0], tasks=[file], n=8, **asked)
+    with CellStore(tmp_path / "run" / "cells.sqlite") as store:
+        assert not list(store.keys())
 
 
 def test_into_scores_the_edges_of_one_head_from_all_heads_before_it(run, tmp_path):

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.display import html_table, shortened
+from headwise.display import counted, html_table, shortened
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, head_list
 from headwise.model.attention.blocks import attention_blocks, watchable
@@ -72,7 +72,7 @@ class Attention:
         some = ", ".join(map(str, self.heads[:3])) + ", …" * (len(self.heads) > 3)
         maps = ", with whole maps" if self.maps is not None else ""
         return (
-            f"Attention({self.model}: {len(self.heads)} head{'s' * (len(self.heads) != 1)} ({some}) on "
+            f"Attention({self.model}: {counted(len(self.heads), 'head')} ({some}) on "
             f"{len(self.tokens)} tokens {shortened(''.join(self.tokens), 60)!r}{maps})"
         )
 

@@ -137,9 +137,8 @@ def _check_first_layer(model: Model) -> None:
     layer = model.hooks.sites[0].layer
     weights = _eager_maps(model, torch.tensor([[3, 5], [4, 5]]), note)[layer].double()  # 2, H, 2, 2
     z = outputs[layer].transpose(1, 2)  # 2, H, 2, D
-    first = (
-        z[:, :, 0] / weights[:, :, 0, :1]
-    )  # value vector of the first token, which attends to itself alone
+    # The first token attends to itself alone, so this is its value vector.
+    first = z[:, :, 0] / weights[:, :, 0, :1]
     rest = z[:, :, 1] - weights[:, :, 1, :1] * first  # weight of b × its value vector
     weight = weights[:, :, 1, 1:]
     gap = float((rest[0] * weight[1] - rest[1] * weight[0]).abs().max())

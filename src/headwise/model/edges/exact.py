@@ -10,7 +10,7 @@ V edges, S rows, T tokens, E examples, U senders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,8 @@ from headwise.model.edges.moving import moving_mlps
 from headwise.model.edges.parts import BlockParts, Parts
 from headwise.model.edges.slots import SlotChanges, begin_at, delta_at, slot_changes
 from headwise.model.forward.gate import by_token
-from headwise.model.forward.out_of_memory import fits
 from headwise.model.forward.run import Edit, Pass
-from headwise.model.forward.schedule import batch_size
-from headwise.model.measure.engine import LOGIT_BUDGET, Engine
+from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.sites.attention_function import Slots
 
@@ -43,11 +41,10 @@ class ExactEdges:
         plain: Contributions,
         spans: Mapping[str, Tensor],
         moving: bool = False,
-        advance: Callable[[int], None] = lambda count: None,
     ) -> None:
         """spans: name -> the positions `[S, T]` of these rows. moving: whether MLPs between sender and receiver are
-        computed again. advance: called with the (edge, row) pairs just done."""
-        self.moving, self.advance = moving, advance
+        computed again."""
+        self.moving = moving
         self.engine, self.model, self.parts = engine, engine.model, parts
         self.block, self.plain, self.spans = block, plain, spans
 
@@ -94,58 +91,31 @@ class ExactEdges:
         of_sender = {sender: number for number, sender in enumerate(senders)}
         changed = [(edge.receiver, of_sender[edge.sender, edge.span]) for edge in edges]
 
-        def measure(some: list[int]) -> np.ndarray:
+        def measure(some: np.ndarray) -> np.ndarray:
             swap = _Swap(part, changes, [changed[n] for n in some], self.block.size)
             return self._values(part.layer, 1 + len(some), swap.fields())
 
-        return self._in_batches(len(edges), measure)
+        return self.engine.beside_baseline(self.block, range(len(edges)), measure)
 
     def _through_end(self, edges: list[Edge]) -> np.ndarray:
         """Edges to the logits: the change is added to what the last block writes."""
         last = self.parts.last
         module = self.model.hooks.blocks[last]
 
-        def measure(some: list[int]) -> np.ndarray:
+        def measure(some: np.ndarray) -> np.ndarray:
             seen = self._seen_by(last + 1, list(dict.fromkeys(edges[n].sender for n in some)))
             deltas = [delta_at(seen, edges[n].sender, self.spans.get(edges[n].span)) for n in some]
             change = torch.cat([torch.zeros_like(deltas[0]), *deltas])
             modules: dict[nn.Module, Edit] = {module: lambda output: output + change}
             return self._values(last, 1 + len(some), {"modules": modules})
 
-        return self._in_batches(len(edges), measure)
+        return self.engine.beside_baseline(self.block, range(len(edges)), measure)
 
     def _seen_by(self, index: int, senders: Sequence[Head]) -> Contributions:
         """The streams, and the changes by these senders as block `index` reads them."""
         if not self.moving:
             return self.plain
         return moving_mlps(self.model, self.parts, self.block, self.plain, senders, index)
-
-    def _in_batches(self, count: int, measure: Callable[[list[int]], np.ndarray]) -> np.ndarray:
-        """Values `[2, count, S]` of edges in as few passes as fit; the plain run is in each of them."""
-        values = np.empty((2, count, self.block.size))
-        waiting = list(range(count))
-        while waiting:
-            some = waiting[: batch_size(len(waiting), self._edges_at_once())]
-
-            def fill(some: list[int] = some) -> None:
-                measured = measure(some)
-                values[0, some], values[1, some] = measured[1:], measured[:1]
-
-            if len(some) == 1:
-                fill()
-            elif not fits(fill):
-                self.engine.batch_tokens = max(1, self.engine.batch_tokens // 2)
-                continue
-            waiting = waiting[len(some) :]
-            self.advance(len(some) * self.block.size)
-        return values
-
-    def _edges_at_once(self) -> int:
-        block, model = self.block, self.model
-        by_tokens = self.engine.batch_tokens // (block.size * block.length)
-        budget = LOGIT_BUDGET if model.device.type == "cpu" else 4 * LOGIT_BUDGET
-        by_logits = budget // (block.size * block.tensors["positions"].shape[1] * model.vocabulary)
-        return max(1, min(by_tokens, by_logits) - 1)
 
     def _values(self, index: int, groups: int, fields: Mapping[str, Any]) -> np.ndarray:
         """The metric of the rows `[groups, S]` in a pass that begins at a block with the plain stream."""

@@ -242,8 +242,7 @@ class _EdgeTable:
                 seen = towards * self.spans[span].to(towards.device)[:, None, :, None]
             rows = [self.place[self.edges[n].sender] for n in some]
             # Senders stand in the order in which they write, so those before a block are the first ones.
-            products = torch.bmm(
-                self.deltas[:, : max(rows) + 1], seen.flatten(2).to(self.deltas.dtype).mT
-            )  # S, U, R
+            deltas = self.deltas[:, : max(rows) + 1]
+            products = torch.bmm(deltas, seen.flatten(2).to(deltas.dtype).mT)  # S, U, R
             columns = [column[self.edges[n].receiver] for n in some]
             scores[some] = -products[:, rows, columns].double().cpu().numpy().T

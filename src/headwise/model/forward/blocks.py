@@ -40,9 +40,8 @@ def _shared_forward(forward: Callable[..., Any], batch: int, rows: SharedRows) -
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], Tensor) and not _has_rows(args[0], batch):
-            return forward(
-                *args, **kwargs
-            )  # the tokens of all rows one behind the other (OPT): all are computed
+            # OPT puts the tokens of all rows one behind the other: all are computed.
+            return forward(*args, **kwargs)
         output = forward(*map(pick, args), **{name: pick(value) for name, value in kwargs.items()})
         return edit_first(output, spread)
 

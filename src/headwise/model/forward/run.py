@@ -89,7 +89,7 @@ def run(model: nn.Module, asked: Pass, hooks: HeadHooks | None = None) -> Output
     with ExitStack() as stack:
         stack.enter_context(steady_attention())
         if hooks is not None:
-            stack.enter_context(hooks.listening(asked.heads, asked.watch, asked.slots))
+            stack.enter_context(hooks.attached(asked.heads, asked.watch, asked.slots))
             of_blocks = {hooks.blocks[index]: rows for index, rows in asked.shared.items()}
             stack.enter_context(shared(len(asked.ids), {**of_blocks, **asked.parts}))
             for index, edit in asked.streams.items():

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.display import html_table, shortened
+from headwise.display import counted, html_table, shortened
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.decode import Batch
@@ -63,8 +63,7 @@ class Generated:
     """`[E]` the prompts as texts, with what the tokenizer or the chat template adds."""
 
     def __repr__(self) -> str:
-        sizes = {"variant": len(self.texts), "prompt": len(self.prompts)}
-        counts = " × ".join(f"{size} {name}{'s' * (size != 1)}" for name, size in sizes.items())
+        counts = f"{counted(len(self.texts), 'variant')} × {counted(len(self.prompts), 'prompt')}"
         first = quoted(self.texts[0][0], 60) if self.texts and self.texts[0] else "none"
         return f"Generated({counts}, {int(self.truncated.sum())} cut off; first text: {first})"
 
@@ -290,9 +289,9 @@ class _Writer:
         def hook(layer: int, z: Tensor) -> Tensor:
             z = gate(layer, z)
             if layer in self.layer_shifts:
-                shifts = self.layer_shifts[layer][:, : z.shape[2], : z.shape[3]].to(
-                    z.device, z.dtype
-                )  # V, H, D
+                shifts = self.layer_shifts[layer].to(z.device, z.dtype)[
+                    :, : z.shape[2], : z.shape[3]
+                ]  # V, H, D
                 shift = shifts[variants.to(z.device)][:, None]  # B, 1, H, D
                 z = z + (shift if acts is None else shift * acts.to(z.device)[None, :, None, None])
             return z

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from headwise.display import counted
 from headwise.errors import HeadwiseError, quoted
 from headwise.model.load.shapes import Weights
 
@@ -146,8 +147,8 @@ def complete(label: str, report: Mapping[str, Any]) -> list[str]:
     missing = sorted(map(str, report.get("missing_keys", ())))
     if missing:
         raise HeadwiseError(
-            f"the weights of {label} lack {len(missing)} tensor{'s' * (len(missing) != 1)} that its config.json asks "
-            f"for, such as {missing[0]}; transformers would initialise them with random numbers"
+            f"the weights of {label} lack {counted(len(missing), 'tensor')} that its config.json asks for, such "
+            f"as {missing[0]}; transformers would initialise them with random numbers"
         )
     return sorted(map(str, report.get("unexpected_keys", ())))
 

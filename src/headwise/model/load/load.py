@@ -95,7 +95,7 @@ def load(
     return model
 
 
-def load_spared(source: str | Path, *, device: str | None = None, **options: Any) -> Model:
+def load_in_main_memory(source: str | Path, *, device: str | None = None, **options: Any) -> Model:
     """As `load`, for asking about the model only: it stays in main memory, in the dtype that `device` would give it."""
     kind = device or _device(None).type
     dtype = options.pop("dtype", None) or ("float32" if kind == "cpu" else "bfloat16")

@@ -44,9 +44,7 @@ class Measured:
     """Metric values under gates, each beside the same example's value at the baseline in the same batch."""
 
     values: np.ndarray  # V, E
-    full: (
-        np.ndarray
-    )  # V, E: at the baseline, which is all gates at 1 unless another was given; B, V, E for several
+    full: np.ndarray  # V, E: at the baseline, which is all gates at 1 unless another was given
 
     @property
     def effects(self) -> np.ndarray:
@@ -108,15 +106,14 @@ class Engine:
         """The metric under each of `gates[V, L, H]`, per example `[V, E]`.
 
         examples: run only these, by their index in the task; E is then their number, in the order given.
-        baseline: the gates `[L, H]` beside which every variant is measured; all 1 by default. Several `[B, L, H]` are
-            all in the batch of every variant, so that any two of them can be compared exactly.
+        baseline: the gates `[L, H]` beside which every variant is measured; all 1 by default.
         frozen: `[V, L, H]`, True for the heads that keep the output that they have with all gates at 1. Cannot be
             combined with a baseline.
         """
         gates = self._checked(gate_numbers(gates, "gates"))
         assert baseline is None or frozen is None, "frozen heads take their outputs from the plain baseline"
         base = gate_numbers(ones(self.layout.shape) if baseline is None else baseline, "the baseline's gates")
-        bases = self._checked(base if base.ndim == 3 else base[None])  # B, L, H
+        base = self._checked(base[None])[0]
         chosen = np.arange(len(self.task)) if examples is None else np.asarray(examples, dtype=int)
         unknown = set(chosen.tolist()) - set(range(len(self.task)))
         if unknown:
@@ -124,58 +121,69 @@ class Engine:
                 f"examples {sorted(unknown)} are not in task {self.task.name!r}, which has examples 0 to "
                 f"{len(self.task) - 1}"
             )
-        values = np.full(
-            (1 + len(bases), len(gates), len(self.rows)), np.nan
-        )  # under the gates, at each baseline
+        values = np.full((2, len(gates), len(self.rows)), np.nan)  # under the gates, at the baseline
 
         def fill(numbers: Sequence[int]) -> None:
-            values[:, :, list(numbers)] = self._measure_rows(gates, bases, frozen, list(numbers))
+            values[:, :, list(numbers)] = self._measure_rows(gates, base, frozen, list(numbers))
 
-        variants = len(gates) + len(bases)
         with torch.inference_mode(), self.model.running():
-            for numbers in self.table.partition(variants, self.batch_tokens, set(chosen.tolist())):
+            for numbers in self.table.partition(1 + len(gates), self.batch_tokens, set(chosen.tolist())):
                 in_halves(numbers, fill, self.table.too_large, self.shrink)
-        under, *at_bases = (
-            self.metric.combine(self.rows, part, len(self.task))[:, chosen] for part in values
-        )
-        return Measured(under, np.stack(at_bases) if base.ndim == 3 else at_bases[0])
+        return Measured(*(self.metric.combine(self.rows, part, len(self.task))[:, chosen] for part in values))
 
     def _measure_rows(
-        self, gates: np.ndarray, bases: np.ndarray, frozen: np.ndarray | None, numbers: list[int]
+        self, gates: np.ndarray, base: np.ndarray, frozen: np.ndarray | None, numbers: list[int]
     ) -> np.ndarray:
-        """Values of the rows of these numbers under the gates, and at each of B baselines `[1 + B, V, S]`."""
-        block, B = self.table.block(numbers), len(bases)
+        """Values of the rows of these numbers under the gates, and at the baseline `[2, V, S]`."""
+        block = self.table.block(numbers)
         plain_logits = None
-        # Where the first baseline has all gates at 1, its logits are the plain ones.
-        if self.metric.compares and (bases[0] != 1).any():
+        # A baseline with all gates at 1 has the plain logits itself.
+        if self.metric.compares and (base != 1).any():
             plain_logits = self.model.run(block.pass_()).logits
-        values = np.empty((1 + B, len(gates), len(numbers)))
+
+        def measure(some: np.ndarray) -> np.ndarray:
+            with_base = np.concatenate([base[None], gates[some]])
+            held = None
+            if frozen is not None:
+                held = np.concatenate([np.zeros((1, *base.shape), bool), frozen[some]])
+            return self._values(block, with_base, plain_logits, held)
+
         # Variants with the same gates in the first blocks stand side by side, so that they share a batch.
-        pending = np.array(sorted(range(len(gates)), key=lambda v: gates[v].tobytes()))
+        order = sorted(range(len(gates)), key=lambda v: gates[v].tobytes())
+        return self.beside_baseline(block, order, measure)
+
+    def beside_baseline(
+        self, block: Block, variants: Sequence[int], measure: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        """Values of V variants on a block's rows, in as few passes as fit, and at the baseline in the same pass
+        `[2, V, S]`.
+
+        variants: 0 to V - 1, in the order in which they are run. measure: one pass, from some of these numbers to the
+        metric at the baseline and under each of them `[1 + v, S]`.
+        """
+        values = np.empty((2, len(variants), block.size))
+        pending = np.asarray(variants, dtype=int)
         while len(pending):
-            chunk = pending[: batch_size(len(pending), self.variants_at_once(block, B))]
+            at_once = max(1, self.variants_at_once(block) - 1)
+            some = pending[: batch_size(len(pending), at_once)]
 
-            def fill(chunk: np.ndarray = chunk) -> None:
-                with_bases = np.concatenate([bases, gates[chunk]])
-                held = None
-                if frozen is not None:
-                    held = np.concatenate([np.zeros(bases.shape, bool), frozen[chunk]])
-                per_variant = self._values(block, with_bases, plain_logits, held)
-                values[0, chunk], values[1:, chunk] = per_variant[B:], per_variant[:B, None]
+            def fill(some: np.ndarray = some) -> None:
+                measured = measure(some)
+                values[0, some], values[1, some] = measured[1:], measured[0]
 
-            if len(chunk) == 1:
+            if len(some) == 1:
                 fill()  # where one variant does not fit, the rows are halved
             elif not fits(fill):
                 self.shrink()
                 continue
-            pending = pending[len(chunk) :]
-            self.advance(len(chunk) * len(numbers))
+            pending = pending[len(some) :]
+            self.advance(len(some) * block.size)
         return values
 
     def _values(
         self, block: Block, gates: np.ndarray, plain_logits: Tensor | None, frozen: np.ndarray | None
     ) -> np.ndarray:
-        """The metric of a block's rows under each of `gates[v, L, H]`, of which the first are the baseline `[v, S]`."""
+        """The metric of a block's rows under each of `gates[v, L, H]`, of which the first is the baseline `[v, S]`."""
         logits = self._logits(block, gates, frozen)
         compare = None
         if self.metric.compares:
@@ -324,12 +332,12 @@ class Engine:
         changed = (gates != 1).any(axis=1)
         return next(k for k, layers in enumerate(self._layers) if changed[layers].any())
 
-    def variants_at_once(self, block: Block, baselines: int = 0) -> int:
-        """How many variants of a block's rows fit into one batch beside so many baselines."""
+    def variants_at_once(self, block: Block) -> int:
+        """How many variants of a block's rows fit into one batch."""
         by_tokens = self.batch_tokens // (block.size * block.length)
         budget = LOGIT_BUDGET if self.model.device.type == "cpu" else 4 * LOGIT_BUDGET
         by_logits = budget // (block.size * block.tensors["positions"].shape[1] * self.model.vocabulary)
-        return max(1, min(by_tokens, by_logits) - baselines)
+        return max(1, min(by_tokens, by_logits))
 
     def _checked(self, gates: np.ndarray) -> np.ndarray:
         if gates.ndim != 3 or gates.shape[1:] != self.layout.shape or not len(gates):

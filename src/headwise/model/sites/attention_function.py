@@ -22,8 +22,8 @@ from headwise.errors import HeadwiseError
 from headwise.model.sites.patch import attention_named
 
 PREFIX = "headwise_"
-HEARD_BY = "_headwise_heard_by"
-"""The attribute of an attention module that says who listens to its calls: a `HeardBy`."""
+ATTACHED = "_headwise_attached"
+"""The attribute of an attention module that names the hooks for its calls: an `Attached`."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ Watcher = Callable[[int, Call], None]
 
 
 @dataclass
-class Listener:
-    """Who sees and changes the heads of one model at the moment."""
+class ActiveHooks:
+    """What sees and changes the heads of one model at the moment."""
 
     hook: HeadHook | None = None
     watcher: Watcher | None = None
     slots: SlotHook | None = None
 
 
-class HeardBy(NamedTuple):
-    """Whose call of the attention function it is."""
+class Attached(NamedTuple):
+    """The layer of an attention module, and the hooks of its model."""
 
     layer: int
-    listener: Listener
+    active: ActiveHooks
 
 
 def our_attention(model: nn.Module) -> AbstractContextManager[None]:
@@ -122,20 +122,20 @@ def attend(
     own: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The slots' edit, the family's own attention, then the watcher's and the hook's view of it."""
-    heard: HeardBy | None = getattr(module, HEARD_BY, None)
+    attached: Attached | None = getattr(module, ATTACHED, None)
     function = own_attention(own, module)
-    if heard is None:
+    if attached is None:
         return function(module, query, key, value, *args, **kwargs)
-    layer, listener = heard
-    if listener.slots is not None:
-        query, key, value = listener.slots(layer, (query, key, value))
+    layer, active = attached
+    if active.slots is not None:
+        query, key, value = active.slots(layer, (query, key, value))
     z, weights = function(module, query, key, value, *args, **kwargs)
-    if listener.watcher is not None:
+    if active.watcher is not None:
         options = dict(kwargs)
         mask = args[0] if args else options.pop("attention_mask", None)
-        listener.watcher(layer, Call(own, module, query, key, value, mask, options, z))
-    if listener.hook is not None:
-        z = listener.hook(layer, z)
+        active.watcher(layer, Call(own, module, query, key, value, mask, options, z))
+    if active.hook is not None:
+        z = active.hook(layer, z)
     return z, weights
 
 

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError, quoted
 from headwise.model.sites.attention_function import (
-    HEARD_BY,
+    ATTACHED,
+    ActiveHooks,
+    Attached,
     HeadHook,
-    HeardBy,
-    Listener,
     SlotHook,
     Watcher,
     our_attention,
@@ -59,7 +59,7 @@ class HeadHooks:
     def __init__(self, model: nn.Module, mechanism: str | None = None) -> None:
         """`mechanism`: "attention function" or "projection hook"; by default the first that finds heads."""
         self.model = model
-        self.listener = Listener()
+        self.active = ActiveHooks()
         self._in_place = False
         names = ["attention function", "projection hook"] if mechanism is None else [mechanism]
         for self.mechanism in names:
@@ -81,20 +81,20 @@ class HeadHooks:
 
     def hook(self, hook: UserHook) -> AbstractContextManager[None]:
         """While this holds, `hook(layer, z)` returns the new z of each layer in every forward pass; None leaves it."""
-        return self.listening(partial(_new_z, hook))
+        return self.attached(partial(_new_z, hook))
 
     def watching(self, watcher: Watcher) -> AbstractContextManager[None]:
         """While this holds, `watcher` sees every call of the attention function; gates may act beside it."""
-        return self.listening(watcher=watcher)
+        return self.attached(watcher=watcher)
 
     @contextmanager
-    def listening(
+    def attached(
         self,
         hook: HeadHook | None = None,
         watcher: Watcher | None = None,
         slots: SlotHook | None = None,
     ) -> Iterator[None]:
-        """While this holds, the given ones see every forward pass; one listener of each kind at a time.
+        """While this holds, the given ones see every forward pass; one of each kind at a time.
 
         hook: edits the heads' outputs. watcher: sees each call of the attention function. slots: edits queries,
         keys and values before attention.
@@ -107,7 +107,7 @@ class HeadHooks:
         given = {"hook": hook, "watcher": watcher, "slots": slots}
         given = {kind: one for kind, one in given.items() if one is not None}
         for kind in given:
-            if getattr(self.listener, kind) is not None:
+            if getattr(self.active, kind) is not None:
                 raise HeadwiseError(
                     f"this model already has a {kind}, and only one can be active; leave the outer `with` block "
                     "(model.gated, model.hook) first, or do both edits in one hook"
@@ -116,35 +116,35 @@ class HeadHooks:
             if given and not self._in_place:
                 self._put_in_place(undo)
             for kind, one in given.items():
-                undo.enter_context(attribute(self.listener, kind, one))
+                undo.enter_context(attribute(self.active, kind, one))
             yield
 
     @contextmanager
     def without_hooks(self) -> Iterator[None]:
         """While this holds, the hook is off: for passes of our own."""
-        with attribute(self.listener, "hook", None):
+        with attribute(self.active, "hook", None):
             yield
 
     def _put_in_place(self, undo: ExitStack) -> None:
-        """Our function or hooks stand in the model until `undo` is closed; listeners inside find them there."""
+        """Our function or hooks stand in the model until `undo` is closed; those attached inside find them there."""
         undo.enter_context(attribute(self, "_in_place", True))
         undo.enter_context(steady_attention())
         if self.mechanism == "attention function":
             undo.enter_context(our_attention(self.model))
             for site in self.sites:
-                undo.enter_context(attribute(site.module, HEARD_BY, HeardBy(site.layer, self.listener)))
+                undo.enter_context(attribute(site.module, ATTACHED, Attached(site.layer, self.active)))
         else:
             for site in self.sites:
-                undo.enter_context(hooked([site.module], before=_projection_input(site, self.listener)))
+                undo.enter_context(hooked([site.module], before=_projection_input(site, self.active)))
 
 
-def _projection_input(site: Site, listener: Listener) -> Callable[..., Any]:
+def _projection_input(site: Site, active: ActiveHooks) -> Callable[..., Any]:
     """A hook on the output projection that calls the head hook with its input, split by head."""
 
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if listener.hook is None:
+        if active.hook is None:
             return None
         z = args[0].unflatten(-1, (site.heads, site.head_dim))  # B, T, H, D
-        return (listener.hook(site.layer, z).flatten(-2), *args[1:]), kwargs
+        return (active.hook(site.layer, z).flatten(-2), *args[1:]), kwargs
 
     return before

@@ -244,7 +244,7 @@ def _repeated_blocks(hooks: HeadHooks, calls: _Calls) -> Callable[[Site, HeadHoo
     def block_output(site: Site, heads: HeadHook | None) -> Tensor:
         block = hooks.blocks[site.block]
         args, kwargs = calls[block]
-        with hooks.listening(heads):
+        with hooks.attached(heads):
             output = block(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
         return widened(output if isinstance(output, Tensor) else output[0])
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headwise.display import counted
 from headwise.errors import HeadwiseError
 from headwise.progress import progress
 from headwise.runs.executor import Compute, Finished
@@ -46,7 +47,7 @@ PATIENCE = 60.0
 
 
 @dataclass(eq=False)
-class _Member:
+class _WorkerHandle:
     """A worker as this process sees it."""
 
     number: int
@@ -101,9 +102,9 @@ class RayExecutor:
         self._ray: Any = None
         self._connected_here = False
         self._plan = Plan(0, 1, 0)
-        self._members: list[_Member] = []
-        self._starting: dict[Any, _Member] = {}
-        self._hired = self._stages = self._failed_starts = 0
+        self._members: list[_WorkerHandle] = []
+        self._starting: dict[Any, _WorkerHandle] = {}
+        self._workers_begun = self._stages = self._failed_starts = 0
 
     # ---- the executor's part ---------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class RayExecutor:
     def close(self) -> None:
         """End the workers, and the cluster or the connection where this executor began it."""
         for member in list(self._members):
-            self._dismiss(member)
+            self._end_worker(member)
         self._starting = {}
         if self._ray is not None and self._connected_here:
             self._ray.shutdown()
@@ -140,28 +141,28 @@ class RayExecutor:
         stage = self._ray.put(packed)
         self._stages += 1
         waiting, died = deque(cells), Counter[str]()
-        under_way: dict[Any, tuple[_Member, Cell]] = {}
+        under_way: dict[Any, tuple[_WorkerHandle, Cell]] = {}
         idle = [member for member in self._members if member.host]
         try:
             while waiting or under_way:
                 while waiting and idle:
                     member, cell = idle.pop(0), waiting.popleft()
                     under_way[self._send(member, cell, stage)] = member, cell
-                self._hire(len(waiting))
+                self._start_workers(len(waiting))
                 ref = self._next_ended([*under_way, *self._starting])
                 if ref in self._starting:
-                    idle += self._welcome(self._starting.pop(ref), ref)
+                    idle += self._check_started(self._starting.pop(ref), ref)
                     continue
                 member, cell = under_way.pop(ref)
                 member.row.close()
                 try:
                     answer = self._ray.get(ref)
                 except Exception as error:
-                    if not _is_death(error):
+                    if not _worker_was_lost(error):
                         if sys.version_info >= (3, 11):
                             error.add_note(f"while computing {cell.label} on {member.name}")
                         raise
-                    self._bury(member, cell, died, error)
+                    self._count_death(member, cell, died, error)
                     waiting.appendleft(cell)
                     continue
                 if isinstance(answer, str):
@@ -170,9 +171,9 @@ class RayExecutor:
                 yield Finished(cell, *answer)
         finally:
             for member, _ in under_way.values():  # the run ends early: these cells are called off
-                self._dismiss(member)
+                self._end_worker(member)
 
-    def _send(self, member: _Member, cell: Cell, stage: Any) -> Any:
+    def _send(self, member: _WorkerHandle, cell: Cell, stage: Any) -> Any:
         if member.stage != self._stages:
             member.actor.stage.remote(stage)
             member.stage = self._stages
@@ -195,25 +196,25 @@ class RayExecutor:
 
     # ---- workers ---------------------------------------------------------------------------------------
 
-    def _hire(self, waiting: int) -> None:
+    def _start_workers(self, waiting: int) -> None:
         """Start workers for the cells that wait, as far as the plan goes."""
         for _ in range(min(self._plan.workers - len(self._members), waiting - len(self._starting))):
-            self._hired += 1
+            self._workers_begun += 1
             actor = self._ray.remote(Worker).options(
                 num_cpus=self._plan.cores, num_gpus=self._plan.devices, max_restarts=0, max_task_retries=0
             )
-            member = _Member(self._hired, actor.remote(self._plan.cores))
+            member = _WorkerHandle(self._workers_begun, actor.remote(self._plan.cores))
             self._members.append(member)
             self._starting[member.actor.here.remote()] = member
 
-    def _welcome(self, member: _Member, ref: Any) -> list[_Member]:
+    def _check_started(self, member: _WorkerHandle, ref: Any) -> list[_WorkerHandle]:
         """The worker if it has started, none if it died while starting."""
         try:
             host, installed = self._ray.get(ref)
         except Exception as error:
-            if not _is_death(error):
+            if not _worker_was_lost(error):
                 raise
-            self._dismiss(member)
+            self._end_worker(member)
             self._failed_starts += 1
             if self._failed_starts >= ATTEMPTS:
                 raise HeadwiseError(
@@ -232,9 +233,9 @@ class RayExecutor:
         member.host, self._failed_starts = host, 0
         return [member]
 
-    def _bury(self, member: _Member, cell: Cell, died: Counter[str], error: Exception) -> None:
+    def _count_death(self, member: _WorkerHandle, cell: Cell, died: Counter[str], error: Exception) -> None:
         """A worker died while computing a cell: warn, and give up where this happened too often."""
-        self._dismiss(member)
+        self._end_worker(member)
         died[cell.key] += 1
         if died[cell.key] >= ATTEMPTS:
             raise HeadwiseError(
@@ -247,7 +248,7 @@ class RayExecutor:
             cell.label,
         )
 
-    def _dismiss(self, member: _Member) -> None:
+    def _end_worker(self, member: _WorkerHandle) -> None:
         member.row.close()
         self._members.remove(member)
         with suppress(Exception):  # dead already, or the connection to the cluster is gone
@@ -269,7 +270,7 @@ class RayExecutor:
         self._plan = plan(nodes, **self._asked, replica_bytes=self._replica_bytes())
         each = _each(self._plan) + " each" * (self._plan.workers != 1)
         log.info(
-            "ray: %s with %s, %s", _count(self._plan.workers, "worker"), each, _count(len(nodes), "machine")
+            "ray: %s with %s, %s", counted(self._plan.workers, "worker"), each, counted(len(nodes), "machine")
         )
 
     def _start_cluster(self, ray: Any) -> None:
@@ -324,14 +325,10 @@ def _cores() -> int:
 
 
 def _each(plan: Plan) -> str:
-    return _count(plan.devices, "GPU") if plan.devices else _count(plan.cores, "core")
+    return counted(plan.devices, "GPU") if plan.devices else counted(plan.cores, "core")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
-def _is_death(error: Exception) -> bool:
+def _worker_was_lost(error: Exception) -> bool:
     """Whether the worker, its machine or its answer was lost, rather than the computation wrong."""
     from ray import exceptions
 

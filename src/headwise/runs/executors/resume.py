@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
+from headwise.display import counted
 from headwise.errors import HeadwiseError
 from headwise.progress import Advance
 from headwise.progress import progress as show_progress
@@ -114,9 +115,7 @@ def _write(folder: RunFolder, progress: bool) -> None:
     folder.wrote(_with_whole_cells(folder, progress, lambda: _write_tables(folder, progress)))
 
 
-def read_cells(
-    folder: RunFolder, cells: Sequence[Cell], name: str, *, progress: bool = False
-) -> pd.DataFrame:
+def read_cells(folder: RunFolder, cells: Sequence[Cell], name: str) -> pd.DataFrame:
     """Table `name` of these finished cells, with the rows and columns that the run's table will have of them."""
 
     def read() -> pd.DataFrame:
@@ -124,7 +123,7 @@ def read_cells(
         keys = dict.fromkeys(cell.key for cell in cells if cell.key in having)
         return joined(name, [folder.store.table(key, name) for key in keys])
 
-    return _with_whole_cells(folder, progress, read)
+    return _with_whole_cells(folder, False, read)
 
 
 @contextmanager
@@ -158,7 +157,7 @@ def _compute_missing(folder: RunFolder, executor: Executor, progress: bool, labe
     cached = len(folder.asked) - len(missing)
     label = label or folder.info.get("study") or "cells"
     if cached:
-        label += f", {cached} cell{'s' * (cached != 1)} cached; remaining"
+        label += f", {counted(cached, 'cell')} cached; remaining"
     with show_progress(label, len(missing), show=progress) as advance:
         for compute, group in groupby(missing, key=lambda item: item[1]):
             with closing(executor.run([cell for cell, _ in group], compute)) as finishing:
@@ -214,7 +213,7 @@ def _report_not_finite(folder: RunFolder) -> str:
     if not empty:
         return ""
     (cell, column), others = empty[0], len(empty) - 1
-    more = f" as in {others} more cell{'s' * (others > 1)}," if others else ""
+    more = f" as in {counted(others, 'more cell')}," if others else ""
     return (
         f"{cell.label}: every value of {column},{more} so there is no result; use a wider dtype (--dtype float32), "
         "or another metric or reference, or leave out the examples that cause it"

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwise.display import counted
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, fsync_folder, inside, unused
 from headwise.runs.folder import display, info
@@ -323,7 +324,7 @@ class RunFolder:
         path = self.path / "cells.sqlite"
         saved, kept = salvage(path)
         self.notice(
-            f"cells.sqlite was damaged: {saved} finished cell{'s' * (saved != 1)} could be saved, the others "
+            f"cells.sqlite was damaged: {counted(saved, 'finished cell')} could be saved, the others "
             f"are computed again; the damaged file is kept as {kept.name}"
         )
         return CellStore(path)

@@ -77,11 +77,9 @@ def encode_result(result: CellResult) -> Encoded:
 class CellStore:
     """The finished cells of a run, by key."""
 
-    def __init__(self, path: str | Path, *, must_exist: bool = False) -> None:
+    def __init__(self, path: str | Path) -> None:
         """Open or create. Raises `DamagedError` when the file is no sound database."""
         self.path = Path(path)
-        if must_exist and not self.path.is_file():
-            raise HeadwiseError(f"there are no finished cells at {self.path}; give the folder of a run")
         with guarded(self.path):
             self._connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
             try:
@@ -109,13 +107,9 @@ class CellStore:
 
     # --- writing ------------------------------------------------------------------------------------
 
-    def put(self, cell: Cell, result: CellResult, *, seconds: float = 0.0, flagged: bool = False) -> None:
-        """Store a finished cell, whole or not at all; an earlier result of the same cell is replaced.
-
-        `flagged` cells have something in their notes that the user should read.
-        """
-        encoded = encode_result(result)
-        self.put_encoded(cell.text, encoded._replace(flagged=flagged or encoded.flagged), seconds)
+    def put(self, cell: Cell, result: CellResult, *, seconds: float = 0.0) -> None:
+        """Store a finished cell, whole or not at all; an earlier result of the same cell is replaced."""
+        self.put_encoded(cell.text, encode_result(result), seconds)
 
     def put_encoded(self, text: str, encoded: Encoded, seconds: float) -> None:
         """Store the cell of this text."""

@@ -1,11 +1,10 @@
 """Scores of direct edges between components (`hw.edges`): begin with `score.py`.
 
 `registry.py` has the methods known by name; `exact.py` and `gradient.py` are those that ship; `spans.py` restricts
-edges to positions; `curve.py` is the explained effect of circuits of edges. May import: errors, registry, stats, heads,
-tasks, model, metrics, `scores.registry`.
+edges to positions. May import: errors, registry, stats, heads, tasks, model, metrics, `scores.registry`.
 """
 
 from headwise.scores.edges.registry import EdgeMethod, EdgeSetup, edge_methods, register
-from headwise.scores.edges.score import edges
+from headwise.scores.edges.score import check_edges, edges
 
-__all__ = ["EdgeMethod", "EdgeSetup", "edge_methods", "edges", "register"]
+__all__ = ["EdgeMethod", "EdgeSetup", "check_edges", "edge_methods", "edges", "register"]

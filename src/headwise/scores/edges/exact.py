@@ -37,12 +37,11 @@ def exact(setup: EdgeSetup, mlps: str = "hold") -> np.ndarray:
     engine = setup.engine()
     senders = list(dict.fromkeys(edge.sender for edge in setup.edges))
     values = np.full((2, len(setup.edges), len(engine.rows)), np.nan)
-    advance = setup.advance or (lambda count: None)
 
     def fill(numbers: Sequence[int]) -> None:
         block, spans = setup.block(engine, numbers)
         plain = contributions(setup.model, setup.parts, block, senders)
-        measured = ExactEdges(engine, setup.parts, block, plain, spans, mlps == "move", advance)
+        measured = ExactEdges(engine, setup.parts, block, plain, spans, mlps == "move")
         values[:, :, list(numbers)] = measured.values(setup.edges)
 
     with torch.inference_mode(), setup.model.running():

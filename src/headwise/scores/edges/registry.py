@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from headwise.heads import Head
+from headwise.heads.components import kinds_of
 from headwise.heads.edge import Edge
 from headwise.model.edges.parts import Parts
 from headwise.model.measure.engine import Engine
@@ -60,6 +62,11 @@ class EdgeMethod:
         """The method's own options and their defaults."""
         parameters = list(inspect.signature(self.run).parameters.values())[1:]
         return {parameter.name: parameter.default for parameter in parameters}
+
+
+def sender_kinds(edges: Iterable[Edge]) -> tuple[str, ...]:
+    """The kinds of component whose references are needed: heads, and those of the senders."""
+    return kinds_of([Head(0, 0), *(edge.sender for edge in edges)])
 
 
 EDGE_METHODS: Registry[EdgeMethod] = Registry(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads import Head, head_list
+from headwise.heads import COMPONENTS, Head, head_list
 from headwise.heads.edge import LOGITS, SLOTS, Edge, Receiver
 from headwise.heads.edges import Edges, inputs_of
 from headwise.metrics import metric as metric_named
@@ -15,9 +15,8 @@ from headwise.model.edges.contributions import THE_INPUT, writing_order
 from headwise.model.edges.parts import Parts, take_apart
 from headwise.model.measure.rows import MeasureSettings
 from headwise.model.model import Model
-from headwise.names import MLP
 from headwise.progress import Progress, reporting
-from headwise.scores.edges.registry import EDGE_METHODS, EdgeMethod, EdgeSetup
+from headwise.scores.edges.registry import EDGE_METHODS, EdgeMethod, EdgeSetup, sender_kinds
 from headwise.scores.edges.spans import chosen_spans
 from headwise.several import several
 from headwise.tasks.examples import Task
@@ -68,17 +67,11 @@ def edges(
     measured = metric_named(metric or task.metric)
     _check_metric(chosen, measured)
     parts = take_apart(model)
-    listed = possible_edges(
-        parts,
-        _senders(model, out_of, components),
-        _receivers(parts, into, components, slots),
-        chosen_spans(task, spans),
-    )
-    if not listed:
-        raise HeadwiseError("there is no edge between these: a sender must come before the receiver")
+    receivers = _receivers(parts, into, components, slots)
+    listed = possible_edges(parts, _senders(model, out_of, components), receivers, chosen_spans(task, spans))
     setup = EdgeSetup(model, task, measured, reference, positions, seed, reference_task, batch_tokens)
     setup.edges, setup.parts = listed, parts
-    setup.components = _gated_components(chosen, listed)
+    setup.components = COMPONENTS if chosen.gates else sender_kinds(listed)
     steps = len(task) * (1 if chosen.gradient else len(listed))
     with reporting(f"{method} edges on {task.name}", steps, progress) as setup.advance:
         examples = chosen.run(setup, **options)
@@ -96,6 +89,14 @@ def edges(
     )
 
 
+def check_edges(model: Model, methods: Sequence[str], metric: str, into: Any) -> None:
+    """Refuse what `edges` would refuse by any of these methods, for a caller that computes something else before it."""
+    for method in methods:
+        _check_metric(EDGE_METHODS.get(method), metric_named(metric))
+    parts, heads = take_apart(model), ("heads",)
+    possible_edges(parts, _senders(model, None, heads), _receivers(parts, into, heads, SLOTS))
+
+
 def possible_edges(
     parts: Parts, senders: Sequence[Head], receivers: Sequence[Receiver], spans: Sequence[str] = ()
 ) -> list[Edge]:
@@ -103,13 +104,16 @@ def possible_edges(
 
     A sender must be in an earlier block than the receiver; a head also sends to its own block's MLP, if that reads it.
     """
-    return [
+    found = [
         Edge(sender, receiver, span)
         for receiver in receivers
         for sender in senders
         if _precedes(parts, sender, receiver)
         for span in (spans or ("",))
     ]
+    if not found:
+        raise HeadwiseError("there is no edge between these: a sender must come before the receiver")
+    return found
 
 
 def _precedes(parts: Parts, sender: Head, receiver: Receiver) -> bool:
@@ -121,7 +125,7 @@ def _precedes(parts: Parts, sender: Head, receiver: Receiver) -> bool:
 
 def _senders(model: Model, out_of: Any, components: Sequence[str]) -> list[Head]:
     """The components that are asked for, in the order in which they write."""
-    everything = model.layout(("heads", "mlps", "input"))
+    everything = model.layout(COMPONENTS)
     if out_of is None:
         found = model.layout(several(components)).listed()
     else:
@@ -159,15 +163,6 @@ def _of_block(layer: int, heads: int, kv_heads: int) -> list[Receiver]:
     queries = [Receiver(layer, head, "Q") for head in range(heads)]
     keys = [Receiver(layer, head, slot) for slot in "KV" for head in range(kv_heads)]
     return [*queries, *keys, Receiver(layer, -1, "MLP")]
-
-
-def _gated_components(chosen: EdgeMethod, listed: Sequence[Edge]) -> tuple[str, ...]:
-    """The components whose references are needed: of the senders, or all where the method gates all."""
-    if chosen.gates:
-        return ("heads", "mlps", "input")
-    kinds = {MLP: "mlps", THE_INPUT.head: "input"}
-    found = {kinds.get(edge.sender.head, "heads") for edge in listed}
-    return tuple(kind for kind in ("heads", "mlps", "input") if kind in found | {"heads"})
 
 
 def _check_metric(chosen: EdgeMethod, measured: Any) -> None:

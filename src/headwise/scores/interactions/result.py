@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
+from headwise.charts.section import by_size
 from headwise.display import html_table
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
@@ -96,8 +97,7 @@ class Interactions:
         if self.estimate is not None:
             columns["estimate"] = self.estimate.mean(axis=0)
         table = pd.DataFrame(columns).assign(metric=self.metric, reference=self.reference)
-        order = table["interaction"].abs().sort_values(ascending=False, kind="stable").index
-        return table.reindex(order).reset_index(drop=True)
+        return by_size(table, "interaction").reset_index(drop=True)
 
     def matrix(self, of: str = "interaction") -> pd.DataFrame:
         """A column of the table as a symmetric matrix of units; NaN on the diagonal and where no pair was measured."""

@@ -9,7 +9,7 @@ from headwise.charts.interactions import (
     effects_chart,
     freezing_chart,
     interaction_scale,
-    matrix_panel,
+    pairs_panel,
     removal_chart,
 )
 from headwise.charts.section import (
@@ -57,7 +57,7 @@ def _of(table: pd.DataFrame, task: str) -> pd.DataFrame:
 
 def _matrix(rows: pd.DataFrame, model: str, task: str) -> Chart:
     scale = interaction_scale(rows)
-    panels = [matrix_panel(rows, scale, order, model=model) for order in ("layer", "cluster")]
+    panels = [pairs_panel(rows, scale, order, model=model) for order in ("layer", "cluster")]
     side = 2.2 + 0.13 * len(panels[0].y.names or ())
     return Chart(
         name=f"interactions-{file_name(model)}-{file_name(task)}",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,24 +27,8 @@ from headwise.studies.backups.settings import BackupsSettings
 from headwise.studies.backups.tables import backups_of, primary_of
 from headwise.studies.base import Study, register
 from headwise.studies.context import Context
+from headwise.studies.halves import halves
 from headwise.studies.tables import input_table, score_result
-from headwise.tasks import Task
-
-
-class Halves(NamedTuple):
-    """The examples of one model and task."""
-
-    find: Task
-    test: Task
-    find_numbers: np.ndarray
-    """Of the examples of `find` in the task."""
-    test_numbers: np.ndarray
-
-
-def halves(context: Context[BackupsSettings], model: str, task: str) -> Halves:
-    s = context.settings
-    examples = context.bench.task(task, context.model(model), s.n, s.seed, s.task_options)
-    return Halves(*examples.halves(), *map(np.array, examples.sides()))
 
 
 def stages(context: Context[BackupsSettings]) -> Iterator[Sequence[Cell]]:
@@ -68,9 +52,8 @@ def stages(context: Context[BackupsSettings]) -> Iterator[Sequence[Cell]]:
 
 
 def _cell(context: Context[BackupsSettings], kind: str, model: str, task: str, **more: Any) -> Cell:
-    s, half = context.settings, context.once(halves, model, task)
-    about = {"n": s.n, "seed": s.seed, "metric": s.metric or half.find.metric, "reference": s.reference}
-    about |= {"dtype": context.dtype(model)}
+    half = context.once(halves, model, task)
+    about = half.about | {"reference": context.settings.reference}
     prints = {"model": context.model(model).fingerprint}
     prints |= {"find": half.find.fingerprint, "test": half.test.fingerprint}
     return context.cell(kind, model, task, NAMES[kind], about | more, prints)

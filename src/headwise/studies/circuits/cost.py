@@ -10,22 +10,23 @@ from typing import Any
 
 import numpy as np
 
+from headwise.display import counted
 from headwise.heads import ones
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
+from headwise.scores.integrated import FIRST_STEPS
 from headwise.scores.registry import method, own_options
-from headwise.studies.circuits.halves import Halves, halves
+from headwise.studies.circuits.references import references
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.context import Context
+from headwise.studies.halves import Halves, halves
 from headwise.tasks import Task
 
 BACKWARD = 3
 """A forward and a backward pass, in forward passes."""
 SHARED = 0.5
 """What a row costs whose first blocks are shared with others, in forward rows."""
-_FIRST_STEPS = 5
-"""Gradients of `integrated` for each example with patch; otherwise doubled until the gap is small."""
 _TIMED_TOKENS = {"cpu": 256, "accelerator": 32768}
 """Tokens of the timed pass, about: enough to keep the device busy."""
 
@@ -37,13 +38,13 @@ def announcement(context: Context[CircuitsSettings]) -> str:
     for model, task in s.curves():
         half = context.once(halves, model, task)
         length = float(np.mean([len(context.model(model).tokens(e.prompt)) for e in half.find]))
-        cost = sum(_rows(s, context.model(model), half, reference) for reference in half.references)
+        asked = context.once(references, model, task)
+        cost = sum(_rows(s, context.model(model), half, reference) for reference in asked)
         rows, tokens = rows + cost, tokens + cost * length
         seconds += cost * length / rates[model]
-    references = {len(context.once(halves, *one).references) for one in s.curves()}
-    types, pairs = max(references), len(s.curves())
+    types, pairs = max(len(context.once(references, *one)) for one in s.curves()), len(s.curves())
     return (
-        f"circuits: {pairs} pair{'s' * (pairs != 1)} of model and task, {types} ablation type{'s' * (types != 1)}, "
+        f"circuits: {counted(pairs, 'pair')} of model and task, {counted(types, 'ablation type')}, "
         f"heads ranked by {', '.join(s.orders)}; about {rows:,.0f} forward rows, {tokens:,.0f} tokens, "
         f"{_duration(seconds)} on this device"
     )
@@ -60,7 +61,7 @@ def order_rows(name: str, options: Any, model: Model, task: Task, reference: str
     """Forward rows that a method takes to rank all heads, roughly; a backward pass where nothing is known of it."""
     given = {**method(name).options, **own_options(name, options)}
     if name == "integrated":
-        most = given["steps"] or (_FIRST_STEPS if reference == "patch" else 2 * given["most_steps"])
+        most = given["steps"] or (FIRST_STEPS if reference == "patch" else 2 * given["most_steps"])
         return float(BACKWARD * most * len(task))
     if name in ("ablation", "keep"):
         return SHARED * len(model.heads()) * len(task)

@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 
 from headwise.runs import Cell, CellResult
-from headwise.studies.circuits.halves import halves
 from headwise.studies.circuits.settings import CircuitsSettings
-from headwise.studies.circuits.tables import curve_fingerprint, ratio_row
+from headwise.studies.circuits.tables import curve_fingerprint
 from headwise.studies.context import Context
+from headwise.studies.halves import halves
+from headwise.sweeps.ratio import ratio_row
 
 IN_ORDER = ("dense", "control", "sparse")
 """Every two of these roles are read "the first over the second"."""

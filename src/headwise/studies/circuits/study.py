@@ -28,12 +28,13 @@ from headwise.studies.base import Study, register
 from headwise.studies.circuits.charts import section
 from headwise.studies.circuits.choice import overshoot_rows, overshoots, rise_points, smallest
 from headwise.studies.circuits.cost import announcement
-from headwise.studies.circuits.halves import halves
 from headwise.studies.circuits.notices import notices
 from headwise.studies.circuits.pairs import compare, pair_cells
+from headwise.studies.circuits.references import references
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.circuits.tables import attention_rows, scores_of
 from headwise.studies.context import Context
+from headwise.studies.halves import halves
 from headwise.studies.tables import fingerprint, input_table, score_result
 from headwise.sweeps.curve import Sweep, renamed
 from headwise.sweeps.sweep import ranking, sweep
@@ -65,7 +66,7 @@ def _check_k(context: Context[CircuitsSettings]) -> None:
 def _targets(context: Context[CircuitsSettings]) -> Iterator[tuple[str, str, str]]:
     """(model, task, reference) of all that is ranked, each once."""
     for model, task in context.settings.curves():
-        for reference in context.once(halves, model, task).references:
+        for reference in context.once(references, model, task):
             yield model, task, reference
 
 

@@ -159,9 +159,8 @@ def notices(context: Context[DiffSettings], tables: Tables) -> Iterator[str]:
             yield f"{cell.label}: {note}"
     for (task, method), rows in tables["diff"].groupby(["task", "method"], sort=False):
         n, heads = int(rows["n"].max()), len(rows)
-        if (
-            heads * 2.0 ** (1 - n) >= 0.05
-        ):  # the smallest p of a sign-flip test, and the first q of one head alone
+        smallest_p = 2.0 ** (1 - n)  # of a sign-flip test
+        if heads * smallest_p >= 0.05:  # q of the first head, if no other has an effect
             yield (
                 f"{method} on {task}: with {n} examples a single head of {heads} cannot reach q < .05; give at least "
                 f"{int(np.floor(np.log2(heads / 0.05))) + 2}"

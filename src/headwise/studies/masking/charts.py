@@ -159,13 +159,13 @@ def _lines(part: pd.DataFrame, metric: str, number: int) -> list[Line]:
     return lines
 
 
-def cross_table(table: pd.DataFrame, metric: str = "accuracy") -> Chart:
+def cross_table(table: pd.DataFrame) -> Chart:
     """How much of each ability is left when another's heads are masked.
 
     `table` holds the rows of `cross` of one model. A number is the change of accuracy, masked minus full; in
     bold where its interval excludes 0. Rows are the ability whose heads were masked, columns what was measured.
     """
-    rows = table[table["metric"] == metric]
+    rows = table[table["metric"] == "accuracy"]
     owners, measured = distinct(rows["heads_of"]), distinct(rows["task"])
     rows = rows.assign(clear=(rows["change_lo"] > 0) | (rows["change_hi"] < 0))
     change, clear = (
@@ -176,7 +176,7 @@ def cross_table(table: pd.DataFrame, metric: str = "accuracy") -> Chart:
     names = [f"{wrapped(name)} ({full[name]:.2f})" for name in measured]
     panel = matrix_panel(
         change.set_axis(names, axis=1).set_axis([wrapped(name) for name in owners]),
-        Scale("RdBu", -1, 1, f"Change of {_name(metric)}"),
+        Scale("RdBu", -1, 1, "Change of Accuracy"),
         lambda value: plus(value, 2),
         labels=("Measured ability (accuracy with all heads)", "Ability whose heads are masked"),
         bold=clear.to_numpy(dtype=bool),

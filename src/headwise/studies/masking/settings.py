@@ -103,8 +103,6 @@ class MaskingSettings(shared.StudySettings):
     def before_run(self) -> None:
         super().before_run()
         check_limit(self)
-        for name in {
-            "math" if self.accuracy == AUTO else self.accuracy,
-            self.similarity,
-        }:  # auto may choose math
+        accuracy = "math" if self.accuracy == AUTO else self.accuracy  # auto may choose math
+        for name in {accuracy, self.similarity}:
             text_metric(name).ready()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from headwise.charts.heatmap import by_size, significant
-from headwise.charts.section import Finding, Tables, groups, head_names, table_of
+from headwise.charts.heatmap import significant
+from headwise.charts.section import Finding, Tables, by_size, groups, head_names, table_of
 from headwise.charts.style import file_name
 from headwise.charts.words import joined
 

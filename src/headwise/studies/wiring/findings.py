@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.section import Finding, Tables, by_size, groups, table_of
 from headwise.charts.style import file_name
 from headwise.charts.words import joined, minus, percent
 
@@ -19,7 +19,7 @@ def findings(tables: Tables) -> list[Finding]:
 
 
 def _largest(rows: pd.DataFrame, model: str, task: str) -> Finding:
-    largest = rows.reindex(rows["score"].abs().sort_values(ascending=False).index)[:3]
+    largest = by_size(rows)[:3]
     named = [
         minus(f"{r['sender']} → {r['receiver']} ({r['score']:+.3g} [{r['lo']:.3g}, {r['hi']:.3g}])")
         for r in largest.to_dict("records")

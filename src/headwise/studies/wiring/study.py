@@ -9,29 +9,30 @@ method), `curves` and `circuits` (explained effect against edges kept), `ratios`
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise import stats
 from headwise.cards.measured import STEPS, measure_heads
 from headwise.charts.section import Tables, table_of
 from headwise.errors import HeadwiseError
 from headwise.heads import Edges, Head, head_list, heads_of, ranked
 from headwise.heads.edge import edge_list
+from headwise.model.measure.references.registry import default_reference
 from headwise.runs import Cell, CellResult
+from headwise.scores.edges import check_edges
 from headwise.scores.edges import edges as score_edges
 from headwise.scores.registry import versions
 from headwise.studies.base import Study, register
 from headwise.studies.context import Context
+from headwise.studies.halves import halves
 from headwise.studies.tables import fingerprint, input_table, score_result
 from headwise.studies.wiring.charts import section
 from headwise.studies.wiring.settings import WiringSettings
 from headwise.sweeps.edge_curve import EdgeCurve, edge_curve
-from headwise.sweeps.explained import heads_needed, resampled_needs
-from headwise.sweeps.sweep import default_reference
+from headwise.sweeps.ratio import ratio_row
 from headwise.tasks import Task
 
 KEPT = 300
@@ -39,34 +40,16 @@ KEPT = 300
 ROLES = ("dense", "sparse")
 
 
-@dataclass(frozen=True)
-class Examples:
-    """The examples of one model and task."""
-
-    whole: Task
-    find: Task
-    test: Task
-    sides: tuple[list[int], list[int]]
-    about: dict[str, Any]
-    """The settings that every cell depends on."""
-
-
-def examples(context: Context[WiringSettings], model: str, task: str) -> Examples:
-    s = context.settings
-    whole = context.bench.task(task, context.model(model), s.n, s.seed, s.task_options)
-    find, test = whole.halves()
-    about = {"n": s.n, "seed": s.seed, "metric": s.metric or whole.metric, "dtype": context.dtype(model)}
-    about["reference"] = s.reference or default_reference(whole)
-    return Examples(whole, find, test, whole.sides(), about)
-
-
 def stages(context: Context[WiringSettings]) -> Iterator[Sequence[Cell]]:
     s = context.settings
     pairs = [(model, task) for model in s.models for task in s.tasks]
+    gradient = [] if s.into or s.gradient is None else [s.gradient]
+    for model, task in pairs:
+        metric = context.once(halves, model, task).about["metric"]
+        check_edges(context.model(model), [s.method, *gradient], metric, s.into or "logits")
     yield [_cell(context, "order", *pair, s.order) for pair in pairs]
     cells = [_edge_cell(context, *pair) for pair in pairs]
-    if s.gradient is not None and not s.into:
-        cells += [_cell(context, "gradient", *pair, s.gradient) for pair in pairs]
+    cells += [_cell(context, "gradient", *pair, by) for by in gradient for pair in pairs]
     yield cells
     with_curve = s.curve and not s.into
     later = [_later_cell(context, "curve", *pair) for pair in pairs] if with_curve else []
@@ -78,11 +61,12 @@ def stages(context: Context[WiringSettings]) -> Iterator[Sequence[Cell]]:
 
 
 def _cell(context: Context[WiringSettings], kind: str, model: str, task: str, part: str, **more: Any) -> Cell:
-    of = context.once(examples, model, task)
+    of = context.once(halves, model, task)
+    about = of.about | {"reference": context.settings.reference or default_reference(of.whole)}
     prints = {"model": context.model(model).fingerprint, "task": of.whole.fingerprint}
     if kind == "order":
         prints |= versions(part, of.find)
-    return context.cell(kind, model, task, part, of.about | more, prints)
+    return context.cell(kind, model, task, part, about | more, prints)
 
 
 # ---- heads and their edges -------------------------------------------------------------------------------
@@ -90,13 +74,13 @@ def _cell(context: Context[WiringSettings], kind: str, model: str, task: str, pa
 
 def rank(context: Context[WiringSettings], cell: Cell) -> CellResult:
     """Scores of all heads on the first half."""
-    s, of = context.settings, context.once(examples, cell.model, cell.task)
-    how = {"metric": s.metric, "reference": of.about["reference"]}
+    s, of = context.settings, context.once(halves, cell.model, cell.task)
+    how = {"metric": s.metric, "reference": cell.settings["reference"]}
     scores = context.scores(cell.label, context.model(cell.model), of.find, cell.part, **how)
     scores = replace(scores, model=context.display_name(cell.model), task=cell.task)
     about = {"model": scores.model, "task": scores.task}
-    inputs = input_table(of.find, about, "scores", of.sides[0])
-    return score_result(scores, s.seed, np.array(of.sides[0]), inputs)
+    inputs = input_table(of.find, about, "scores", of.find_numbers)
+    return score_result(scores, s.seed, of.find_numbers, inputs)
 
 
 def _edge_cell(context: Context[WiringSettings], model: str, task: str) -> Cell:
@@ -108,9 +92,9 @@ def _edge_cell(context: Context[WiringSettings], model: str, task: str) -> Cell:
 
 def measure_edges(context: Context[WiringSettings], cell: Cell) -> CellResult:
     """The edges among the top heads on all examples: the first half ranks them, the second tests them."""
-    s, of, model = context.settings, context.once(examples, cell.model, cell.task), context.model(cell.model)
+    s, of, model = context.settings, context.once(halves, cell.model, cell.task), context.model(cell.model)
     top, into = head_list(cell.settings["heads"]), cell.settings["into"]
-    how: dict[str, Any] = {"metric": s.metric, "reference": of.about["reference"], "seed": s.seed}
+    how: dict[str, Any] = {"metric": s.metric, "reference": cell.settings["reference"], "seed": s.seed}
     with context.progress(cell.label, len(of.whole)) as advance:
         found = score_edges(
             model,
@@ -124,9 +108,7 @@ def measure_edges(context: Context[WiringSettings], cell: Cell) -> CellResult:
         )
         advance(len(of.whole))
     found = replace(found, model=context.display_name(cell.model), task=cell.task)
-    first, second = (
-        _part(found, side, half) for side, half in zip(of.sides, (of.find, of.test), strict=True)
-    )
+    first, second = _part(found, of.find_numbers, of.find), _part(found, of.test_numbers, of.test)
     table = second.table().assign(order_score=first.values)
     values = found.examples.T.ravel()
     rows = pd.DataFrame(
@@ -140,20 +122,20 @@ def measure_edges(context: Context[WiringSettings], cell: Cell) -> CellResult:
     return CellResult({"edges": table, "edge_examples": rows.assign(**about)}, dict(found.details))
 
 
-def _part(found: Edges, side: Sequence[int], half: Task) -> Edges:
-    return replace(found, examples=found.examples[list(side)], groups=half.shared_groups(), tests={})
+def _part(found: Edges, numbers: np.ndarray, half: Task) -> Edges:
+    return replace(found, examples=found.examples[numbers], groups=half.shared_groups(), tests={})
 
 
 def measure_gradient(context: Context[WiringSettings], cell: Cell) -> CellResult:
     """The largest edges of the whole model by a gradient method, on the first half."""
-    s, of = context.settings, context.once(examples, cell.model, cell.task)
+    s, of = context.settings, context.once(halves, cell.model, cell.task)
     found = score_edges(
         context.model(cell.model),
         of.find,
         cell.part,
         components=("heads", "mlps", "input"),
         metric=s.metric,
-        reference=of.about["reference"],
+        reference=cell.settings["reference"],
         seed=s.seed,
         progress=False,
         batch_tokens=s.batch_tokens,
@@ -193,7 +175,7 @@ def _ranking(rows: pd.DataFrame) -> Edges:
 
 def measure_curve(context: Context[WiringSettings], cell: Cell) -> CellResult:
     """Explained effect against edges kept, on the second half."""
-    s, of = context.settings, context.once(examples, cell.model, cell.task)
+    s, of = context.settings, context.once(halves, cell.model, cell.task)
     ranking = _ranking(context.once(_edges_of, cell.model, cell.task))
     try:
         with context.progress(cell.label, len(of.test) * s.points) as advance:
@@ -204,7 +186,7 @@ def measure_curve(context: Context[WiringSettings], cell: Cell) -> CellResult:
                 points=s.points,
                 threshold=s.threshold,
                 metric=s.metric,
-                reference=of.about["reference"],
+                reference=cell.settings["reference"],
                 progress=advance,
                 batch_tokens=s.batch_tokens,
             )
@@ -245,14 +227,14 @@ def _values(curve: EdgeCurve) -> pd.DataFrame:
 
 def make_cards(context: Context[WiringSettings], cell: Cell) -> CellResult:
     """The tables of the head pages of the heads with the largest significant edges."""
-    s, of = context.settings, context.once(examples, cell.model, cell.task)
+    s, of = context.settings, context.once(halves, cell.model, cell.task)
     rows = context.once(_edges_of, cell.model, cell.task)
     rows = rows[rows["q"] < 0.05].sort_values("score", key=np.abs, ascending=False)
     names = [name for row in rows.to_dict("records") for name in (row["sender"], *str(row["heads"]).split())]
     heads = [Head.parse(name) for name in dict.fromkeys(names) if name.startswith("L")][: s.cards]
     if not heads:
         return CellResult(notes={"said": "no head pages, because no edge is significant"})
-    how: dict[str, Any] = {"metric": s.metric, "reference": of.about["reference"], "seed": s.seed}
+    how: dict[str, Any] = {"metric": s.metric, "reference": cell.settings["reference"], "seed": s.seed}
     try:
         with context.progress(f"cards of {len(heads)} heads on {cell.task}", STEPS) as advance:
             measured = measure_heads(context.model(cell.model), of.whole, heads, advance=advance, **how)
@@ -277,23 +259,15 @@ def compare(context: Context[WiringSettings], cell: Cell) -> CellResult:
     """How many times more edges the first model needs than the second, with its interval over examples."""
     s, names = context.settings, [context.display_name(model) for model in context.settings.models]
     members = pd.DataFrame({"task": cell.task, "role": ROLES, "model": names})
-    needed, resampled = [], []
-    for number, model in enumerate(s.models):
-        rows = context.once(_curve_of, model, cell.task)
-        if rows.empty:
-            return CellResult({"members": members})
-        wide = rows.pivot(index="k", columns="example", values="value").sort_index()
-        k, values = wide.index.to_numpy(dtype=int), wide.to_numpy(dtype=float)
-        gains, effect = values - values[0], values[-1] - values[0]
-        groups = context.once(examples, model, cell.task).test.shared_groups()
-        needed.append(float(heads_needed(k, gains.mean(1) / effect.mean(), s.threshold)))
-        resampled.append(resampled_needs(k, gains, effect, s.threshold, groups=groups, seed=s.seed + number))
     circuits = context.once(_circuits_of, cell.task)
-    if len(circuits) < len(s.models):
+    if len(circuits) < len(s.models):  # a model has no curve, or no effect to explain
         return CellResult({"members": members})
-    lo, hi = stats.interval(resampled[0] / resampled[1])
-    row = {"task": cell.task, "model": names[0], "other": names[1], "k": needed[0], "other_k": needed[1]}
-    row |= {"ratio": needed[0] / needed[1], "lo": lo, "hi": hi, "threshold": s.threshold}
+    curves = [context.once(_curve_of, model, cell.task) for model in s.models]
+    groups, other_groups = (context.once(halves, model, cell.task).test.shared_groups() for model in s.models)
+    how: dict[str, Any] = {"defined": True, "paired": False, "groups": groups, "other_groups": other_groups}
+    found = ratio_row(*curves, threshold=s.threshold, seed=s.seed, **how)
+    row = {"task": cell.task, "model": names[0], "other": names[1]}
+    row |= {name: found[name] for name in ("k", "other_k", "ratio", "lo", "hi")} | {"threshold": s.threshold}
     return CellResult({"members": members, "ratios": pd.DataFrame([row])})
 
 
