@@ -87,14 +87,40 @@ def test_all_integrated_edges_sum_to_what_the_model_adds_to_nothing(tiny64):
     assert found.details["gap"] <= 0.05
 
 
-def test_a_norm_after_the_heads_bends_no_sum_of_integrated_edges(word_tokenizer):
-    """OLMo 2 has a norm between the output projection and the stream: its slope is measured."""
-    model, task = loaded64("olmo2", word_tokenizer), word_task(3)
-    found = hw.edges(model, task, "integrated", reference="mean", components=ALL, steps=6, progress=False)
-    nodes = hw.score(model, task, "integrated", reference="mean", components=ALL, steps=6, progress=False)
-    sender = hw.Head(1, 2)
-    total = found.examples[:, [n for n, edge in enumerate(found) if edge.sender == sender]].sum(axis=1)
-    assert total == pytest.approx(nodes.examples[:, 1, 2], rel=1e-2, abs=1e-3)
+@pytest.mark.parametrize("family", ["gemma3_text", "olmo2", "flex_olmo", "nanochat"])
+@pytest.mark.parametrize(("reference", "steps"), [("mean", 6), ("zero", 40)])
+def test_a_norm_before_the_stream_bends_no_sum_of_integrated_edges(family, reference, steps, word_tokenizer):
+    """After heads, before experts that have no slope (FlexOlmo), or after the embeddings (nanochat).
+
+    Towards zero such a norm bends more and more: at low gates only the slope itself is right.
+    """
+    hf = tiny_model(family, vocab_size=len(word_tokenizer))
+    model, task = hw.load(hf, tokenizer=word_tokenizer, name=family), word_task(3)
+    how = {"reference": reference, "components": ALL, "steps": steps, "progress": False}
+    found, nodes = hw.edges(model, task, "integrated", **how), hw.score(model, task, "integrated", **how)
+    for sender in dict.fromkeys(edge.sender for edge in found):
+        total = found.examples[:, [n for n, edge in enumerate(found) if edge.sender == sender]].sum(axis=1)
+        expected = nodes.examples[:, sender.layer, sender.head]
+        assert total == pytest.approx(expected, abs=1e-4 * np.nanmax(np.abs(nodes.examples))), str(sender)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("family", "linear"), [("llama", True), ("granite", True), ("gemma3_text", False), ("olmo2", False)]
+)
+def test_a_norm_after_the_heads_is_seen_in_every_precision(family, linear, dtype, word_tokenizer):
+    hf = tiny_model(family, vocab_size=len(word_tokenizer)).to(dtype)
+    parts = take_apart(hw.load(hf, tokenizer=word_tokenizer, name=family))
+    assert [part.linear for part in parts.blocks] == [linear] * len(parts.blocks)
+
+
+def test_integrated_edges_of_kl_sum_to_its_integrated_score(tiny64):
+    """The metric compares with the plain model, whose logits each level needs beside its own."""
+    how = {"metric": "kl", "reference": "mean", "components": ALL, "steps": 4, "progress": False}
+    found, nodes = (ask(tiny64, word_task(3), "integrated", **how) for ask in (hw.edges, hw.score))
+    for sender in dict.fromkeys(edge.sender for edge in found):
+        total = found.examples[:, [n for n, edge in enumerate(found) if edge.sender == sender]].sum(axis=1)
+        assert total == pytest.approx(nodes.examples[:, sender.layer, sender.head], abs=1e-6), str(sender)
 
 
 def test_a_metric_without_a_gradient_is_refused_by_name(tiny):

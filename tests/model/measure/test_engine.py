@@ -110,6 +110,21 @@ def test_the_position_mean_reference_refuses_examples_of_different_lengths(tiny)
         Engine(tiny, word_task(equal_length=False), metric("logit_diff"), reference="position_mean")
 
 
+@pytest.mark.parametrize(("words", "of_reference"), [((6,), 4), ((4,), 6), ((4, 5), 6)])
+def test_the_position_mean_reference_refuses_prompts_of_another_length_than_its_reference_task(
+    tiny, words, of_reference
+):
+    """Else it would fail inside the model, or replace a head by its mean at another place of the sentence."""
+
+    def of_length(*lengths: int) -> Task:
+        return Task("words", tuple(Example("the " * n + "cat", " dog", (" bird",)) for n in lengths))
+
+    how = {"reference": "position_mean", "reference_task": of_length(of_reference, of_reference)}
+    with pytest.raises(HeadwiseError, match="prompts as long as those of its reference examples"):
+        Engine(tiny, of_length(*words), metric("logit_diff"), **how)
+    assert Engine(tiny, of_length(of_reference), metric("logit_diff"), **how).full().shape == (1,)
+
+
 def test_the_patch_reference_is_the_counterfactual_run(tiny):
     task, gates = word_task(equal_length=False), some_gates(tiny)
     values = Engine(tiny, task, metric("logit_diff"), reference="patch").measure(gates).values

@@ -71,7 +71,9 @@ class Circuits:
         modules: dict[nn.Module, Edit] = {self.model.hooks.blocks[last]: lambda output: end}
         whole = Pass(ids=asked.ids, scored=asked.scored, modules=modules, **begun)
         logits = self.model.run_whole(whole).logits
-        per_row = self.engine.metric.per_row(block.scored(logits, None)).double().cpu().numpy()
+        plain = self.engine.plain_logits(block)
+        compare = None if plain is None else plain.repeat(len(keep), 1, 1)
+        per_row = self.engine.metric.per_row(block.scored(logits, compare)).double().cpu().numpy()
         self.engine.rows_spent += self.groups * len(per_row)
         return per_row.reshape(len(keep), block.size)
 

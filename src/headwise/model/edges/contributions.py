@@ -3,7 +3,10 @@
 The rows stand in groups: group 0 is the plain run; in each block, every other group ablates one sender of that block.
 Each block begins with the plain stream in all groups, and its MLP is held at its plain output. What a group's output
 has more than that of group 0 is then the sender's change of the stream: Δ = contribution of the reference minus
-contribution of the sender, through the model's own output projection and norms.
+contribution of the sender, through the model's own output projection and norms. Integrated gradients need the change
+per unit of a sender's gate. Where a norm bends what is added, that is a slope: it comes from forward-mode
+differentiation, because towards 0 such a norm bends over ever smaller steps, and a small difference of two streams is
+lost in the rounding of bfloat16.
 
 S rows, T tokens, W width, H heads, D head size, G groups.
 """
@@ -11,12 +14,14 @@ S rows, T tokens, W width, H heads, D head size, G groups.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.forward_ad import dual_level, make_dual, unpack_dual
 
 from headwise.heads import Head
 from headwise.model.edges.parts import Parts
@@ -24,14 +29,13 @@ from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.gate import by_token, gated
 from headwise.model.forward.run import Edit, Pass
 from headwise.model.measure.rows import Block
+from headwise.model.sites.patch import hooked
 from headwise.names import INPUT, MLP
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
 
 THE_INPUT = Head(0, INPUT)
-_SMALL = 1 / 64
-"""Step of a central difference by a gate: small against the curvature of a norm, large against rounding."""
 
 
 @dataclass
@@ -70,7 +74,7 @@ def contributions(
     """The streams and the senders' changes of a block of rows, with heads, MLPs and embeddings at the gate `level`.
 
     At level 1 a change is that of a full replacement. Below it is the change per unit of the sender's gate, which
-    integrated gradients need: exact where nothing bends what is added, else a central difference.
+    integrated gradients need.
     """
     return _ContributionPass(model, parts, block, senders, level).run()
 
@@ -80,17 +84,16 @@ class _ContributionPass:
         self, model: Model, parts: Parts, block: Block, senders: Sequence[Head], level: float
     ) -> None:
         self.model, self.parts, self.block, self.level = model, parts, block, level
-        # What is added to a sender's gate, and the weight of the change that it makes.
-        self.offsets = [(-1.0, 1.0)]
-        if level != 1 and not parts.linear:
-            self.offsets = [(-_SMALL, 0.5 / _SMALL), (_SMALL, -0.5 / _SMALL)]
+        bent = [-1, *(part.layer for part in parts.blocks if not part.linear)]
+        self.bent = frozenset(bent if level != 1 else ())
+        """Layers whose senders' changes are slopes, -1 for the embeddings (nanochat has a norm after them). Where
+        nothing bends what is added, a full replacement is the same."""
         self.of_layer: dict[int, list[Head]] = {}
         for sender in senders:
             # The embeddings write what block 0 reads, so they are ablated before it.
             layer = -1 if sender == THE_INPUT else sender.layer
             self.of_layer.setdefault(layer, []).append(sender)
-        most = max((len(some) for some in self.of_layer.values()), default=0)
-        self.groups = 1 + most * len(self.offsets)
+        self.groups = 1 + max((len(some) for some in self.of_layer.values()), default=0)
         self.made = Contributions()
 
     def run(self) -> Contributions:
@@ -107,55 +110,81 @@ class _ContributionPass:
         parts = {p.mlp: held for p in self.parts.blocks} if len(ids) != ids.shape[1] else {}
         last = self.parts.last
         asked = Pass(ids=ids, streams=streams, heads=self._heads, modules=modules, parts=parts, last=last)
-        self.model.run_whole(asked)
+        # A held MLP needs no slope, and not every family's has one.
+        held_modules = [p.mlp for p in self.parts.blocks if p.layer in self.bent]
+        with dual_level() if self.bent else nullcontext(), hooked(held_modules, before=_without_slopes):
+            self.model.run_whole(asked)
         return self.made
 
     def _embeddings(self, output: Tensor) -> Tensor:
         return self._ablated_module(-1, THE_INPUT, output)
 
     def _begin(self, index: int, stream: Tensor) -> Tensor:
-        groups = stream.split(self.block.size)
         if index == 0:
-            self._note(-1, groups)
-        self.made.streams.append(groups[0])
-        return groups[0].repeat(self.groups, 1, 1)
+            self._note(-1, stream)
+        plain = _values(stream)[: self.block.size]
+        self.made.streams.append(plain)
+        return plain.repeat(self.groups, 1, 1)
 
     def _heads(self, layer: int, z: Tensor) -> Tensor:
         plain = z[: self.block.size]
         groups = at_gate(self.block, layer, plain, self.level).repeat(self.groups, 1, 1, 1, 1)
-        for group, sender, offset in self._ablated(layer):
+        changed, moved = self._changed(layer, groups), self._moved(layer, layer, plain)
+        for group, sender in enumerate(self.of_layer.get(layer, ()), 1):
             if sender.head >= 0:
-                moved = at_gate(self.block, layer, plain, self.level + offset)
-                groups[group, :, :, sender.head] = moved[:, :, sender.head]
-        return groups.flatten(0, 1)
+                changed[group, :, :, sender.head] = moved[:, :, sender.head]
+        return self._with(layer, groups, changed).flatten(0, 1)
 
     def _mlp(self, layer: int, output: Tensor) -> Tensor:
         return self._ablated_module(layer, Head(layer, MLP), output)
 
     def _ablated_module(self, layer: int, component: Head, output: Tensor) -> Tensor:
-        plain = by_token(output, self.groups * self.block.size)[: self.block.size]
-        groups = [module_at_gate(self.block, component, plain, self.level)] * self.groups
-        for group, sender, offset in self._ablated(layer):
+        plain = _values(by_token(output, self.groups * self.block.size)[: self.block.size])[:, :, None]
+        groups = at_gate(self.block, component, plain, self.level)[:, :, 0].repeat(self.groups, 1, 1, 1)
+        changed = self._changed(layer, groups)
+        for group, sender in enumerate(self.of_layer.get(layer, ()), 1):
             if sender == component:
-                groups[group] = module_at_gate(self.block, component, plain, self.level + offset)
-        return torch.cat(groups).reshape(output.shape)
+                changed[group] = self._moved(layer, component, plain)[:, :, 0]
+        return self._with(layer, groups, changed).reshape(output.shape)
+
+    def _changed(self, layer: int, groups: Tensor) -> Tensor:
+        """What is edited where a sender is replaced: the outputs of all groups, or their slopes."""
+        return torch.zeros_like(groups) if layer in self.bent else groups
+
+    def _moved(self, layer: int, of: int | Head, plain: Tensor) -> Tensor:
+        """Outputs at a gate lower by 1; their slope is the way to the reference."""
+        if layer in self.bent:
+            return at_gate(self.block, of, plain, 0.0) - plain
+        return at_gate(self.block, of, plain, self.level - 1)
+
+    def _with(self, layer: int, groups: Tensor, changed: Tensor) -> Tensor:
+        return make_dual(groups, changed) if layer in self.bent else groups
 
     def _end(self, index: int, output: Tensor) -> Tensor:
-        groups = output.split(self.block.size)
-        self._note(index, groups)
+        self._note(index, output)
         if index == self.parts.last:
-            self.made.streams.append(groups[0].clone())
-        return output
+            self.made.streams.append(_values(output)[: self.block.size].clone())
+        return _values(output)
 
-    def _note(self, layer: int, groups: Sequence[Tensor]) -> None:
+    def _note(self, layer: int, stream: Tensor) -> None:
         """Keep what the senders of a layer change in the stream."""
-        weights = dict(self.offsets)
-        for group, sender, offset in self._ablated(layer):
-            change = weights[offset] * (groups[group] - groups[0])
-            before = self.made.deltas.get(sender)
-            self.made.deltas[sender] = change if before is None else before + change
+        size = self.block.size
+        for group, sender in enumerate(self.of_layer.get(layer, ()), 1):
+            rows = slice(group * size, (group + 1) * size)
+            if layer in self.bent:
+                self.made.deltas[sender] = unpack_dual(stream).tangent[rows].clone()
+            else:
+                self.made.deltas[sender] = stream[rows] - stream[:size]
 
-    def _ablated(self, layer: int) -> list[tuple[int, Head, float]]:
-        """(group, sender, what is added to its gate) of one layer."""
-        pairs = [(sender, offset) for sender in self.of_layer.get(layer, ()) for offset, _ in self.offsets]
-        return [(1 + number, sender, offset) for number, (sender, offset) in enumerate(pairs)]
+
+def _values(tensor: Tensor) -> Tensor:
+    """A tensor without the slopes that it may carry."""
+    values: Tensor = unpack_dual(tensor).primal
+    return values
+
+
+def _without_slopes(
+    _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    plain = [_values(one) if isinstance(one, Tensor) else one for one in (*args, *kwargs.values())]
+    return tuple(plain[: len(args)]), dict(zip(kwargs, plain[len(args) :], strict=True))

@@ -94,7 +94,7 @@ def gradients(engine: Engine, parts: Parts, block: Block, level: float) -> Gradi
         modules[model.capabilities.embeddings] = partial(module, THE_INPUT)
     asked = block.pass_(streams={0: begin}, slots=note, heads=heads, modules=modules)
     logits = model.run_whole(asked).logits
-    values = engine.metric.per_row(block.scored(logits, None))
+    values = engine.metric.per_row(block.scored(logits, engine.plain_logits(block)))
     of = [*found.values(), ends[0], *([gate] if isinstance(gate, Tensor) else [])]
     given = torch.autograd.grad(values.sum(), of, materialize_grads=True)
     engine.rows_spent += block.size

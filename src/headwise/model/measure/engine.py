@@ -279,11 +279,14 @@ class Engine:
         """The metric of a block's rows `[S]` as a function of their gates `[S, L, H]`, for autograd."""
         logits = self.model.run(block.gated(gates)).logits
         self.rows_spent += block.size
-        compare = None
-        if self.metric.compares:
-            with torch.no_grad():
-                compare = self.model.run(block.pass_()).logits
-        return self.metric.per_row(block.scored(logits, compare))
+        return self.metric.per_row(block.scored(logits, self.plain_logits(block)))
+
+    def plain_logits(self, block: Block) -> Tensor | None:
+        """The logits of a block's rows with every gate at 1, if the metric compares with them."""
+        if not self.metric.compares:
+            return None
+        with torch.no_grad():
+            return self.model.run(block.pass_()).logits
 
     # ---- one forward pass ------------------------------------------------------------------------------
 

@@ -32,6 +32,12 @@ def position_mean(source: ReferenceSource) -> dict[Any, Tensor]:
             f"the reference 'position_mean' needs examples of equal length; these have {min(lengths)} to "
             f"{max(lengths)} tokens (use 'mean', or a task of equal length)"
         )
+    prompts, means = ({row.start for row in some} for some in (source.rows, rows))
+    if prompts != means or max(len(row.ids) for row in source.rows) > max(lengths):
+        raise HeadwiseError(
+            f"the reference 'position_mean' needs prompts as long as those of its reference examples: up to "
+            f"{max(prompts)} and {max(means)} tokens (use 'mean', or reference examples of the same length)"
+        )
     return _mean(source, rows, by_position=True)
 
 
