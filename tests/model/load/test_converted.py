@@ -242,10 +242,28 @@ def test_of_two_processes_at_once_one_converts_and_both_have_the_model(file, fol
     assert {out.strip() for out, _ in said} == {load(file).fingerprint}
 
 
+def test_no_conversion_waits_for_that_of_another_file_or_dtype(file):
+    other = file.with_name("other.gguf")
+    write_gguf(other, to_llama_cpp(tiny_weights(lambda values: values / 4, tied=True)))
+    parts = ("float32", "bfloat16", "tokenizer")
+    assert len({converted._entry(path, part, 0).lock for path in (file, other) for part in parts}) == 6
+
+
+def test_a_tokenizer_that_pads_on_the_left_is_kept(file, folder):
+    from headwise.model.load import load as loading
+
+    made = loading.load_text(str(file)).tokenizer
+    made.padding_side, made.truncation_side = "left", "left"
+    cache.shutil.rmtree(folder)
+    for make in (lambda: made, lambda: pytest.fail("nothing was to be made")):
+        found = converted.tokenizer(file, make)
+        assert (found.padding_side, found.truncation_side) == ("left", "left")
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_a_killed_conversion_is_not_used_and_is_swept_away(file, folder, tmp_path):
     child = start(file, tmp_path / "journal", "killed")
-    while not list(folder.glob(".gguf.*/ready/model.safetensors")):
+    while not list(folder.glob(".gguf-*/ready/model.safetensors")):
         assert child.poll() is None, child.communicate()
         time.sleep(0.05)
     child.kill()

@@ -82,7 +82,7 @@ def tokenizer(file: Path, make: Callable[[], Any]) -> Any:
 
     def build(work: Path) -> Path:
         made.append(make())
-        made[0].save_pretrained(work / "ready")
+        _save_tokenizer(made[0], work / "ready")
         if _signature(PreTrainedTokenizerFast.from_pretrained(work / "ready")) != _signature(made[0]):
             raise _NotTheSame
         return work / "ready"
@@ -94,6 +94,15 @@ def tokenizer(file: Path, make: Callable[[], Any]) -> Any:
     if folder is None:
         return made[0] if made else make()
     return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def _save_tokenizer(made: Any, folder: Path) -> None:
+    """Save a tokenizer with the sides that its class has by default, which transformers leaves out (Gemma: left)."""
+    made.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    sides = {name: getattr(made, name) for name in ("padding_side", "truncation_side")}
+    config = json.loads(path.read_text(encoding="utf-8")) | sides
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def _is_on() -> bool:
@@ -108,7 +117,7 @@ def _entry(file: Path, part: str, space: int) -> Entry:
         name=f"gguf-{digest[:12]}-{part}-{words}",
         title=f"{file.stem} ({part})",
         doing="converting",
-        lock="gguf",
+        lock=f"gguf-{digest[:12]}-{part}",
         space=space,
         made_from={"gguf_sha256": digest, "part": part, "recipe": RECIPE, **versions},
         about={"title": file.stem},
