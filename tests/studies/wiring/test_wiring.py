@@ -80,3 +80,15 @@ def test_into_scores_the_edges_of_one_head_from_all_heads_before_it(run, tmp_pat
     edges = read_table(tmp_path / "run", "edges")
     assert set(edges["receiver"]) == {"L3H1.Q", "L3KV0.K", "L3KV0.V"}
     assert edges["sender"].nunique() == 12
+
+
+def test_cells_of_an_edge_method_whose_values_changed_say_its_version(run, tmp_path, undrawn):
+    _, models, _, file, made, _ = run
+    assert all("method version" not in cell.fingerprints for cell, _ in made.asked.values())
+    settings = {"tasks": [file], "n": 8, "heads": 3, "gradient": "integrated", "cards": 0, "curve": False}
+    again = run_on("wiring", tmp_path / "run", models[0], **settings)
+    assert {cell.part: cell.fingerprints.get("method version") for cell, _ in again.asked.values()} == {
+        "ablation": None,
+        "exact": None,
+        "integrated": "2",
+    }

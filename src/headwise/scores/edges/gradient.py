@@ -36,6 +36,7 @@ def attribution(setup: EdgeSetup) -> np.ndarray:
     "integrated",
     gradient=True,
     gates=True,
+    version=2,
     about="integrated gradients over the gates of heads, MLPs and embeddings together; edges out of a sender sum to "
     "its node score",
 )

@@ -56,6 +56,8 @@ class EdgeMethod:
     """Whether it needs a metric with a gradient."""
     gates: bool
     """Whether it gates heads, MLPs and embeddings together, whichever edges are asked for."""
+    version: int
+    """Raised when its values change, so that a run computes them again."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -75,12 +77,19 @@ EDGE_METHODS: Registry[EdgeMethod] = Registry(
 
 
 def register(
-    name: str, *, about: str, first_order: bool = False, gradient: bool = False, gates: bool = False
+    name: str,
+    *,
+    about: str,
+    first_order: bool = False,
+    gradient: bool = False,
+    gates: bool = False,
+    version: int = 1,
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
     """Make an edge method known under `name`; the other arguments are the fields of `EdgeMethod`."""
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        EDGE_METHODS.add(name, EdgeMethod(name, about, run, first_order, gradient or first_order, gates))
+        found = EdgeMethod(name, about, run, first_order, gradient or first_order, gates, version)
+        EDGE_METHODS.add(name, found)
         return run
 
     return add

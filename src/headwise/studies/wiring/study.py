@@ -24,6 +24,7 @@ from headwise.model.measure.references.registry import default_reference
 from headwise.runs import Cell, CellResult
 from headwise.scores.edges import check_edges
 from headwise.scores.edges import edges as score_edges
+from headwise.scores.edges.registry import edge_methods
 from headwise.scores.registry import versions
 from headwise.studies.base import Study, register
 from headwise.studies.context import Context
@@ -66,6 +67,8 @@ def _cell(context: Context[WiringSettings], kind: str, model: str, task: str, pa
     prints = {"model": context.model(model).fingerprint, "task": of.whole.fingerprint}
     if kind == "order":
         prints |= versions(part, of.find)
+    if kind in ("edges", "gradient") and (version := edge_methods()[part].version) > 1:
+        prints["method version"] = str(version)
     return context.cell(kind, model, task, part, about | more, prints)
 
 
