@@ -66,14 +66,15 @@ def _time_and_memory(row: dict[str, Any] | None) -> str:
     return time + (f", {row['peak_gb']:.1f} GB" if row["peak_gb"] else "")
 
 
-def main() -> None:
+def page() -> str:
+    """The page as it should be."""
     ray, many, sizes = (
         json.loads((RESULTS / name).read_text()) if (RESULTS / name).exists() else None
         for name in ("ray.json", "many-cells.json", "sizes.json")
     )
-    page = replaced(PAGE.read_text(encoding="utf-8"), "scale", said(ray, many))
-    PAGE.write_text(replaced(page, "sizes", by_size(sizes)) if sizes else page, encoding="utf-8")
+    text = replaced(PAGE.read_text(encoding="utf-8"), "scale", said(ray, many))
+    return replaced(text, "sizes", by_size(sizes)) if sizes else text
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page(), encoding="utf-8")

@@ -64,8 +64,11 @@ STUDIES = {
     "circuits": Plan({"tasks": ["ioi"], "method_options": {"updates": 100}}, "nested", 100, 4),
     "roles": Plan({"tasks": ["commonsense"], "fit": {"updates": 25, "stop": None}}, " fit", 25, 20),
 }
-RANDOM_WEIGHTS = {"backups": {"primary": ["L1H0", "L1H1", "L2H0", "L2H1"]}}
-"""Random weights have no significant heads, which would leave out most of the study."""
+RANDOM_WEIGHTS: dict[str, dict[str, Any]] = {
+    "backups": {"primary": ["L1H0", "L1H1", "L2H0", "L2H1"]},
+    "circuits": {"orders": ["integrated", "ablation"], "method_options": {}},
+}
+"""Settings for random weights: they have no significant heads for `backups` to begin with, and no circuit to learn."""
 
 
 def one_row(model: str, study: str, bench: Workbench, device: str) -> dict[str, Any]:
@@ -94,7 +97,7 @@ def one_row(model: str, study: str, bench: Workbench, device: str) -> dict[str, 
         "settings": settings,
         "seconds": others + plan.times * trained,
         "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if cuda else None,
-        "basis": f"{plan.updates} updates, their time × {plan.times}" if plan.training else "run in full",
+        "basis": f"{plan.updates} updates, their time × {plan.times}" if trained else "run in full",
         "measured_seconds": others + trained,
     }
 

@@ -145,15 +145,25 @@ def test_peak_memory_is_what_was_alive_at_once():
     assert common.peak_mb(work) == pytest.approx(12, rel=0.05)
 
 
-def test_the_page_on_many_machines_says_what_was_measured():
+def test_the_page_on_machines_is_what_the_script_writes_from_the_results():
     scale_page = importlib.import_module("scale_page")
-    page = scale_page.PAGE.read_text(encoding="utf-8")
-    found = [
-        json.loads(path.read_text()) if path.exists() else None
-        for path in (scale_page.RESULTS / name for name in ("ray.json", "many-cells.json"))
+    assert scale_page.page() == scale_page.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_table_by_size_says_what_failed_and_what_was_not_run():
+    scale_page = importlib.import_module("scale_page")
+    rows = [
+        {"model": "small", "study": "masking", "seconds": 41.2, "peak_gb": 1.84},
+        {"model": "small", "study": "roles", "failed": "too few examples"},
+        {"model": "large", "study": "masking", "seconds": 200.0, "peak_gb": None},
     ]
-    assert scale_page.replaced(page, scale_page.said(*found)) == page
-    assert scale_page.BEGIN in page
+    table = scale_page.by_size({"machine": "chip", "date": "2031-01-02T10:00", "rows": rows}).splitlines()
+    assert table[2:] == [
+        "| study | small | large |",
+        "|---|---|---|",
+        "| `masking` | 41 s, 1.8 GB | 3 min |",
+        "| `roles` | failed | not run |",
+    ]
 
 
 def test_greedy_elimination_keeps_the_planted_heads_longest_and_resumes(
