@@ -293,9 +293,19 @@ class RunFolder:
         self.store = self._open_store()
         if earlier is None:
             return False
+        self._check_study(earlier)
         self.info = earlier
         self._compare(earlier)
         return True
+
+    def _check_study(self, earlier: Mapping[str, Any]) -> None:
+        """Another study would replace the tables of the one in this folder, and share no cell with it."""
+        study, before = self._about.get("study"), earlier["study"]
+        if study and before and study != before and (len(self.store) or earlier["tables"]):
+            raise HeadwiseError(
+                f"{self.path} has a run of the study {before!r}, and this is {study!r}; give another folder (--out), "
+                "or --fresh to move the earlier run into a subfolder of it"
+            )
 
     def _read_earlier(self) -> dict[str, Any] | None:
         path = self.path / "run.json"
