@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import headwise as hw
+from headwise.errors import HeadwiseError
 from headwise.report import write_report
-from headwise.runs import read_table
+from headwise.runs import read_info, read_table
 from helpers import run_on
 from planted import DENSE, SPARSE, planted_model, told_apart, written
 
@@ -62,3 +63,11 @@ def test_into_scores_the_edges_of_one_head_from_all_heads_before_it(run, tmp_pat
     edges = read_table(tmp_path / "run", "edges")
     assert set(edges["receiver"]) == {"L3H1.Q", "L3KV0.K", "L3KV0.V"}
     assert edges["sender"].nunique() == 12
+
+
+@pytest.mark.parametrize(("receiver", "said"), [("L99H0", "has no receiver L99H0.Q"), ("L0H0", "no edge")])
+def test_a_receiver_that_does_not_exist_is_refused_before_anything_is_scored(run, tmp_path, receiver, said):
+    _, models, _, file, _, _ = run
+    with pytest.raises(HeadwiseError, match=said):
+        run_on("wiring", tmp_path / "run", models[0], tasks=[file], n=8, into=[receiver])
+    assert read_info(tmp_path / "run")["cells"] == 0

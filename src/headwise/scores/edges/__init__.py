@@ -6,6 +6,6 @@ tasks, model, metrics, `scores.registry`.
 """
 
 from headwise.scores.edges.registry import EdgeMethod, EdgeSetup, edge_methods, register
-from headwise.scores.edges.score import edges
+from headwise.scores.edges.score import check_receivers, edges
 
-__all__ = ["EdgeMethod", "EdgeSetup", "edge_methods", "edges", "register"]
+__all__ = ["EdgeMethod", "EdgeSetup", "check_receivers", "edge_methods", "edges", "register"]

@@ -74,8 +74,7 @@ def edges(
         _receivers(parts, into, components, slots),
         chosen_spans(task, spans),
     )
-    if not listed:
-        raise HeadwiseError("there is no edge between these: a sender must come before the receiver")
+    _check_any(listed)
     setup = EdgeSetup(model, task, measured, reference, positions, seed, reference_task, batch_tokens)
     setup.edges, setup.parts = listed, parts
     setup.components = _gated_components(chosen, listed)
@@ -94,6 +93,19 @@ def edges(
         details | {"examples": task.fingerprint},
         task.shared_groups(),
     )
+
+
+def check_receivers(model: Model, into: Any) -> None:
+    """Raise a `HeadwiseError` if the model does not have one of these receivers, or no head that sends to them."""
+    parts = take_apart(model)
+    _check_any(
+        possible_edges(parts, _senders(model, None, ("heads",)), _receivers(parts, into, ("heads",), SLOTS))
+    )
+
+
+def _check_any(listed: Sequence[Edge]) -> None:
+    if not listed:
+        raise HeadwiseError("there is no edge between these: a sender must come before the receiver")
 
 
 def possible_edges(

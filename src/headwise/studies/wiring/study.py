@@ -22,6 +22,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Edges, Head, head_list, heads_of, ranked
 from headwise.heads.edge import edge_list
 from headwise.runs import Cell, CellResult
+from headwise.scores.edges import check_receivers
 from headwise.scores.edges import edges as score_edges
 from headwise.scores.registry import versions
 from headwise.studies.base import Study, register
@@ -63,6 +64,9 @@ def examples(context: Context[WiringSettings], model: str, task: str) -> Example
 def stages(context: Context[WiringSettings]) -> Iterator[Sequence[Cell]]:
     s = context.settings
     pairs = [(model, task) for model in s.models for task in s.tasks]
+    if s.into:  # before the minutes that the scores of all heads take
+        for model in s.models:
+            check_receivers(context.model(model), s.into)
     yield [_cell(context, "order", *pair, s.order) for pair in pairs]
     cells = [_edge_cell(context, *pair) for pair in pairs]
     if s.gradient is not None and not s.into:
