@@ -8,6 +8,8 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.report import write_report
 from headwise.runs import read_info, read_table
+from headwise.stats import smallest_p
+from headwise.studies.wiring.settings import WiringSettings
 from helpers import run_on
 from planted import DENSE, SPARSE, planted_model, told_apart, written
 
@@ -71,3 +73,9 @@ def test_a_receiver_that_does_not_exist_is_refused_before_anything_is_scored(run
     with pytest.raises(HeadwiseError, match=said):
         run_on("wiring", tmp_path / "run", models[0], tasks=[file], n=8, into=[receiver])
     assert read_info(tmp_path / "run")["cells"] == 0
+
+
+def test_the_quick_study_has_enough_examples_for_one_significant_edge():
+    quick = WiringSettings(quick=True).quickened()
+    edges = 3 * quick.heads * (quick.heads - 1) / 2 + quick.heads  # Q, K and V of every pair, and the logits
+    assert smallest_p(quick.n // 2) * edges < 0.05
