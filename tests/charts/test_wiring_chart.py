@@ -1,10 +1,13 @@
-"""The graph of edges: what it says where no edge is significant."""
+"""The graph of edges: what it says where no edge is significant, and the log axis of the curve on the page."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from headwise.charts.chart import Axis
+from headwise.charts.interactive import _axis
 from headwise.charts.wiring import wiring_chart
 from headwise.heads import Edges
 from headwise.heads.edge import edge_list
@@ -41,3 +44,10 @@ def test_with_enough_examples_neither_mentions_a_smallest_p():
 def test_p_values_without_a_bound_are_not_explained_by_the_number_of_examples():
     (panel,) = wiring_chart(edge_table(4).assign(p=0.001, q=0.9)).panels
     assert panel.title.endswith("use more examples, or fewer senders and receivers")
+
+
+@pytest.mark.parametrize("limits", [(1, 40), (40, 1)])
+def test_a_log_axis_on_the_page_has_whole_numbers_at_its_ticks(limits):
+    axis = _axis(Axis(scale="log", limits=limits))
+    assert axis["tickvals"] == [1, 2, 5, 10, 20]
+    assert axis["ticktext"] == ["1", "2", "5", "10", "20"]
