@@ -106,6 +106,16 @@ def test_other_settings_keep_the_old_cells_and_say_what_changed(place: Path) -> 
     assert read_info(place)["notices"] == [notice]
 
 
+def test_notices_are_logged_once_each(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="headwise"), RunFolder(place, study="score") as folder:
+        folder.notice("first")
+        folder.announce()
+        folder.notice("second")
+        folder.announce()
+    assert [record.getMessage() for record in caplog.records] == ["note: first", "note: second"]
+    assert folder.notices == ["first", "second"]
+
+
 def test_a_folder_with_a_run_of_another_study_is_refused_and_stays_as_it_is(place: Path) -> None:
     with RunFolder(place, study="score", settings={"n": 4}) as folder:
         execute(folder, make_cells(2), compute, progress=False)
