@@ -204,6 +204,15 @@ def test_an_unused_column_with_a_usual_name_or_nearly_one_is_pointed_out(tmp_pat
     assert f"{column!r} may mean {field!r}: to read it, give columns={{{field!r}: {column!r}}}" in notice
 
 
+def test_a_csv_file_without_a_header_is_told_what_its_first_line_is_for(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("The capital of France is, Paris\nThe capital of Italy is, Rome\n")
+    with pytest.raises(
+        HeadwiseError, match=r"mean \(the first line of the file names its columns\); expected"
+    ):
+        load_task(path)
+
+
 @pytest.mark.parametrize("column", ["wrong_answer", "wrong answer", " Wrong answer", "Wrong-Answer"])
 def test_wrong_answers_are_read_however_their_column_is_written(tmp_path, column):
     rows = [{"prompt": "The capital of France is", "answer": " Paris", column: " Rome"}]

@@ -208,6 +208,8 @@ def _choose(
             for field in NEEDED
         }
         meant = "".join(f"; is {name!r} the {field}?" for field, name in near.items())
+        if Path(log.source).suffix.lower() in (".csv", ".tsv"):
+            meant = f" (the first line of the file names its columns){meant}"
         raise HeadwiseError(
             f"{log.source}, {first.location}: cannot tell what the fields {named(first.values)} mean{meant}; expected "
             f"{' and '.join(NEEDED)} (optional: {', '.join(FIELDS[2:])}); name your columns with "
