@@ -90,6 +90,36 @@ def test_of_several_models_the_one_at_hand_is_meant(tmp_path):
         read_heads(tmp_path / "heads.json", task="t")
 
 
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_scores_of_another_model_are_refused_and_those_of_a_copy_are_taken_with_a_warning(
+    tmp_path, kind, caplog
+):
+    path = tmp_path / f"scores.{kind}"
+    if kind == "npz":
+        scores().save(path)
+    else:
+        scores().table().to_parquet(path)
+    own = [Head(*place) for place in np.ndindex(VALUES.shape)]
+    assert read_heads(path, 1, model="m", existing=own) == [Head(1, 0)]
+    assert not caplog.records
+    assert read_heads(path, 1, model="a copy of m", existing=own) == [Head(1, 0)]
+    assert "has scores of m, not of a copy of m" in caplog.text
+    for other in (own[:3], [*own, Head(2, 0)]):  # smaller and larger models
+        with pytest.raises(HeadwiseError, match="has scores of m, whose heads are not those of large; give"):
+            read_heads(path, 1, model="large", existing=other)
+
+
+def test_the_command_refuses_scores_of_another_model_and_writes_nothing(tiny, tmp_path, monkeypatch):
+    import headwise.model.load.load as load_module
+
+    monkeypatch.setattr(load_module, "load", lambda name, **_: tiny)
+    scores().save(tmp_path / "scores.npz")
+    command = ["export", "tiny", "--heads", str(tmp_path / "scores.npz"), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*command, "--top", "1", "--measure", "none"])
+    assert "has scores of m, whose heads are not those of tiny" in f"{done.exception}{done.output}"
+    assert not (tmp_path / "out").exists()
+
+
 def test_least_takes_the_smallest_absolute_scores_first(tmp_path):
     path = tmp_path / "scores.npz"
     scores().save(path)

@@ -504,11 +504,15 @@ def test_a_count_of_heads_counts_significant_ones_beside_those_before_the_elbow(
 def test_backups_are_told_with_their_effects_the_proof_and_the_curves(section):
     first, proof, group, removal = said(section("backups", small.backups()))
     assert first == (
-        "On ioi, tiny: removing L0H1 costs 2.00 logit_diff. 2 of 3 later heads are backups: they help more, or hinder "
-        "less, once the set is gone (q < .05, n = 8); the largest 2: L1H0 +0.10 alone, +1.50 with the set removed; "
-        "L1H2 −0.10 alone, +0.75 with the set removed."
+        "On ioi, tiny: removing L0H1 costs 2.00 logit_diff on the testing half. 2 of 3 later heads are backups: they "
+        "help more, or hinder less, once the set is gone (q < .05, n = 8); the largest 2: L1H0 +0.10 alone, +1.50 with "
+        "the set removed; L1H2 −0.10 alone, +0.75 with the set removed."
     )
-    assert "costs 3.50 instead of 2.00 logit_diff: 75 % (95 % CI 65 to 85 %) of their repair (+2.00" in proof
+    assert (
+        "costs 3.50 instead of 2.00 logit_diff on the finding half: 75 % (95 % CI 65 to 85 %) of their"
+        in proof
+    )
+    assert "of their repair (+2.00" in proof
     assert "as many random heads of the same layers held: 5 % (95 % CI −5 to 15 %)." in proof
     assert "Removing all 2 costs 3.50 logit_diff, the sum of their single effects is 2.10" in group
     assert "takes logit_diff from 4.00 to 0.00 in greedy order, to 2.00 by single effects, to 3.80" in removal

@@ -498,3 +498,8 @@ def test_a_staged_sign_flip_of_many_columns_gives_what_one_stage_gives():
     assert (staged[60:] < 0.05).mean() < 0.08
     few = columns[:, :30]
     np.testing.assert_array_equal(stats.sign_flip_staged(few), stats.sign_flip(few))
+
+
+@pytest.mark.parametrize("examples", [1, 4, 9, 14])
+def test_the_smallest_p_of_the_sign_flip_test_is_that_of_values_of_one_sign(examples):
+    assert stats.sign_flip(np.ones((examples, 1)))[0] == stats.smallest_p(examples)

@@ -16,6 +16,8 @@ from headwise.studies.base import STUDIES, Study, carry_out, register
 from headwise.studies.context import Context
 from headwise.studies.settings.shared import StudySettings
 from headwise.studies.workbench import Workbench
+from helpers import run_on, word_task
+from planted import written
 
 WORDS = ("red", "blue", "green")
 
@@ -142,3 +144,16 @@ def test_a_registered_study_brings_its_charts_and_findings_to_the_report(tmp_pat
         carried_out(study, tmp_path / "run")
         page = write_report([tmp_path / "run"], tmp_path / "report.html")
     assert "Twelve letters." in page.read_text(encoding="utf-8")
+
+
+def test_other_settings_are_noticed_before_anything_is_computed(tiny, tmp_path, monkeypatch, caplog):
+    file = written(word_task(4), tmp_path / "words.jsonl")
+    run_on("score", tmp_path / "run", tiny, tasks=[file], methods=["random"], n=4, cards=0)
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headwise.studies.base.carry_out", stopped)
+    with caplog.at_level("INFO", logger="headwise"), pytest.raises(KeyboardInterrupt):
+        run_on("score", tmp_path / "run", tiny, tasks=[file], methods=["random"], n=3, cards=0)
+    assert "note: the settings differ from the run in this folder: settings.n was 4 and is 3" in caplog.text

@@ -6,6 +6,7 @@ The page has one scale per panel: a chart with two in one panel has separate pan
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from html import escape
 from textwrap import wrap
 from typing import Any
@@ -98,6 +99,9 @@ def _axis(axis: Axis) -> dict[str, Any]:
     if axis.limits is not None:
         low, high = _position(np.array(axis.limits), axis)
         settings["range"] = [low, high] if axis.scale != "log" else rounded(np.log10([low, high]))
+    if axis.ticks is None and axis.scale == "log" and axis.limits is not None:
+        # Plotly writes 2 and 5 for 20 and 50.
+        axis = replace(axis, ticks=_log_ticks(*axis.limits))
     if axis.ticks is not None:
         names = axis.names if axis.names is not None else [f"{tick:g}" for tick in axis.ticks]
         settings |= {"tickvals": _position(axis.ticks, axis), "ticktext": [safe(name) for name in names]}
@@ -106,6 +110,18 @@ def _axis(axis: Axis) -> dict[str, Any]:
     if axis.colour != INK:
         settings["color"] = axis.colour
     return settings
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 of each power of ten, as in the figures.
+
+    >>> _log_ticks(1, 40)
+    [1.0, 2.0, 5.0, 10.0, 20.0]
+    """
+    low, high = min(low, high), max(low, high)
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    ticks = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def _position(values: Any, axis: Axis) -> list[Any]:

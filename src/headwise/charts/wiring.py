@@ -18,6 +18,7 @@ from headwise.charts.explained_effect import COLOURS
 from headwise.charts.section import by_size
 from headwise.charts.words import minus, task_title
 from headwise.names import component_numbers
+from headwise.stats import smallest_p
 
 SLOT_COLOURS = {"Q": "#1f77b4", "K": "#d95f02", "V": "#2ca02c", "MLP": "#8c6bb1", "logits": GREY}
 SLOT_NAMES = {
@@ -47,7 +48,7 @@ def wiring_chart(
     counted = f"{len(shown)} of {len(edges)} edges, q < {level:g}"
     if len(found) > most:
         counted = f"The {most} largest of {len(found)} edges with q < {level:g}; {len(edges)} were scored"
-    panel = _no_graph(len(edges), level) if shown.empty else _graph(shown)
+    panel = _no_graph(edges, level) if shown.empty else _graph(shown)
     return Chart(
         name=name,
         title=heading,
@@ -65,10 +66,23 @@ def wiring_chart(
     )
 
 
-def _no_graph(count: int, level: float) -> Panel:
+def _no_graph(edges: pd.DataFrame, level: float) -> Panel:
     """A panel that says why there is no graph."""
-    words = f"None of {count} edges has q < {level:g}: use more examples, or fewer senders and receivers"
+    few = too_few(edges, level)
+    advice = f"{few}; use more" if few else "use more examples, or fewer senders and receivers"
+    words = f"None of {len(edges)} edges has q < {level:g}: {advice}"
     return Panel(title=words, bare=True, x=Axis(ticks=[]), y=Axis(ticks=[]))
+
+
+def too_few(edges: pd.DataFrame, level: float = 0.05) -> str:
+    """Says that no edge can be significant with so few examples; empty where one can.
+
+    Many edges are tested by Student's t, whose p has no such bound.
+    """
+    n = int(edges["n"].max())
+    smallest = smallest_p(n)
+    possible = smallest < level or edges["p"].min() < smallest * (1 - 1e-9)
+    return "" if possible else f"with {n} examples no p is below {smallest:g}"
 
 
 def _graph(edges: pd.DataFrame) -> Panel:

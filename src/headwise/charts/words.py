@@ -64,18 +64,29 @@ def minus(number: str) -> str:
 
 
 def plus(number: float, digits: int = 1) -> str:
-    """A change as a sentence has it, with its sign: +0.3, −1.2."""
-    return minus(f"{number:+.{digits}f}")
+    """A change as a sentence has it, with its sign.
+
+    >>> plus(0.31), plus(-1.24), plus(-0.04)
+    ('+0.3', '−1.2', '+0.0')
+    """
+    return minus(f"{rounded(number, digits):+.{digits}f}")
+
+
+def rounded(number: float, digits: int = 0) -> float:
+    """The number, rounded; what rounds to 0 is 0 and not −0."""
+    return round(number, digits) + 0.0
 
 
 def percent(share: float, lo: float | None = None, hi: float | None = None) -> str:
     """A share in percent, with its interval where it has one.
 
-    >>> percent(0.9), percent(0.9, 0.8, 0.95)
-    ('90 %', '90 % (95 % CI 80–95 %)')
+    >>> percent(0.9), percent(-0.001), percent(0.9, 0.8, 0.95)
+    ('90 %', '0 %', '90 % (95 % CI 80–95 %)')
     """
-    interval = "" if lo is None or hi is None else f" (95 % CI {100 * lo:.0f}–{100 * hi:.0f} %)"
-    return f"{100 * share:.0f} %{interval}"
+    interval = (
+        "" if lo is None or hi is None else f" (95 % CI {rounded(100 * lo):.0f}–{rounded(100 * hi):.0f} %)"
+    )
+    return f"{rounded(100 * share):.0f} %{interval}"
 
 
 def joined(words: Sequence[str]) -> str:

@@ -75,7 +75,9 @@ def export(
     loaded = load(model, **options)
     examples = None if measure == "none" else open_task(measure, n, model=loaded, seed=seed)
     by = by or ("signed" if gate > 1 else "least")
-    chosen = read_heads(heads, top, task=task, method=method, model=loaded.name, by=by)
+    chosen = read_heads(
+        heads, top, task=task, method=method, model=loaded.name, existing=loaded.heads(), by=by
+    )
     folder = bake(loaded, chosen, out, gate)
     typer.echo(
         f"{folder}: {loaded.name} with {counted(len(chosen), 'head')} at {gate:g}, "

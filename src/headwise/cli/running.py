@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headwise.cli.output import note
 from headwise.names import component_name
 
 if TYPE_CHECKING:
@@ -42,8 +41,7 @@ def run_study(
     given = _given({**_with_method(study, settings), **flags}, assigned)
     with resumable() as command:
         folder = carry_out(study, out, file, command=command, **given)
-    for notice in folder.notices:
-        note(notice)
+    folder.announce()
     outputs = "tables, figures and report.html" if folder.report else "tables and figures, but no report"
     typer.echo(f"{out}: {outputs}")
     tables = {path.stem: path for path in sorted((out / "tables").glob("*.parquet"))}

@@ -6,7 +6,8 @@ A run folder stands for its table of scores, and names such as "L12H3,L3H1" for 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from headwise.heads.components import kinds_of
 from headwise.heads.head import Head, Order, head_list, heads_of, ranked
 from headwise.heads.scores import Scores
 from headwise.names import INPUT
+
+log = logging.getLogger("headwise")
 
 
 def save_order(order: Sequence[Head], path: str | Path) -> None:
@@ -64,13 +67,16 @@ def read_heads(
     task: str | None = None,
     method: str | None = None,
     model: str | None = None,
+    existing: Iterable[Head] | None = None,
     by: str = "signed",
 ) -> Order:
     """The heads that a file names: all of a list or its first `top`, the first `top` of a scores table.
 
     A table is what `Scores.save` writes (.npz), a run's `scores.parquet` or the run folder; where that holds several
-    maps, `task`, `method` and `model` say which. If there is no such file, "L12H3,L3H1" is a list of heads. `by`:
-    `signed` (helps most first), `absolute`, `hinders`, or `least` (the smallest absolute score first).
+    maps, `task`, `method` and `model` say which. `existing` are the heads of `model`: scores of a model with another
+    name are taken only if they are of exactly these heads, with a warning. If there is no such file, "L12H3,L3H1" is a
+    list of heads. `by`: `signed` (helps most first), `absolute`, `hinders`, or `least` (the smallest absolute score
+    first).
     """
     path = Path(path)
     if (path / "run.json").is_file():
@@ -87,11 +93,30 @@ def read_heads(
         raise HeadwiseError(f"{path} holds scores of every head; say how many to take: --top 16")
     else:
         scores = Scores.load(path) if path.suffix == ".npz" else _from_run(path, task, method, model)
+        if model is not None and existing is not None:
+            _check_model(path, scores, model, set(existing))
         heads, sizes = scores.heads(), [-abs(scores[head]) for head in scores.heads()]
         order = ranked(heads, sizes) if by == "least" else scores.order(by)
     if top is not None and top > len(order):
         raise HeadwiseError(f"{path} has {len(order)} heads, fewer than the {top} asked for")
     return order[:top]
+
+
+def _check_model(path: Path, scores: Scores, model: str, existing: set[Head]) -> None:
+    """Heads of one model say nothing about another; a copy under another name has the same heads."""
+    if scores.model == model:
+        return
+    if {head for head in scores.heads() if head.head >= 0} != existing:
+        raise HeadwiseError(
+            f"{path} has scores of {scores.model}, whose heads are not those of {model}; give scores of {model}, or "
+            "name the heads: --heads L12H3,L3H1"
+        )
+    log.warning(
+        "%s has scores of %s, not of %s: they hold only if both are the same model",
+        path,
+        scores.model,
+        model,
+    )
 
 
 def _named(path: Path) -> Order | None:

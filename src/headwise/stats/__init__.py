@@ -25,6 +25,7 @@ from headwise.stats.significance import (
     mcnemar_exact,
     sign_flip,
     sign_flip_staged,
+    smallest_p,
 )
 
 __all__ = [
@@ -45,5 +46,6 @@ __all__ = [
     "resampled_ratio",
     "sign_flip",
     "sign_flip_staged",
+    "smallest_p",
     "stability",
 ]

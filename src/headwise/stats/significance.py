@@ -54,6 +54,15 @@ def sign_flip(
     return p.reshape(shape)
 
 
+def smallest_p(examples: int) -> float:
+    """The smallest p that `sign_flip` can give with so many examples: that of values that all have one sign.
+
+    >>> [smallest_p(n) for n in (4, 6)]
+    [0.125, 0.03125]
+    """
+    return 1 / 2 ** max(examples - 1, 0)
+
+
 def sign_flip_staged(columns: np.ndarray, *, groups: Groups = None, seed: int = 0) -> np.ndarray:
     """`sign_flip` for thousands of columns (pairs of heads), in seconds.
 

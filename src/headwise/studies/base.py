@@ -186,6 +186,7 @@ def run(
             ) as folder,
         ):
             folder.executor = executor
+            folder.announce()  # other settings than before are worth knowing before hours are spent on them
             carry_out(chosen, resolved, bench, folder)
         _write_report(folder)
     return folder

@@ -106,6 +106,37 @@ def test_other_settings_keep_the_old_cells_and_say_what_changed(place: Path) -> 
     assert read_info(place)["notices"] == [notice]
 
 
+def test_notices_are_logged_once_each(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="headwise"), RunFolder(place, study="score") as folder:
+        folder.notice("first")
+        folder.announce()
+        folder.notice("second")
+        folder.announce()
+    assert [record.getMessage() for record in caplog.records] == ["note: first", "note: second"]
+    assert folder.notices == ["first", "second"]
+
+
+def test_a_folder_with_a_run_of_another_study_is_refused_and_stays_as_it_is(place: Path) -> None:
+    with RunFolder(place, study="score", settings={"n": 4}) as folder:
+        execute(folder, make_cells(2), compute, progress=False)
+    before = (place / "run.json").read_bytes()
+    with pytest.raises(HeadwiseError, match=r"has a run of the study 'score', and this is 'roles'.*--fresh"):
+        RunFolder(place, study="roles", settings={"n": 4})
+    assert (place / "run.json").read_bytes() == before
+    assert read_info(place)["status"] == "done"
+    with RunFolder(place, study="roles", settings={"n": 4}, fresh=True) as folder:
+        execute(folder, make_cells(3), compute, progress=False)
+    assert read_info(place)["study"] == "roles"
+
+
+def test_a_folder_in_which_nothing_was_finished_takes_another_study(place: Path) -> None:
+    with RunFolder(place, study="score"):
+        pass
+    with RunFolder(place, study="roles"):
+        pass
+    assert read_info(place)["study"] == "roles"
+
+
 def test_the_same_settings_say_nothing(place: Path) -> None:
     run(place, 4)
     assert run(place, 4).notices == []

@@ -70,8 +70,11 @@ def test_the_proof_by_freezing_is_in_the_table_and_in_a_sentence(run, planted):
     sentences = [finding.sentence for finding in findings(_tables(run))]
     (proof,) = [s for s in sentences if "held at their plain output" in s and planted[0].name in s]
     assert "of their repair (+" in proof
+    # The two costs of removing the set are of different examples.
+    assert "on the finding half: " in proof
     (first,) = [s for s in sentences if "later heads are backups" in s and planted[0].name in s]
     assert f"{planted[2]} +" in first
+    assert " on the testing half. " in first
 
 
 def _tables(run):

@@ -8,6 +8,8 @@ import headwise as hw
 from headwise.report import write_report
 from headwise.runs import read_table
 from headwise.runs.store.store import CellStore
+from headwise.stats import smallest_p
+from headwise.studies.wiring.settings import WiringSettings
 from helpers import run_on
 from planted import DENSE, SPARSE, planted_model, told_apart, written
 
@@ -92,3 +94,9 @@ def test_cells_of_an_edge_method_whose_values_changed_say_its_version(run, tmp_p
         "exact": None,
         "integrated": "2",
     }
+
+
+def test_the_quick_study_has_enough_examples_for_one_significant_edge():
+    quick = WiringSettings(quick=True).quickened()
+    edges = 3 * quick.heads * (quick.heads - 1) / 2 + quick.heads  # Q, K and V of every pair, and the logits
+    assert smallest_p(quick.n // 2) * edges < 0.05

@@ -181,8 +181,63 @@ def test_columns_that_are_not_used_are_said_and_a_near_miss_is_named(tmp_path, c
     path = json_lines(tmp_path / "a.jsonl", [{"prompt": "a", "target": " b", "foil": " c", "id": 3}])
     with caplog.at_level(logging.WARNING, logger="headwise"):
         task = load_task(path)
-    assert task.settings["notices"] == ["columns not used: 'foil', 'id'; 'foil' may mean 'foils'"]
+    (notice,) = task.settings["notices"]
+    assert notice == (
+        "columns not used: 'foil', 'id'; 'foil' may mean 'foils': to read it, give columns={'foils': 'foil'}"
+    )
     assert "'foil' may mean 'foils'" in caplog.text
+    assert load_task(path, columns={"foils": "foil"}).examples[0].foils == (" c",)
+
+
+@pytest.mark.parametrize(
+    ("column", "field"),
+    [
+        ("wrong", "foils"),
+        ("Wrong Answer", "foils"),
+        ("wrong_anwser", "foils"),
+        ("corupted", "counterfactual"),
+    ],
+)
+def test_an_unused_column_with_a_usual_name_or_nearly_one_is_pointed_out(tmp_path, column, field):
+    path = json_lines(tmp_path / "a.jsonl", [{"prompt": "a", "target": " b", column: " c"}])
+    (notice,) = load_task(path).settings["notices"]
+    assert f"{column!r} may mean {field!r}: to read it, give columns={{{field!r}: {column!r}}}" in notice
+
+
+def test_a_csv_file_without_a_header_is_told_what_its_first_line_is_for(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("The capital of France is, Paris\nThe capital of Italy is, Rome\n")
+    with pytest.raises(
+        HeadwiseError, match=r"mean \(the first line of the file names its columns\); expected"
+    ):
+        load_task(path)
+
+
+@pytest.mark.parametrize("column", ["wrong_answer", "wrong answer", " Wrong answer", "Wrong-Answer"])
+def test_wrong_answers_are_read_however_their_column_is_written(tmp_path, column):
+    rows = [{"prompt": "The capital of France is", "answer": " Paris", column: " Rome"}]
+    task = load_task(comma_separated(tmp_path / "a.csv", rows))
+    assert task.examples[0].foils == (" Rome",)
+    assert task.metric == "logit_diff"
+
+
+@pytest.mark.parametrize(
+    ("names", "columns"),
+    [
+        (("prompt", "answr"), {"prompt": "prompt", "target": "answr"}),
+        (("Prompt", "Answer"), {"prompt": "Prompt", "target": "Answer"}),
+        (("prompt", " answer"), {"prompt": "prompt", "target": " answer"}),
+        (("promt", "answer"), {"prompt": "promt", "target": "answer"}),
+    ],
+)
+def test_a_misspelt_prompt_or_answer_is_named_and_the_option_that_reads_it_works(tmp_path, names, columns):
+    rows = [dict(zip(names, ("The capital of France is", " Paris"), strict=True))]
+    path = comma_separated(tmp_path / "a.csv", rows)
+    with pytest.raises(HeadwiseError) as refused:
+        load_task(path)
+    assert f"columns={columns!r}" in str(refused.value)
+    (example,) = load_task(path, columns=columns)
+    assert (example.prompt, example.target) == ("The capital of France is", " Paris")
 
 
 def test_the_metric_is_the_contrast_only_where_every_example_has_foils(tmp_path):

@@ -2,13 +2,14 @@
 
     with RunFolder("runs/ioi", study="roles", settings=..., fingerprints=...) as folder:
         execute(folder, cells, compute)
-    for notice in folder.notices: ...
+    folder.announce()
 
 One process at a time may hold a run. Nothing in it is deleted: what must give way is set aside inside it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import socket
@@ -32,6 +33,8 @@ from headwise.runs.store.store import CellStore, DamagedError
 
 if TYPE_CHECKING:
     from headwise.runs.executor import Compute, Executor
+
+log = logging.getLogger("headwise")
 
 _SET_ASIDE = ("cells.sqlite", "run.json", "tables", "figures", "report.html")
 """What gives way to a fresh run. The cells go first: if this is cut short, a run without cells is left."""
@@ -69,6 +72,7 @@ class RunFolder:
         self.path = Path(path).expanduser().absolute()
         self.notices: list[str] = []
         """Sentences the user should read: what changed, what was damaged, what was not finite."""
+        self._announced = 0
         settings = None if settings is None else info.without_trust(settings)
         given = {"study": study, "settings": settings, "fingerprints": fingerprints, "seeds": seeds}
         self._about = {name: plain(value, name) for name, value in given.items() if value is not None}
@@ -184,6 +188,12 @@ class RunFolder:
             if self._closed and self._begun:
                 self.save()
 
+    def announce(self) -> None:
+        """Log the notices that have not been logged yet; the command line shows them."""
+        for sentence in self.notices[self._announced :]:
+            log.info("note: %s", sentence)
+        self._announced = len(self.notices)
+
     def save(self) -> None:
         """Write `run.json`."""
         self.info["notices"] = self.notices
@@ -294,9 +304,19 @@ class RunFolder:
         self.store = self._open_store()
         if earlier is None:
             return False
+        self._check_study(earlier)
         self.info = earlier
         self._compare(earlier)
         return True
+
+    def _check_study(self, earlier: Mapping[str, Any]) -> None:
+        """Another study would replace the tables of the one in this folder, and share no cell with it."""
+        study, before = self._about.get("study"), earlier["study"]
+        if study and before and study != before and (len(self.store) or earlier["tables"]):
+            raise HeadwiseError(
+                f"{self.path} has a run of the study {before!r}, and this is {study!r}; give another folder (--out), "
+                "or --fresh to move the earlier run into a subfolder of it"
+            )
 
     def _read_earlier(self) -> dict[str, Any] | None:
         path = self.path / "run.json"

@@ -9,7 +9,7 @@ import pandas as pd
 
 from headwise.charts.section import Finding, Tables, groups, head_names, table_of
 from headwise.charts.style import file_name
-from headwise.charts.words import joined, minus, percent, plus
+from headwise.charts.words import joined, minus, percent, plus, rounded
 
 _NAMED = 5
 
@@ -36,9 +36,9 @@ def _backups(rows: pd.DataFrame, primary: pd.DataFrame, model: str, task: str) -
     names = head_names(primary[primary["accepted"]])
     removed = joined(names) + " together" * (len(names) > 1)
     sentence = (
-        f"On {task}, {model}: removing {removed} costs {first['set_effect']:.2f} {first['metric']}. "
-        f"{len(backups)} of {len(rows)} later heads are backups: they help more, or hinder less, once the set is gone "
-        f"(q < .05, n = {first['n']})"
+        f"On {task}, {model}: removing {removed} costs {first['set_effect']:.2f} {first['metric']} on the testing "
+        f"half. {len(backups)} of {len(rows)} later heads are backups: they help more, or hinder less, once the set is "
+        f"gone (q < .05, n = {first['n']})"
     )
     each = [
         minus(f"{name} {row.single:+.2f} alone, {row.conditional:+.2f} with the set removed")
@@ -55,7 +55,7 @@ def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
     none, backups, random = (by_set[name] for name in ("none", "backups", "random"))
     sentence = (
         f"On {task}, {model}: with the {backups['heads']} backups held at their plain output, removing the primary set "
-        f"costs {backups['effect']:.2f} instead of {none['effect']:.2f} {none['metric']}"
+        f"costs {backups['effect']:.2f} instead of {none['effect']:.2f} {none['metric']} on the finding half"
     )
     if np.isfinite(backups["share"]):
         shares = [_with_interval(row) for row in (backups, random)]
@@ -75,7 +75,7 @@ def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
 
 def _with_interval(row: dict[Any, Any]) -> str:
     """The share of the repair that is gone; bounds may be negative, so they are joined by a word."""
-    lo, hi = 100 * row["share_lo"], 100 * row["share_hi"]
+    lo, hi = rounded(100 * row["share_lo"]), rounded(100 * row["share_hi"])
     return minus(f"{percent(row['share'])} (95 % CI {lo:.0f} to {hi:.0f} %)")
 
 

@@ -6,6 +6,7 @@ import pandas as pd
 
 from headwise.charts.section import Finding, Tables, by_size, groups, table_of
 from headwise.charts.style import file_name
+from headwise.charts.wiring import too_few
 from headwise.charts.words import joined, minus, percent
 
 
@@ -25,10 +26,12 @@ def _largest(rows: pd.DataFrame, model: str, task: str) -> Finding:
         for r in largest.to_dict("records")
     ]
     significant = int((rows["q"] < 0.05).sum())
+    few = too_few(rows)
     total = float(rows["score"].abs().sum()) or 1.0
     return Finding(
         sentence=f"On {task}, the largest edges of {model} by {rows['method'].iloc[0]} are {joined(named)} "
-        f"{rows['metric'].iloc[0]}; {significant} of {len(rows)} edges differ from 0 at q < .05 on held-out examples.",
+        f"{rows['metric'].iloc[0]}; {significant} of {len(rows)} edges differ from 0 at q < .05 on held-out examples"
+        f"{f' ({few})' if few else ''}.",
         weight=float(largest["score"].abs().sum()) / total,
         chart=f"wiring-{file_name(model)}-{file_name(task)}",
     )

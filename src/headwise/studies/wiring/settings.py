@@ -21,7 +21,7 @@ def _check_receiver(name: str) -> None:
 class WiringSettings(shared.StudySettings):
     """Settings of the study `wiring`."""
 
-    QUICK: ClassVar = {"n": 8, "heads": 6, "points": 7, "cards": 2}
+    QUICK: ClassVar = {"n": 24, "heads": 6, "points": 7, "cards": 2}
 
     models: Several[Text] = ("smollm2",)
     """One model; or two, the dense one first, then the sparse one, whose circuits are compared."""

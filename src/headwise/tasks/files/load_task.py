@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import random
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from headwise.tasks.files.rows_to_examples import (
     NEEDED,
     Columns,
     guessed,
+    probable_field,
     read_fields,
     rename,
     with_guesses,
@@ -208,6 +208,8 @@ def _choose(
             for field in NEEDED
         }
         meant = "".join(f"; is {name!r} the {field}?" for field, name in near.items())
+        if Path(log.source).suffix.lower() in (".csv", ".tsv"):
+            meant = f" (the first line of the file names its columns){meant}"
         raise HeadwiseError(
             f"{log.source}, {first.location}: cannot tell what the fields {named(first.values)} mean{meant}; expected "
             f"{' and '.join(NEEDED)} (optional: {', '.join(FIELDS[2:])}); name your columns with "
@@ -218,8 +220,11 @@ def _choose(
 
 def _misspelt(names: Sequence[str], fields: Sequence[str]) -> dict[str, str]:
     """The column that is probably meant for a field that is missing, by their spelling."""
-    near = {field: difflib.get_close_matches(field, names, n=1, cutoff=0.75) for field in fields}
-    return {field: names[0] for field, names in near.items() if names}
+    near: dict[str, str] = {}
+    for name in names:
+        if field := probable_field(name, [field for field in fields if field not in near]):
+            near[field] = name
+    return near
 
 
 _GENERIC = {"train", "test", "valid", "validation", "dev", "data", "examples", "task", "all"}

@@ -7,13 +7,14 @@ those. Where a text for `foils` or `also` names a column that holds a list, it i
 field out.
 
 Where neither the table nor `columns` has a prompt or a target, columns with usual names (`GUESSES`) stand for the
-fields that are missing.
+fields that are missing. For optional fields "Wrong answer" is the same name as "wrong_answer".
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -142,11 +143,29 @@ def guessed(names: Sequence[str], missing: Sequence[str]) -> dict[str, str | Non
     free = dict.fromkeys(names)
     chosen: dict[str, str | None] = {}
     for field, usual in GUESSES.items():
-        column = next((name for name in usual if name in free), None)
+        # A prompt or a target must be named exactly, because the same names in lower case may be a ready mapping's.
+        written = {name if field in NEEDED else _simplified(name): name for name in reversed(free)}
+        column = next((written[name] for name in usual if name in written), None)
         if field in missing and column is not None:
             chosen[field] = column
             del free[column]
     return chosen
+
+
+def _simplified(name: str) -> str:
+    """A column's name without the differences that people do not see: case, outer spaces, space or underscore."""
+    return re.sub(r"[\s_-]+", "_", name.strip().casefold())
+
+
+def probable_field(column: str, fields: Sequence[str]) -> str | None:
+    """The field that a column is probably meant for, by the spelling of its own or its usual names.
+
+    >>> probable_field("Wrong anwser", ["foils", "label"]), probable_field("id", FIELDS)
+    ('foils', None)
+    """
+    field_of = {name: field for field in reversed(fields) for name in (*GUESSES.get(field, ()), field)}
+    near = difflib.get_close_matches(_simplified(column), field_of, n=1, cutoff=0.75)
+    return field_of[near[0]] if near else None
 
 
 def with_guesses(table: Table, columns: Columns, log: Log) -> Columns:
@@ -183,8 +202,11 @@ def _note_unused(table: Table, plan: dict[str, list[_Part]], log: Log) -> None:
     used = {SPANS} | {name for parts in plan.values() for part in parts for name in part.template.names}
     unused = [name for name in _names(table) if name not in used]
     missing = [name for name in FIELDS if name not in plan]
-    close = {name: difflib.get_close_matches(name, missing, n=1, cutoff=0.75) for name in unused}
-    hints = "".join(f"; {name!r} may mean {near[0]!r}" for name, near in close.items() if near)
+    probable = {name: field for name in unused if (field := probable_field(name, missing))}
+    hints = "".join(
+        f"; {name!r} may mean {field!r}: to read it, give {hint('columns', {field: name})}"
+        for name, field in probable.items()
+    )
     if unused:
         log.notices.append(f"columns not used: {named(unused)}{hints}")
 
