@@ -1,12 +1,14 @@
-"""The graph of edges: what it says where no edge is significant, and the log axis of the curve on the page."""
+"""The graph of edges: where its lines run, what it says where no edge is significant; the log axis of the curve."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from headwise.charts.chart import Axis
+from headwise.charts.chart import Axis, Line
 from headwise.charts.interactive import _axis
 from headwise.charts.wiring import wiring_chart
 from headwise.heads import Edges
@@ -51,3 +53,33 @@ def test_a_log_axis_on_the_page_has_whole_numbers_at_its_ticks(limits):
     axis = _axis(Axis(scale="log", limits=limits))
     assert axis["tickvals"] == [1, 2, 5, 10, 20]
     assert axis["ticktext"] == ["1", "2", "5", "10", "20"]
+
+
+def lines(names, values=1.0):
+    """The line of each edge, and the places of the components by name."""
+    table = Edges(
+        edge_list(names), np.full((8, len(names)), values), "m", "ioi", "exact", "logit_diff"
+    ).table()
+    (panel,) = wiring_chart(table.assign(q=0.0)).panels
+    marks = [mark for mark in panel.marks if isinstance(mark, Line)]
+    (nodes,) = (mark for mark in marks if mark.heads)
+    places = dict(zip(nodes.heads, zip(nodes.x, nodes.y, strict=True), strict=True))
+    return [np.array([mark.x, mark.y]).T for mark in marks if mark.hover and not mark.heads], places
+
+
+def test_the_edges_of_one_pair_are_lines_apart():
+    paths, places = lines(["L0H0->L1H0.Q", "L0H0->L1KV0.K", "L0H0->L1KV0.V"])
+    middles = [path[len(path) // 2] for path in paths]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(middles, 2)) > 0.05
+    for path in paths:
+        np.testing.assert_allclose(path[[0, -1]], [places["L0H0"], places["L1H0"]])
+
+
+def test_no_edge_runs_behind_a_component_that_it_does_not_touch():
+    chain = [f"L{layer}H0->L{layer + 1}H0.Q" for layer in range(6)]
+    paths, places = lines([*chain, "L0H0->logits", "L6H0->logits", "L1H0->L5KV0.V"])
+    for path in paths:
+        ends = [name for name, place in places.items() if any(np.allclose(place, path[at]) for at in (0, -1))]
+        assert len(ends) == 2
+        others = np.array([place for name, place in places.items() if name not in ends])
+        assert np.linalg.norm(path[:, None] - others, axis=2).min() > 0.2

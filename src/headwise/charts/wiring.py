@@ -2,8 +2,8 @@
 
 In the graph layers go upwards at even steps: the embeddings at the bottom, the logits at the top; layers without a
 component are left out. Each component stands once; an edge is a line from the sender to the receiver, its colour says
-through which slot it is read, its width how large it is, and dashes that it hinders. Hover texts stand at the middle of
-an edge and at the components.
+through which slot it is read, its width how large it is, and dashes that it hinders. Lines are bent so that the edges
+of one pair lie apart and none runs behind another component. Hover texts stand along the edges and at the components.
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ SLOT_NAMES = {
 MOST = 60
 """Edges in one graph; more are not readable."""
 _WIDEST = 4.0
+_BENDS = {"Q": 0.06, "V": -0.06}
+"""How far the edges of a slot are bent to one side, as a share of their length."""
+_FURTHER = (0.0, 0.05, -0.05, 0.1, -0.1, 0.15, -0.15, 0.2, -0.2, 0.3, -0.3)
+"""Further bends, tried in turn until the edge keeps this distance from all other components."""
+_DISTANCE = 0.24
+_POINTS = 25
 
 
 def wiring_chart(
@@ -91,26 +97,26 @@ def _graph(edges: pd.DataFrame) -> Panel:
     largest = float(edges["score"].abs().max()) or 1.0
     for row in edges.to_dict("records"):
         for end in _ends(row):
-            (x0, y0), (x1, y1) = places[row["sender"]], places[end]
+            x, y = _path(places, row["sender"], end, _BENDS.get(row["slot"], 0.0))
             effect = minus(f"{row['score']:+.3g} [{row['lo']:.3g}, {row['hi']:.3g}], q = {row['q']:.2g}")
             span = f" at {row['span']}" if row["span"] else ""
             marks.append(
                 Line(
-                    x=[x0, (x0 + x1) / 2, x1],
-                    y=[y0, (y0 + y1) / 2, y1],
+                    x=x,
+                    y=y,
                     name=SLOT_NAMES[row["slot"]],
                     colour=SLOT_COLOURS[row["slot"]],
                     width=max(0.4, _WIDEST * abs(row["score"]) / largest),
                     dash="solid" if row["score"] > 0 else "dash",
-                    hover=[f"{row['sender']} → {row['receiver']}{span}: {effect}"] * 3,
+                    hover=[f"{row['sender']} → {row['receiver']}{span}: {effect}"] * len(x),
                 )
             )
     names = list(places)
-    x, y = zip(*places.values(), strict=True)
+    across, up = zip(*places.values(), strict=True)
     marks.append(
         Line(
-            x=x,
-            y=y,
+            x=across,
+            y=up,
             dash="none",
             marker="circle",
             size=17,
@@ -123,18 +129,33 @@ def _graph(edges: pd.DataFrame) -> Panel:
     )
     marks += [Text(x=place[0], y=place[1], text=name, size=5.5) for name, place in places.items()]
     layers = {places[name][1]: str(_numbers(name)[0]) for name in names if _is_head(name)}
-    width = max(abs(value) for value in x) + 0.8
+    width = max(abs(value) for value in across) + 0.8
     return Panel(
         marks=marks,
         x=Axis(limits=(-width, width), ticks=()),
         y=Axis(
             label="Layer",
-            limits=(min(y) - 0.8, max(y) + 0.8),
+            limits=(min(up) - 0.8, max(up) + 0.8),
             ticks=list(layers),
             names=list(layers.values()),
         ),
         model=str(edges["model"].iloc[0]),
     )
+
+
+def _path(
+    places: dict[str, tuple[float, float]], sender: str, end: str, bend: float
+) -> tuple[list[float], list[float]]:
+    """The line of an edge, bent by so much or further until it does not run behind another component."""
+    start, way = np.array(places[sender]), np.subtract(places[end], places[sender])
+    others = np.array([place for name, place in places.items() if name not in (sender, end)]).reshape(-1, 2)
+    along = np.linspace(0, 1, _POINTS)[:, None]
+    sideways = 4 * along * (1 - along) * np.array([-way[1], way[0]])
+    paths = [start + along * way + (bend + further) * sideways for further in _FURTHER]
+    distances = [np.linalg.norm(path[:, None] - others, axis=2).min(initial=np.inf) for path in paths]
+    free = next((path for path, far in zip(paths, distances, strict=True) if far >= _DISTANCE), None)
+    x, y = (paths[int(np.argmax(distances))] if free is None else free).T
+    return x.tolist(), y.tolist()
 
 
 def _legend(edges: pd.DataFrame) -> list[Mark]:
