@@ -154,6 +154,23 @@ def test_an_export_removes_the_least_important_heads_and_measures_what_that_cost
             assert line.split()[-3:] == [format(before, form), "→", format(after, form)]
 
 
+def test_an_export_can_keep_the_most_helpful_heads_and_remove_all_others(word_tokenizer, tmp_path):
+    hf = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
+    hf.save_pretrained(tmp_path / "model")
+    word_tokenizer.save_pretrained(tmp_path / "model")
+    model, task = hw.load(tmp_path / "model", device="cpu"), word_task(6)
+    scored = hw.score(model, task)
+    scored.save(tmp_path / "scores.npz")
+    command = ["export", str(tmp_path / "model"), "--heads", str(tmp_path / "scores.npz"), "--keep", "3"]
+    command += ["--out", str(tmp_path / "out"), "--measure", "none", "--device", "cpu"]
+    CliRunner().invoke(app, command, catch_exceptions=False)
+    kept = hw.load(tmp_path / "out", device="cpu")
+    gates = model.gates(keep=scored.order()[:3])
+    np.testing.assert_allclose(hw.measure(kept, task).full, hw.measure(model, task, gates).values, atol=1e-5)
+    refused = CliRunner().invoke(app, [*command, "--top", "2"])
+    assert "give it without --top and --gate" in str(refused.exception)
+
+
 def plain_numbers(folder, tokenizer, task):
     """The same numbers without a line of ours."""
     hf = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

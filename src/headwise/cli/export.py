@@ -9,6 +9,7 @@ import typer
 
 from headwise.cli.root import ModelName, app, with_options
 from headwise.display import counted
+from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -17,9 +18,7 @@ SAME_SIZE = (
     "The exported checkpoint has the size and the speed of the full model: the removed heads are zeros in the weights "
     "and are still computed."
 )
-HEADS_HELP = (
-    "heads (L12H3,L3H1), a JSON file with a list of them, or, with --top, a run folder or a table of scores"
-)
+HEADS_HELP = "heads (L12H3,L3H1), a JSON file with a list of them, or a run folder or table of scores with --top or --keep"
 SPEED = "speed, forward pass (tokens/s)"
 PASSES = 5
 
@@ -36,13 +35,19 @@ def export(
     top: Annotated[
         int | None, typer.Option(help="number of heads to take, in the order of --by", min=1)
     ] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            help="remove all heads but so many, the first in the order of --by; instead of --top", min=1
+        ),
+    ] = None,
     task: Annotated[str | None, typer.Option(help="task of the scores in a run's scores.parquet")] = None,
     method: Annotated[str | None, typer.Option(help="method of the scores in a run's scores.parquet")] = None,
     by: Annotated[
         str | None,
         typer.Option(
             help="order of scores: least (smallest absolute score first), signed (most helpful first), absolute or "
-            "hinders; by default least, or signed where --gate amplifies"
+            "hinders; by default least, or signed with --keep and where --gate amplifies"
         ),
     ] = None,
     gate: Annotated[float, typer.Option(help="0 removes the heads, above 1 amplifies them")] = 0.0,
@@ -64,6 +69,8 @@ def export(
     """
     from headwise.tasks.opening import check_task
 
+    if keep is not None and (top is not None or gate != 0):
+        raise HeadwiseError("--keep removes all other heads; give it without --top and --gate")
     if measure != "none":
         check_task(measure, {})
     # Import torch: seconds, which a mistake should not wait for.
@@ -74,10 +81,12 @@ def export(
 
     loaded = load(model, **options)
     examples = None if measure == "none" else open_task(measure, n, model=loaded, seed=seed)
-    by = by or ("signed" if gate > 1 else "least")
-    chosen = read_heads(
-        heads, top, task=task, method=method, model=loaded.name, existing=loaded.heads(), by=by
+    by = by or ("signed" if gate > 1 or keep else "least")
+    named = read_heads(
+        heads, keep or top, task=task, method=method, model=loaded.name, existing=loaded.heads(), by=by
     )
+    loaded.check_heads(named)
+    chosen = [head for head in loaded.heads() if head not in named] if keep else named
     folder = bake(loaded, chosen, out, gate)
     typer.echo(
         f"{folder}: {loaded.name} with {counted(len(chosen), 'head')} at {gate:g}, "
