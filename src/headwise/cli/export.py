@@ -18,7 +18,7 @@ SAME_SIZE = (
     "The exported checkpoint has the size and the speed of the full model: the removed heads are zeros in the weights "
     "and are still computed."
 )
-HEADS_HELP = "heads (L12H3,L3H1), a JSON file with a list of them, or a run folder or table of scores with --top or --keep"
+HEADS_HELP = "heads (L12H3,L3H1), a JSON list of them, or scores (a run folder, a table) with --top or --keep"
 SPEED = "speed, forward pass (tokens/s)"
 PASSES = 5
 
