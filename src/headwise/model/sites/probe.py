@@ -9,6 +9,8 @@ from headwise.model.sites.devices import entry_device
 
 SAME = 3
 """Tokens that the two rows of the probe have in common at their beginning."""
+_CLEARLY, _FEW = 1 / 2, 1 / 4
+"""A logit is clearly off if it moves by this share of the spread of its token's logits; so many may be."""
 
 
 def probe_input(model: nn.Module) -> Tensor:
@@ -36,6 +38,18 @@ def rounding(model: nn.Module, values: Tensor, noise: float = 0.0) -> float:
     """
     step = torch.finfo(weight_dtype(model)).eps
     return 4 * noise + 64 * step * max(1.0, float(values.abs().max()))
+
+
+def differ_by_rounding(logits: Tensor, expected: Tensor, limit: float) -> bool:
+    """Whether no logit is further off than `limit`, and few are clearly off.
+
+    In half precision the limit is of the size of the logits. So most of them must also be near, against how far the
+    logits of their token spread: a lost mask or a wrong position moves many of them by that much.
+    """
+    gap = (logits - expected).abs()
+    spread = (expected - expected.mean(-1, keepdim=True)).abs().mean(-1, keepdim=True)
+    clearly_off = (gap > spread * _CLEARLY).double().mean()
+    return bool(gap.max() <= limit) and float(clearly_off) <= _FEW
 
 
 def weight_dtype(model: nn.Module) -> torch.dtype:

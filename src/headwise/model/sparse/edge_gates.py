@@ -28,7 +28,7 @@ from transformers.masking_utils import sdpa_mask
 from headwise.errors import HeadwiseError
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import attention_named, name_attention
-from headwise.model.sites.probe import probe_logits, rounding
+from headwise.model.sites.probe import differ_by_rounding, probe_logits, rounding
 
 HARD, NOISY = "edge_gated", "edge_gated_noisy"
 """Names in transformers' registry. Not "headwise_…": that is how names of already wrapped functions begin."""
@@ -197,7 +197,7 @@ def _check_all_open(hf: nn.Module, hooks: HeadHooks) -> None:
     with attention_named(hf, lambda _: HARD):
         gated = probe_logits(hf)
     moved = float((gated - plain).abs().max())
-    if not moved <= 4 * rounding(hf, plain):
+    if not differ_by_rounding(gated, plain, 4 * rounding(hf, plain)):
         raise HeadwiseError(
             f"edge gates do not fit {type(hf).__name__}: with every edge open its logits move by {moved:.2g}, so its "
             "attention is more than a softmax of scores (for example, it has soft-capping or sinks)"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headwise.model.forward.decode import Batch
 from headwise.model.forward.run import Pass, run
 from headwise.model.sites.devices import entry_device
-from headwise.model.sites.probe import probe_input, weight_dtype
+from headwise.model.sites.probe import differ_by_rounding, probe_input, weight_dtype
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def decoding(hf: nn.Module) -> Decoding:
     tried = [Decoding(pad, padding, cache) for cache in (True, False) for padding in (True, False)]
     able = next((able for able in tried if _holds(hf, able)), Decoding(pad))
     sharing = replace(able, prefix=True)
-    if able.padding and able.cache and not _windowed(hf) and _holds(hf, sharing):
+    if able.padding and able.cache and not _counts_distance(hf) and _holds(hf, sharing):
         return sharing
     return able
 
@@ -49,11 +49,13 @@ def _pad_token(hf: nn.Module) -> int:
     return given if isinstance(given, int) and 0 <= given < words.weight.shape[0] else 0
 
 
-def _windowed(hf: nn.Module) -> bool:
-    """Whether a layer counts how far back it may look: padding after a shared beginning would count as distance."""
+def _counts_distance(hf: nn.Module) -> bool:
+    """Whether padding after a shared beginning would count as distance: in windows, and in MPT's linear biases, which
+    go by places in the batch. In half precision rounding hides what the latter change."""
     config = hf.config.get_text_config()  # type: ignore[operator, union-attr]
     names = ("sliding_window", "window_size", "attention_chunk_size", "attention_window_size", "local_window")
-    return any(isinstance(getattr(config, name, None), int) for name in names)
+    windows = any(isinstance(getattr(config, name, None), int) for name in names)
+    return windows or bool(getattr(getattr(config, "attn_config", None), "alibi", False))
 
 
 def _holds(hf: nn.Module, able: Decoding) -> bool:
@@ -83,7 +85,7 @@ def _holds(hf: nn.Module, able: Decoding) -> bool:
             return False
     limit = _rounding(hf) * max(1.0, float(first.abs().max()))
     pairs = ((first_batched, first), (second_batched, second))
-    return all(bool(((ours - plain).abs() <= limit).all()) for ours, plain in pairs)
+    return all(differ_by_rounding(ours, plain, limit) for ours, plain in pairs)
 
 
 def _rounding(hf: nn.Module) -> float:

@@ -28,7 +28,15 @@ from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.kinds import is_transposed
 from headwise.model.sites.patch import hooked, steady_attention
-from headwise.model.sites.probe import SAME, probe_input, probe_logits, rounding, weight_dtype, widened
+from headwise.model.sites.probe import (
+    SAME,
+    differ_by_rounding,
+    probe_input,
+    probe_logits,
+    rounding,
+    weight_dtype,
+    widened,
+)
 from headwise.model.sites.sites import Site
 from headwise.model.verify.capabilities import Capabilities
 from headwise.model.verify.shortcuts import head_outputs, last_block_alone, narrowable_tail, sharing_works
@@ -87,8 +95,9 @@ def _plain(model: nn.Module) -> Tensor:
 
 def _check_causal(model: nn.Module, plain: Tensor) -> None:
     """The two rows of the probe begin alike, so their first logits must be alike."""
-    moved = float((plain[0, :SAME] - plain[1, :SAME]).abs().max())
-    if moved > rounding(model, plain):
+    first, second = plain[:, :SAME]
+    if not differ_by_rounding(first, second, rounding(model, plain)):
+        moved = float((first - second).abs().max())
         raise HeadwiseError(
             f"{type(model).__name__} is not causal: changing later tokens moved earlier logits by {moved:.2g}. "
             "It looks like an encoder; headwise works on decoders (for a BERT-like model set is_decoder=True)"

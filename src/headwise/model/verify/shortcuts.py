@@ -17,7 +17,7 @@ from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.run import Pass, run
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import hooked
-from headwise.model.sites.probe import probe_input, rounding
+from headwise.model.sites.probe import differ_by_rounding, probe_input, rounding
 
 
 def head_outputs(hooks: HeadHooks, asked: Pass) -> tuple[dict[int, list[Tensor]], Tensor]:
@@ -69,8 +69,8 @@ def _gives(hooks: HeadHooks, asked: Pass, expected: Tensor, noise: float) -> boo
     except Exception:
         # A block counts rows in its own way, or reads more than the stream: Gemma 3n's reads keys of earlier blocks.
         return False
-    same_shape = logits.shape == expected.shape
-    return same_shape and float((logits - expected).abs().max()) <= rounding(hooks.model, expected, noise)
+    limit = rounding(hooks.model, expected, noise)
+    return logits.shape == expected.shape and differ_by_rounding(logits, expected, limit)
 
 
 def narrowable_tail(hooks: HeadHooks, plain: Tensor, noise: float, probe: Pass) -> tuple[nn.Module, ...]:
