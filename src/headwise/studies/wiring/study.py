@@ -1,9 +1,10 @@
 """The study `wiring`: which heads does a head read from, through Q, K or V?
 
-One half of the examples finds the top heads and ranks the edges among them; the other half tests the edges and measures
-the curve. Tables: `scores` and `examples` of the heads; `edges` (the edges among the top heads, tested on the second
-half; `order_score` is their score on the first), `gradient` (the largest edges of the whole model by a gradient
-method), `curves` and `circuits` (explained effect against edges kept), `ratios` and `members` of two models.
+One half of the examples finds the top heads and ranks the edges among them; the other half tests the edges and
+measures the curve. With `into` the receivers are given, and no heads are scored. Tables: `scores` and `examples` of
+the heads; `edges` (the edges among the top heads, tested on the second half; `order_score` is their score on the
+first), `gradient` (the largest edges of the whole model by a gradient method), `curves` and `circuits` (explained
+effect against edges kept), `ratios` and `members` of two models.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def stages(context: Context[WiringSettings]) -> Iterator[Sequence[Cell]]:
     for model, task in pairs:
         metric = context.once(halves, model, task).about["metric"]
         check_edges(context.model(model), [s.method, *gradient], metric, s.into or "logits")
-    yield [_cell(context, "order", *pair, s.order) for pair in pairs]
+    if not s.into:
+        yield [_cell(context, "order", *pair, s.order) for pair in pairs]
     cells = [_edge_cell(context, *pair) for pair in pairs]
     cells += [_cell(context, "gradient", *pair, by) for by in gradient for pair in pairs]
     yield cells
@@ -88,15 +90,18 @@ def rank(context: Context[WiringSettings], cell: Cell) -> CellResult:
 
 def _edge_cell(context: Context[WiringSettings], model: str, task: str) -> Cell:
     s = context.settings
+    if s.into:
+        return _cell(context, "edges", model, task, s.method, into=list(s.into))
     scores = context.table("scores", kind="order", model=model, task=task)
     top = [str(head) for head in ranked(heads_of(scores), scores["score"].to_numpy(), "absolute")[: s.heads]]
-    return _cell(context, "edges", model, task, s.method, heads=top, into=list(s.into))
+    return _cell(context, "edges", model, task, s.method, heads=top, into=[])
 
 
 def measure_edges(context: Context[WiringSettings], cell: Cell) -> CellResult:
-    """The edges among the top heads on all examples: the first half ranks them, the second tests them."""
+    """The edges into some heads, or among the top heads, on all examples: the first half ranks them, the second tests
+    them."""
     s, of, model = context.settings, context.once(halves, cell.model, cell.task), context.model(cell.model)
-    top, into = head_list(cell.settings["heads"]), cell.settings["into"]
+    top, into = head_list(cell.settings.get("heads", ())), cell.settings["into"]
     how: dict[str, Any] = {"metric": s.metric, "reference": cell.settings["reference"], "seed": s.seed}
     with context.progress(cell.label, len(of.whole)) as advance:
         found = score_edges(
@@ -293,7 +298,7 @@ register(
         question="Which heads does a head read from, through Q, K or V?",
         settings=WiringSettings,
         stages=stages,
-        stage_names=lambda settings: ("heads", "edges", "curves and cards"),
+        stage_names=lambda settings: ("heads", "edges", "curves and cards")[bool(settings.into) :],
         compute={
             "order": rank,
             "edges": measure_edges,
