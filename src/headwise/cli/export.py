@@ -82,11 +82,12 @@ def export(
     loaded = load(model, **options)
     examples = None if measure == "none" else open_task(measure, n, model=loaded, seed=seed)
     by = by or ("signed" if gate > 1 or keep else "least")
-    named = read_heads(
+    chosen = read_heads(
         heads, keep or top, task=task, method=method, model=loaded.name, existing=loaded.heads(), by=by
     )
-    loaded.check_heads(named)
-    chosen = [head for head in loaded.heads() if head not in named] if keep else named
+    if keep:
+        loaded.check_heads(chosen)
+        chosen = [head for head in loaded.heads() if head not in chosen]
     folder = bake(loaded, chosen, out, gate)
     typer.echo(
         f"{folder}: {loaded.name} with {counted(len(chosen), 'head')} at {gate:g}, "
