@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from headwise.errors import first_line
-from headwise.model.forward.cuda_graph import Replay
+from headwise.model.forward.cuda_graph import GraphPool, Replay
 from headwise.model.sites.patch import attention_named
 from headwise.model.sparse import edge_gates as sparse
 from headwise.model.sparse.open_edges import EdgeCounts
@@ -68,8 +68,8 @@ class Trainer:
         self._compile(self.on_gpu if compiled is None else compiled)
         self._work = Replay(
             self._on_device,
+            GraphPool() if self.on_gpu and recorded is not False else None,
             simplify=partial(self._compile, False) if self.compiled else None,
-            record=self.on_gpu and recorded is not False,
         )
         self._resume()
 

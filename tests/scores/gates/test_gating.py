@@ -16,7 +16,7 @@ from headwise.model.measure.engine import Engine
 from headwise.scores.gates.batches import batches, packed_pieces, padded_pieces
 from headwise.scores.gates.fit import FitSettings, fit_gates, random_logits, regulariser, sigmoid
 from headwise.scores.gates.gating import one_fit
-from headwise.scores.gates.likelihood import GateLikelihood
+from headwise.scores.gates.likelihood import CALM_UPDATES, GateLikelihood
 from headwise.scores.gates.replay import ShapedGradients
 from headwise.scores.gates.roles import (
     LABELS,
@@ -397,3 +397,30 @@ def test_gates_beyond_the_bound_are_equal_and_come_by_their_slope():
     found = most_facilitating(heads, minus, slopes, bound=4.0)
     assert found == [Head(0, 1), Head(0, 3), Head(0, 0), Head(0, 2)]
     assert most_facilitating(heads, minus, slopes, bound=20.0)[0] == Head(0, 0)  # where nothing is beyond it
+
+
+def test_memory_that_runs_out_makes_pieces_as_small_as_it_must_and_later_larger_again(tiny, monkeypatch):
+    """The device has room for 20 tokens during the first updates, as if another program used it, then for all."""
+    task = word_task(8)
+    gates, examples = np.full((1, *tiny.shape), 0.5), np.arange(8)[None]
+    expected = GateLikelihood(tiny, task, batch_tokens=1000).gradients(gates, examples)
+    likelihood = GateLikelihood(tiny, task, batch_tokens=1000)
+    likelihood.packed = False
+    differentiable, room, sizes = likelihood.engine.differentiable, [20], []
+
+    def limited(block, per_row):
+        if block.size * block.length > room[0]:
+            raise torch.OutOfMemoryError("out of memory")
+        sizes.append(block.size)
+        return differentiable(block, per_row)
+
+    monkeypatch.setattr(likelihood.engine, "differentiable", limited)
+    for _ in range(2):
+        for part, plain in zip(likelihood.gradients(gates, examples), expected, strict=True):
+            np.testing.assert_allclose(part, plain, atol=1e-5)
+    assert set(sizes) == {2}  # of rows of six to eight tokens: a quarter of the eight, and no fewer
+    room[0] = 1000
+    for _ in range(4 * (CALM_UPDATES + 1)):
+        sizes.clear()
+        likelihood.gradients(gates, examples)
+    assert sizes == [8]

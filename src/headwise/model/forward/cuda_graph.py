@@ -21,47 +21,61 @@ log = logging.getLogger("headwise")
 _WARM_UPS = 3
 
 
+class GraphPool:
+    """One stream and one pool of memory for recordings that never run at the same time.
+
+    Each of them then uses the memory of the others; alone, each would keep its own for good.
+    """
+
+    def __init__(self) -> None:
+        # One stream for warming up and recording: what autograd remembers of one must be valid in the other.
+        self.stream = torch.cuda.Stream()
+        self.handle = torch.cuda.graph_pool_handle()
+
+
 class Replay:
     """Calls `work` a few times, then records it and replays the recording.
 
     Where it cannot be recorded, `simplify` (if there is one) may take away the likeliest reason, and recording is
-    tried once more; after that every call is started from Python as usual. `record=False` never records.
+    tried once more; after that every call is started from Python as usual. Without a `pool` nothing is recorded.
     """
 
     def __init__(
-        self, work: Callable[[], None], *, simplify: Callable[[], None] | None = None, record: bool = True
+        self,
+        work: Callable[[], None],
+        pool: GraphPool | None,
+        *,
+        simplify: Callable[[], None] | None = None,
     ) -> None:
         self.work = work
+        self.pool = pool
         self._simplify = simplify
         self._warm = 0
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._record_graph = record
-        # One stream for warming up and recording: what autograd remembers of one must be valid in the other.
-        self._stream = torch.cuda.Stream() if record else None
 
     def __call__(self) -> None:
-        if not self._record_graph:
+        if self.pool is None:
             self.work()
         elif self._graph is not None:
             self._graph.replay()
         elif self._warm < _WARM_UPS:
             # Libraries set themselves up on first use, and must do so on a stream that is not being recorded.
-            assert self._stream is not None
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream), _as_if_recording():
+            stream = self.pool.stream
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream), _as_if_recording():
                 self.work()
-            torch.cuda.current_stream().wait_stream(self._stream)
+            torch.cuda.current_stream().wait_stream(stream)
             self._warm += 1
         else:
-            self._record()
+            self._record(self.pool)
             self()
 
-    def _record(self) -> None:
+    def _record(self, pool: GraphPool) -> None:
         """Recording runs nothing; the call that follows does."""
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
-            with _as_if_recording(), torch.cuda.graph(graph, stream=self._stream):
+            with _as_if_recording(), torch.cuda.graph(graph, pool=pool.handle, stream=pool.stream):
                 self.work()
         except Exception as error:
             _forget_recording()
@@ -72,7 +86,7 @@ class Replay:
                 self._simplify, self._warm = None, 0
             else:
                 log.warning("a CUDA graph could not be recorded (%s); continuing without it", reason)
-                self._record_graph = False
+                self.pool = None
             return
         self._graph = graph
 

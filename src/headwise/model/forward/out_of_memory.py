@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import TypeVar
 
 import torch
 
 from headwise.errors import HeadwiseError
+
+log = logging.getLogger("headwise")
 
 T = TypeVar("T")
 
@@ -28,7 +32,16 @@ def fits(work: Callable[[], object]) -> bool:
     # Outside the except block: the error holds on to the tensors that filled the memory.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    _say_once()
     return False
+
+
+@cache
+def _say_once() -> None:
+    log.warning(
+        "memory ran out; the work goes on in smaller batches, with the same results but slower (batch_tokens sets "
+        "their size; another program may use the same memory)"
+    )
 
 
 def in_halves(
@@ -37,18 +50,20 @@ def in_halves(
     too_large: Callable[[T], HeadwiseError],
     shrink: Callable[[], None] = lambda: None,
 ) -> None:
-    """`work` on all items; where they do not fit into memory, `shrink` and on two halves in turn.
+    """`work` on all items; where they do not fit into memory, `shrink` and go on with half as many at a time.
 
     too_large: the error for an item that does not fit even alone.
     """
-    if fits(lambda: work(items)):
-        return
-    shrink()
-    if len(items) == 1:
-        raise too_large(items[0])
-    middle = len(items) // 2
-    for half in (items[:middle], items[middle:]):
-        in_halves(half, work, too_large, shrink)
+    size, done = len(items), 0
+    while done < len(items):
+        some = items[done : done + size]
+        if fits(partial(work, some)):
+            done += len(some)
+            continue
+        shrink()
+        if len(some) == 1:
+            raise too_large(some[0])
+        size = len(some) // 2
 
 
 def example_too_large(number: int) -> HeadwiseError:

@@ -1,4 +1,5 @@
-"""Whether the modules that were found write what their components add to the residual stream, and nothing else."""
+"""What components write: whether the modules that were found write what their components add to the residual stream,
+and nothing else; whether the size of what the heads write matters."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from headwise.model.forward.run import Pass, run
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.modules import embedding_module, mlp_modules
 from headwise.model.sites.patch import hooked
-from headwise.model.sites.probe import probe_input, rounding
+from headwise.model.sites.probe import probe_input, rounding, widened
+
+_UNMOVED = 0.05
+"""Half of all head outputs is as good as all of them if it moves the logits by less than this share of what none of
+them does: in bfloat16 a share of .01 is rounding, and without a norm it is .2 or more."""
 
 
 def proven_mlps(hooks: HeadHooks) -> tuple[nn.Module, ...]:
@@ -50,6 +55,19 @@ def proven_embeddings(hooks: HeadHooks) -> nn.Module:
             "way as well; leave 'input' out of components"
         )
     return module
+
+
+def scale_free(hooks: HeadHooks) -> bool:
+    """Whether a common factor on all head outputs changes nothing, because norms bring them back to size."""
+
+    def logits(factor: float) -> Tensor:
+        asked = Pass(ids=probe_input(hooks.model), heads=lambda _, z: factor * z)
+        with torch.no_grad():
+            return widened(run(hooks.model, asked, hooks).logits)
+
+    full = logits(1.0)
+    half, none = (float((logits(factor) - full).norm()) for factor in (0.5, 0.0))
+    return half < _UNMOVED * none
 
 
 def _streams(hooks: HeadHooks, mlps: Sequence[nn.Module]) -> list[tuple[Tensor, Tensor]]:

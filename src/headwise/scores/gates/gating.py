@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from headwise.errors import HeadwiseError
+from headwise.model.model import Model
 from headwise.scores.gates.batches import batches
 from headwise.scores.gates.fit import Fit, FitSettings, Gradients, fit_gates, random_logits
 from headwise.scores.gates.likelihood import GateLikelihood
@@ -29,6 +31,20 @@ class GatingOptions(FitSettings):
 
     seeds: Count = 5
     """Fits that begin from other random gates and see the examples in another order."""
+
+
+def usual_reference(model: Model) -> str:
+    """What replaces a head whose gate closes: 0, or its mean output where a norm would undo a common factor."""
+    return "mean" if model.capabilities.scale_free else "zero"
+
+
+def check_reference(model: Model, reference: str) -> None:
+    """Refuse gates that a norm makes arbitrary: closed almost and all together, they would change nothing."""
+    if reference == "zero" and model.capabilities.scale_free:
+        raise HeadwiseError(
+            f"{model.name} has a norm after its heads, which undoes a common factor: all gates at .02 give the same "
+            "answers as all gates at 1, so gates learned towards 0 mean nothing; use reference='mean'"
+        )
 
 
 def one_fit(
@@ -74,8 +90,10 @@ def gating(setup: Setup, seeds: int = 5, **fit: Any) -> np.ndarray:
 
     Cost: three fits of up to 500 updates, each a forward and a backward pass over a batch, all seeds in one pass.
     Known failure: if heads can replace one another, each seed chooses some of them, so one fit is not a
-    finding (read the agreement); gates are soft, and a half-open gate can do what neither end does.
+    finding (read the agreement); gates are soft, and a half-open gate can do what neither end does. Models with a
+    norm after their heads (Gemma 2 and 3, OLMo 2) need `reference="mean"`.
     """
+    check_reference(setup.model, setup.reference)
     settings = FitSettings(**fit)
     numbers = list(range(setup.seed, setup.seed + seeds))
     likelihood = GateLikelihood(setup.model, setup.task, **setup.engine_options)

@@ -36,6 +36,8 @@ CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.42, 40, 168
 """Tokens of one piece on a CPU: this share of an update's rows × the task's longest row, within these bounds."""
 DEVICE_SHARE, DEVICE_MOST = 4, 16_384
 """Elsewhere: this part of the tokens of a plain forward pass, and no more than so many."""
+CALM_UPDATES = 30
+"""After so many updates that fitted into memory, pieces may be twice as large again as when memory ran out."""
 CPU_OVERHEAD, DEVICE_OVERHEAD = 30, 4096
 """What one more piece costs, in tokens: on a CPU reading the weights twice more."""
 
@@ -52,6 +54,9 @@ class GateLikelihood:
         self.model, self.task = model, task
         self.tokens = batch_tokens
         """Most tokens of a piece; None where it depends on the update."""
+        self._room: int | None = None
+        """Most tokens of a piece since memory ran out."""
+        self._calm = 0
         # A packed sequence has an attention mask of all pairs of tokens: small for the few tokens of a CPU's piece.
         self.packed = model.device.type == "cpu" and model.capabilities.pack
         self._lengths = np.array([len(row.ids) for row in self.engine.rows])
@@ -81,6 +86,7 @@ class GateLikelihood:
         return values, gradients
 
     def _gradients_in_pieces(self, gates: np.ndarray, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self._grow()
         S, B = examples.shape
         model, table = self.model, self.engine.table
         leaf = torch.tensor(gates, dtype=model.gate_dtype, device=model.device, requires_grad=True)
@@ -110,7 +116,13 @@ class GateLikelihood:
         return (total / B).cpu().numpy(), leaf.grad.double().cpu().numpy()
 
     def _shrink(self, tokens: int) -> None:
-        self.tokens = max(1, min(self.tokens or tokens, tokens) // 2)
+        self._room, self._calm = max(1, min(self._room or tokens, tokens) // 2), 0
+
+    def _grow(self) -> None:
+        """Memory may have been short for a while only, such as for another program on the device."""
+        self._calm += 1
+        if self._room is not None and self._calm > CALM_UPDATES:
+            self._room, self._calm = 2 * self._room, 0
 
     def _pieces(self, numbers: np.ndarray) -> list[np.ndarray]:
         lengths, budget = self._lengths[numbers], self._budget(numbers)
@@ -122,11 +134,13 @@ class GateLikelihood:
     def _budget(self, numbers: np.ndarray) -> int:
         """Most tokens of one piece of an update over these examples."""
         if self.tokens is not None:
-            return self.tokens
-        if self.model.device.type != "cpu":
-            return min(self.model.batch_tokens // DEVICE_SHARE, DEVICE_MOST)
-        padded = len(numbers) * self._lengths.max()
-        return int(np.clip(CPU_SHARE * padded, CPU_FEWEST, CPU_MOST))
+            budget = self.tokens
+        elif self.model.device.type != "cpu":
+            budget = min(self.model.batch_tokens // DEVICE_SHARE, DEVICE_MOST)
+        else:
+            padded = len(numbers) * self._lengths.max()
+            budget = int(np.clip(CPU_SHARE * padded, CPU_FEWEST, CPU_MOST))
+        return budget if self._room is None else min(budget, self._room)
 
     def _packed(self, block: Block, gates: Tensor) -> Tensor:
         """The values of `Engine.differentiable`, from rows packed into one sequence."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.model.forward.cuda_graph import Replay
+from headwise.model.forward.cuda_graph import GraphPool, Replay
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.tokens.encode import batch_of
@@ -32,7 +32,8 @@ class ShapedGradients:
 
     def __init__(self, engine: Engine, budget: int, *, record: bool = True) -> None:
         """budget: most tokens of one piece; record: as CUDA graphs."""
-        self.engine, self.record = engine, record
+        self.engine = engine
+        self._pool = GraphPool() if record else None
         self._all = _everything(engine, budget)
         self._lengths = np.array([len(row.ids) for row in engine.rows])
         self._scored = np.array([len(row.positions) for row in engine.rows])
@@ -75,7 +76,7 @@ class ShapedGradients:
         scored = min(_up(self._scored[numbers].max(), _POSITIONS), int(self._scored.max()))
         if (tokens, scored) not in self._shapes:
             sizes = (self._rows, tokens, scored)
-            self._shapes[tokens, scored] = _Shape(self.engine, self._all, sizes, self.record)
+            self._shapes[tokens, scored] = _Shape(self.engine, self._all, sizes, self._pool)
         return self._shapes[tokens, scored]
 
 
@@ -118,7 +119,9 @@ def _everything(engine: Engine, budget: int) -> Block:
 class _Shape:
     """Tensors of one shape, and the work on them."""
 
-    def __init__(self, engine: Engine, everything: Block, sizes: tuple[int, int, int], record: bool) -> None:
+    def __init__(
+        self, engine: Engine, everything: Block, sizes: tuple[int, int, int], pool: GraphPool | None
+    ) -> None:
         self.engine, model = engine, engine.model
         rows, tokens, scored = sizes
         device = model.device
@@ -143,7 +146,7 @@ class _Shape:
         self.gates.requires_grad_()
         self.values = torch.zeros(rows, dtype=torch.float64, device=device)
         self.gradients = torch.zeros_like(self.gates, requires_grad=False)
-        self.run = Replay(self._work, record=record)
+        self.run = Replay(self._work, pool)
 
     def fill(self, everything: Block, numbers: Tensor, gates: Tensor) -> None:
         for name, target in self.block.tensors.items():

@@ -38,9 +38,11 @@ def _order(order: pd.DataFrame, shares: pd.DataFrame) -> list[Finding]:
         )
         below = "" if row["below"] else " (not significantly lower)"
         above = "" if row["above"] else " (not significantly higher)"
+        kind = row.get("reference", "zero")
+        ablation = "" if kind == "zero" else f" ({kind} ablation)"
         sentence = (
-            f"On {row['task']}, {row['model']}: ablating the {row['k']} most facilitating heads changes the answer's "
-            f"log probability by {plus(row['facilitation'])} nats, ablating {row['k']} irrelevant heads by "
+            f"On {row['task']}, {row['model']}{ablation}: ablating the {row['k']} most facilitating heads changes the "
+            f"answer's log probability by {plus(row['facilitation'])} nats, ablating {row['k']} irrelevant heads by "
             f"{plus(row['irrelevance'])}{below}; ablating the {row['peak']} most interfering heads changes it by "
             f"{plus(row['interference_at_peak'])}, {row['peak']} irrelevant heads by "
             f"{plus(row['irrelevance_at_peak'])}{above}. Of {counts['heads'].iloc[0]:.0f} heads over "

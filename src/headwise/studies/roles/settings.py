@@ -49,8 +49,9 @@ class RolesSettings(StudySettings):
     """How gates are fitted, such as `--set fit.updates=200`."""
     k: Several[NonNegativeInt] = ()
     """Numbers of ablated heads along the curves; 0 to 50 by default."""
-    reference: ReferenceName = "zero"
-    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
+    reference: ReferenceName | None = None
+    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch). By default zero, and
+    mean for models with a norm after their heads (Gemma 2 and 3, OLMo 2), where zero is refused."""
     positions: Positions = "all"
     """Token positions that gates act on: `all`, or from the `last` prompt token on."""
     random_sets: NonNegativeInt = 300

@@ -27,7 +27,7 @@ from headwise.model.model import Model
 from headwise.runs import Cell, CellResult
 from headwise.scores import score
 from headwise.scores.gates.fit import FitSettings, regulariser, sigmoid
-from headwise.scores.gates.gating import FITS, UNIT, one_fit
+from headwise.scores.gates.gating import FITS, UNIT, check_reference, one_fit, usual_reference
 from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.gates.roles import ROLES, majority, most_facilitating, role_labels, role_scores
 from headwise.scores.registry import versions
@@ -88,7 +88,9 @@ def _case(context: Context[RolesSettings], name: str, task: Task, display_name: 
     if s.quick:
         few = few_tokens(task, model)
         fit, held_out = fit.replaced(batch=min(fit.batch, few)), min(held_out, 2 * few)
-    how: dict[str, Any] = {"reference": s.reference, "positions": s.positions}
+    reference = s.reference or usual_reference(model)
+    check_reference(model, reference)
+    how: dict[str, Any] = {"reference": reference, "positions": s.positions}
     chosen: dict[str, Any] = {"n": len(task), "held_out": held_out, "seed": s.seed, "seeds": s.seeds}
     chosen |= {"fit": fit.model_dump(), "dtype": context.dtype(name), **how}
     prints = {"model": model.fingerprint, "task": task.fingerprint} | versions("gating", task)
@@ -228,7 +230,7 @@ def measure_curves(context: Context[RolesSettings], cell: Cell) -> CellResult:
     groups = tested_on.shared_groups()
     curves = rows.curve_rows(y, ks, s.seed, case.about, groups)
     examples = rows.curve_examples(y, ks, _seeds(s), case.numbers, case.about, groups)
-    order = pd.DataFrame([case.about | rows.expected_order(curves)])
+    order = pd.DataFrame([case.about | rows.expected_order(curves) | {"reference": case.how["reference"]}])
     inputs = input_table(tested_on, case.about, "curves", case.numbers)
     return CellResult({"curves": curves, "examples": examples, "order": order, "inputs": inputs})
 
@@ -265,7 +267,14 @@ def _gradients(settings: RolesSettings, case: Case, gates: np.ndarray) -> np.nda
 
 
 def notices(context: Context[RolesSettings], tables: Tables) -> Iterator[str]:
-    """For each model and task: did the curves come out as expected, and how far do seeds agree?"""
+    """What replaced ablated heads, where that is not the same for all models; then for each model and task: did the
+    curves come out as expected, and how far do seeds agree?"""
+    for name in context.settings.models:
+        if context.settings.reference is None and usual_reference(context.model(name)) != "zero":
+            yield (
+                f"{context.display_name(name)}: a closed gate gives the head's mean output, not 0, because a norm "
+                "after the heads undoes a common factor on them"
+            )
     shares = tables["shares"].set_index(["model", "task", "label"]).sort_index()
     for row in tables["order"].to_dict("records"):
         yield f"{row['task']}, {row['model']}: {rows.order_sentence(row)}"
