@@ -28,12 +28,18 @@ class RowGradients:
         """batch_tokens: most tokens in one backward pass (default: what suits the device)."""
         self.engine, model = engine, engine.model
         self._on_cpu = model.device.type == "cpu"
-        default = CPU_TOKENS if self._on_cpu else min(model.batch_tokens // DEVICE_SHARE, DEVICE_MOST)
-        self.tokens = batch_tokens or default
+        self._asked = batch_tokens
         self._lengths = np.array([len(row.ids) for row in engine.rows])
         self._shaped: ShapedGradients | None = None
         if model.device.type == "cuda" and ShapedGradients.suits(engine):
             self._shaped = ShapedGradients(engine, self.tokens)
+
+    @property
+    def tokens(self) -> int:
+        """Most tokens in one backward pass; fewer after memory ran out."""
+        if self._asked or self._on_cpu:
+            return self._asked or CPU_TOKENS
+        return max(1, min(self.engine.batch_tokens // DEVICE_SHARE, DEVICE_MOST))
 
     def __call__(self, gates: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Values `[n]` and gradients `[n, L, H]` of the rows `numbers[n]` under `gates[n, L, H]`."""
