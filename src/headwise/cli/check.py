@@ -34,6 +34,10 @@ def check(model: ModelName, **options: Any) -> dict[str, Any]:
         f"  prefix sharing      {'yes' if shares else 'no: blocks exchange more than the residual stream'}",
         f"  seconds             {time.perf_counter() - started:.1f} (verification {proof.seconds:.1f})",
     ]
+    if loaded.capabilities.norm_after_heads:
+        lines.insert(
+            -1, "  norm after heads    yes: for `gating` and `integrated` use mean or patch ablation"
+        )
     if layers > len(sites):
         lines.insert(1, f"  {layers - len(sites)} layers have no attention, and so no heads")
     typer.echo("\n".join(lines))
@@ -51,5 +55,6 @@ def check(model: ModelName, **options: Any) -> dict[str, Any]:
         "largest_gap": proof.largest_gap,
         "layers_checked": proof.sites_checked,
         "prefix_sharing": bool(shares),
+        "norm_after_heads": loaded.capabilities.norm_after_heads,
         "seconds": time.perf_counter() - started,
     }

@@ -59,7 +59,7 @@ def integrated(
             f"integrated: after {taken} steps the scores sum to {total:+.3g} where the metric of all heads minus "
             f"that of none is {effect:+.3g} (gap {gap:.0%}, asked for at most {tolerance:.0%})"
         )
-        if setup.reference == "zero" and setup.model.capabilities.scale_free:
+        if setup.reference == "zero" and setup.model.capabilities.norm_after_heads:
             note += "; a norm after the heads undoes a common factor on them: use reference='mean' or 'patch'"
         setup.details["note"] = note
         log.warning(note)

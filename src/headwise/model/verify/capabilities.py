@@ -15,7 +15,7 @@ from headwise.model.backward.packing import packing_works
 from headwise.model.backward.target_logprobs import plain_unembedding
 from headwise.model.forward.compiled import Compiled
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.verify.components import proven_embeddings, proven_mlps, scale_free
+from headwise.model.verify.components import proven_embeddings, proven_mlps, norm_after_heads
 from headwise.model.verify.decoding import Decoding, decoding
 
 
@@ -55,9 +55,9 @@ class Capabilities:
         return proven_embeddings(self.hooks)
 
     @cached_property
-    def scale_free(self) -> bool:
-        """A common factor on all heads changes nothing: norms follow them (Gemma 2 and 3, OLMo 2)."""
-        return scale_free(self.hooks)
+    def norm_after_heads(self) -> bool:
+        """Norms follow the heads and undo a common factor on them (Gemma 2 and 3, OLMo 2)."""
+        return norm_after_heads(self.hooks)
 
     @cached_property
     def compiled(self) -> Compiled:

@@ -57,7 +57,7 @@ def proven_embeddings(hooks: HeadHooks) -> nn.Module:
     return module
 
 
-def scale_free(hooks: HeadHooks) -> bool:
+def norm_after_heads(hooks: HeadHooks) -> bool:
     """Whether a common factor on all head outputs changes nothing, because norms bring them back to size."""
 
     def logits(factor: float) -> Tensor:

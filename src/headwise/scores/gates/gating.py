@@ -35,12 +35,12 @@ class GatingOptions(FitSettings):
 
 def usual_reference(model: Model) -> str:
     """What replaces a head whose gate closes: 0, or its mean output where a norm would undo a common factor."""
-    return "mean" if model.capabilities.scale_free else "zero"
+    return "mean" if model.capabilities.norm_after_heads else "zero"
 
 
 def check_reference(model: Model, reference: str) -> None:
     """Refuse gates that a norm makes arbitrary: closed almost and all together, they would change nothing."""
-    if reference == "zero" and model.capabilities.scale_free:
+    if reference == "zero" and model.capabilities.norm_after_heads:
         raise HeadwiseError(
             f"{model.name} has a norm after its heads, which undoes a common factor: all gates at .02 give the same "
             "answers as all gates at 1, so gates learned towards 0 mean nothing; use reference='mean'"

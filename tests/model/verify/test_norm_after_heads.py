@@ -35,7 +35,7 @@ def test_a_norm_after_the_heads_is_noticed(family):
     """The second way: what leaves the norm after attention, with the attention's own output halved by a hook."""
     name, model = family
     norm = NORM_AFTER_HEADS[name]
-    assert model.capabilities.scale_free == (norm is not None)
+    assert model.capabilities.norm_after_heads == (norm is not None)
     if norm is None:
         return
     module, seen = getattr(model.hooks.blocks[0], norm), []
