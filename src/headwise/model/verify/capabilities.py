@@ -15,7 +15,7 @@ from headwise.model.backward.packing import packing_works
 from headwise.model.backward.target_logprobs import plain_unembedding
 from headwise.model.forward.compiled import Compiled
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.verify.components import proven_embeddings, proven_mlps, norm_after_heads
+from headwise.model.verify.components import norm_after_heads, proven_embeddings, proven_mlps
 from headwise.model.verify.decoding import Decoding, decoding
 
 
