@@ -51,17 +51,18 @@ def test_a_disk_that_is_full_at_the_end_is_a_failure_and_the_cells_are_kept(
 ):
     from headwise import files as disk
 
+    monkeypatch.setattr("headwise.charts.style.FORMATS", ("pdf",))
     flush = disk.flush
-    monkeypatch.setattr(disk, "flush", lambda path: full() if what in path.name else flush(path))
     out = tmp_path / "run"
-    with pytest.raises(HeadwiseError, match="is full; everything finished so far is kept"):
-        hw.run("score", out, workbench=bench, progress=False, **settings)
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "flush", lambda path: full() if what in path.name else flush(path))
+        with pytest.raises(HeadwiseError, match="is full; everything finished so far is kept"):
+            hw.run("score", out, workbench=bench, progress=False, **settings)
     info = read_info(out)
     assert info["status"] == "failed"
     assert "is full" in info["problem"]
     assert cells_of(out) == 1
     assert not list(out.rglob("*.partial"))
-    monkeypatch.undo()
     again = hw.run("score", out, workbench=bench, progress=False, **settings)
     assert again.report == out / "report.html"
     assert read_info(out)["status"] == "done"
