@@ -309,7 +309,11 @@ PROGRAM = f'{sys.executable} -c "from headwise.cli.app import main; main()"'
         ("list tasks >&- 2>&-", 0, ""),
         ("list tasks > /dev/full", 2, "headwise: the output cannot be written: No space left on device"),
         # Longer than the output buffer: the error comes while the command prints.
-        ("task ioi --show 200 > /dev/full", 2, "headwise: the output cannot be written: No space left on device"),
+        (
+            "task ioi --show 200 > /dev/full",
+            2,
+            "headwise: the output cannot be written: No space left on device",
+        ),
         ("--help > /dev/full", 2, "headwise: the output cannot be written: No space left on device"),
     ],
 )
