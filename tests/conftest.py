@@ -22,8 +22,19 @@ def smollm2():
     return hw.load("smollm2", device=DEVICE, dtype="float32")
 
 
+def _some_logits(model):
+    with torch.no_grad():
+        return model.hf(torch.arange(40, device=model.device)[None]).logits
+
+
+@pytest.fixture(scope="session")
+def logits_at_first(smollm2):
+    """What the bundled model computes before any page has used it."""
+    return _some_logits(smollm2)
+
+
 @pytest.fixture
-def loaded_once(smollm2, monkeypatch):
+def loaded_once(smollm2, logits_at_first, monkeypatch):
     """`hw.load("smollm2")`, by name or in a study, gives the model of this session: pages load it again and again.
 
     With options (a page that changes its model gives some), and on an accelerator, it is loaded as ever. Afterwards
@@ -37,15 +48,10 @@ def loaded_once(smollm2, monkeypatch):
         plain = source == "smollm2" and not any(options.values()) and not torch.accelerator.is_available()
         return smollm2 if plain and DEVICE == "cpu" else load(source, **options)
 
-    def logits():
-        with torch.no_grad():
-            return smollm2.hf(torch.arange(40, device=smollm2.device)[None]).logits
-
-    before = logits()
     monkeypatch.setattr(hw, "load", shared, raising=False)
     monkeypatch.setattr(workbench, "load", shared)
     yield
-    assert torch.equal(logits(), before), "the shared model was changed"
+    assert torch.equal(_some_logits(smollm2), logits_at_first), "the shared model was changed"
 
 
 @pytest.fixture(scope="session")
@@ -80,3 +86,9 @@ def tiny64(word_tokenizer):
 def undrawn(monkeypatch):
     """Studies draw no figures: for tests that look at none. Fixtures of a module that run a study still draw."""
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
+
+
+@pytest.fixture
+def png_only(monkeypatch):
+    """Figures are written as PNG alone: for tests that look at no other format."""
+    monkeypatch.setattr("headwise.charts.style.FORMATS", ("png",))

@@ -19,16 +19,19 @@ from helpers import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES_WITH_CODE = [
+    page
+    for page in PAGES
+    if any(language == "python" for language, _ in BLOCK.findall(page.read_text(encoding="utf-8")))
+]
 
 
 @pytest.mark.bundled
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_on_the_page_runs_and_prints_what_it_claims(page, tmp_path, monkeypatch, loaded_once):
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.name)
+def test_code_on_the_page_runs_and_prints_what_it_claims(page, tmp_path, monkeypatch, loaded_once, png_only):
     if 'engine="ray"' in page.read_text(encoding="utf-8"):
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
     monkeypatch.chdir(tmp_path)
-    # The tests of each study look at the other formats; drawing them here would take longer than most pages.
-    monkeypatch.setattr("headwise.charts.style.FORMATS", ("png",))
     # What a page registers must not be there for other tests.
     registries = (FAMILIES, METRICS, METHODS, EDGE_METHODS, REFERENCES, STUDIES, SECTIONS)
     with contextlib.ExitStack() as restored:

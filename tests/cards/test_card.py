@@ -213,7 +213,7 @@ def test_without_a_run_it_has_the_ablation_and_the_attribution_score(tiny):
 
 
 @pytest.fixture
-def run_folder(tiny, tmp_path):
+def run_folder(tiny, tmp_path, undrawn):
     source = tmp_path / "mine.jsonl"
     # One pair of answers for all prompts: some heads then have an effect of one sign.
     rows = [{"prompt": e.prompt, "target": " cat", "foils": [" dog"]} for e in word_task(12)]

@@ -18,6 +18,9 @@ import pytest
 import headwise as hw
 from headwise.cli.app import main
 
+# Figures are drawn where a real process writes a run.
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def headwise(*arguments, cwd=None, **options):
     code = "from headwise.cli.app import main; main()"
@@ -62,8 +65,8 @@ def test_help_answers_without_loading_torch():
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
 
 
-def test_check_prints_the_shape_and_the_proof(folder):
-    done = headwise("check", folder, "--device", "cpu")
+def test_check_prints_the_shape_and_the_proof(folder, here):
+    done = here("check", folder, "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert "tiny: 4 layers × 4 heads, 2 key/value heads, head size 8, float32 on cpu" in done.stdout
     assert "heads accessed by   attention function" in done.stdout
@@ -191,6 +194,7 @@ def test_the_same_command_again_computes_nothing_and_other_settings_are_noticed(
     ("arguments", "said"),
     [
         (["check", "./absent"], "there is no file or folder ./absent"),
+        (["check", "smolm2"], "did you mean 'smollm2'"),
         (["list", "task"], "did you mean 'tasks'"),
         (["score", "MODEL", "io"], "did you mean 'ioi'"),
         (["score", "MODEL", "induction", "--method", "ablate"], "did you mean 'ablation'"),
@@ -218,7 +222,7 @@ def test_a_mistake_is_exit_2_and_one_sentence(arguments, said, folder, tmp_path,
 
 
 def test_a_mistake_is_no_traceback_for_the_shell(tmp_path):
-    one_sentence(headwise("check", "smolm2", cwd=tmp_path), "did you mean 'smollm2'")
+    one_sentence(headwise("list", "task", cwd=tmp_path), "did you mean 'tasks'")
 
 
 def one_sentence(done, said):
@@ -304,7 +308,12 @@ PROGRAM = f'{sys.executable} -c "from headwise.cli.app import main; main()"'
         ("list tasks >&-", 0, ""),
         ("list tasks >&- 2>&-", 0, ""),
         ("list tasks > /dev/full", 2, "headwise: the output cannot be written: No space left on device"),
-        ("list methods > /dev/full", 2, "headwise: the output cannot be written: No space left on device"),
+        # Longer than the output buffer: the error comes while the command prints.
+        (
+            "task ioi --show 200 > /dev/full",
+            2,
+            "headwise: the output cannot be written: No space left on device",
+        ),
         ("--help > /dev/full", 2, "headwise: the output cannot be written: No space left on device"),
     ],
 )

@@ -11,7 +11,9 @@ import urllib.request
 
 import pytest
 
+from headwise.cli.app import main
 from headwise.cli.demo import explored
+from headwise.explore.explorer import Explorer
 from headwise.model.verify.tiny import tiny_model
 from helpers import REPOSITORY, make_word_tokenizer
 
@@ -57,17 +59,32 @@ def test_the_command_prints_an_address_that_answers_and_ctrl_c_ends_it_cleanly(f
     assert "Traceback" not in said
 
 
-def test_another_address_than_this_machine_needs_an_explicit_flag(folder):
-    process = started(folder, "--host", "0.0.0.0", "--no-browser")  # noqa: S104
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert "add --remote" in said
+@pytest.fixture
+def refused(monkeypatch, capsys):
+    """What the command says in this process when it refuses its arguments; nothing is served."""
+
+    def serve(*_, **__):
+        pytest.fail("the command was not refused")
+
+    monkeypatch.setattr(Explorer, "serve", serve)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["headwise", "explore", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        return capsys.readouterr().err
+
+    return run
 
 
-def test_a_model_that_does_not_exist_is_refused_in_a_sentence(tmp_path):
-    process = started(tmp_path / "nothing", "--no-browser")
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 2
+def test_another_address_than_this_machine_needs_an_explicit_flag(folder, refused):
+    assert "add --remote" in refused(folder, "--host", "0.0.0.0", "--no-browser")  # noqa: S104
+
+
+def test_a_model_that_does_not_exist_is_refused_in_a_sentence(tmp_path, refused):
+    said = refused(tmp_path / "nothing", "--no-browser")
+    assert f"headwise: there is no file or folder {tmp_path / 'nothing'}" in said
     assert "Traceback" not in said
 
 

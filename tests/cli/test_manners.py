@@ -22,6 +22,8 @@ from headwise.cli.root import PANELS
 from headwise.cli.running import default_folder
 from headwise.errors import HeadwiseError
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 COMMANDS = "card check demo diff edges explore export interactions list report run score sparsify task verify".split()
 
 

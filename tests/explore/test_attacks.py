@@ -248,7 +248,7 @@ def test_a_model_error_shows_on_the_page_and_the_server_lives(explorer, monkeypa
     assert ask(explorer, "run", prompt=PROMPT, new_tokens=1)[-1]["event"] == "done"
 
 
-SOAK = int(os.environ.get("HEADWISE_SOAK", "400"))
+SOAK = int(os.environ.get("HEADWISE_SOAK", "200"))
 """Requests of the memory test; HEADWISE_SOAK=10000 for the long one."""
 
 
@@ -268,10 +268,10 @@ def test_memory_stays_flat_over_many_requests(explorer):
         gc.collect()
         return psutil.Process().memory_info().rss
 
-    warm = round_of(0, max(200, SOAK // 10))
+    warm = round_of(0, max(100, SOAK // 10))
     after = round_of(10_000, SOAK)
     print(f"resident: {warm / 1e6:.0f} MB, after {SOAK} more requests {after / 1e6:.0f} MB")
-    assert after - warm < 40e6, f"{(after - warm) / 1e6:.0f} MB more after {SOAK} requests"
+    assert after - warm < min(40e6, 100e3 * SOAK), f"{(after - warm) / 1e6:.0f} MB more after {SOAK} requests"
 
 
 def test_events_are_read_back_as_they_were_sent():

@@ -28,7 +28,7 @@ def browser():
         opened.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tables():
     return {
         "scores": score_table("tiny", "ioi", "ablation", (3, 4)),
@@ -36,14 +36,20 @@ def tables():
     }
 
 
-@pytest.fixture
-def opened(browser, make_run, tables, tmp_path):
-    """A page over two runs of one model, one of them with a task whose name is an attack."""
+@pytest.fixture(scope="module")
+def report(tables, tmp_path_factory):
+    """A report over two runs of one model, one of them with a task whose name is an attack."""
+    place = tmp_path_factory.mktemp("report")
     runs = [
-        make_run("a", "score", {"scores": tables["scores"]}),
-        make_run("b", "score", {"scores": tables["other"]}, notices=[HOSTILE]),
+        finished_run(place / "a", "score", {"scores": tables["scores"]}),
+        finished_run(place / "b", "score", {"scores": tables["other"]}, notices=[HOSTILE]),
     ]
-    path = write_report(runs, tmp_path / "report.html")
+    return write_report(runs, place / "report.html")
+
+
+@pytest.fixture
+def opened(browser, report):
+    """The report in a new page."""
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.problems, page.requests = [], []
     page.on(
@@ -51,7 +57,7 @@ def opened(browser, make_run, tables, tmp_path):
     )
     page.on("pageerror", lambda error: page.problems.append(str(error)))
     page.on("request", lambda request: page.requests.append(request.url))
-    page.goto(path.as_uri())
+    page.goto(report.as_uri())
     page.wait_for_selector("#chart-0 .heatmaplayer")
     page.locator("#chart-1").scroll_into_view_if_needed()
     page.wait_for_selector("#chart-1 .heatmaplayer")

@@ -6,7 +6,7 @@ import pytest
 
 from headwise.heads import Head
 from headwise.report import write_report
-from report.conftest import HOSTILE, score_table
+from report.conftest import HOSTILE, finished_run, score_table
 from report.test_browser import browser, hover, pytestmark  # noqa: F401 - a fixture and the skip mark
 
 TOKENS = ["Then", " Ann", " and", f" {HOSTILE}", " met", ".", " Ann", " spoke to"]
@@ -68,14 +68,18 @@ def card_tables(*heads, model="tiny", task="ioi"):
     return {name: pd.DataFrame(rows) for name, rows in tables.items()}
 
 
-@pytest.fixture
-def report(make_run, tmp_path):
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
     """The file of a page over two runs; the first has cards of L1H2 and L2H0."""
     scores = score_table("tiny", "ioi", "ablation", (3, 4))
     other = score_table("tiny", "names", "attribution", (3, 4), seed=1)
     cards = card_tables(Head(1, 2), Head(2, 0))
-    runs = [make_run("a", "score", {"scores": scores, **cards}), make_run("b", "score", {"scores": other})]
-    return write_report(runs, tmp_path / "report.html"), scores, other
+    place = tmp_path_factory.mktemp("report")
+    runs = [
+        finished_run(place / "a", "score", {"scores": scores, **cards}),
+        finished_run(place / "b", "score", {"scores": other}),
+    ]
+    return write_report(runs, place / "report.html"), scores, other
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellStore, RunFolder, execute, read_info
 from headwise.studies.workbench import Workbench
-from helpers import REPOSITORY, make_word_tokenizer
+from helpers import make_word_tokenizer
 from runs.toy_study import compute, make_cells
 
 
@@ -51,17 +51,18 @@ def test_a_disk_that_is_full_at_the_end_is_a_failure_and_the_cells_are_kept(
 ):
     from headwise import files as disk
 
+    monkeypatch.setattr("headwise.charts.style.FORMATS", ("pdf",))
     flush = disk.flush
-    monkeypatch.setattr(disk, "flush", lambda path: full() if what in path.name else flush(path))
     out = tmp_path / "run"
-    with pytest.raises(HeadwiseError, match="is full; everything finished so far is kept"):
-        hw.run("score", out, workbench=bench, progress=False, **settings)
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "flush", lambda path: full() if what in path.name else flush(path))
+        with pytest.raises(HeadwiseError, match="is full; everything finished so far is kept"):
+            hw.run("score", out, workbench=bench, progress=False, **settings)
     info = read_info(out)
     assert info["status"] == "failed"
     assert "is full" in info["problem"]
     assert cells_of(out) == 1
     assert not list(out.rglob("*.partial"))
-    monkeypatch.undo()
     again = hw.run("score", out, workbench=bench, progress=False, **settings)
     assert again.report == out / "report.html"
     assert read_info(out)["status"] == "done"
@@ -125,47 +126,32 @@ def test_a_run_folder_that_goes_away_under_a_study_is_a_sentence_and_is_not_made
         assert len(computed) == 5 - kept
 
 
-SMALL_DISK = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-sys.argv = ["headwise", "run", "score", "--out", {out!r}]
-import headwise as hw, headwise.studies.base, headwise.cli.app
-from headwise.model.verify.tiny import tiny_model
-from headwise.studies.workbench import Workbench
-from helpers import make_word_tokenizer
-bench = Workbench(progress=False)
-tokenizer = make_word_tokenizer()
-bench.add(hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer, name="tiny"))
-plain = hw.run
-def run(*given, **named):
-    return plain(*given, **named, workbench=bench, models=["tiny"], tasks=[{data!r}], methods=["random"], n=2)
-headwise.studies.base.run = run
-headwise.cli.app.main()
-"""
-
-
 @pytest.mark.parametrize(("room", "finished"), [("90k", 0), ("1500k", 1)])
-def test_a_small_disk_that_is_really_full_is_one_sentence_and_exit_2(settings, tmp_path, room, finished):
+def test_a_small_disk_that_is_really_full_is_one_sentence_and_exit_2(
+    bench, settings, tmp_path, monkeypatch, capsys, caplog, room, finished
+):
     """90 kB do not hold the cell, nor a new run.json after it; 1.5 MB do not hold the report."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", str(disk)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("a disk cannot be mounted here")
+    run = hw.run
+    monkeypatch.setattr(
+        "headwise.studies.base.run",
+        lambda *given, **named: run(*given, **named, **settings, workbench=bench),
+    )
+    monkeypatch.setattr(sys, "argv", ["headwise", "run", "score", "--out", str(disk / "run")])
     try:
-        code = SMALL_DISK.format(
-            tests=str(REPOSITORY / "tests"), out=str(disk / "run"), data=settings["tasks"][0]
-        )
-        environment = os.environ | {"MPLCONFIGDIR": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
-        )
-        assert done.returncode == 2, done.stderr
-        assert "Traceback" not in done.stderr
-        assert done.stderr.count("headwise:") == 1
-        assert "is full; everything finished so far is kept" in done.stderr
-        assert done.stdout == ""
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        said = caplog.text + printed.err
+        assert ended.value.code == 2, said
+        assert "Traceback" not in said
+        assert len([line for line in said.splitlines() if line.startswith("headwise:")]) == 1
+        assert "is full; everything finished so far is kept" in printed.err
+        assert printed.out == ""
         assert read_info(disk / "run")["status"] == "failed"
         assert cells_of(disk / "run") == finished
     finally:

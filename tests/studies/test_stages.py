@@ -146,7 +146,7 @@ def test_a_registered_study_brings_its_charts_and_findings_to_the_report(tmp_pat
     assert "Twelve letters." in page.read_text(encoding="utf-8")
 
 
-def test_other_settings_are_noticed_before_anything_is_computed(tiny, tmp_path, monkeypatch, caplog):
+def test_other_settings_are_noticed_before_anything_is_computed(tiny, tmp_path, monkeypatch, caplog, undrawn):
     file = written(word_task(4), tmp_path / "words.jsonl")
     run_on("score", tmp_path / "run", tiny, tasks=[file], methods=["random"], n=4, cards=0)
 

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 import headwise as hw
+from headwise.charts.style import without_figures
 from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import CellResult, CellStore, read_info, read_table, write_table
 from headwise.studies.verify import summary, verify
 from headwise.studies.workbench import Workbench
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +34,9 @@ def finished(bench, tmp_path_factory):
     data = tmp_path_factory.mktemp("data") / "pairs.jsonl"
     data.write_text('{"prompt": "the cat", "target": " sat"}\n{"prompt": "a dog", "target": " ran"}\n')
     out = tmp_path_factory.mktemp("runs") / "run"
-    hw.run(
-        "score",
-        out,
-        workbench=bench,
-        models=["tiny"],
-        tasks=[str(data)],
-        methods=["ablation", "attribution", "random"],
-        n=2,
-    )
+    settings = {"models": ["tiny"], "tasks": [str(data)], "methods": ["ablation", "attribution", "random"]}
+    with without_figures():
+        hw.run("score", out, workbench=bench, n=2, **settings)
     return out
 
 

@@ -33,7 +33,7 @@ def keys(out):
         return store.keys()
 
 
-def test_a_new_version_of_a_method_is_computed_again_and_an_old_one_is_kept(tiny, tmp_path):
+def test_a_new_version_of_a_method_is_computed_again_and_an_old_one_is_kept(tiny, tmp_path, undrawn):
     source = tmp_path / "mine.jsonl"
     rows = [{"prompt": e.prompt, "target": e.target, "foils": list(e.foils)} for e in word_task(3)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -55,7 +55,7 @@ def test_first_versions_and_tasks_without_groups_add_nothing_to_a_key():
     assert versions("ablation", grouped) == {"groups": "resampled"}
 
 
-def test_a_notice_that_comes_after_the_end_is_in_run_json(tiny, tmp_path):
+def test_a_notice_that_comes_after_the_end_is_in_run_json(tiny, tmp_path, undrawn):
     source = tmp_path / "mine.jsonl"
     rows = [{"prompt": e.prompt, "target": e.target} for e in word_task(3)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))

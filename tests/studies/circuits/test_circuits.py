@@ -218,7 +218,7 @@ def test_other_examples_are_resampled_each_on_their_own(models, data, task, tmp_
     assert np.isnan([undefined["ratio"], undefined["lo"], undefined["stays_ratio"]]).all()
 
 
-def test_a_dense_control_is_a_third_curve_between_the_two(models, data, tmp_path):
+def test_a_dense_control_is_a_third_curve_between_the_two(models, data, tmp_path, png_only):
     folder = carried_out(
         models, tmp_path / "run", models=["dense", "sparse", "control"], tasks=[data], maps=1
     )
@@ -294,7 +294,7 @@ def test_several_orders_and_rankings_are_told_apart(models, data, tmp_path, undr
     assert sorted(map(tuple, drawn.to_numpy().tolist())) == [(chosen, "random"), (chosen, "random_layer")]
 
 
-def test_an_effect_that_may_be_nothing_is_said_to_be_undefined(models, task, tmp_path):
+def test_an_effect_that_may_be_nothing_is_said_to_be_undefined(models, task, tmp_path, png_only):
     swap = [
         hw.Example(e.prompt, e.foils[0], (e.target,), e.counterfactual) if i % 4 < 2 else e
         for i, e in enumerate(task)

@@ -8,6 +8,7 @@ import pytest
 
 import headwise as hw
 from headwise.charts.explained_effect import COLOURS
+from headwise.charts.style import without_figures
 from headwise.errors import HeadwiseError
 from headwise.report import write_report
 from headwise.runs import read_table
@@ -41,9 +42,9 @@ def task(models):
 def finished(models, task, tmp_path_factory):
     data = written(task, tmp_path_factory.mktemp("data") / "apart.jsonl")
     out = tmp_path_factory.mktemp("runs") / "run"
-    return run_on(
-        "circuits", out, *models.values(), n=N, by=["absolute"], orders=ORDERS, tasks=[data], maps=1
-    )
+    settings = {"n": N, "by": ["absolute"], "orders": ORDERS, "tasks": [data], "maps": 1}
+    with without_figures():
+        return run_on("circuits", out, *models.values(), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +208,7 @@ def test_a_circuit_above_the_whole_model_is_told_with_its_heads(word_tokenizer, 
     )
 
 
-def test_a_task_without_counterfactuals_has_mean_alone(models, task, tmp_path):
+def test_a_task_without_counterfactuals_has_mean_alone(models, task, tmp_path, png_only):
     bare = hw.Task("bare", tuple(hw.Example(e.prompt, e.target, e.foils) for e in task), "logit_diff")
     lines = [{"prompt": e.prompt, "target": e.target, "foils": list(e.foils)} for e in bare]
     data = tmp_path / "bare.jsonl"

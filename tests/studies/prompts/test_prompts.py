@@ -226,7 +226,7 @@ def test_a_condition_equal_to_another_differs_by_nothing_at_all(model, data, tmp
 
 
 @pytest.mark.parametrize("samples", [1, 3])
-def test_a_planted_difference_is_found(model, data, tmp_path, monkeypatch, samples):
+def test_a_planted_difference_is_found(model, data, tmp_path, monkeypatch, png_only, samples):
     """The model is replaced by one that answers right only where there are slashes in the prompt."""
     slash = model.tokens("/")[0]
     golds = iter([])
@@ -292,7 +292,7 @@ def test_a_template_without_system_messages_gets_the_system_prompt_in_the_first_
         model.text.tokenizer.chat_template = None
 
 
-def test_one_condition_alone_is_measured_and_compared_with_nothing(model, data, tmp_path):
+def test_one_condition_alone_is_measured_and_compared_with_nothing(model, data, tmp_path, png_only):
     folder = carried_out(model, tmp_path / "run", data, conditions=["meaningless:4"], attention_prompts=1)
     assert "comparisons" not in folder.written
     assert "moved" not in folder.written
@@ -308,7 +308,7 @@ def test_two_tasks_of_one_name_are_refused(model, data, tmp_path):
         carried_out(model, tmp_path / "run", data, tasks=[str(other)], shots=1)
 
 
-def test_lengths_arm_places_and_heads_can_be_chosen(model, data, tmp_path):
+def test_lengths_arm_places_and_heads_can_be_chosen(model, data, tmp_path, png_only):
     chosen = {
         "conditions": ["none", "meaningless", "arm"],
         "lengths": [3, 9],

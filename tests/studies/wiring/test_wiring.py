@@ -52,7 +52,7 @@ def test_figures_and_report_show_the_graph(run):
     assert "largest edges" in page
 
 
-def test_the_same_run_again_computes_nothing(run):
+def test_the_same_run_again_computes_nothing(run, undrawn):
     folder, models, _, _, _, settings = run
     before = read_table(folder / "run", "edges")
     run_on("wiring", folder / "run", *models, **settings)
@@ -76,7 +76,7 @@ def test_edges_that_cannot_be_scored_are_refused_before_anything_is_computed(run
         assert not list(store.keys())
 
 
-def test_into_scores_the_edges_of_one_head_from_all_heads_before_it(run, tmp_path):
+def test_into_scores_the_edges_of_one_head_from_all_heads_before_it(run, tmp_path, undrawn):
     _, models, _, file, _, _ = run
     made = run_on("wiring", tmp_path / "run", models[0], tasks=[file], n=8, into=["L3H1"], cards=0)
     assert sorted(made.written) == ["edge_examples", "edges"], "no head is scored"

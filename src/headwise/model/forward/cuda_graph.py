@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
-from transformers import masking_utils
 
 from headwise.model.sites.patch import attribute
 
@@ -94,6 +93,8 @@ class Replay:
 def _as_if_recording() -> AbstractContextManager[None]:
     """transformers builds other masks while a stream is being recorded. It must build the same ones while warming up:
     compiled code that meets another mask is compiled again, which a recording does not survive."""
+    from transformers import masking_utils
+
     return attribute(masking_utils, "is_tracing", lambda *_: True)
 
 

@@ -6,19 +6,15 @@ import errno
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
 
 from headwise.errors import HeadwiseError
 from headwise.model.load import checkpoint
-from headwise.model.load.gguf_header import read_header
+from headwise.model.load.gguf_header import Header, read_header
 from headwise.model.load.shapes import Weights
-
-if TYPE_CHECKING:
-    from gguf import GGUFReader
-
 
 _TOKENS = "tokenizer.ggml.tokens"
 
@@ -44,11 +40,15 @@ def describe(path: Path) -> Described:
 
 @lru_cache(maxsize=1)
 def _described(path: Path, changed: int) -> Described:
+    header = _header(path, arrays=(_TOKENS,))
+    return Described(header.shapes, header.values, header.arrays.get(_TOKENS, []))
+
+
+def _header(path: Path, arrays: tuple[str, ...]) -> Header:
     try:
-        header = read_header(path, arrays=(_TOKENS,))
+        return read_header(path, arrays)
     except (OSError, ValueError, KeyError) as error:
         raise HeadwiseError(f"{path} is not a GGUF file that can be read: {error}") from error
-    return Described(header.shapes, header.values, header.arrays.get(_TOKENS, []))
 
 
 def wants_bos(path: str | Path) -> bool | None:
@@ -73,23 +73,6 @@ def unpacked() -> dict[str, Any]:
 
     config = getattr(transformers, "GgufConfig", None)
     return {} if config is None else {"quantization_config": config(dequantize=True)}
-
-
-def fields(path: Path, prefix: str) -> dict[str, Any]:
-    """The metadata whose key starts with `prefix`."""
-    reader = _opened(path)
-    return {key: field.contents() for key, field in reader.fields.items() if key.startswith(prefix)}
-
-
-def _opened(path: Path) -> GGUFReader:
-    from gguf import GGUFReader
-
-    try:
-        return GGUFReader(path)
-    except FileNotFoundError:
-        raise HeadwiseError(f"no GGUF file at {path}") from None
-    except (OSError, ValueError, IndexError, KeyError) as error:
-        raise HeadwiseError(f"{path} is not a GGUF file that can be read: {error}") from error
 
 
 def convert(path: Path, out: Path) -> None:
@@ -129,7 +112,8 @@ def _tokenizer(path: Path, max_length: int) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    described = fields(path, "tokenizer.")
+    header = _header(path, arrays=(_TOKENS, "tokenizer.ggml.merges", "tokenizer.ggml.token_type"))
+    described = header.values | header.arrays
     of = {key.removeprefix("tokenizer.ggml."): value for key, value in described.items()}
     kind = (of["model"], of["pre"], of["add_bos_token"])
     assert kind == ("gpt2", "smollm", False), f"{path.name} has a tokenizer of another kind, {kind}"

@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from headwise.errors import HeadwiseError
 from headwise.model.sites.patch import attention_named
@@ -106,6 +103,11 @@ class _OurName(str):
 
 
 def _register(own: str) -> None:
+    # Imported here because it takes seconds, and commands that load no model should not wait for it.
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
     if own != "eager" and own not in ALL_ATTENTION_FUNCTIONS:
         raise HeadwiseError(
             f"the attention implementation {own!r} cannot be wrapped: transformers has no function of that "

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
 from headwise.errors import HeadwiseError
 from headwise.model.sites.attention_function import PREFIX, attend, our_attention, own_attention
@@ -59,6 +58,8 @@ def called_sites(model: nn.Module) -> list[Site]:
         for site in open_site:
             if args and isinstance(args[0], Tensor) and args[0].shape[-1] == site.heads * site.head_dim:
                 site.projections = (*site.projections, module)
+
+    from transformers import AttentionInterface
 
     with ExitStack() as undo:
         undo.enter_context(our_attention(model))

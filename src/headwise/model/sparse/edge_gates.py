@@ -22,8 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
 
 from headwise.errors import HeadwiseError
 from headwise.model.sites.head_hooks import HeadHooks
@@ -151,12 +149,18 @@ def _allowed(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
 
 def _full_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     """The mask that sdpa takes, also where sdpa would need none."""
+    from transformers.masking_utils import sdpa_mask
+
     return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False})
 
 
-for _name, _function in {HARD: edge_gated_attention, NOISY: noisy_edge_gated_attention}.items():
-    AttentionInterface.register(_name, _function)
-    AttentionMaskInterface.register(_name, _full_mask)
+def _register() -> None:
+    """Make both attention functions known to transformers by their names."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    for name, function in {HARD: edge_gated_attention, NOISY: noisy_edge_gated_attention}.items():
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, _full_mask)
 
 
 def install(hf: nn.Module, bias: np.ndarray) -> None:
@@ -175,6 +179,7 @@ def install(hf: nn.Module, bias: np.ndarray) -> None:
             f"edge gates for {bias.shape[0]} layers × {bias.shape[1]} heads do not fit {type(hf).__name__} with "
             f"{hooks.shape[0]} layers × {hooks.shape[1]} heads"
         )
+    _register()
     _check_all_open(hf, hooks)
     _set_bias(hooks, bias)
     name_attention(hf, lambda _: HARD)
