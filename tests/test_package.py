@@ -114,30 +114,6 @@ def test_examples_in_docstrings_run(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def test_arrows_between_rooms_point_one_way():
-    """cli → studies → scores, metrics, tasks → model → heads; figures and report never see a model."""
-    forbidden = {
-        "heads.py": r"headwise\.(model|tasks|metrics|scores|studies|runs|cli)",
-        "model": r"headwise\.(metrics|scores|studies|runs|figures|report|cli|tasks)",
-        "tasks": r"headwise\.(model|metrics|scores|studies|runs|figures|report|cli)",
-        "metrics": r"headwise\.(scores|studies|runs|figures|report|cli)",
-        "scores": r"headwise\.(studies|runs|figures|report|cli)",
-        "figures": r"headwise\.(model|tasks|metrics|scores|studies)",
-        "report": r"headwise\.(model|tasks|metrics|scores|studies)",
-        "stats": r"headwise\.(model|tasks|metrics|scores|studies|runs|figures|report|cli|sweeps)",
-        "sweeps": r"headwise\.(studies|runs|report|cli)",
-        "runs": r"headwise\.(model|tasks|metrics|scores|studies|figures|report|cli)",
-        "studies": r"headwise\.cli",
-    }
-    for room, pattern in forbidden.items():
-        place = REPOSITORY / "src/headwise" / room
-        for file in [place] if place.is_file() else place.rglob("*.py"):
-            for line in file.read_text(encoding="utf-8").splitlines():
-                # Indented imports are for types only, or made by a command when it runs.
-                found = re.match(rf"(from|import) ({pattern})", line)
-                assert not found, f"{file.name}: {line}"
-
-
 def test_citation_and_changelog_name_the_version():
     version = hw.__version__
     assert f"version: {version}" in (REPOSITORY / "CITATION.cff").read_text()
