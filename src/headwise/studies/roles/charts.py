@@ -197,8 +197,8 @@ def _counts(counts: pd.DataFrame, pairs: list[tuple[str, str]], y: Axis) -> Pane
         for row, pair in enumerate(pairs):
             always, ever = counts.loc[(*pair, label), ["always", "ever"]]
             marks.append(Text(x=column, y=row, text=f"{always:.0f} / {ever:.0f}"))
-    seeds, total = counts["seeds"].iloc[0], span(counts["heads"])
-    title = f"heads in every seed / in at least one of {seeds:.0f} seeds, of {total} heads"
+    seeds, total = span(counts["seeds"]), span(counts["heads"])
+    title = f"heads in every seed / in at least one of {seeds} seeds, of {total} heads"
     return Panel(title=title, marks=marks, x=names_axis(_LABELS), y=y, bare=True)
 
 
