@@ -61,8 +61,9 @@ def test_learned_gates_refuse_zero_where_it_means_nothing(family):
     assert np.isfinite(hw.score(model, task, "gating", reference="mean", **options).values).all()
 
 
-def test_roles_takes_the_mean_there_and_says_so(family, tmp_path):
-    name, model = family
+@pytest.mark.parametrize("name", ["gemma3_text", "llama"])
+def test_roles_takes_the_mean_there_and_says_so(name, word_tokenizer, tmp_path, undrawn):
+    model = hw.load(tiny_model(name, vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name=name)
     lines = [f'{{"prompt": "{e.prompt}", "target": "{e.target}"}}' for e in word_task(8)]
     (tmp_path / "words.jsonl").write_text("\n".join(lines))
     fit = {"updates": 2, "batch": 2, "keep": 2, "window": 2}

@@ -385,20 +385,6 @@ def test_a_mistake_ends_the_run_before_it_begins(models, data, tmp_path, setting
         carried_out(models, tmp_path / "run", **{**given, **settings})
 
 
-@pytest.mark.bundled
-def test_the_bundled_model_explains_ioi_with_a_part_of_its_heads(smollm2, tmp_path):
-    """And as many other heads do not."""
-    task = hw.task("ioi", 12, model=smollm2)
-    found, tested = task.halves()
-    scores = hw.score(smollm2, found, "integrated", reference="patch")
-    swept = hw.sweep(
-        smollm2, tested, scores, k=[0, 60, 120, 270], controls=["random"], draws=1, control_points=4
-    )
-    shares = swept.explained().set_index("k")["value"]
-    assert shares[120] > 0.8
-    assert shares[120] > np.interp(120, swept.controls[0].k, swept.controls[0].explained()["value"]) + 0.2
-
-
 def test_cells_computed_again_are_the_same_to_the_bit(models, finished, undrawn):
     from headwise.studies.verify import verify
 

@@ -153,11 +153,8 @@ def test_points_of_the_curves_equal_one_forward_pass_per_example_with_hooks(mode
         assert examples["long", role, k, seed, number] == pytest.approx(sides[0] - sides[1], abs=1e-5)
 
 
-def test_gates_are_fitted_on_one_half_and_curves_drawn_on_the_other(
-    model, data, finished, tmp_path, monkeypatch
-):
+def test_gates_are_fitted_on_one_half_and_curves_drawn_on_the_other(model, data, finished, tmp_path, undrawn):
     """Other targets in the second half change the curves and no gate; in the first half they change the gates."""
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     rows = [json.loads(line) for line in Path(data[0]).read_text().splitlines()]
     before = read_table(finished.path, "gates")
     before = before[before["task"] == "short"].reset_index(drop=True)
@@ -171,9 +168,8 @@ def test_gates_are_fitted_on_one_half_and_curves_drawn_on_the_other(
 
 
 def test_a_run_cut_short_between_fits_resumes_and_ends_with_the_same_tables(
-    model, data, finished, tmp_path, monkeypatch
+    model, data, finished, tmp_path, monkeypatch, undrawn
 ):
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     real, calls = roles_study.one_fit, []
 
     def breaks(likelihood, name, *rest):
@@ -197,18 +193,18 @@ def test_a_run_cut_short_between_fits_resumes_and_ends_with_the_same_tables(
     assert len(calls) == 7
 
 
-def test_other_points_are_measured_without_fitting_again(model, data, finished, tmp_path, monkeypatch):
+def test_other_points_are_measured_without_fitting_again(
+    model, data, finished, tmp_path, monkeypatch, undrawn
+):
     import shutil
 
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     shutil.copytree(finished.path, tmp_path / "run")
     monkeypatch.setattr(roles_study, "one_fit", None)
     folder = carried_out(model, tmp_path / "run", data, k=[2])
     assert set(read_table(folder.path, "curves")["k"]) == {0, 2}
 
 
-def test_of_the_other_half_only_so_many_examples_are_held_out(model, data, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
+def test_of_the_other_half_only_so_many_examples_are_held_out(model, data, finished, tmp_path, undrawn):
     folder = carried_out(model, tmp_path / "run", data[:1], held_out=2)
     fewer, all_of_them = (read_table(path, "examples") for path in (folder.path, finished.path))
     assert sorted(fewer["example"].unique()) == [1, 3]
@@ -292,8 +288,9 @@ def test_the_joint_effect_is_ranked_among_the_random_sets():
     assert (row["effect"], row["larger_than"], row["sets"], row["n"]) == (3.0, 0.75, 4, 2)
 
 
-def test_the_random_sets_hold_none_of_the_heads_they_are_compared_with(model, data, tmp_path, monkeypatch):
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
+def test_the_random_sets_hold_none_of_the_heads_they_are_compared_with(
+    model, data, tmp_path, monkeypatch, undrawn
+):
     real, masked = roles_study.mask_gates, []
 
     def noted(heads, shape):
@@ -337,8 +334,9 @@ def test_a_task_with_fewer_examples_than_asked_for_gives_all_it_has(smollm2):
     assert len(roles_study._task(RolesSettings(n=30), bench, smollm2, "abilities")) == 30
 
 
-def test_a_quick_run_takes_small_batches_and_few_held_out_examples(model, data, tmp_path, monkeypatch):
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
+def test_a_quick_run_takes_small_batches_and_few_held_out_examples(
+    model, data, tmp_path, monkeypatch, undrawn
+):
     seen = []
     real = roles_study.one_fit
     monkeypatch.setattr(
@@ -373,10 +371,9 @@ def test_a_mistake_ends_the_run_before_it_begins(model, data, tmp_path, settings
         carried_out(model, tmp_path / "run", data, **settings)
 
 
-def test_cells_computed_again_are_the_same_to_the_bit(model, finished, monkeypatch):
+def test_cells_computed_again_are_the_same_to_the_bit(model, finished, undrawn):
     from headwise.studies.verify import verify
 
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     found = verify(finished.path, cells=3, workbench=bench_of(model))
     tables = list((finished.path / "tables").glob("*.parquet"))
     assert [one.said for one in found] == ["identical"] * (3 + len(tables))
