@@ -39,7 +39,7 @@ def fits(work: Callable[[], object]) -> bool:
 @cache
 def _say_once() -> None:
     log.warning(
-        "memory ran out; the work goes on in smaller batches, with the same results but slower (batch_tokens sets "
+        "memory ran out; smaller batches are tried, which give the same results and take longer (batch_tokens sets "
         "their size; another program may use the same memory)"
     )
 
