@@ -7,6 +7,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+CPU_OVERHEAD, DEVICE_OVERHEAD = 30, 4096
+"""What one more piece costs, in tokens: on a CPU reading the weights twice more."""
+_DEVICE_SHARE, _DEVICE_MOST = 4, 16_384
+
+
+def device_tokens(batch_tokens: int) -> int:
+    """Most tokens of one backward pass on an accelerator: a part of those of a plain forward pass, and no more than
+    fill it."""
+    return max(1, min(batch_tokens // _DEVICE_SHARE, _DEVICE_MOST))
+
 
 def batches(n: int, size: int, seed: Sequence[int]) -> Iterator[np.ndarray]:
     """Numbers of the examples for one update after another: every example once per round, in an order of the seed."""

@@ -33,7 +33,7 @@ class GatingOptions(FitSettings):
     """Fits that begin from other random gates and see the examples in another order."""
 
 
-def usual_reference(model: Model) -> str:
+def default_reference(model: Model) -> str:
     """What replaces a head whose gate closes: 0, or its mean output where a norm would undo a common factor."""
     return "mean" if model.capabilities.norm_after_heads else "zero"
 
@@ -42,7 +42,7 @@ def check_reference(model: Model, reference: str) -> None:
     """Refuse gates that a norm makes arbitrary: closed almost and all together, they would change nothing."""
     if reference == "zero" and model.capabilities.norm_after_heads:
         raise HeadwiseError(
-            f"{model.name} has a norm after its heads, which undoes a common factor: all gates at .02 give the same "
+            f"{model.name} has a norm after its heads, which undoes a common factor: all gates at .5 give the same "
             "answers as all gates at 1, so gates learned towards 0 mean nothing; use reference='mean'"
         )
 

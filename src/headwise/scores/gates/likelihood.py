@@ -28,18 +28,20 @@ from headwise.model.forward.out_of_memory import fits, in_halves
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.model import Model
-from headwise.scores.gates.batches import packed_pieces, padded_pieces
+from headwise.scores.gates.batches import (
+    CPU_OVERHEAD,
+    DEVICE_OVERHEAD,
+    device_tokens,
+    packed_pieces,
+    padded_pieces,
+)
 from headwise.scores.gates.replay import ShapedGradients
 from headwise.tasks.examples import Task
 
 CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.42, 40, 168
 """Tokens of one piece on a CPU: this share of an update's rows × the task's longest row, within these bounds."""
-DEVICE_SHARE, DEVICE_MOST = 4, 16_384
-"""Elsewhere: this part of the tokens of a plain forward pass, and no more than so many."""
 CALM_UPDATES = 30
 """After so many updates that fitted into memory, pieces may be twice as large again as when memory ran out."""
-CPU_OVERHEAD, DEVICE_OVERHEAD = 30, 4096
-"""What one more piece costs, in tokens: on a CPU reading the weights twice more."""
 
 
 class GateLikelihood:
@@ -136,7 +138,7 @@ class GateLikelihood:
         if self.tokens is not None:
             budget = self.tokens
         elif self.model.device.type != "cpu":
-            budget = min(self.model.batch_tokens // DEVICE_SHARE, DEVICE_MOST)
+            budget = device_tokens(self.model.batch_tokens)
         else:
             padded = len(numbers) * self._lengths.max()
             budget = int(np.clip(CPU_SHARE * padded, CPU_FEWEST, CPU_MOST))

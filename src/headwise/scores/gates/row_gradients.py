@@ -12,13 +12,11 @@ import torch
 
 from headwise.model.forward.out_of_memory import fits
 from headwise.model.measure.engine import Engine
-from headwise.scores.gates.batches import padded_pieces
+from headwise.scores.gates.batches import CPU_OVERHEAD, DEVICE_OVERHEAD, device_tokens, padded_pieces
 from headwise.scores.gates.replay import ShapedGradients
 
-CPU_TOKENS, CPU_OVERHEAD = 640, 30
-"""On a CPU: tokens of one piece, and what one more piece costs in tokens."""
-DEVICE_SHARE, DEVICE_MOST, DEVICE_OVERHEAD = 4, 16_384, 4096
-"""Elsewhere: this part of the tokens of a plain forward pass, no more than so many; and what one more piece costs."""
+CPU_TOKENS = 640
+"""Tokens of one piece on a CPU."""
 
 
 class RowGradients:
@@ -37,9 +35,9 @@ class RowGradients:
     @property
     def tokens(self) -> int:
         """Most tokens in one backward pass; fewer after memory ran out."""
-        if self._asked or self._on_cpu:
-            return self._asked or CPU_TOKENS
-        return max(1, min(self.engine.batch_tokens // DEVICE_SHARE, DEVICE_MOST))
+        if self._asked is not None:
+            return self._asked
+        return CPU_TOKENS if self._on_cpu else device_tokens(self.engine.batch_tokens)
 
     def __call__(self, gates: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Values `[n]` and gradients `[n, L, H]` of the rows `numbers[n]` under `gates[n, L, H]`."""

@@ -27,7 +27,7 @@ from headwise.model.model import Model
 from headwise.runs import Cell, CellResult
 from headwise.scores import score
 from headwise.scores.gates.fit import FitSettings, regulariser, sigmoid
-from headwise.scores.gates.gating import FITS, UNIT, check_reference, one_fit, usual_reference
+from headwise.scores.gates.gating import FITS, UNIT, check_reference, default_reference, one_fit
 from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.gates.roles import ROLES, majority, most_facilitating, role_labels, role_scores
 from headwise.scores.registry import versions
@@ -88,7 +88,7 @@ def _case(context: Context[RolesSettings], name: str, task: Task, display_name: 
     if s.quick:
         few = few_tokens(task, model)
         fit, held_out = fit.replaced(batch=min(fit.batch, few)), min(held_out, 2 * few)
-    reference = s.reference or usual_reference(model)
+    reference = s.reference or default_reference(model)
     check_reference(model, reference)
     how: dict[str, Any] = {"reference": reference, "positions": s.positions}
     chosen: dict[str, Any] = {"n": len(task), "held_out": held_out, "seed": s.seed, "seeds": s.seeds}
@@ -270,7 +270,7 @@ def notices(context: Context[RolesSettings], tables: Tables) -> Iterator[str]:
     """What replaced ablated heads, where that is not the same for all models; then for each model and task: did the
     curves come out as expected, and how far do seeds agree?"""
     for name in context.settings.models:
-        if context.settings.reference is None and usual_reference(context.model(name)) != "zero":
+        if context.settings.reference is None and default_reference(context.model(name)) != "zero":
             yield (
                 f"{context.display_name(name)}: a closed gate gives the head's mean output, not 0, because a norm "
                 "after the heads undoes a common factor on them"
