@@ -7,6 +7,7 @@ import logging
 import numpy as np
 from pydantic import PositiveFloat
 
+from headwise.errors import hint
 from headwise.heads import ones
 from headwise.scores.registry import Setup, register
 from headwise.settings import Count
@@ -60,7 +61,9 @@ def integrated(
             f"that of none is {effect:+.3g} (gap {gap:.0%}, asked for at most {tolerance:.0%})"
         )
         if setup.reference == "zero" and setup.model.capabilities.norm_after_heads:
-            note += "; a norm after the heads undoes a common factor on them: use reference='mean' or 'patch'"
+            note += (
+                f"; a norm after the heads undoes a common factor on them: use {hint('reference', 'mean')}"
+            )
         setup.details["note"] = note
         log.warning(note)
     return examples

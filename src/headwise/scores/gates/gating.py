@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, hint
 from headwise.model.model import Model
 from headwise.scores.gates.batches import batches
 from headwise.scores.gates.fit import Fit, FitSettings, Gradients, fit_gates, random_logits
@@ -43,7 +43,7 @@ def check_reference(model: Model, reference: str) -> None:
     if reference == "zero" and model.capabilities.norm_after_heads:
         raise HeadwiseError(
             f"{model.name} has a norm after its heads, which undoes a common factor: all gates at .5 give the same "
-            "answers as all gates at 1, so gates learned towards 0 mean nothing; use reference='mean'"
+            f"answers as all gates at 1, so gates learned towards 0 mean nothing; use {hint('reference', 'mean')}"
         )
 
 
