@@ -262,6 +262,14 @@ def test_a_study_file_and_flags_give_the_same_run(folder, tmp_path, here):
     assert tables[0] == tables[1]
 
 
+@pytest.mark.parametrize(("n", "brackets"), [(1, 0), (4, 10)])
+def test_scores_of_one_example_are_shown_without_an_interval(folder, here, n, brackets):
+    done = here("score", folder, "induction", "--method", "attribution", "-n", n, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "nan" not in done.stdout
+    assert done.stdout.count("[") == brackets
+
+
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path):
     import signal
 

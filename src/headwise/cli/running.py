@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,8 +151,10 @@ def show_scores(out: Path) -> list[dict[str, Any]]:
         typer.echo(f"{name} on {task}, {model}: {largest_of(len(part))}, n = {n}")
         for row in by_size(part)[:10].to_dict("records"):
             head = component_name(row["layer"], row["head"])
-            q = "" if row["q"] != row["q"] else f"  q = {row['q']:.2g}"
-            typer.echo(f"  {head:<8}{row['score']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]{q}")
+            # One example or one seed has no interval, and what is not tested has no q.
+            interval = "" if isnan(row["lo"]) else f"  [{row['lo']:+.3f}, {row['hi']:+.3f}]"
+            q = "" if isnan(row["q"]) else f"  q = {row['q']:.2g}"
+            typer.echo(f"  {head:<8}{row['score']:+8.3f}{interval}{q}")
     return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
 
 
