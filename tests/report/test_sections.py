@@ -48,7 +48,7 @@ def panel(section, title, name):
 
 def lines(panel) -> dict:
     """The lines of a panel by name, without their bands."""
-    return {trace["name"]: trace for trace in panel.traces if trace.get("hoverinfo") != "skip"}
+    return {trace["name"]: trace for trace in panel.traces if "name" in trace}
 
 
 def points(trace) -> dict:
@@ -57,7 +57,7 @@ def points(trace) -> dict:
 
 
 def band(panel, name):
-    (found,) = [t for t in panel.traces if t.get("hoverinfo") == "skip" and t["legendgroup"] == name]
+    (found,) = [t for t in panel.traces if t.get("hoverinfo") == "skip" and t.get("legendgroup") == name]
     return found
 
 
@@ -122,6 +122,28 @@ def test_the_curves_of_roles_have_every_point_and_one_scale_for_a_task(section):
         low, high = shown.y["range"]
         assert -5 < low < -4.5  # the lowest and the highest bound of either model, and a little room
         assert 2.5 < high < 3
+
+
+def test_a_dot_marks_where_the_heads_of_a_role_end(section):
+    shown = panel(section("roles", small.roles(), ("big", "small")), "Effect of ablating", "Syntax, big")
+    dots = [trace for trace in shown.traces if trace.get("mode") == "markers"]
+    # Facilitating 2 and 2, irrelevant 2 and 1, interfering 1 and 2 of the heads in the two seeds.
+    places = {"facilitation": (2, -1.5), "irrelevance": (1.5, -0.75 * 0.125), "interference": (1.5, 1.5)}
+    assert [(dot["x"][0], dot["y"][0]) for dot in dots] == [pytest.approx(place) for place in places.values()]
+    assert [dot["marker"]["color"] for dot in dots] == [
+        line["line"]["color"] for line in lines(shown).values()
+    ]
+    assert dots[1]["hovertext"] == ["1.5 irrelevant heads on average"]
+
+
+def test_one_wide_band_does_not_flatten_the_other_curves(section):
+    tables = small.roles()
+    last = tables["curves"].query("model == 'big' and series == 'facilitation'")["k"].idxmax()
+    tables["curves"].loc[last, "lo"] = -400.0
+    shown = panel(section("roles", tables, ("big", "small")), "Effect of ablating", "Syntax, big")
+    low, high = shown.y["range"]
+    assert -8 < low < -6  # the lines go from -4 to 2
+    assert 2.5 < high < 3
 
 
 def test_a_head_is_marked_at_its_place_in_each_role(section):

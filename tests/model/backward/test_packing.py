@@ -83,10 +83,12 @@ def test_an_unembedding_is_plain_only_where_its_result_is_the_logits(family, pla
 def test_log_p_and_its_slopes_do_not_depend_on_how_many_logits_are_held(tiny, monkeypatch, held, words):
     monkeypatch.setattr("headwise.model.backward.target_logprobs.POSITIONS", held)
     monkeypatch.setattr("headwise.model.backward.target_logprobs.WORDS", words)
-    ids = torch.arange(3, 13).reshape(2, 5)
-    positions, tokens = torch.tensor([[1, 2, 4], [0, 3, 4]]), torch.tensor([[7, 1, 2], [9, 9, 4]])
-    bias = torch.zeros(1, requires_grad=True)
-    weights = torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.0, 1.0]])
+    where = {"device": tiny.device}
+    ids = torch.arange(3, 13, **where).reshape(2, 5)
+    positions = torch.tensor([[1, 2, 4], [0, 3, 4]], **where)
+    tokens = torch.tensor([[7, 1, 2], [9, 9, 4]], **where)
+    bias = torch.zeros(1, requires_grad=True, **where)
+    weights = torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.0, 1.0]], **where)
 
     def shifted(layer, z):
         return z + bias

@@ -101,7 +101,7 @@ def one_by_one(model, task, gates, references):
     """logit_diff of every (variant, example), each in its own pass, all edits by plain hooks."""
     layers = model.hf.model.layers
     values = np.empty((len(gates), len(task)))
-    for v, gate in enumerate(torch.tensor(gates, dtype=torch.float32)):
+    for v, gate in enumerate(torch.tensor(gates, dtype=torch.float32, device=model.device)):
         for e, example in enumerate(task):
             heads, others = references(e)
 

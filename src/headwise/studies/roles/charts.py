@@ -8,9 +8,11 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.chart import (
+    PAPER,
     Axis,
     Bars,
     Chart,
+    Line,
     Panel,
     Rule,
     Scale,
@@ -39,14 +41,18 @@ _LABELS |= {"undecided": "#9aa0a6", "anomalous": "#8a5fb0"}
 def charts(tables: Tables) -> list[Chart]:
     """The curves of all tasks and models, the maps of each model, the shares of all."""
     scores, shares = table_of(tables, "scores"), table_of(tables, "shares")
-    made = [role_curves(tables["curves"], scores), *(role_maps(part) for _, part in groups(scores, "model"))]
+    curves = role_curves(tables["curves"], scores, shares)
+    made = [curves, *(role_maps(part) for _, part in groups(scores, "model"))]
     return made + ([role_shares(shares)] if len(shares) else [])
 
 
-def role_curves(table: pd.DataFrame, scores: pd.DataFrame | None = None) -> Chart:
+def role_curves(
+    table: pd.DataFrame, scores: pd.DataFrame | None = None, shares: pd.DataFrame | None = None
+) -> Chart:
     """Grid of tasks (rows) × models (columns): what ablating the first k heads of each role does.
 
-    `table` is `curves`. The band is `lo` to `hi`; one y scale per row. `scores` gives the order of the heads.
+    `table` is `curves`. The band is `lo` to `hi`; one y scale per row. `scores` gives the order of the heads, `shares`
+    the number of heads with each role, which a dot on its curve marks.
     """
     models, tasks = (table[name].unique() for name in ("model", "task"))
     longest = max(1, int(table["k"].max()))
@@ -54,7 +60,7 @@ def role_curves(table: pd.DataFrame, scores: pd.DataFrame | None = None) -> Char
     panels: list[Panel | None] = []
     for task, of_task in groups(table, "task"):
         # One scale for all models of a task, so that they can be compared.
-        limits = axis_range(of_task[["value", "lo", "hi"]].to_numpy())
+        limits = _limits(of_task)
         for model in models:
             rows = of_task[of_task["model"] == model].sort_values("k")
             lines = [
@@ -70,7 +76,7 @@ def role_curves(table: pd.DataFrame, scores: pd.DataFrame | None = None) -> Char
             panel = Panel(
                 row=_task_name(task),
                 column=shortened(model),
-                marks=[Rule(at=0, width=0.6), *lines],
+                marks=[Rule(at=0, width=0.6), *lines, *_ends(rows, shares)],
                 x=Axis(label="Number of Ablated Heads", limits=(0, longest)),
                 y=Axis(label=label, limits=limits),
                 model=str(model),
@@ -82,7 +88,8 @@ def role_curves(table: pd.DataFrame, scores: pd.DataFrame | None = None) -> Char
         title="Effect of ablating the top k heads of each role",
         heading="",
         panels=panels,
-        caption="Nats, held-out examples; the band is the 95 % CI over seeds. A chosen head is marked at its rank in "
+        caption="Nats, held-out examples; the band is the 95 % CI over seeds. The dot on a curve marks the mean number "
+        "of heads that have the role; later heads have another one. A chosen head is marked at its rank in "
         "each order by the mean over seeds; its rank in a single seed may differ.",
         size=(2.1 + 2.35 * len(models), 0.9 + 1.75 * len(tasks)),
         columns=len(models),
@@ -91,6 +98,30 @@ def role_curves(table: pd.DataFrame, scores: pd.DataFrame | None = None) -> Char
         legend="right",
         table=table[["model", "task", "series", "k", "value", "lo", "hi", "n"]],
     )
+
+
+def _limits(of_task: pd.DataFrame) -> tuple[float, float] | None:
+    """All lines, and bands up to half the lines' range beyond them: one wide band does not flatten the rest."""
+    low, high = of_task["value"].min(), of_task["value"].max()
+    room = 0.5 * (high - low)
+    return axis_range(of_task[["value", "lo", "hi"]].clip(low - room, high + room).to_numpy())
+
+
+def _ends(curves: pd.DataFrame, shares: pd.DataFrame | None) -> list[Line]:
+    """For one model and task: a dot on each role's curve where the heads with this role end."""
+    if shares is None or shares.empty or curves.empty:
+        return []
+    first = curves.iloc[0]
+    of_pair = shares[(shares["model"] == first["model"]) & (shares["task"] == first["task"])]
+    numbers = of_pair.set_index("label")["mean"]
+    dots = []
+    for (role, colour), label in zip(COLOURS.items(), _LABELS, strict=False):
+        line, number = curves[curves["series"] == role], numbers[label]
+        if 0 < number < line["k"].max():
+            y = np.interp(number, line["k"], line["value"])
+            look: dict[str, Any] = {"colour": colour, "edge": PAPER, "marker": "circle", "size": 5}
+            dots.append(Line(x=[number], y=[y], hover=[f"{number:.3g} {label} heads on average"], **look))
+    return dots
 
 
 def _task_name(task: str, most: int = 22) -> str:
