@@ -81,13 +81,13 @@ def by_value(values) -> list[str]:
 def test_roles_are_told_with_the_numbers_of_curves_and_seeds(section):
     first, second, joint = said(section("roles", small.roles(), ("big", "small")))
     assert first == (
-        "On syntax, big: ablating the 4 most facilitating heads changes the answer's log probability by −4.0 nats, "
-        "ablating 4 irrelevant heads by −0.3; ablating the 2 most interfering heads changes it by +2.0, 2 irrelevant "
-        "heads by −0.1. Of 6 heads over 2 seeds, 1 facilitate in every seed, 3 in at least one; 1 interfere in every "
+        "On syntax, big: ablating the 4 most facilitating heads changes the answer's log probability by −4.00 nats, "
+        "ablating 4 irrelevant heads by −0.30; ablating the 2 most interfering heads changes it by +2.00, 2 irrelevant "
+        "heads by −0.12. Of 6 heads over 2 seeds, 1 facilitate in every seed, 3 in at least one; 1 interfere in every "
         "seed, 2 in at least one; 1 are irrelevant in every seed, 2 in at least one."
     )
-    assert "by −0.4 nats, ablating 4 irrelevant heads by −0.6 (not significantly lower)" in second
-    assert "changes it by −0.3, 2 irrelevant heads by −0.1 (not significantly higher)" in second
+    assert "by −0.40 nats, ablating 4 irrelevant heads by −0.60 (not significantly lower)" in second
+    assert "changes it by −0.30, 2 irrelevant heads by −0.10 (not significantly higher)" in second
     assert "costs 3.25 nats, more than 97.5% of 40 random sets of heads (mean 0.50)" in joint
     assert joint.endswith("rank correlation of facilitation with exact ablation is +0.62.")
 

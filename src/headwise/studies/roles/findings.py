@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from headwise.charts.section import Finding, Tables, groups, head_rows, table_of
-from headwise.charts.words import plus
+from headwise.charts.words import minus, plus
 
 _VERBS = {"facilitating": "facilitate", "interfering": "interfere", "irrelevant": "are irrelevant"}
 
@@ -42,10 +42,10 @@ def _order(order: pd.DataFrame, shares: pd.DataFrame) -> list[Finding]:
         ablation = "" if kind == "zero" else f" ({kind} ablation)"
         sentence = (
             f"On {row['task']}, {row['model']}{ablation}: ablating the {row['k']} most facilitating heads changes the "
-            f"answer's log probability by {plus(row['facilitation'])} nats, ablating {row['k']} irrelevant heads by "
-            f"{plus(row['irrelevance'])}{below}; ablating the {row['peak']} most interfering heads changes it by "
-            f"{plus(row['interference_at_peak'])}, {row['peak']} irrelevant heads by "
-            f"{plus(row['irrelevance_at_peak'])}{above}. Of {counts['heads'].iloc[0]:.0f} heads over "
+            f"answer's log probability by {plus(row['facilitation'], 2)} nats, ablating {row['k']} irrelevant heads by "
+            f"{plus(row['irrelevance'], 2)}{below}; ablating the {row['peak']} most interfering heads changes it by "
+            f"{plus(row['interference_at_peak'], 2)}, {row['peak']} irrelevant heads by "
+            f"{plus(row['irrelevance_at_peak'], 2)}{above}. Of {counts['heads'].iloc[0]:.0f} heads over "
             f"{counts['seeds'].iloc[0]:.0f} seeds, {counted}."
         )
         made.append(Finding(sentence=sentence, weight=0.6 if row["below"] and row["above"] else 0.4))
@@ -53,13 +53,13 @@ def _order(order: pd.DataFrame, shares: pd.DataFrame) -> list[Finding]:
 
 
 def _joint(joint: pd.DataFrame) -> list[Finding]:
-    return [
-        Finding(
-            sentence=f"On {row['task']}, {row['model']}: ablating the most facilitating heads together costs "
-            f"{row['effect']:.2f} nats, more than {row['larger_than']:.1%} of {row['sets']} random sets of heads (mean "
-            f"{row['random_mean']:.2f}); the rank correlation of facilitation with exact ablation is "
-            f"{row['facilitation_correlation']:+.2f}.",
-            weight=0.35,
+    made = []
+    for row in joint.to_dict("records"):
+        cost, mean = (minus(f"{row[name]:.2f}") for name in ("effect", "random_mean"))
+        sentence = (
+            f"On {row['task']}, {row['model']}: ablating the most facilitating heads together costs {cost} nats, more "
+            f"than {row['larger_than']:.1%} of {row['sets']} random sets of heads (mean {mean}); the rank correlation "
+            f"of facilitation with exact ablation is {plus(row['facilitation_correlation'], 2)}."
         )
-        for row in joint.to_dict("records")
-    ]
+        made.append(Finding(sentence=sentence, weight=0.35))
+    return made
