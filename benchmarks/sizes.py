@@ -1,7 +1,7 @@
 """Time and memory of every study at its default settings, by model size: for planning.
 
-    python benchmarks/sizes.py --model smollm2 --model ./qwen.gguf --shape 8B --device cuda
-    python benchmarks/scale_page.py                         writes the table of docs/machines.md
+    python benchmarks/sizes.py --model smollm2 --model ./qwen.gguf --shape 8B --device cuda --out sizes.json
+    python benchmarks/scale_page.py                         writes benchmarks/results/sizes.json into docs/machines.md
 
 `--shape` is a model of that size with random weights. Seconds are those of the run's cells: without imports, loading
 and drawing. `roles` and `circuits` train for a part of their updates, on one of their tasks; the time of the cells that
@@ -123,10 +123,16 @@ def main() -> None:
     parser.add_argument("--model", action="append", default=[])
     parser.add_argument("--shape", action="append", default=[], choices=SHAPES)
     parser.add_argument("--study", action="append", choices=STUDIES)
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=common.RESULTS / "sizes.json")
     asked = parser.parse_args()
-    kept = json.loads(asked.out.read_text())["rows"] if asked.out.exists() else []
+    about = common.about(asked.device)
+    kept = []
+    if asked.out.exists():
+        before = json.loads(asked.out.read_text())
+        if before["machine"] != about["machine"]:
+            parser.error(f"{asked.out} was measured on {before['machine']}; give another --out")
+        kept = before["rows"]
     done = {(row["model"], row["study"]) for row in kept}
     for name in (*asked.model, *(f"random-{shape}" for shape in asked.shape)):
         bench = Workbench(progress=False)  # loads the model once
@@ -136,7 +142,7 @@ def main() -> None:
         for study in missing:
             kept.append(one_row(name, study, bench, asked.device))
             print(json.dumps(kept[-1]), flush=True)
-            asked.out.write_text(json.dumps({**common.about(asked.device), "rows": kept}, indent=1) + "\n")
+            asked.out.write_text(json.dumps({**about, "rows": kept}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from headwise.runs import CellStore, read_table
 from headwise.scores.gates.fit import FitSettings
 from headwise.scores.gates.roles import ROLES, role_labels
 from headwise.studies.roles import study as roles_study
+from headwise.studies.roles.findings import order_sentence
 from headwise.studies.roles.settings import (
     QUICK_FEWEST,
     QUICK_FIT,
@@ -24,7 +25,7 @@ from headwise.studies.roles.settings import (
     RolesSettings,
     few_tokens,
 )
-from headwise.studies.roles.tables import curve_rows, expected_order, joint_rows, order_sentence, overfitted
+from headwise.studies.roles.tables import curve_rows, expected_order, joint_rows, overfitted
 from headwise.studies.workbench import Workbench
 from headwise.tasks.registry import available
 from helpers import HeadsByHook, bench_of, plain_logits, run_on, word_task

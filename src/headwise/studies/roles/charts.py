@@ -88,9 +88,9 @@ def role_curves(
         title="Effect of ablating the top k heads of each role",
         heading="",
         panels=panels,
-        caption="Nats, held-out examples; the band is the 95 % CI over seeds. The dot on a curve marks the mean number "
-        "of heads that have the role; later heads have another one. A chosen head is marked at its rank in "
-        "each order by the mean over seeds; its rank in a single seed may differ.",
+        caption="Nats, held-out examples; the band is the 95 % CI over seeds, and the panel may cut it off. The dot on "
+        "a curve marks the mean number of heads that have the role; later heads have another one. A chosen head is marked "
+        "at its rank in each order by the mean over seeds; its rank in a single seed may differ.",
         size=(2.1 + 2.35 * len(models), 0.9 + 1.75 * len(tasks)),
         columns=len(models),
         once=True,
@@ -116,7 +116,7 @@ def _ends(curves: pd.DataFrame, shares: pd.DataFrame | None) -> list[Line]:
     numbers = of_pair.set_index("label")["mean"]
     dots = []
     for (role, colour), label in zip(COLOURS.items(), _LABELS, strict=False):
-        line, number = curves[curves["series"] == role], numbers[label]
+        line, number = curves[curves["series"] == role], numbers.get(label, 0.0)
         if 0 < number < line["k"].max():
             y = np.interp(number, line["k"], line["value"])
             look: dict[str, Any] = {"colour": colour, "edge": PAPER, "marker": "circle", "size": 5}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from headwise.charts.section import Finding, Tables, groups, head_rows, table_of
@@ -53,13 +56,35 @@ def _order(order: pd.DataFrame, shares: pd.DataFrame) -> list[Finding]:
 
 
 def _joint(joint: pd.DataFrame) -> list[Finding]:
-    made = []
-    for row in joint.to_dict("records"):
-        cost, mean = (minus(f"{row[name]:.2f}") for name in ("effect", "random_mean"))
-        sentence = (
-            f"On {row['task']}, {row['model']}: ablating the most facilitating heads together costs {cost} nats, more "
-            f"than {row['larger_than']:.1%} of {row['sets']} random sets of heads (mean {mean}); the rank correlation "
-            f"of facilitation with exact ablation is {plus(row['facilitation_correlation'], 2)}."
-        )
-        made.append(Finding(sentence=sentence, weight=0.35))
-    return made
+    return [
+        Finding(sentence=f"On {row['task']}, {row['model']}: {joint_sentence(row)}.", weight=0.35)
+        for row in joint.to_dict("records")
+    ]
+
+
+def joint_sentence(row: Mapping[Any, Any]) -> str:
+    """The joint effect of the most facilitating heads, of a row of `joint`."""
+    cost, mean = (minus(f"{row[name]:.2f}") for name in ("effect", "random_mean"))
+    return (
+        f"ablating the most facilitating heads together costs {cost} nats, more than {row['larger_than']:.1%} of "
+        f"{row['sets']} random sets of heads (mean {mean}); the rank correlation of facilitation with exact ablation "
+        f"is {plus(row['facilitation_correlation'], 2)}"
+    )
+
+
+def order_sentence(row: Mapping[Any, Any]) -> str:
+    """What `expected_order` found, as a sentence."""
+    below = (
+        f"facilitation is below irrelevance at k = {row['k']} ({plus(row['facilitation'], 2)} against "
+        f"{plus(row['irrelevance'], 2)} nats)"
+    )
+    above = (
+        f"interference is above irrelevance where it peaks, k = {row['peak']} "
+        f"({plus(row['interference_at_peak'], 2)} against {plus(row['irrelevance_at_peak'], 2)})"
+    )
+    claims = {below: row["below"], above: row["above"]}
+    holds = "; ".join(text for text, shown in claims.items() if shown)
+    fails = "; ".join(text for text, shown in claims.items() if not shown)
+    if fails:
+        fails = f"not significant (the confidence intervals over seeds overlap, or the difference is reversed): {fails}"
+    return "; ".join(filter(None, (holds, fails)))

@@ -35,6 +35,7 @@ from headwise.studies.base import Study, register
 from headwise.studies.context import Context
 from headwise.studies.roles import tables as rows
 from headwise.studies.roles.charts import section
+from headwise.studies.roles.findings import joint_sentence, order_sentence
 from headwise.studies.roles.settings import QUICK_PIECE, RolesSettings, few_tokens
 from headwise.studies.tables import fingerprint, input_table
 from headwise.studies.workbench import Workbench
@@ -277,7 +278,7 @@ def notices(context: Context[RolesSettings], tables: Tables) -> Iterator[str]:
             )
     shares = tables["shares"].set_index(["model", "task", "label"]).sort_index()
     for row in tables["order"].to_dict("records"):
-        yield f"{row['task']}, {row['model']}: {rows.order_sentence(row)}"
+        yield f"{row['task']}, {row['model']}: {order_sentence(row)}"
         by_label = shares.loc[row["model"], row["task"]]
         counted = "; ".join(
             f"{by_label.loc[label, 'always']} {label} in every seed, {by_label.loc[label, 'ever']} in at least one"
@@ -288,12 +289,7 @@ def notices(context: Context[RolesSettings], tables: Tables) -> Iterator[str]:
     if not context.settings.quick:  # whose few held-out examples may be harder than the others
         yield from rows.overfitted(tables["fits"])
     for row in table_of(tables, "joint").to_dict("records"):
-        yield (
-            f"{row['task']}, {row['model']}: ablating the most facilitating heads together costs "
-            f"{row['effect']:.2f} nats, more than {row['larger_than']:.1%} of {row['sets']} random sets of heads (mean "
-            f"{row['random_mean']:.2f}); rank correlation of facilitation with exact ablation "
-            f"{row['facilitation_correlation']:+.2f}"
-        )
+        yield f"{row['task']}, {row['model']}: {joint_sentence(row)}"
 
 
 register(

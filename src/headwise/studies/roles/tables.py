@@ -6,7 +6,7 @@ S seeds, L layers, H heads, K points of a curve, E examples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -186,24 +186,6 @@ def expected_order(curves: pd.DataFrame) -> dict[str, Any]:
         "irrelevance_at_peak": float(value["irrelevance"][peak]),
         "above": bool(lo["interference"][peak] > hi["irrelevance"][peak]),
     }
-
-
-def order_sentence(row: Mapping[Any, Any]) -> str:
-    """What `expected_order` found, as a sentence."""
-    below = (
-        f"facilitation is below irrelevance at k = {row['k']} ({row['facilitation']:+.2f} against "
-        f"{row['irrelevance']:+.2f} nats)"
-    )
-    above = (
-        f"interference is above irrelevance where it peaks, k = {row['peak']} "
-        f"({row['interference_at_peak']:+.2f} against {row['irrelevance_at_peak']:+.2f})"
-    )
-    claims = {below: row["below"], above: row["above"]}
-    holds = "; ".join(text for text, shown in claims.items() if shown)
-    fails = "; ".join(text for text, shown in claims.items() if not shown)
-    if fails:
-        fails = f"not significant (the confidence intervals over seeds overlap, or the difference is reversed): {fails}"
-    return "; ".join(filter(None, (holds, fails)))
 
 
 def joint_rows(
