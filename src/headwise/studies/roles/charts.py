@@ -89,8 +89,8 @@ def role_curves(
         heading="",
         panels=panels,
         caption="Nats, held-out examples; the band is the 95 % CI over seeds, and the panel may cut it off. The dot on "
-        "a curve marks the mean number of heads that have the role; later heads have another one. A chosen head is marked "
-        "at its rank in each order by the mean over seeds; its rank in a single seed may differ.",
+        "a curve marks the mean number of heads that have the role; later heads have another one. A chosen head is "
+        "marked at its rank in each order by the mean over seeds; its rank in a single seed may differ.",
         size=(2.1 + 2.35 * len(models), 0.9 + 1.75 * len(tasks)),
         columns=len(models),
         once=True,
