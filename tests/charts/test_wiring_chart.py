@@ -27,10 +27,14 @@ def test_with_too_few_examples_the_empty_graph_and_the_finding_say_so():
     table = edge_table(4)
     assert (table["q"] >= 0.125).all()
     (panel,) = wiring_chart(table).panels
-    assert panel.title == "None of 3 edges has q < 0.05: with 4 examples no p is below 0.125; use more"
+    assert panel.title == (
+        "None of 3 edges has q < 0.05: with 4 examples no edge reaches q < .05 however large its effect; a lone edge "
+        "needs 7 examples"
+    )
     (finding,) = findings({"edges": table})
     assert finding.sentence.endswith(
-        "0 of 3 edges differ from 0 at q < .05 on held-out examples (with 4 examples no p is below 0.125)."
+        "0 of 3 edges differ from 0 at q < .05 on held-out examples (with 4 examples no edge reaches "
+        "q < .05 however large its effect; a lone edge needs 7 examples)."
     )
 
 

@@ -182,7 +182,7 @@ def score_chart(
     first, dots = table.iloc[0], significant(table)
     method = str(first["method"]).capitalize()
     scale = scale or importance(table["score"], signed, f"Score{score_unit(table)}")
-    note = too_few(table) or ("dot: q < .05" if len(dots) else "")
+    note, few = "dot: q < .05" if len(dots) else "", too_few(table)
     return Chart(
         name=name,
         title=title or f"{method} on {first['task']}, {first['model']}, n = {span(table['n'])}",
@@ -190,6 +190,7 @@ def score_chart(
             head_panel(table, scale, dots=dots, most=(12, 10), title="Score of each head", note=note),
             largest_panel(table, signed, bars),
         ],
+        caption=f"{few[:1].upper()}{few[1:]}." if few else "",
         size=(9.2, 5.4),
         columns=2,
         widths=(1.25, 1),

@@ -141,6 +141,8 @@ class Method:
     per_label: Callable[..., dict[str, Scores]] | None
     """Of a method that distinguishes labels and takes an option `label`: from a model, examples of all labels, `seed`,
     `advance` and its other options to the map of every label."""
+    learned: bool
+    """Whether it is trained: another seed and other examples then give another ranking."""
     components: bool
     """Whether it can score MLPs and the embeddings beside heads; it then has the option `components`."""
 
@@ -191,17 +193,29 @@ def register(
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
     """Make a method known under `name`; the other arguments are the fields of `Method`.
 
-    flags: `signed` (True by default), `first_order`, `components`.
+    flags: `signed` (True by default), `first_order`, `learned`, `components`.
     """
-    signed = flags.pop("signed", True)
-    first_order, components = flags.pop("first_order", False), flags.pop("components", False)
+    signed, first_order = flags.pop("signed", True), flags.pop("first_order", False)
+    learned, components = flags.pop("learned", False), flags.pop("components", False)
     if flags:
         raise TypeError(
-            f"a method has no flag {next(iter(flags))!r}; it has signed, first_order and components"
+            f"a method has no flag {next(iter(flags))!r}; it has signed, first_order, learned and components"
         )
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        fields = (name, about, run, signed, first_order, steps, options, version, per_label, components)
+        fields = (
+            name,
+            about,
+            run,
+            signed,
+            first_order,
+            steps,
+            options,
+            version,
+            per_label,
+            learned,
+            components,
+        )
         METHODS.add(name, Method(*fields))
         return run
 

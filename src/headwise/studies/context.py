@@ -96,8 +96,11 @@ class Context(Generic[S]):
         """A progress bar, where the run shows any."""
         return progress(f"{label} ({self.stage})" if self.stage else label, steps, show=self.bench.progress)
 
-    def scores(self, label: str, model: Model, task: Task, by: str, **options: Any) -> Scores:
-        """Scores by a method with the study's seed, under a progress bar."""
+    def scores(
+        self, label: str, model: Model, task: Task, by: str, *, seed: int | None = None, **options: Any
+    ) -> Scores:
+        """Scores by a method, by default with the study's seed, under a progress bar."""
         kept = None if self._folder is None else self._folder.path / "partial"
         with self.progress(label, method(by).steps(model, task)) as advance, kept_in(kept):
-            return score(model, task, by, seed=self.settings.seed, progress=advance, **options)
+            seed = self.settings.seed if seed is None else seed
+            return score(model, task, by, seed=seed, progress=advance, **options)

@@ -27,10 +27,12 @@ class Halves:
     """The settings that every cell depends on."""
 
 
-def halves(context: Context[Any], model: str, task: str) -> Halves:
-    """For studies with the settings n, seed, metric and task_options."""
+def halves(context: Context[Any], model: str, task: str, split: int = 0) -> Halves:
+    """For studies with the settings n, seed, metric and task_options; `split` 1, 2, …: other halves."""
     s = context.settings
     whole = context.bench.task(task, context.model(model), s.n, s.seed, s.task_options)
+    if split:
+        whole = whole.take(np.random.default_rng([s.seed, split]).permutation(len(whole)).tolist())
     about = {"n": s.n, "seed": s.seed, "metric": s.metric or whole.metric, "dtype": context.dtype(model)}
     (find, test), numbers = whole.halves(), whole.sides()
     return Halves(whole, find, test, np.array(numbers[0]), np.array(numbers[1]), about)

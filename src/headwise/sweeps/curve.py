@@ -15,7 +15,15 @@ import pandas as pd
 from headwise import stats
 from headwise.errors import HeadwiseError
 from headwise.heads import Order
-from headwise.sweeps.explained import EXPLAINED, Estimate, HeadsNeeded, areas, needed_with_intervals
+from headwise.sweeps.explained import (
+    EXPLAINED,
+    Estimate,
+    HeadsNeeded,
+    Tracking,
+    areas,
+    needed_with_intervals,
+    tracking,
+)
 
 THRESHOLD = 0.9
 
@@ -133,6 +141,21 @@ class Sweep:
         resampled = areas(k, shares, self.total)[which]
         return Estimate(float(area), *stats.resampled_interval(resampled, self.n, groups=self.groups))
 
+    def tracking(self, k: float | None = None) -> Tracking:
+        """How far the first k heads, kept alone, follow the whole model from example to example.
+
+        k: by default the number from which on 90 % of the effect is explained; the measured point at or above it is
+        taken. NaN where heads are masked, and where there is no such number.
+        """
+        wanted = self.k_at().stays if k is None else float(k)
+        at = int(np.searchsorted(self.k, wanted))
+        if self.action != "keep" or np.isnan(wanted) or at == len(self.k):
+            return Tracking(*[float("nan")] * 7)
+        effect = float(self.effects.mean())
+        return tracking(
+            float(self.k[at]), self.values[at], self.full, effect, groups=self.groups, seed=self.seed
+        )
+
     # ---- tables ----------------------------------------------------------------------------------------
 
     def table(self) -> pd.DataFrame:
@@ -169,11 +192,15 @@ class Sweep:
         return frame.assign(**about, **more, reference=self.reference)
 
     def summary(self, threshold: float = THRESHOLD) -> dict[str, Any]:
-        """One row: heads needed, areas and effect, each with its interval."""
+        """One row: heads needed, areas, effect, and how far the circuit follows single examples, with intervals."""
         names = ("model", "task", "series", "by", "action")
         needed = ("k", "k_lo", "k_hi", "stays", "stays_lo", "stays_hi")
         row: dict[str, Any] = {name: getattr(self, name) for name in names} | {"threshold": threshold}
-        row |= dict(zip(needed, self.k_at(threshold), strict=True)) | {"of": self.total}
+        found = self.k_at(threshold)
+        row |= dict(zip(needed, found, strict=True)) | {"of": self.total}
+        row |= {
+            ("kept" if name == "k" else name): x for name, x in self.tracking(found.stays)._asdict().items()
+        }
         for name, estimate in (("cpr", self.cpr()), ("cmd", self.cmd()), ("effect", self.effect)):
             row |= {name: estimate.value, f"{name}_lo": estimate.lo, f"{name}_hi": estimate.hi}
         about = {"metric": self.metric, "reference": self.reference, "n": self.n}

@@ -43,6 +43,49 @@ class HeadsNeeded(NamedTuple):
     stays_hi: float
 
 
+class Tracking(NamedTuple):
+    """How far kept heads follow the whole model from example to example; a match of means says nothing about it."""
+
+    k: float
+    """How many heads are kept."""
+    r2: float
+    """1 − Σ(m(kept) − m(full))² / Σ(m(full) − its mean)²: 1 follows exactly, 0 is what a constant does, below it is
+    worse than a constant."""
+    r2_lo: float
+    r2_hi: float
+    within: float
+    """The share of examples whose metric is within a fifth of the mean effect of that of the whole model."""
+    within_lo: float
+    within_hi: float
+
+
+CLOSE = 0.2
+"""An example is followed if its metric is within this share of the mean effect."""
+
+
+def tracking(
+    k: float,
+    kept: np.ndarray,
+    full: np.ndarray,
+    effect: float,
+    *,
+    groups: Sequence[str | None] | None = None,
+    seed: int = 0,
+) -> Tracking:
+    """From the metric with k heads kept and with all heads, per example `[E]`; effect: mean of m(full) − m(none)."""
+    error = kept - full
+    middle = full - full.mean()  # the ratio does not depend on it, its rounding does
+    moments = np.stack([error**2, middle, middle**2], axis=1)
+    ones = np.ones(len(full))
+    resampled = stats.resampled_ratio(moments, ones, groups=groups, seed=seed)  # B, 3
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r2, again = (1 - m[..., 0] / (m[..., 2] - m[..., 1] ** 2) for m in (moments.mean(axis=0), resampled))
+    close = (np.abs(error) <= CLOSE * abs(effect)).astype(float)
+    interval = stats.resampled_interval(again, len(full), groups=groups)
+    lo, hi = stats.share_interval(close, groups=groups)
+    return Tracking(k, float(r2), *interval, float(close.mean()), float(lo), float(hi))
+
+
 def heads_needed(k: np.ndarray, shares: np.ndarray, threshold: float, *, stays: bool = False) -> np.ndarray:
     """The smallest k at which each curve of `shares[..., K]` reaches the threshold, NaN where none does.
 

@@ -14,12 +14,12 @@ HEADS = [Head(0, head) for head in range(8)]
 
 
 def curve(shares: dict[int, float]) -> Sweep:
-    """A curve with these explained effects; two examples, of which the second has twice the effect."""
+    """A curve with these explained effects; four examples, of which two have twice the effect."""
     k = np.array(sorted(shares))
-    effect = np.array([1.0, 2.0])
+    effect = np.array([1.0, 2.0, 1.0, 2.0])
     values = np.array([shares[number] for number in k])[:, None] * effect
     names = ("model", "task", "order", "keep", "logit_diff", "mean")
-    return Sweep(k, values, np.zeros(2), effect, HEADS, *names, 8)
+    return Sweep(k, values, np.zeros(4), effect, HEADS, *names, 8)
 
 
 def sizes(**rows: tuple[float, float, float]) -> pd.DataFrame:

@@ -79,6 +79,7 @@ def batch_gradients(likelihood: GateLikelihood, seeds: Sequence[int], size: int,
     about="learned gates (Causal Head Gating): facilitation; also interference and irrelevance",
     steps=lambda model, task: len(FITS) * FitSettings().updates,
     options=GatingOptions,
+    learned=True,
 )
 def gating(setup: Setup, seeds: int = 5, **fit: Any) -> np.ndarray:
     """Facilitation G⁻ of every head, from 0 to 1, one value per seed (not per example): unsigned, 1 is needed.

@@ -50,6 +50,7 @@ class NestedOptions(NestedFit):
     steps=lambda model, task: NestedOptions().updates,
     options=NestedOptions,
     version=2,
+    learned=True,
     components=True,
 )
 def nested(setup: Setup, **options: Any) -> np.ndarray:

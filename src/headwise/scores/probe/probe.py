@@ -89,6 +89,7 @@ def probe(
     signed=False,
     about="probe: gradient × activation of a classifier that predicts the label from all heads",
     per_label=probe,
+    learned=True,
 )
 def probe_one(setup: Setup, label: Text | None = None, answer_tokens: Count | None = None) -> np.ndarray:
     """|gradient × activation| of one label's logit at a head's projection, in a classifier over all heads.

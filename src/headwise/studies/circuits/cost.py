@@ -52,8 +52,14 @@ def announcement(context: Context[CircuitsSettings]) -> str:
 
 def _rows(s: CircuitsSettings, model: Model, half: Halves, reference: str) -> float:
     """Forward rows for one model, task and ablation type."""
-    ranking = sum(order_rows(name, s.method_options, model, half.find, reference) for name in s.orders)
+    again = sum(method(name).learned for name in s.orders) * (s.refits or 0)
+    ranking = sum(
+        (1 + method(name).learned * (s.refits or 0))
+        * order_rows(name, s.method_options, model, half.find, reference)
+        for name in s.orders
+    )
     curves = len(s.orders) * len(s.by) * s.curve_rows * (len(half.find) + len(half.test))
+    curves += again * len(s.by) * s.curve_rows * len(half.test)
     return ranking + SHARED * (curves + s.control_rows * len(half.test))
 
 

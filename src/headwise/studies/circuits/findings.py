@@ -9,22 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from headwise.charts.explained_effect import reference_title
 from headwise.charts.section import Finding, Tables, groups, table_of
 from headwise.charts.style import file_name
-from headwise.charts.words import joined, percent, task_title
+from headwise.charts.words import joined, minus, percent, task_title
 
+FOLLOWS = (0.0, 0.5, 0.8)
+"""R² from which on a circuit follows the model weakly, follows it, and follows it closely."""
 NAMED = 3
 """Most steps of an overshoot that a sentence names, and most heads of a step."""
 
 
 def findings(tables: Tables) -> list[Finding]:
-    circuits, ratios = tables["circuits"], table_of(tables, "ratios")
     return [
-        *_sizes(circuits, several=circuits["model"].nunique() > 1),
-        *_ratios(ratios),
+        *sizes(tables),
+        *_ratios(table_of(tables, "ratios")),
         *_overshoots(table_of(tables, "overshoot")),
     ]
 
@@ -34,24 +36,67 @@ def _size(table: pd.DataFrame) -> str:
     return "stays" if "stays" in table else "k"
 
 
-def _sizes(circuits: pd.DataFrame, several: bool) -> Iterator[Finding]:
-    """The circuit size of each model, task and ablation type by the chosen order, and what the others take."""
-    size, first = _size(circuits), True
+def sizes(tables: Tables) -> Iterator[Finding]:
+    """The circuit size of each model, task and ablation type by the chosen order, how far the circuit follows single
+    examples, and what the other orders take."""
+    circuits = tables["circuits"]
+    size, first, several = _size(circuits), True, circuits["model"].nunique() > 1
     known = circuits[circuits[size].notna()]
     for row in (known[known["chosen"]] if "chosen" in known else known).to_dict("records"):
-        what = f"recover {percent(row['threshold'])} of {task_title(row['task'])}"
+        mean = f"{percent(row['threshold'])} of the mean {row['metric']} of {task_title(row['task'])}"
+        what = f"(MLPs intact) recover {mean}"
         if row["action"] == "mask":
-            what = f"take away {percent(row['threshold'])} of {task_title(row['task'])} when they are masked"
-        lo, hi = row[f"{size}_lo"], row[f"{size}_hi"]
-        interval = f"95 % CI {_number(lo)}–{_number(hi)}"
+            what = f"take away {mean} when they are masked"
         sentence = (
             f"{row['model']}: " * several
-            + f"{row[size]:.0f} of {row['of']} heads {what}{_under(row)} ({interval}), ranked by {row['series']}"
+            + f"{row[size]:.0f} of {row['of']} heads {what}{_under(row)} "
+            + f"({_interval(row, table_of(tables, 'refits'), size)}, n = {row['n']}), ranked by {row['series']}"
+            + following(row)
             + _others(known, row, size)
             + "."
         )
         yield Finding(sentence=sentence, weight=0.6 if first else 0.3, chart=_chart(row))
         first = False
+
+
+def following(row: Mapping[Any, Any]) -> str:
+    """How far the circuit follows the model from example to example, in words and numbers."""
+    r2 = row.get("r2", float("nan"))
+    if r2 != r2:
+        return ""
+    words = ("do not follow", "follow only weakly", "follow", "closely follow")[sum(r2 >= x for x in FOLLOWS)]
+    than = ": a constant does better" if r2 < 0 else ""
+    return (
+        f"; prompt by prompt they {words} the model{than} (R² {minus(f'{r2:.2g}')} "
+        f"[{minus(_short(row['r2_lo']))}, {minus(_short(row['r2_hi']))}], {percent(row['within'])} of prompts within a "
+        "fifth of the effect)"
+    )
+
+
+def _short(bound: float) -> str:
+    return f"{bound:.2g}" if bound == bound else "–"
+
+
+def _interval(row: Mapping[Any, Any], refits: pd.DataFrame, size: str) -> str:
+    """The wider of two intervals: over examples for this ranking, and the range of this fit and its refits."""
+    lo, hi = row[f"{size}_lo"], row[f"{size}_hi"]
+    examples = f"95 % CI {_number(lo)}–{_number(hi)}"
+    if refits.empty:
+        return examples
+    same = refits
+    for name in ("model", "task", "reference", "series"):
+        same = same[same[name] == row[name]]
+    if same.empty:
+        return examples
+    found = [row[size], *same[size]]
+    least, most = np.nanmin(found), float("nan") if np.isnan(found).any() else max(found)
+    if _width(least, most, row["of"]) <= _width(lo, hi, row["of"]):
+        return examples
+    return f"{_number(least)}–{_number(most)} over {len(found)} fits"
+
+
+def _width(lo: float, hi: float, of: int) -> float:
+    return float(np.nan_to_num(hi, nan=of + 1) - np.nan_to_num(lo, nan=of + 1))
 
 
 def _number(bound: float) -> str:

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from headwise.charts.section import Tables, table_of
+from headwise.studies.circuits.findings import sizes
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.context import Context
 
 
 def notices(context: Context[CircuitsSettings], tables: Tables) -> Iterator[str]:
     """A sentence per model, task and ablation type; then one per ratio of chosen orders."""
+    yield from (finding.sentence for finding in sizes(tables))
     circuits = tables["circuits"]
     for row in circuits[circuits["chosen"]].to_dict("records"):
         what = f"{row['model']} on {row['task']}, {row['reference']}, ranked by {row['series']}"
@@ -22,17 +24,8 @@ def notices(context: Context[CircuitsSettings], tables: Tables) -> Iterator[str]
                 f"is {row['effect']:+.3g} [{row['effect_lo']:+.3g}, {row['effect_hi']:+.3g}] and may be 0; use more "
                 "examples, or a behaviour that depends on the heads"
             )
-            continue
-        verb = "explain" if row["action"] == "keep" else "remove"
-        sentence = (
-            f"{what}: {row['stays']:.0f} of {row['of']} heads [{row['stays_lo']:.0f}, {row['stays_hi']:.0f}] {verb} "
-            f"{row['threshold']:.0%} of the effect and stay above it, n = {row['n']}"
-        )
-        if row["stays"] > row["k"]:
-            sentence += f"; the share is first reached with {row['k']:.0f}"
-        if row["effect"] < 0:
-            sentence += "; the metric is lower with all heads than with none, so the effect is negative"
-        yield sentence
+        elif row["effect"] < 0:
+            yield f"{what}: the metric is lower with all heads than with none, so the effect is negative"
     ratios = table_of(tables, "ratios")
     for row in ratios[ratios["chosen"]].to_dict("records") if len(ratios) else ():
         if row["compared"] == "dense/sparse" and np.isfinite(row["stays_ratio"]):

@@ -17,6 +17,7 @@ from headwise.sweeps.curve import check_threshold
 from headwise.sweeps.sweep import ACTIONS, CONTROL_POINTS, CONTROLS, DRAWS, most_rows
 
 ROLES = ("dense", "sparse", "control")
+REFITS, REFITS_ON_CPU = 4, 2
 TASKS = ("greater_than", "ioi", "docstring", "ioi_long")
 ON_CPU = 2
 """How many of these are the default without an accelerator."""
@@ -97,6 +98,9 @@ class CircuitsSettings(shared.StudySettings):
     of the top k heads."""
     draws: Count = DRAWS
     """Random draws of each control."""
+    refits: NonNegativeInt | None = None
+    """How often a learned ranking is fitted again, with another seed on other halves of the examples, to show how far
+    the circuit size depends on the fit; by default 4, without an accelerator 2, with `quick` 0."""
     maps: NonNegativeInt = 4
     """Number of top heads of each order whose attention maps are drawn."""
     task_options: shared.Options = Field(default_factory=dict)
@@ -148,7 +152,15 @@ class CircuitsSettings(shared.StudySettings):
         if {"updates", "rows"} & set(self.method_options):
             options.pop("rows", None)
         options |= self.method_options
-        return {"orders": orders, "tasks": self.tasks or tasks, "method_options": options}
+        refits = self.refits
+        if refits is None:
+            refits = 0 if self.quick else REFITS if fast else REFITS_ON_CPU
+        return {
+            "orders": orders,
+            "tasks": self.tasks or tasks,
+            "method_options": options,
+            "refits": refits,
+        }
 
     def _check(self) -> None:
         check_methods(self.orders, self.method_options, self.metric)

@@ -2,9 +2,11 @@
 
 For each model, task and ablation type, heads are ranked on one half of the examples (the finding half) by several
 methods. The order with the smallest circuit on that half is chosen. All orders are then swept on the other half, and
-the numbers of the chosen one are the answer. Tables beside the common ones: `choices` (the finding half: the size of
+the numbers of the chosen one are the answer. A learned ranking is fitted again, with other seeds on other halves, to
+show how far its answer depends on the fit. Tables beside the common ones: `choices` (the finding half: the size of
 every order's circuit, and which is chosen), `circuits` (the held-out half: how many heads each curve takes, its areas
-and the effect it explains), `overshoot` (heads that lift a curve clearly above the whole model), `ratios` (how many
+the effect it explains, and how far the circuit follows single examples), `refits` (the same for rankings that were
+fitted again), `overshoot` (heads that lift a curve clearly above the whole model), `ratios` (how many
 times more heads one model of a pair needs than the other), `members` (which models are shown together), `attention`
 (the maps of the first heads of each chosen order).
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Scores
 from headwise.model.attention.attention import attention
 from headwise.runs import Cell, CellResult
+from headwise.scores.registry import method as method_named
 from headwise.scores.registry import own_options, versions
 from headwise.studies.base import Study, register
 from headwise.studies.circuits.charts import section
@@ -41,6 +45,10 @@ from headwise.sweeps.sweep import ranking, sweep
 from headwise.tasks import Task
 
 log = logging.getLogger("headwise")
+SEED_STEP = 1_000
+"""Between the seeds of two fits, each of which counts its own seeds from there."""
+SHOWN = 64
+"""Heads of an order that a table names."""
 
 
 def stages(context: Context[CircuitsSettings]) -> Iterator[Sequence[Cell]]:
@@ -49,6 +57,7 @@ def stages(context: Context[CircuitsSettings]) -> Iterator[Sequence[Cell]]:
     yield list(_order_cells(context))
     yield list(_choice_cells(context))
     yield list(_curve_cells(context))
+    yield list(_refit_cells(context))
     yield list(pair_cells(context))
 
 
@@ -180,6 +189,18 @@ def _curve(
     context: Context[CircuitsSettings], cell: Cell, one: Mapping[str, Any], examples: Task, **how: Any
 ) -> Sweep:
     """The curve of one order on one half; how: further options of `sweep`."""
+    scores = context.once(_ranked, cell.model, cell.task, cell.settings["reference"], one["order"])
+    return _sweep(context, cell, scores, one, examples, **how)
+
+
+def _sweep(
+    context: Context[CircuitsSettings],
+    cell: Cell,
+    scores: Scores,
+    one: Mapping[str, Any],
+    examples: Task,
+    **how: Any,
+) -> Sweep:
     s, model = context.settings, context.model(cell.model)
     # The ends are always there: they are known, and the ratio is read between them.
     grid = [0, *s.k, len(model.heads())] if s.k else None
@@ -188,7 +209,7 @@ def _curve(
     curve = sweep(
         model,
         examples,
-        context.once(_ranked, cell.model, cell.task, reference, one["order"]),
+        scores,
         s.action,
         reference=reference,
         metric=s.metric,
@@ -239,6 +260,7 @@ def measure(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
     examples = curve.example_table()
     examples["example"] = half.test_numbers[examples["example"]]
     row = {**curve.summary(s.threshold), "order": one["order"], "chosen": one["chosen"]}
+    row["heads"] = " ".join(map(str, curve.order[:SHOWN]))
     tables = {
         "curves": curve.table().assign(chosen=one["chosen"]),
         "examples": examples,
@@ -251,6 +273,40 @@ def measure(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
         named = {"series": one["series"], "reference": one["reference"]}
         tables["overshoot"] = overshoot_rows(closer, about | named)
     return CellResult(tables, curve.details)
+
+
+# ---- the same ranking, fitted again ----------------------------------------------------------------
+
+
+def _refit_cells(context: Context[CircuitsSettings]) -> Iterator[Cell]:
+    s = context.settings
+    learned = [name for name in s.orders if method_named(name).learned]
+    for (model, task, reference), name in product(_targets(context), learned):
+        for number in range(1, (s.refits or 0) + 1):
+            half = context.once(halves, model, task, number)
+            about = _swept_with(context, model, task, reference) | {"order": name, "refit": number}
+            about |= {"by": s.by, "options": own_options(name, s.method_options)}
+            prints = {"model": context.model(model).fingerprint, "task": half.whole.fingerprint}
+            prints |= versions(name, half.find)
+            yield context.cell("refit", model, task, f"refit {number} of {name}, {reference}", about, prints)
+
+
+def refit(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
+    """A learned ranking from another half of the examples with another seed, and its curve on the rest."""
+    s, number = context.settings, cell.settings["refit"]
+    half = context.once(halves, cell.model, cell.task, number)
+    method, reference = cell.settings["order"], cell.settings["reference"]
+    how = {"metric": s.metric, "reference": reference, **own_options(method, s.method_options)}
+    model, seed = context.model(cell.model), s.seed + SEED_STEP * number
+    scores = context.scores(cell.label, model, half.find, method, seed=seed, **how)
+    rows = []
+    for asked in s.by:
+        by, series = ranking(method, scores.signed, asked)
+        curve = _sweep(context, cell, scores, {"by": by}, half.test, progress=False)
+        named = {"order": method, "series": series, "refit": number}
+        named["heads"] = " ".join(map(str, curve.order[:SHOWN]))
+        rows.append(curve.summary(s.threshold) | named)
+    return CellResult({"refits": pd.DataFrame(rows).drop_duplicates("series")})
 
 
 def attend(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
@@ -270,8 +326,21 @@ register(
         question="How few heads explain the behaviour, and does sparse attention need fewer?",
         settings=CircuitsSettings,
         stages=stages,
-        stage_names=lambda settings: ("orders", "choice of an order", "curves", "comparison of pairs"),
-        compute={"order": rank, "choice": choose, "curve": measure, "attention": attend, "pair": compare},
+        stage_names=lambda settings: (
+            "orders",
+            "choice of an order",
+            "curves",
+            "refits",
+            "comparison of pairs",
+        ),
+        compute={
+            "order": rank,
+            "choice": choose,
+            "curve": measure,
+            "attention": attend,
+            "refit": refit,
+            "pair": compare,
+        },
         section=section,
         notices=notices,
     )

@@ -112,7 +112,7 @@ def map_labels(context: Context[FunctionsSettings], cell: Cell) -> CellResult:
 def map_ability(context: Context[FunctionsSettings], cell: Cell) -> CellResult:
     """The map of one ability."""
     s, task, label = context.settings, context.once(_abilities, cell.model)[cell.task], cell.task
-    how = {"metric": s.metric, "reference": s.reference}
+    how: dict[str, Any] = {"metric": s.metric, "reference": s.reference}
     scores = context.scores(f"{cell.part} on {label}", context.model(cell.model), task, cell.part, **how)
     scores = replace(scores, model=context.display_name(cell.model), task=label)
     return CellResult(rows.map_tables(scores, s.seed, np.arange(scores.n), task), dict(scores.details))
