@@ -107,6 +107,44 @@ def test_with_moving_mlps_edges_equal_hooks_that_hold_heads_alone(family, word_t
     assert moved[near] == pytest.approx(held[near], abs=1e-6)
 
 
+FROM_LATER_BLOCKS = [
+    [Edge(hw.Head(1, 0), Receiver(3, 2, "Q"))],
+    [Edge(hw.Head(1, 3), Receiver(3, 1, "K")), Edge(hw.Head(2, 1), Receiver(3, 1, "K"))],
+    [Edge(hw.Head(1, -1), Receiver(3, 0, "V"))],
+    [Edge(hw.Head(1, 2), Receiver(3, -1, "MLP")), Edge(hw.Head(2, -1), Receiver(3, -1, "MLP"))],
+    [Edge(hw.Head(1, 1), LOGITS), Edge(hw.Head(2, 3), LOGITS), Edge(hw.Head(3, 0), LOGITS)],
+]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@pytest.mark.parametrize("batch_tokens", [None, 24])
+def test_moving_mlps_need_no_sender_in_the_first_block(family, batch_tokens, word_tokenizer):
+    model, task = loaded(family, word_tokenizer), word_task(3, equal_length=False)
+    slow = MovingEdgeByHooks(model.hf, model.hf.model.layers, heads=model.shape[1])
+    for edges in FROM_LATER_BLOCKS:
+        found = scored(model, task, edges, "patch", mlps="move", batch_tokens=batch_tokens)
+        for edge, values in found.items():
+            expected = [effect_by_hooks(model, slow, example, edge, kind="patch") for example in task]
+            assert values == pytest.approx(expected, abs=1e-4), str(edge)
+            assert max(map(abs, expected)) > 1e-3, f"{edge} does nothing, so this shows nothing"
+
+
+@pytest.mark.bundled
+def test_edges_of_the_bundled_model_with_moving_mlps_equal_hooks(smollm2):
+    task = hw.task("ioi", 2, model=smollm2)
+    slow = MovingEdgeByHooks(smollm2.hf, smollm2.hf.model.layers, heads=smollm2.shape[1])
+    for sender, receiver in (
+        (hw.Head(20, 5), Receiver(23, 3, "Q")),
+        (hw.Head(12, 0), Receiver(23, 1, "V")),
+        (hw.Head(18, -1), Receiver(23, -1, "MLP")),
+        (hw.Head(23, 3), LOGITS),
+    ):
+        edge = Edge(sender, receiver)
+        values = scored(smollm2, task, [edge], "patch", mlps="move")[edge]
+        expected = [effect_by_hooks(smollm2, slow, example, edge, kind="patch") for example in task]
+        assert values == pytest.approx(expected, abs=2e-4), str(edge)
+
+
 def test_an_unknown_way_of_mlps_is_refused(word_tokenizer):
     model = loaded("llama", word_tokenizer)
     with pytest.raises(hw.HeadwiseError, match="hold, move"):
