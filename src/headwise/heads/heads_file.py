@@ -156,7 +156,9 @@ def _from_run(path: Path, task: str | None, method: str | None, model: str | Non
         )
     table = _checked(path, table)
     values, names = grid(table), maps.iloc[0].astype(str)
-    scores = Scores(values, values, values[None], names["model"], names["task"], names["method"])
+    # A table need not have the column; an unknown error is NaN.
+    stderr = grid(table.assign(stderr=pd.to_numeric(table.get("stderr"), errors="coerce")), "stderr")
+    scores = Scores(values, stderr, values[None], names["model"], names["task"], names["method"])
     return replace(scores, components=kinds_of(heads_of(table)))
 
 
