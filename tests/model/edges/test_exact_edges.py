@@ -129,6 +129,32 @@ def test_moving_mlps_need_no_sender_in_the_first_block(family, batch_tokens, wor
             assert max(map(abs, expected)) > 1e-3, f"{edge} does nothing, so this shows nothing"
 
 
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
+def test_moving_mlps_of_other_blocks_carry_a_sender_to_the_logits(family, word_tokenizer):
+    """All head outputs are held by hooks and only the sender is 0, so that MLPs alone pass the change on."""
+    model, task = loaded(family, word_tokenizer), word_task(2)
+    layers = model.hf.transformer.h if family == "gpt2" else model.hf.gpt_neox.layers
+    outputs = [layer.attn.c_proj if family == "gpt2" else layer.attention.dense for layer in layers]
+    slow, heads = EdgeByHooks(model.hf, layers), model.shape[1]
+    edges = [Edge(hw.Head(*sender), LOGITS) for sender in ((1, 2), (2, 0), (3, 3), (1, -1), (2, -1))]
+    moved, held = (scored(model, task, edges, mlps=mlps) for mlps in ("move", "hold"))
+    for edge in edges:
+        for number, example in enumerate(task):
+            ids = model.tokens(example.prompt)
+            target, foil = (model.tokens(text)[-1] for text in (example.target, example.foils[0]))
+            z = slow.record(ids, *((output, "in") for output in outputs))
+            if edge.sender.head >= 0:
+                size = z[0].shape[-1] // heads
+                z[edge.sender.layer][..., edge.sender.head * size : (edge.sender.head + 1) * size] = 0
+            changes = [(output, "in", lambda _, own=own: own) for output, own in zip(outputs, z, strict=True)]
+            if edge.sender.head < 0:
+                changes.append((layers[edge.sender.layer].mlp, "out", torch.zeros_like))
+            full, replaced = slow.run(ids)[-1], slow.run(ids, *changes)[-1]
+            expected = float((full[target] - full[foil]) - (replaced[target] - replaced[foil]))
+            assert moved[edge][number] == pytest.approx(expected, abs=1e-4), str(edge)
+    assert all(np.abs(held[edge] - moved[edge]).max() > 1e-4 for edge in edges[:2])
+
+
 @pytest.mark.bundled
 def test_edges_of_the_bundled_model_with_moving_mlps_equal_hooks(smollm2):
     task = hw.task("ioi", 2, model=smollm2)

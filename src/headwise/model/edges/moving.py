@@ -35,7 +35,7 @@ def moving_mlps(
 
     senders: those of block `index` itself have no MLP between them and its MLP, and are left as they are.
     """
-    before = [sender for sender in senders if sender == THE_INPUT or sender.layer < index]
+    before = [s for s in dict.fromkeys(senders) if s == THE_INPUT or s.layer < index]
     if not before or index == 0:
         return plain
     size, groups = block.size, 1 + len(before)
