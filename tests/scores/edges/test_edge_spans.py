@@ -99,3 +99,9 @@ def test_an_edge_at_a_span_is_the_same_alone_and_among_the_other_spans(mlps, tin
                 n for n, e in enumerate(together) if (e.sender, e.span) == (hw.Head.parse(sender), span)
             )
             assert together.examples[:, number] == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_span_that_is_named_twice_is_one_span(tiny):
+    chosen = {"into": "L3H1.Q", "out_of": "L1H2", "progress": False}
+    twice = hw.edges(tiny, with_spans(word_task(2)), spans=["end", "end"], **chosen)
+    assert [edge.span for edge in twice] == ["end"]

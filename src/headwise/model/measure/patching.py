@@ -218,6 +218,8 @@ def _positions(given: str | int | Sequence[int], length: int) -> list[int]:
                 f"positions has {quoted(position)}; a prompt of {length} tokens has positions 0 to {length - 1} (or "
                 f"-1 to -{length} from the end)"
             )
+    if not listed:
+        raise HeadwiseError("positions is empty; give 'all', 'last' or token positions such as [-1, 4]")
     return sorted({int(position) % length for position in listed})
 
 
