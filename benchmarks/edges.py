@@ -229,7 +229,7 @@ def _ratio(dense: EdgeCurve, sparse: EdgeCurve, threshold: float = 0.9) -> dict[
         gains = curve.values - curve.values[0]
         needed.append(float(heads_needed(curve.k, gains.mean(1) / curve.effect.mean(), threshold)))
         resampled.append(resampled_needs(curve.k, gains, curve.effect, threshold))
-    lo, hi = stats.interval(resampled[0] / resampled[1])
+    lo, hi = stats.resampled_interval(resampled[0] / resampled[1], dense.values.shape[1])
     return {"ratio": needed[0] / needed[1], "lo": float(lo), "hi": float(hi)}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.stats import bootstrap_mean
+from headwise.stats import mean_interval
 from helpers import HeadsByHook, plain_logits, word_task
 
 ABLATED = ["L1H2", "L3H0"]
@@ -69,7 +69,7 @@ def test_several_gates_give_a_row_each(tiny):
 def test_the_display_has_the_interval_of_the_examples(tiny):
     task = word_task(6)
     measured = hw.measure(tiny, task, ablate=ABLATED, reference="patch", positions="last")
-    lo, hi = bootstrap_mean(measured.values[:, None])
+    lo, hi = mean_interval(measured.values[:, None])
     row = measured.table().iloc[0]
     assert (row["lo"], row["hi"]) == (pytest.approx(lo[0]), pytest.approx(hi[0]))
     assert f"{measured.mean:.4g} [{lo[0]:.4g}, {hi[0]:.4g}]" in repr(measured)

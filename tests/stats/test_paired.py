@@ -13,10 +13,12 @@ from headwise.stats.paired import compare_paired, detectable_by_mcnemar, detecta
 
 
 @pytest.mark.parametrize("samples", [1, 4])
-def test_a_condition_equal_to_another_differs_by_exactly_nothing(samples):
+def test_a_condition_equal_to_another_differs_by_nothing_but_other_problems_might(samples):
     right = np.random.default_rng(0).integers(0, 2, (60, samples))
     found = compare_paired(right, right.copy(), comparisons=2)
-    assert (found.difference, found.lo, found.hi, found.p) == (0, 0, 0, 1)
+    assert (found.difference, found.p) == (0, 1)
+    assert found.lo == pytest.approx(-found.hi)
+    assert 0.03 < found.hi < 0.06
     assert (found.only_a, found.only_b) == (0, 0)
 
 
@@ -50,10 +52,7 @@ def test_answers_of_one_problem_are_no_independent_evidence():
     draw = np.random.default_rng(2)
     a, b = draw.integers(0, 2, (40, 1)), draw.integers(0, 2, (40, 1))
     once, copied = compare_paired(a, b), compare_paired(a.repeat(5, 1), b.repeat(5, 1))
-    assert (copied.lo, copied.hi) == (once.lo, once.hi)
-    # The same problems clustered by hand.
-    lo, hi = stats.bootstrap_clustered((b - a).repeat(5, 1).ravel(), np.arange(40).repeat(5))
-    assert (copied.lo, copied.hi) == pytest.approx((float(lo), float(hi)))
+    assert (copied.lo, copied.hi) == pytest.approx((once.lo, once.hi))
 
 
 @pytest.mark.parametrize("share", [0.02, 0.2, 0.5])

@@ -28,67 +28,29 @@ def sample() -> np.ndarray:
     return np.random.default_rng(7).normal(0.3, 1.0, size=(25, 6))
 
 
-# --- bootstrap of a mean ----------------------------------------------------------------------------
-
-
-def test_the_interval_of_a_mean_equals_a_plain_loop_over_the_same_resamples(sample: np.ndarray) -> None:
-    E, K = sample.shape
-    random = np.random.default_rng(3)
-    means = np.array(
-        [
-            [np.mean([sample[i, k] for i in picked]) for k in range(K)]
-            for picked in random.integers(0, E, (200, E))
-        ]
-    )
-    lo, hi = stats.bootstrap_mean(sample, draws=200, seed=3)
-    np.testing.assert_allclose(lo, np.percentile(means, 2.5, axis=0))
-    np.testing.assert_allclose(hi, np.percentile(means, 97.5, axis=0))
-
-
-def test_the_interval_of_a_mean_agrees_with_scipy(sample: np.ndarray) -> None:
-    theirs = scipy.stats.bootstrap(
-        (sample,), np.mean, axis=0, n_resamples=20_000, method="percentile", rng=np.random.default_rng(1)
-    ).confidence_interval
-    lo, hi = stats.bootstrap_mean(sample, draws=20_000)
-    np.testing.assert_allclose(lo, theirs.low, atol=0.015)
-    np.testing.assert_allclose(hi, theirs.high, atol=0.015)
-
-
-def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
-    # 3,000 columns are 3,000 experiments; they share the resamples, not the data.
-    data = np.random.default_rng(0).exponential(1.0, size=(80, 3_000))
-    lo, hi = stats.bootstrap_mean(data, draws=1_000)
-    covered = ((lo <= 1) & (hi >= 1)).mean()
-    assert 0.92 < covered < 0.96
-    lo, hi = stats.bootstrap_mean(data, draws=1_000, level=0.8)
-    assert 0.76 < ((lo <= 1) & (hi >= 1)).mean() < 0.82
+# --- what intervals and tests have in common -----------------------------------------------------------
 
 
 def test_resamples_do_not_depend_on_how_the_work_is_cut_up(
     sample: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = stats.bootstrap_mean(sample, draws=500, seed=5)
+    whole = stats.resampled_ratio(sample, sample[:, 0] + 9, draws=500, seed=5)
     p = stats.sign_flip(sample, flips=500, seed=5)
     firm = stats.stability(sample, 2, resamples=300)
     monkeypatch.setattr(resampling, "_BLOCK", 700)  # one column and 28 resamples at once
-    np.testing.assert_allclose(stats.bootstrap_mean(sample, draws=500, seed=5), whole)
+    np.testing.assert_allclose(stats.resampled_ratio(sample, sample[:, 0] + 9, draws=500, seed=5), whole)
     np.testing.assert_array_equal(stats.sign_flip(sample, flips=500, seed=5), p)
     assert stats.stability(sample, 2, resamples=300) == pytest.approx(firm)
 
 
-def test_a_constant_column_has_an_interval_of_no_width() -> None:
-    lo, hi = stats.bootstrap_mean(np.full((7, 2), 0.1))
-    assert lo.tolist() == hi.tolist() == [0.1, 0.1]
-
-
 def test_the_trailing_shape_is_kept(sample: np.ndarray) -> None:
-    flat = stats.bootstrap_mean(sample, draws=300)
-    square = stats.bootstrap_mean(sample.reshape(25, 2, 3), draws=300)
+    flat = stats.mean_interval(sample)
+    square = stats.mean_interval(sample.reshape(25, 2, 3))
     assert square[0].shape == (2, 3)
     np.testing.assert_array_equal(square[0].ravel(), flat[0])
-    assert stats.bootstrap_mean(sample[:, 0])[0].shape == ()
+    assert stats.mean_interval(sample[:, 0])[0].shape == ()
     assert stats.sign_flip(sample.reshape(25, 2, 3), flips=50).shape == (2, 3)
-    assert stats.bootstrap_mean(np.empty((4, 0)))[0].shape == (0,)
+    assert stats.mean_interval(np.empty((4, 0)))[0].shape == (0,)
 
 
 @pytest.mark.parametrize("bad", [NAN, math.inf, -math.inf])
@@ -97,15 +59,12 @@ def test_a_column_with_a_bad_value_is_nan_and_the_others_are_untouched(
 ) -> None:
     spoiled = sample.copy()
     spoiled[4, 2] = bad
-    others = [0, 1, 3, 4, 5]
+    others, group = [0, 1, 3, 4, 5], np.arange(25) // 5
     for clean, dirty in [
-        (stats.bootstrap_mean(sample, draws=300), stats.bootstrap_mean(spoiled, draws=300)),
+        (stats.mean_interval(sample), stats.mean_interval(spoiled)),
         ((stats.sign_flip(sample, flips=300),), (stats.sign_flip(spoiled, flips=300),)),
-        (stats.bootstrap_ratio(sample, sample[:, 0] + 3), stats.bootstrap_ratio(spoiled, sample[:, 0] + 3)),
-        (
-            stats.bootstrap_clustered(sample, np.arange(25) // 5, draws=300),
-            stats.bootstrap_clustered(spoiled, np.arange(25) // 5, draws=300),
-        ),
+        (stats.ratio_interval(sample, sample[:, 0] + 3), stats.ratio_interval(spoiled, sample[:, 0] + 3)),
+        (stats.mean_interval(sample, groups=group), stats.mean_interval(spoiled, groups=group)),
     ]:
         for before, after in zip(clean, dirty, strict=True):
             assert np.isnan(after[2])
@@ -114,118 +73,34 @@ def test_a_column_with_a_bad_value_is_nan_and_the_others_are_untouched(
 
 def test_one_example_gives_no_interval_and_no_crash() -> None:
     one = np.array([[0.4, -2.0]])
-    assert np.isnan(stats.bootstrap_mean(one)).all()
-    assert np.isnan(stats.bootstrap_difference(one, one + 1)).all()
-    assert np.isnan(stats.bootstrap_ratio(one, one + 5)).all()
-    assert np.isnan(stats.bootstrap_clustered(one, ["a"])).all()
-    assert np.isnan(stats.bootstrap_crossed(one[:, :1])).all()
+    assert np.isnan(stats.mean_interval(one)).all()
+    assert np.isnan(stats.share_interval(np.ones((1, 2)))).all()
+    assert np.isnan(stats.difference_interval(one, one + 1)).all()
+    assert np.isnan(stats.ratio_interval(one, one + 5)).all()
+    assert np.isnan(stats.mean_interval(one, groups=["a"])).all()
+    assert np.isnan(stats.crossed_interval(one[:, :1])).all()
+    assert np.isnan(stats.resampled_interval(np.ones(100), 1)).all()
     assert math.isnan(stats.stability(one, 1))
     assert stats.sign_flip(one).tolist() == [1, 1]
-    assert np.isnan(stats.bootstrap_mean(np.empty((0, 3)))).all()
+    assert np.isnan(stats.mean_interval(np.empty((0, 3)))).all()
     assert np.isnan(stats.sign_flip(np.empty((0, 3)))).all()
 
 
 def test_settings_out_of_range_are_refused_with_a_sentence(sample: np.ndarray) -> None:
     with pytest.raises(HeadwiseError, match="between 0 and 1"):
-        stats.bootstrap_mean(sample, level=95)
+        stats.mean_interval(sample, level=95)
     with pytest.raises(HeadwiseError, match="at least one draw"):
-        stats.bootstrap_mean(sample, draws=0)
+        stats.resampled_ratio(sample, sample[:, 0], draws=0)
     with pytest.raises(HeadwiseError, match="at least one flip"):
         stats.sign_flip(sample, flips=0)
     with pytest.raises(HeadwiseError, match="first axis"):
-        stats.bootstrap_mean(np.float64(3))
+        stats.mean_interval(np.float64(3))
     with pytest.raises(HeadwiseError, match="equal shapes"):
-        stats.bootstrap_difference(sample, sample[:5])
-
-
-# --- ratio, difference, clusters ----------------------------------------------------------------------
-
-
-def test_the_interval_of_a_difference_is_that_of_the_paired_differences() -> None:
-    random = np.random.default_rng(2)
-    ability = random.normal(0, 10, size=200)  # what pairing removes
-    a, b = ability + random.normal(0.5, 0.1, 200), ability
-    lo, hi = stats.bootstrap_difference(a, b)
-    assert 0.45 < lo < 0.5 < hi < 0.55
-
-
-def test_a_ratio_of_means_agrees_with_a_plain_loop_over_the_same_resamples() -> None:
-    random = np.random.default_rng(4)
-    top, bottom = random.normal(1, 1, size=(30, 2)), random.normal(4, 1, size=30)
-    loop = []
-    resamples = np.random.default_rng(9).integers(0, 30, (400, 30))
-    for picked in resamples:
-        loop.append([sum(top[picked, k]) / sum(bottom[picked]) for k in range(2)])
-    ratio = stats.bootstrap_ratio(top, bottom, draws=400, seed=9)
-    np.testing.assert_allclose(ratio.value, top.sum(axis=0) / bottom.sum())
-    np.testing.assert_allclose(ratio.lo, np.percentile(loop, 2.5, axis=0))
-    np.testing.assert_allclose(ratio.hi, np.percentile(loop, 97.5, axis=0))
-
-
-def test_a_ratio_to_itself_is_one_without_doubt() -> None:
-    effect = np.random.default_rng(0).normal(2, 1, 40)
-    ratio = stats.bootstrap_ratio(effect, effect)
-    np.testing.assert_allclose(ratio, 1.0)
-    np.testing.assert_allclose(stats.bootstrap_ratio(effect, -effect), -1.0)
-
-
-def test_a_ratio_over_something_that_may_be_zero_is_undefined() -> None:
-    random = np.random.default_rng(0)
-    small, sure = random.normal(0.0, 1, 50), random.normal(5.0, 1, 50)
-    assert np.isnan(stats.bootstrap_ratio(sure, small)).all()
-    both = stats.bootstrap_ratio(np.stack([sure, sure], 1), np.stack([small, sure], 1))
-    assert np.isnan(both.lo[0])
-    assert both.value[1] == pytest.approx(1)
-    with pytest.raises(HeadwiseError, match="denominator"):
-        stats.bootstrap_ratio(sure, sure[:10])
-
-
-def test_clusters_equal_a_loop_that_draws_whole_clusters() -> None:
-    random = np.random.default_rng(5)
-    cluster = np.array(["a", "b", "b", "c", "c", "c", "d"])
-    values = random.normal(size=7)
-    names = ["a", "b", "c", "d"]
-    loop = []
-    for picked in np.random.default_rng(1).integers(0, 4, (500, 4)):
-        loop.append(np.concatenate([values[cluster == names[i]] for i in picked]).mean())
-    lo, hi = stats.bootstrap_clustered(values, cluster, draws=500, seed=1)
-    np.testing.assert_allclose([lo, hi], np.percentile(loop, [2.5, 97.5]))
-
-
-def test_clusters_of_one_are_the_plain_bootstrap_and_copies_add_no_evidence(sample: np.ndarray) -> None:
-    plain = stats.bootstrap_mean(sample, draws=400)
-    np.testing.assert_allclose(stats.bootstrap_clustered(sample, np.arange(25), draws=400), plain)
-    copied = np.repeat(sample, 8, axis=0)
-    np.testing.assert_allclose(
-        stats.bootstrap_clustered(copied, np.repeat(np.arange(25), 8), draws=400), plain
-    )
-    lo, hi = stats.bootstrap_mean(copied, draws=400)
-    assert (hi - lo < (plain[1] - plain[0]) / 2).all()
-
-
-def test_clusters_need_a_name_for_every_value() -> None:
+        stats.difference_interval(sample, sample[:5])
     with pytest.raises(HeadwiseError, match="cluster names"):
-        stats.bootstrap_clustered(np.ones(3), ["a", "b"])
-    assert np.isnan(stats.bootstrap_clustered(np.arange(3.0), ["a", "a", "a"])).all()
-
-
-def test_the_crossed_interval_equals_a_loop_over_rows_and_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = np.random.default_rng(6).normal(size=(5, 12))
-    rows = np.random.default_rng(2).integers(0, 5, (300, 5))
-    columns = np.random.default_rng(3).integers(0, 12, (300, 12))
-    loop = [table[np.ix_(r, c)].mean() for r, c in zip(rows, columns, strict=True)]
-    found = stats.bootstrap_crossed(table, draws=300, seed=2)
-    np.testing.assert_allclose(found, np.percentile(loop, [2.5, 97.5]))
-    monkeypatch.setattr(resampling, "_BLOCK", 50)  # chunks of ten rows for one side, of four for the other
-    np.testing.assert_allclose(stats.bootstrap_crossed(table, draws=300, seed=2), found)
-
-
-def test_the_crossed_interval_is_the_wider_for_rows_that_differ() -> None:
-    random = np.random.default_rng(1)
-    table = random.normal(0, 1, size=(6, 1)) + random.normal(0, 0.1, size=(6, 50))
-    lo, hi = stats.bootstrap_crossed(table)
-    flat_lo, flat_hi = stats.bootstrap_mean(table.ravel())
-    assert hi - lo > 3 * (flat_hi - flat_lo)
+        stats.mean_interval(np.ones(3), groups=["a", "b"])
+    with pytest.raises(HeadwiseError, match="denominator"):
+        stats.ratio_interval(np.ones(20), np.ones(10))
 
 
 # --- sign flips ----------------------------------------------------------------------------------------
@@ -466,25 +341,6 @@ def test_rank_correlation_leaves_out_pairs_with_a_nan() -> None:
     assert math.isnan(stats.rank_correlation(np.array([1, NAN]), np.array([1, 2])))
     with pytest.raises(HeadwiseError, match="as many values"):
         stats.rank_correlation(np.ones(3), np.ones(4))
-
-
-def test_resampled_ratios_have_the_interval_of_the_ratio_and_keep_curves_paired():
-    draw = np.random.default_rng(3)
-    below = draw.uniform(1, 2, 15)
-    above = np.stack([0.5 * below + draw.normal(0, 0.3, 15), below], axis=1)
-    resampled = stats.resampled_ratio(above, below, seed=4)
-    whole = stats.bootstrap_ratio(above, below, seed=4)
-    assert resampled.shape == (10_000, 2)
-    assert stats.interval(resampled[:, 0]) == pytest.approx((whole.lo[0], whole.hi[0]))
-    np.testing.assert_allclose(resampled[:, 1], 1, rtol=1e-12)
-    again = stats.resampled_ratio(2 * above, below, seed=4)
-    np.testing.assert_allclose(again, 2 * resampled)
-
-
-def test_an_interval_leaves_out_what_is_not_finite():
-    values = np.concatenate([np.arange(101.0), [np.nan, np.inf]])
-    assert stats.interval(values, level=0.9) == pytest.approx((5, 95))
-    assert np.isnan(stats.interval(np.array([np.nan]))).all()
 
 
 def test_a_staged_sign_flip_of_many_columns_gives_what_one_stage_gives():

@@ -27,13 +27,15 @@ from headwise.charts.chart import (
     names_axis,
     whole_ticks,
 )
-from headwise.charts.section import by_size, head_names
+from headwise.charts.section import by_size, head_names, too_few
 from headwise.charts.words import minus, span
 
 SATURATION = 99.0
 """Percentile of the absolute scores at which colours end: a few large heads would hide all others."""
 LEVEL = 0.05
 """Heads whose q-value is below it carry a dot."""
+SKEWED = 2.0
+"""Above this skewness of its values the q-value of a head, a test of symmetry, says less about its mean."""
 HELPS, HINDERS, UNSIGNED = "#2166ac", "#b2182b", "#35608d"
 _DOT: dict[str, Any] = {"dash": "none", "marker": "circle", "size": 2.2, "colour": INK, "edge": PAPER}
 Ranked = Callable[[pd.DataFrame], pd.DataFrame]
@@ -180,7 +182,7 @@ def score_chart(
     first, dots = table.iloc[0], significant(table)
     method = str(first["method"]).capitalize()
     scale = scale or importance(table["score"], signed, f"Score{score_unit(table)}")
-    note = "dot: q < .05" if len(dots) else ""
+    note = too_few(table) or ("dot: q < .05" if len(dots) else "")
     return Chart(
         name=name,
         title=title or f"{method} on {first['task']}, {first['model']}, n = {span(table['n'])}",
@@ -222,7 +224,9 @@ def largest_panel(
     )
     marks: list[Mark] = [heads, Rule(at=0, of="x", colour="#808080"), *_stars(largest, known)]
     return Panel(
-        title=f"The {len(largest)} largest" + ("; *: q < .05" if len(significant(largest)) else ""),
+        title=f"The {len(largest)} largest"
+        + ("; *: q < .05" if len(significant(largest)) else "")
+        + ("; †: skewed" if any("†" in mark.text for mark in marks if isinstance(mark, Text)) else ""),
         marks=marks,
         x=Axis(label=f"{what}{score_unit(table)}, 95 % interval"),
         y=names_axis(names, down=True),
@@ -237,7 +241,8 @@ def _stars(largest: pd.DataFrame, known: bool) -> list[Mark]:
         if row.get("q", 1) < LEVEL:
             x = float(row[end] if known else row["score"])
             look: dict[str, Any] = {"across": side, "shift": (3 * direction, -1), "size": 10}
-            marks.append(Text(x=x, y=number, text="*", **look))
+            text = "*†" if abs(row.get("skewness", 0)) > SKEWED else "*"
+            marks.append(Text(x=x, y=number, text=text, **look))
     return marks
 
 

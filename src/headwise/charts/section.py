@@ -11,6 +11,8 @@ import pandas as pd
 from headwise.charts.chart import Chart
 from headwise.names import component_name
 from headwise.registry import Registry
+from headwise.stats import smallest_p
+from headwise.stats import too_few as sentence_of_too_few
 
 Tables = Mapping[str, pd.DataFrame]
 HEAD_COLUMNS = ["model", "task", "measure", "layer", "head", "score", "lo", "hi", "n", "q", "unit"]
@@ -47,6 +49,20 @@ def by_size(table: pd.DataFrame, column: str = "score") -> pd.DataFrame:
 def head_names(table: pd.DataFrame) -> list[str]:
     """The heads of a table's rows, in its order, as `L12H3`; MLPs as `MLP12`, the embeddings as `input`."""
     return [component_name(layer, head) for layer, head in zip(table["layer"], table["head"], strict=True)]
+
+
+def too_few(table: pd.DataFrame, what: str = "head") -> str:
+    """What the examples behind a table of tests (columns n, p and, with groups, units) are too few to show.
+
+    Empty where a single head can be significant, and for other tests than sign flips, whose p has no smallest value.
+    """
+    tested = table[table["p"].notna()] if "p" in table else table[:0]
+    if tested.empty or tested["n"].nunique() > 1:  # scores that stop early have a test of their own
+        return ""
+    units = int(tested["units" if "units" in tested else "n"].iloc[0])
+    if tested["p"].min() < smallest_p(units, len(tested)) * (1 - 1e-9):
+        return ""
+    return sentence_of_too_few(units, len(tested), what)
 
 
 def head_rows(tables: Tables) -> pd.DataFrame | None:

@@ -15,10 +15,9 @@ import pandas as pd
 
 from headwise.charts.chart import GREY, INK, PAPER, Axis, Chart, Line, Mark, Panel, Text, columns_of, curve
 from headwise.charts.explained_effect import COLOURS
-from headwise.charts.section import by_size
+from headwise.charts.section import by_size, too_few
 from headwise.charts.words import minus, task_title
 from headwise.names import component_numbers
-from headwise.stats import smallest_p
 
 SLOT_COLOURS = {"Q": "#1f77b4", "K": "#d95f02", "V": "#2ca02c", "MLP": "#8c6bb1", "logits": GREY}
 SLOT_NAMES = {
@@ -74,21 +73,9 @@ def wiring_chart(
 
 def _no_graph(edges: pd.DataFrame, level: float) -> Panel:
     """A panel that says why there is no graph."""
-    few = too_few(edges, level)
-    advice = f"{few}; use more" if few else "use more examples, or fewer senders and receivers"
+    advice = too_few(edges, "edge") or "use more examples, or fewer senders and receivers"
     words = f"None of {len(edges)} edges has q < {level:g}: {advice}"
     return Panel(title=words, bare=True, x=Axis(ticks=[]), y=Axis(ticks=[]))
-
-
-def too_few(edges: pd.DataFrame, level: float = 0.05) -> str:
-    """Says that no edge can be significant with so few examples; empty where one can.
-
-    Many edges are tested by Student's t, whose p has no such bound.
-    """
-    n = int(edges["n"].max())
-    smallest = smallest_p(n)
-    possible = smallest < level or edges["p"].min() < smallest * (1 - 1e-9)
-    return "" if possible else f"with {n} examples no p is below {smallest:g}"
 
 
 def _graph(edges: pd.DataFrame) -> Panel:

@@ -142,7 +142,8 @@ def resumable() -> Iterator[str]:
 
 def show_scores(out: Path) -> list[dict[str, Any]]:
     """Print the heads that stand out; returns every head's row."""
-    from headwise.charts.section import by_size
+    from headwise.charts.heatmap import SKEWED
+    from headwise.charts.section import by_size, too_few
     from headwise.runs import read_table
 
     table = read_table(out, "scores")
@@ -154,7 +155,10 @@ def show_scores(out: Path) -> list[dict[str, Any]]:
             # One example or one seed has no interval, and what is not tested has no q.
             interval = "" if isnan(row["lo"]) else f"  [{row['lo']:+.3f}, {row['hi']:+.3f}]"
             q = "" if isnan(row["q"]) else f"  q = {row['q']:.2g}"
-            typer.echo(f"  {head:<8}{row['score']:+8.3f}{interval}{q}")
+            skewed = "  skewed" if abs(row.get("skewness", 0)) > SKEWED else ""
+            typer.echo(f"  {head:<8}{row['score']:+8.3f}{interval}{q}{skewed}")
+        if few := too_few(part):
+            typer.echo(f"  {few}")
     return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
 
 

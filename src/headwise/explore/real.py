@@ -90,7 +90,7 @@ def summary(effects: np.ndarray, full: np.ndarray, examples: Task) -> dict[str, 
     mine, control = effects[0], effects[1:].mean(0)
     groups = examples.shared_groups()
     columns = np.stack([mine, control, mine - control], axis=1)  # E, 3
-    lo, hi = stats.bootstrap_mean(columns, groups=groups)
+    lo, hi = stats.effect_interval(columns, groups=groups)
     p = stats.sign_flip(columns, groups=groups)
     named = {}
     for i, name in enumerate(("effect", "control", "difference")):

@@ -148,6 +148,7 @@ class Scores:
     def table(self, seed: int = 0) -> pd.DataFrame:
         """The score table: one row per head, with interval, p-value and q-value."""
         from headwise import stats
+        from headwise.stats.resampling import independent
 
         heads = self.heads()
         n: Any = self.n
@@ -155,7 +156,7 @@ class Scores:
             lo, hi, n, p = (np.array([self.own[name][h] for h in heads]) for name in ("lo", "hi", "n", "p"))
         else:
             columns = np.stack([self.examples[:, h.layer, h.head] for h in heads], axis=1)  # E, heads
-            lo, hi = stats.bootstrap_mean(columns, groups=self.groups, seed=seed)
+            lo, hi = stats.effect_interval(columns, groups=self.groups)
             # An unsigned score cannot be centred on zero, so asking whether its mean is zero has no meaning.
             p = np.full(len(heads), np.nan)
             if self.signed:
@@ -167,6 +168,10 @@ class Scores:
             of_head["component"] = [component_kind(h.head) for h in heads]
         score = {"score": [self.values[h] for h in heads], "stderr": [self.stderr[h] for h in heads]}
         tests = {"lo": lo, "hi": hi, "n": n, "p": p, "q": q}
+        if self.signed and not self.own:
+            tests["skewness"] = stats.skewness(columns, groups=self.groups)
+        if self.groups is not None:
+            tests["units"] = independent(self.groups, self.n)
         meaning = {"metric": self.metric, "signed": self.signed}
         return pd.DataFrame({**about, **of_head, **score, **tests, **meaning})
 

@@ -185,7 +185,8 @@ def full_values(model: Model, task: Task, metric: str | None, **options: Any) ->
 def outcome(metric: str, base: np.ndarray, tuned: np.ndarray, groups: Groups, seed: int) -> dict[str, Any]:
     """How well both models do with all heads: means, tuned − base with its interval, and a paired test."""
     columns = np.stack([base, tuned, tuned - base], axis=1)  # E, 3
-    lo, hi = stats.bootstrap_mean(columns, groups=groups, seed=seed)
+    intervals = [stats.metric_interval(values, groups=groups) for values in (base, tuned)]
+    lo, hi = zip(*intervals, stats.difference_interval(tuned, base, groups=groups), strict=True)
     row: dict[str, Any] = {}
     for number, name in enumerate(("base_", "tuned_", "")):
         row |= {f"{name}value" if name else "difference": columns[:, number].mean()}

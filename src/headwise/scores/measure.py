@@ -73,10 +73,11 @@ class Measurement:
         """One row per variant: the mean with its interval, the mean with all heads, and the paired effect with
         interval, p (sign flip over examples) and q (Benjamini–Hochberg over the variants)."""
         values, full, effects = (np.atleast_2d(x).T for x in (self.values, self.full, self.effects))  # E, V
-        how: dict[str, Any] = {"groups": self.groups, "seed": self.seed}
-        lo, hi = stats.bootstrap_mean(values, **how)
-        effect_lo, effect_hi = stats.bootstrap_mean(effects, **how)
-        p = stats.sign_flip(effects, **how)
+        lo, hi = stats.metric_interval(values, groups=self.groups)
+        effect_lo, effect_hi = stats.difference_interval(
+            np.broadcast_to(full, values.shape), values, groups=self.groups
+        )
+        p = stats.sign_flip(effects, groups=self.groups, seed=self.seed)
         paired = {"effect": effects.mean(0), "effect_lo": effect_lo, "effect_hi": effect_hi}
         tests = {"p": p, "q": stats.benjamini_hochberg(p), "n": self.n, "metric": self.metric}
         numbers = {"mean": values.mean(0), "lo": lo, "hi": hi, "full": full.mean(0)}

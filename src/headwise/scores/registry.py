@@ -7,14 +7,16 @@ up in the command line, in the tables and in the report by itself.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, get_type_hints
 
 import numpy as np
 from pydantic import ConfigDict, create_model
 
+from headwise import stats
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import HEADS, ComponentKinds, Layout, Order, Scores, head_list, mask_gates
 from headwise.heads.components import existing
@@ -27,8 +29,11 @@ from headwise.model.model import Model
 from headwise.progress import Progress, advance_is_progress, reporting
 from headwise.registry import Registry
 from headwise.settings import Settings
+from headwise.stats.resampling import independent
 from headwise.tasks.examples import Task
 from headwise.tasks.opening import TaskLike, as_task
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -319,6 +324,8 @@ def score(
     steps = chosen.steps(model, task)
     if steps == len(model.heads()) * len(task):  # one step per head and example
         steps = len(setup.heads) * len(task)
+    if chosen.signed and not getattr(chosen.settings(**options), "early", False):
+        note_too_few(task, len(setup.heads))
     with reporting(f"{by} on {task.name}", steps, progress) as setup.advance:
         examples = np.where(setup.exists, _checked_values(setup, by, chosen.run(setup, **own)), np.nan)
     details = {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details}
@@ -337,6 +344,17 @@ def score(
     if columns:
         return Scores(columns.pop("value"), columns.pop("stderr"), examples, **about, own=columns)
     return Scores.from_examples(examples, **about)
+
+
+def note_too_few(task: Task, tests: int, what: str = "head") -> None:
+    """Log, once for each sentence, what the task's examples are too few to show."""
+    if sentence := stats.too_few(independent(task.shared_groups(), len(task)), tests, what):
+        _log_once(sentence)
+
+
+@cache
+def _log_once(sentence: str) -> None:
+    log.warning(sentence)
 
 
 def _checked_values(setup: Setup, by: str, values: Any) -> np.ndarray:

@@ -27,7 +27,7 @@ from headwise.model.model import Model
 from headwise.model.sparse.open_edges import EdgeCounts
 from headwise.progress import progress
 from headwise.sparsify.data import sequences
-from headwise.stats import bootstrap_mean, bootstrap_ratio
+from headwise.stats import mean_interval, ratio_interval, share_interval
 from headwise.tasks import task
 
 _LOGITS_AT_ONCE = 2**27
@@ -57,7 +57,7 @@ def compare(
                 for name, model in models.items()
             }
             advance()
-        tables = {"texts": _texts(losses, length, seed), "edges": _edges(sparse, counts)}
+        tables = {"texts": _texts(losses, length), "edges": _edges(sparse, counts)}
         tables["lengths"] = _lengths(counts)
         if ioi:
             tables["ioi"] = _ioi(models, ioi, seed)
@@ -90,15 +90,15 @@ def losses_of(model: Model, rows: Tensor, counts: EdgeCounts | None = None) -> n
     return torch.cat(losses).numpy()
 
 
-def _texts(losses: Mapping[str, Mapping[str, np.ndarray]], length: int, seed: int) -> pd.DataFrame:
+def _texts(losses: Mapping[str, Mapping[str, np.ndarray]], length: int) -> pd.DataFrame:
     rows = []
     for text, by_model in losses.items():
         for name, values in by_model.items():
-            lo, hi = bootstrap_mean(values[:, None], seed=seed)
+            lo, hi = mean_interval(values[:, None])
             row = {"text": text, "model": name, "cross_entropy": values.mean(), "lo": lo[0], "hi": hi[0]}
             for other in ("dense", "control"):
                 if other in by_model:
-                    ratio = bootstrap_ratio(values[:, None], by_model[other], seed=seed)
+                    ratio = ratio_interval(values[:, None], by_model[other])
                     row[f"over_{other}"] = float(ratio.value[0]) - 1
                     row[f"over_{other}_lo"] = float(ratio.lo[0]) - 1
                     row[f"over_{other}_hi"] = float(ratio.hi[0]) - 1
@@ -127,7 +127,7 @@ def _ioi(models: Mapping[str, Model], n: int, seed: int) -> pd.DataFrame:
     for name, model in models.items():
         prompts = task("ioi", n, seed=seed, tokens=model.tokens)
         right = Engine(model, prompts, metric("accuracy")).full()
-        lo, hi = bootstrap_mean(right[:, None], seed=seed)
+        lo, hi = share_interval(right[:, None])
         rows.append({"model": name, "accuracy": right.mean(), "lo": lo[0], "hi": hi[0], "n": len(right)})
     return pd.DataFrame(rows)
 

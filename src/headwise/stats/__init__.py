@@ -1,21 +1,22 @@
 """Error bars, tests and stability for numbers that were measured on examples. Arrays in, arrays out.
 
 E examples, K columns (heads, points of a curve), B resamples. Every function that takes `columns[E, ...]`
-treats each trailing position as a column of its own and gives back arrays of the trailing shape. Intervals
-are percentile intervals of the bootstrap over examples (Efron 1979); all columns share one set of resamples,
-so columns stay paired. A column with a NaN or an infinity in it gives NaN and leaves the others alone; fewer
+treats each trailing position as a column of its own and gives back arrays of the trailing shape. Begin with
+`intervals.py`. A column with a NaN or an infinity in it gives NaN and leaves the others alone; fewer
 than two examples give NaN intervals, because one number says nothing of its own spread.
 """
 
-from headwise.stats.bootstrap import (
+from headwise.stats.intervals import (
     Ratio,
-    bootstrap_clustered,
-    bootstrap_crossed,
-    bootstrap_difference,
-    bootstrap_mean,
-    bootstrap_ratio,
-    interval,
+    crossed_interval,
+    difference_interval,
+    effect_interval,
+    mean_interval,
+    metric_interval,
+    ratio_interval,
+    resampled_interval,
     resampled_ratio,
+    share_interval,
 )
 from headwise.stats.orders import agreement_of_orders, jaccard, rank_correlation, stability
 from headwise.stats.significance import (
@@ -25,27 +26,33 @@ from headwise.stats.significance import (
     mcnemar_exact,
     sign_flip,
     sign_flip_staged,
+    skewness,
     smallest_p,
+    too_few,
 )
 
 __all__ = [
     "Ratio",
     "agreement_of_orders",
     "benjamini_hochberg",
-    "bootstrap_clustered",
-    "bootstrap_crossed",
-    "bootstrap_difference",
-    "bootstrap_mean",
-    "bootstrap_ratio",
+    "crossed_interval",
     "detectable_difference",
+    "difference_interval",
+    "effect_interval",
     "holm",
-    "interval",
     "jaccard",
     "mcnemar_exact",
+    "mean_interval",
+    "metric_interval",
     "rank_correlation",
+    "ratio_interval",
+    "resampled_interval",
     "resampled_ratio",
+    "share_interval",
     "sign_flip",
     "sign_flip_staged",
+    "skewness",
     "smallest_p",
     "stability",
+    "too_few",
 ]

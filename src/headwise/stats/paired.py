@@ -43,10 +43,11 @@ def compare_paired(
 ) -> Paired:
     """`b[E, S]` against `a[E, S]`: 1 where an answer is right; row e of both is the same problem.
 
-    The interval is a bootstrap over problems: sampled answers of one problem stay together. `comparisons`: how
+    The interval is over problems: sampled answers of one problem are not independent. `comparisons`: how
     many tests are made at once; what can be detected is computed for the strictest of them, as Holm's rule
-    begins. `groups[E]` names what problems have in common: whole groups are resampled, and the test flips the sign
-    of whole groups, also where each problem has one answer (McNemar's test would count a group's problems apart).
+    begins. `groups[E]` names what problems have in common: groups are then the independent units, and the test flips
+    the sign of whole groups, also where each problem has one answer (McNemar's test would count a group's problems
+    apart).
     """
     a, b = _table(a), _table(b)
     if len(a) != len(b) or not len(a):
@@ -56,9 +57,12 @@ def compare_paired(
     by_problem = b.mean(1) - a.mean(1)
     only_a, only_b = int((by_problem < 0).sum()), int((by_problem > 0).sum())
     n, strictest = len(a), 1 - (1 - level) / max(comparisons, 1)
-    # As many answers of every problem: resampling whole problems is resampling their means.
     codes = group_codes(groups, n)
-    lo, hi = stats.bootstrap_mean(by_problem, groups=codes, seed=seed, level=level)
+    if a.shape == b.shape:
+        units = np.repeat(np.arange(n) if codes is None else codes, a.shape[1])
+        lo, hi = stats.difference_interval(b.ravel(), a.ravel(), groups=units, level=level)
+    else:
+        lo, hi = stats.mean_interval(by_problem, groups=codes, level=level)
     if a.shape[1] == b.shape[1] == 1 and codes is None:
         p, test = stats.mcnemar_exact(only_a, only_b), "McNemar"
         smallest = detectable_by_mcnemar(n, (only_a + only_b) / n, level=strictest)
@@ -66,6 +70,15 @@ def compare_paired(
         p = float(stats.sign_flip(by_problem[:, None], groups=codes, seed=seed)[0])
         test, smallest = "sign flip", detectable_mean(by_problem, groups=codes, level=strictest)
     return Paired(float(by_problem.mean()), float(lo), float(hi), p, test, only_a, only_b, n, smallest)
+
+
+def answer_interval(right: np.ndarray, groups: Groups = None) -> tuple[float, float]:
+    """The interval of the share of right answers `right[E, S]`; the answers of one problem are not independent."""
+    table = _table(right)
+    codes = group_codes(groups, len(table))
+    units = np.repeat(np.arange(len(table)) if codes is None else codes, table.shape[1])
+    lo, hi = stats.metric_interval(table.ravel(), groups=units)
+    return float(lo), float(hi)
 
 
 def detectable_by_mcnemar(n: int, discordant: float, *, power: float = 0.8, level: float = 0.95) -> float:

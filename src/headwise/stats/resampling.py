@@ -19,11 +19,17 @@ def floats(values: Any) -> np.ndarray:
     return np.asarray(values, dtype=np.float64)
 
 
-def as_matrix(values: Any) -> tuple[np.ndarray, tuple[int, ...]]:
-    """`[E, ...]` as a matrix `[E, K]`, and the trailing shape."""
+def by_example(values: Any) -> np.ndarray:
+    """An array `[E, ...]` of numbers."""
     array = floats(values)
     if array.ndim == 0:
         raise HeadwiseError("expected an array with the examples along its first axis, got a single number")
+    return array
+
+
+def as_matrix(values: Any) -> tuple[np.ndarray, tuple[int, ...]]:
+    """`[E, ...]` as a matrix `[E, K]`, and the trailing shape."""
+    array = by_example(values)
     return array.reshape(len(array), int(np.prod(array.shape[1:]))), array.shape[1:]
 
 
@@ -33,27 +39,6 @@ def checked(level: float) -> float:
             f"the level of an interval is {level}; expected a number between 0 and 1, such as 0.95"
         )
     return level
-
-
-def percentiles(resampled: np.ndarray, level: float) -> np.ndarray:
-    """`[2, K]`: the percentile interval of each column of `[B, K]`."""
-    tail = (1 - checked(level)) / 2
-    if np.isnan(resampled).any():  # a resample that came out 0 / 0
-        return np.nanquantile(resampled, [tail, 1 - tail], axis=0)
-    # The same as `np.quantile`, which is three times as slow for many columns.
-    ordered = np.sort(np.ascontiguousarray(resampled.T), axis=1)
-    return np.stack([_quantile(ordered, at) for at in (tail, 1 - tail)])
-
-
-def _quantile(ordered: np.ndarray, at: float) -> np.ndarray:
-    """The linearly interpolated quantile of each row of `ordered[K, B]`."""
-    place = at * (ordered.shape[1] - 1)
-    below = int(place)
-    low, high = ordered[:, below], ordered[:, min(below + 1, ordered.shape[1] - 1)]
-    part = place - below
-    step = high - low
-    quantile: np.ndarray = low + step * part if part < 0.5 else high - step * (1 - part)
-    return quantile
 
 
 def blocks(columns: np.ndarray, rows: int) -> Iterator[np.ndarray]:
@@ -111,6 +96,11 @@ def units(E: int, codes: np.ndarray | None) -> int:
     return E if codes is None else int(codes.max()) + 1
 
 
+def independent(groups: Groups, E: int) -> int:
+    """How many independent units E examples are."""
+    return units(E, group_codes(groups, E))
+
+
 def resampled_means(
     columns: np.ndarray, draws: int, seed: int, codes: np.ndarray | None = None
 ) -> np.ndarray:
@@ -120,7 +110,6 @@ def resampled_means(
     """
     # Measured from the first example, a constant column is exactly 0 and its interval exactly its value.
     shifted = columns - columns[0]
-    # Computed as [K, draws], so that the draws of a column are neighbours in memory for `percentiles`.
     if codes is None:
         drawn = resample_counts(len(columns), draws, seed)
         means = np.concatenate([shifted.T @ counts.T for counts in drawn], axis=1)
@@ -137,13 +126,12 @@ def standard_error(columns: np.ndarray, codes: np.ndarray | None = None) -> np.n
     A group's sum of deviations is one observation (the cluster-robust error of Liang & Zeger 1986, with the
     correction G / (G − 1)); with groups of one it is the usual one. NaN for fewer than two examples or groups.
     """
-    E = len(columns)
-    if units(E, codes) < 2:
+    E, G = len(columns), units(len(columns), codes)
+    if G < 2:
         return np.full(columns.shape[1:], np.nan)
-    if codes is None:
-        plain: np.ndarray = columns.std(axis=0, ddof=1) / np.sqrt(E)
-        return plain
-    sums = group_sums(columns - columns.mean(axis=0), codes)
-    G = len(sums)
-    error: np.ndarray = np.sqrt((sums**2).sum(axis=0) * G / (G - 1)) / E
+    with np.errstate(invalid="ignore"):
+        shifted = columns - columns[0]  # a constant column is exactly 0
+        deviations = shifted - shifted.mean(axis=0)
+        sums = deviations if codes is None else group_sums(deviations, codes)
+        error: np.ndarray = np.sqrt((sums**2).sum(axis=0) * G / (G - 1)) / E
     return error

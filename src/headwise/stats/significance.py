@@ -13,8 +13,9 @@ from headwise.stats.resampling import Groups, floats
 _EXACT_EXAMPLES = 14
 """Up to here all 2^E sign vectors are tried: at most 16,384, fewer than a random draw would use."""
 _LEAST_FLIPS = 10_000
-_MANY_COLUMNS, _MOST_FLIPS = 1_000, 200_000
-_SMALL_P = 0.01
+_MANY_COLUMNS = 1_000
+_STAGES = ((200_000, 0.01), (None, 0.0005))
+"""Most flips of a further stage, and the largest p of the stage before that goes on to it."""
 _ROWS = 4_000
 """Sign patterns that are summed at once; fewer than a 16-bit counter holds."""
 
@@ -54,31 +55,68 @@ def sign_flip(
     return p.reshape(shape)
 
 
-def smallest_p(examples: int) -> float:
+def smallest_p(examples: int, tests: int = 1) -> float:
     """The smallest p that `sign_flip` can give with so many examples: that of values that all have one sign.
 
     >>> [smallest_p(n) for n in (4, 6)]
     [0.125, 0.03125]
     """
-    return 1 / 2 ** max(examples - 1, 0)
+    exact = 1 / 2 ** max(examples - 1, 0)
+    return exact if examples <= _EXACT_EXAMPLES else max(exact, 1 / (max(20 * tests, _LEAST_FLIPS) + 1))
+
+
+def too_few(units: int, tests: int, what: str = "head", level: float = 0.05) -> str:
+    """What so few examples (or groups) cannot show: that a single test reaches q < level. Empty if they can.
+
+    >>> too_few(6, 270)
+    'with 6 examples a head reaches q < .05 only if 169 of 270 heads do; a lone head needs 14 examples'
+    """
+    together = int(tests * smallest_p(units, tests) / level) + 1
+    if together == 1 or not tests:
+        return ""
+    needed = next(n for n in range(units, 200) if tests * smallest_p(n, tests) < level)
+    who, only = f"a {what} reaches", f"only if {together} of {tests} {what}s do"
+    if together > tests:
+        who, only = f"no {what} reaches", "however large its effect"
+    given = f"with {units} example{'s' * (units != 1)}"
+    return f"{given} {who} q < {f'{level:g}'.removeprefix('0')} {only}; a lone {what} needs {needed} examples"
+
+
+def skewness(columns: np.ndarray, *, groups: Groups = None) -> np.ndarray:
+    """The skewness of each column of `columns[E, ...]`, of the sums of groups where examples share them.
+
+    The sign-flip test asks whether values lie symmetrically about 0. A mean of 0 with a long tail on one side is not
+    symmetric: above 2 in absolute value, q says less about the mean. NaN where nothing varies.
+    """
+    values = resampling.by_example(columns)
+    codes = resampling.group_codes(groups, len(values))
+    values = values if codes is None else resampling.group_sums(values, codes)
+    if not len(values):
+        return np.full(values.shape[1:], np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        deviations = values - values[0] - (values - values[0]).mean(axis=0)
+        found: np.ndarray = (deviations**3).mean(axis=0) / (deviations**2).mean(axis=0) ** 1.5
+    return found
 
 
 def sign_flip_staged(columns: np.ndarray, *, groups: Groups = None, seed: int = 0) -> np.ndarray:
     """`sign_flip` for thousands of columns (pairs of heads), in seconds.
 
     All columns get 10,000 patterns of signs; those with p ≤ .01 then get fresh ones, 20 for each of all columns and at
-    most 200,000. Each p comes from one stage, and whichever it is, P(p ≤ t) is at most t under the null: a column
-    reaches the second stage only if its first p is at most .01. With up to 1,000 columns the same as `sign_flip`.
+    most 200,000; of these, those with p ≤ .0005 get 20 for each of all columns, however many that are: a single column
+    among tens of thousands can still reach q < .05. Each p comes from one stage, and whichever it is, P(p ≤ t) is at
+    most t under the null: a column reaches a stage only if its p of the stage before is small. With up to 1,000
+    columns the same as `sign_flip`.
     """
     flat, shape = resampling.as_matrix(columns)
     K = flat.shape[1]
     if K <= _MANY_COLUMNS:
         return sign_flip(columns, groups=groups, seed=seed)
-    p = sign_flip(flat, groups=groups, flips=_LEAST_FLIPS, seed=seed)
-    small = p <= _SMALL_P
-    if small.any():
-        flips = min(20 * K, _MOST_FLIPS)
-        p[small] = sign_flip(flat[:, small], groups=groups, flips=flips, seed=seed + 1)
+    p, done = sign_flip(flat, groups=groups, flips=_LEAST_FLIPS, seed=seed), _LEAST_FLIPS
+    for number, (most, largest) in enumerate(_STAGES, 1):
+        small, flips = p <= largest, min(20 * K, most or 20 * K)
+        if small.any() and flips > done:
+            p[small], done = sign_flip(flat[:, small], groups=groups, flips=flips, seed=seed + number), flips
     return p.reshape(shape)
 
 

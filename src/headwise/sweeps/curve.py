@@ -78,7 +78,7 @@ class Sweep:
     @property
     def effect(self) -> Estimate:
         """The mean of `effects`, in the metric's unit."""
-        lo, hi = stats.bootstrap_mean(self.effects, groups=self.groups, seed=self.seed)
+        lo, hi = stats.mean_interval(self.effects, groups=self.groups)
         return Estimate(float(self.effects.mean()), float(lo), float(hi))
 
     @property
@@ -89,7 +89,7 @@ class Sweep:
 
     def explained(self) -> pd.DataFrame:
         """The explained effect at each k with its interval (columns k, value, lo, hi); NaN where undefined."""
-        ratio = stats.bootstrap_ratio(self.gains.T, self.effects, groups=self.groups, seed=self.seed)
+        ratio = stats.ratio_interval(self.gains.T, self.effects, groups=self.groups)
         return pd.DataFrame({"k": self.k, **ratio._asdict()})
 
     def k_at(self, threshold: float = THRESHOLD) -> HeadsNeeded:
@@ -130,7 +130,8 @@ class Sweep:
         k, gains = self._with_ends()
         area = areas(k, gains.mean(1) / self.effects.mean(), self.total)[which]
         shares = stats.resampled_ratio(gains.T, self.effects, groups=self.groups, seed=self.seed)
-        return Estimate(float(area), *stats.interval(areas(k, shares, self.total)[which]))
+        resampled = areas(k, shares, self.total)[which]
+        return Estimate(float(area), *stats.resampled_interval(resampled, self.n, groups=self.groups))
 
     # ---- tables ----------------------------------------------------------------------------------------
 
@@ -141,7 +142,7 @@ class Sweep:
         empty), then every draw.
         """
         shares = self.explained()
-        lo, hi = stats.bootstrap_mean(self.values.T, groups=self.groups, seed=self.seed)
+        lo, hi = stats.metric_interval(self.values.T, groups=self.groups)
         raw = pd.DataFrame({"k": self.k, "value": self.values.mean(1), "lo": lo, "hi": hi})
         frames = [self._rows(shares.assign(metric=EXPLAINED)), self._rows(raw.assign(metric=self.metric))]
         for kind in dict.fromkeys(control.series for control in self.controls):
@@ -197,15 +198,14 @@ def _mean_of_draws(draws: Sequence[Sweep]) -> pd.DataFrame:
     first, defined = draws[0], draws[0].defined
     values = np.stack([draw.values for draw in draws], axis=1)  # K, R, E
     gains = np.stack([draw.gains for draw in draws], axis=1)
-    how: dict[str, Any] = {"groups": first.groups, "seed": first.seed}
     explained, raw = [], []
     for k, at_k, gained in zip(first.k, values, gains, strict=True):
         share = (np.nan, np.nan, np.nan)
         if defined:
-            band = stats.bootstrap_crossed(gained, denominator=first.effects, **how)
+            band = stats.crossed_interval(gained, denominator=first.effects, groups=first.groups)
             share = (gained.mean() / first.effects.mean(), *band)
         explained.append((k, *share, EXPLAINED))
-        raw.append((k, at_k.mean(), *stats.bootstrap_crossed(at_k, **how), first.metric))
+        raw.append((k, at_k.mean(), *stats.crossed_interval(at_k, groups=first.groups), first.metric))
     table = pd.DataFrame([*explained, *raw], columns=["k", "value", "lo", "hi", "metric"])
     return replace(first, draw=None)._rows(table).assign(draws=len(draws))
 

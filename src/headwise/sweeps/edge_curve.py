@@ -58,21 +58,21 @@ class EdgeCurve:
         """m(full) − m(none of the edges), per example."""
         return np.asarray(self.values[-1] - self.values[0])
 
-    def explained(self, seed: int = 0) -> stats.Ratio:
+    def explained(self) -> stats.Ratio:
         """The explained effect at every k, with its interval; NaN where the effect may be 0."""
         gains = (self.values - self.values[0]).T
-        return stats.bootstrap_ratio(gains, self.effect, groups=self.groups, seed=seed)
+        return stats.ratio_interval(gains, self.effect, groups=self.groups)
 
     def needed(self, threshold: float = 0.9, seed: int = 0) -> HeadsNeeded:
         """The smallest number of edges that explains this share of the effect, and from where on it stays there."""
         gains = self.values - self.values[0]
-        if np.isnan(self.explained(seed).value).all():
+        if np.isnan(self.explained().value).all():
             return HeadsNeeded(*[float("nan")] * 6)
         return needed_with_intervals(self.k, gains, self.effect, threshold, groups=self.groups, seed=seed)
 
-    def table(self, seed: int = 0) -> pd.DataFrame:
+    def table(self) -> pd.DataFrame:
         """One row per point: edges kept, (edge, token) pairs kept, explained effect with its interval."""
-        share = self.explained(seed)
+        share = self.explained()
         about = {"model": self.model, "task": self.task, "series": self.series, "action": "keep"}
         columns = {"k": self.k, "tokens": self.tokens, "metric": EXPLAINED}
         values = {"value": share.value, "lo": share.lo, "hi": share.hi, "n": self.values.shape[1]}

@@ -108,19 +108,8 @@ def needed_with_intervals(
     for stays in (False, True):
         needed = heads_needed(k, gains.mean(1) / effect.mean(), threshold, stays=stays)
         resampled = resampled_needs(k, gains, effect, threshold, stays=stays, groups=groups, seed=seed)
-        found += [float(needed), *whole_interval(resampled)]
+        found += [float(needed), *stats.resampled_interval(resampled, len(effect), groups=groups)]
     return HeadsNeeded(*found)
-
-
-def whole_interval(needed: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """The percentile interval of heads needed `[B]`, in whole heads.
-
-    A resample that never gets there needs more heads than any other; a bound that falls among these is NaN.
-    """
-    tail = (1 - level) / 2
-    ranked = np.where(np.isnan(needed), np.inf, needed)
-    lo, hi = np.quantile(ranked, [tail, 1 - tail], method="inverted_cdf")
-    return tuple(float(bound) if np.isfinite(bound) else float("nan") for bound in (lo, hi))  # type: ignore[return-value]
 
 
 # --- which k to measure ---------------------------------------------------------------------------

@@ -78,7 +78,9 @@ class Mib:
     def _estimate(self, which: str) -> Estimate:
         ranking = RANKINGS[which == "cmd"]
         value = float(_area(self.faithfulness(ranking), which))
-        return Estimate(value, *stats.interval(self.resampled(which)))
+        return Estimate(
+            value, *stats.resampled_interval(self.resampled(which), len(self.full), groups=self.groups)
+        )
 
     def resampled(self, which: str) -> np.ndarray:
         """CPR or CMD (`which`) in every resample of the examples `[B]`; results over the same examples are paired."""
@@ -95,7 +97,9 @@ class Mib:
         return {
             which: Estimate(
                 getattr(self, which).value - getattr(other, which).value,
-                *stats.interval(self.resampled(which) - other.resampled(which)),
+                *stats.resampled_interval(
+                    self.resampled(which) - other.resampled(which), len(self.full), groups=self.groups
+                ),
             )
             for which in ("cpr", "cmd")
         }

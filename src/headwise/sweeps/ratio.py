@@ -61,9 +61,16 @@ def ratio_row(
         ]
         values = [np.nan] * len(columns)
         if defined:
-            values = [*needed, needed[0] / needed[1], *stats.interval(resampled[0] / resampled[1])]
+            values = [*needed, needed[0] / needed[1], *_interval(resampled, min(row["n"], row["other_n"]))]
         row |= dict(zip(columns, values, strict=True))
     return row
+
+
+def _interval(needed: Sequence[np.ndarray], n: int) -> tuple[float, float]:
+    """The interval of the ratio of two `[B]`; a curve that never gets there needs more heads than there are."""
+    k, other = (np.where(np.isnan(x), np.inf, x) for x in needed)
+    with np.errstate(invalid="ignore"):
+        return stats.resampled_interval(k / other, n)
 
 
 def _curve(examples: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

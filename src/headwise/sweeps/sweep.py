@@ -213,7 +213,7 @@ class _Curves:
 def _refined(measured: _Curves, curve: Sweep, threshold: float, points: int) -> Sweep:
     """A curve of a few points, with more near the knee, measured in two rounds: at most `points` in all."""
     for rounds_left in (2, 1):
-        shares = stats.bootstrap_ratio(curve.gains.T, curve.effects, groups=curve.groups).value
+        shares = stats.ratio_interval(curve.gains.T, curve.effects, groups=curve.groups).value
         further = knee_points(curve.k, shares, threshold, (points - len(curve.k)) // rounds_left)
         if not further:
             break

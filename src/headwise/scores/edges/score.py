@@ -8,7 +8,7 @@ from typing import Any
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import COMPONENTS, Head, head_list
 from headwise.heads.edge import LOGITS, SLOTS, Edge, Receiver
-from headwise.heads.edges import Edges, inputs_of, one_or_several
+from headwise.heads.edges import MOST_RESAMPLED, Edges, inputs_of, one_or_several
 from headwise.metrics import metric as metric_named
 from headwise.metrics.leading_space import note_leading_space
 from headwise.model.edges.contributions import THE_INPUT, writing_order
@@ -18,6 +18,7 @@ from headwise.model.model import Model
 from headwise.progress import Progress, reporting
 from headwise.scores.edges.registry import EDGE_METHODS, EdgeMethod, EdgeSetup, sender_kinds
 from headwise.scores.edges.spans import chosen_spans
+from headwise.scores.registry import note_too_few
 from headwise.several import several
 from headwise.tasks.examples import Task
 from headwise.tasks.opening import TaskLike, as_task
@@ -80,6 +81,8 @@ def edges(
     setup.edges, setup.parts = listed, parts
     setup.components = COMPONENTS if chosen.gates else sender_kinds(listed)
     steps = len(task) * (1 if chosen.gradient else len(listed))
+    if len(listed) <= MOST_RESAMPLED:
+        note_too_few(task, len(listed), "edge")
     with reporting(f"{method} edges on {task.name}", steps, progress) as setup.advance:
         examples = chosen.run(setup, **options)
     details = {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details}

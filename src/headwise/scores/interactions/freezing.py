@@ -59,7 +59,7 @@ def freezing(
     return Freezing(effects[0], effects[1], effects[3:], effects[2], repair, drawn)
 
 
-def freezing_table(found: Freezing, backups: int, *, groups: Groups = None, seed: int = 0) -> pd.DataFrame:
+def freezing_table(found: Freezing, backups: int, *, groups: Groups = None) -> pd.DataFrame:
     """One row for each set of frozen heads: the `effect` of removing the primary set, and the repair that is `gone`.
 
     `gone`: the effect minus the effect with nothing frozen, positive where freezing makes the removal cost more.
@@ -68,10 +68,9 @@ def freezing_table(found: Freezing, backups: int, *, groups: Groups = None, seed
     of the damage that the backups repair. Shares are ratios of means. Intervals are over examples, those of random
     heads over draws and examples.
     """
-    how: dict[str, Any] = {"groups": groups, "seed": seed}
-    lo, hi = map(float, stats.bootstrap_mean(found.repair, **how))
+    lo, hi = map(float, stats.mean_interval(found.repair, groups=groups))
     about: dict[str, Any] = {"repair": found.repair.mean(), "repair_lo": lo, "repair_hi": hi}
-    repaired = stats.bootstrap_ratio(found.repair, found.removed + found.repair, **how)
+    repaired = stats.ratio_interval(found.repair, found.removed + found.repair, groups=groups)
     about |= dict(zip(("repaired", "repaired_lo", "repaired_hi"), map(float, repaired), strict=True))
     sets = {REMOVED: found.removed, BACKUPS: found.backups, RANDOM: found.random, ALL: found.all}
     rows = []
@@ -79,11 +78,11 @@ def freezing_table(found: Freezing, backups: int, *, groups: Groups = None, seed
         draws = np.atleast_2d(effects)
         gone, share = draws - found.removed, (np.nan, np.nan, np.nan)
         if lo > 0:
-            band = stats.bootstrap_crossed(gone, denominator=found.repair, **how)
+            band = stats.crossed_interval(gone, denominator=found.repair, groups=groups)
             share = (gone.mean() / found.repair.mean(), *band)
         row: dict[str, Any] = {"frozen": name, "effect": draws.mean(), "gone": gone.mean()}
-        row |= dict(zip(("lo", "hi"), stats.bootstrap_crossed(draws, **how), strict=True))
-        row |= dict(zip(("gone_lo", "gone_hi"), stats.bootstrap_crossed(gone, **how), strict=True))
+        row |= dict(zip(("lo", "hi"), stats.crossed_interval(draws, groups=groups), strict=True))
+        row |= dict(zip(("gone_lo", "gone_hi"), stats.crossed_interval(gone, groups=groups), strict=True))
         row |= dict(zip(("share", "share_lo", "share_hi"), share, strict=True))
         rows.append(row | about | {"heads": backups, "draws": len(draws)})
     return pd.DataFrame(rows).assign(n=len(found.removed))

@@ -6,7 +6,6 @@ K heads, E examples, R draws of random heads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -68,9 +67,9 @@ def group_table(
         effects = [_excess(engine, one) for one in (heads, *(draw.heads for draw in drawn))]
         joint, excess = effects[0]
         random = np.array([part.mean() for _, part in effects[1:]])
-        how: dict[str, Any] = {"groups": examples, "seed": seed}
-        (lo, excess_lo), (hi, excess_hi) = stats.bootstrap_mean(np.stack([joint, excess], axis=1), **how)
-        p = float(stats.sign_flip(excess[:, None], **how)[0])
+        both = stats.effect_interval(np.stack([joint, excess], axis=1), groups=examples)
+        (lo, excess_lo), (hi, excess_hi) = both
+        p = float(stats.sign_flip(excess[:, None], groups=examples, seed=seed)[0])
         beaten = int((random >= excess.mean()).sum())
         rows.append(
             {

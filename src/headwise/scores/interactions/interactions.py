@@ -23,6 +23,7 @@ from headwise.scores.interactions.estimate import estimated_interactions
 from headwise.scores.interactions.pairs import Unit, all_pairs, pair_effects, unit_gates
 from headwise.scores.interactions.result import Interactions
 from headwise.scores.measure import MeasureOptions
+from headwise.scores.registry import note_too_few
 from headwise.tasks.opening import TaskLike, as_task
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def interactions(
         )
     quiet = Engine(model, task, chosen, **how)
     units, pairs = _units(model, _heads(quiet, heads, given), given)
+    if precision is None:
+        note_too_few(task, len(pairs), "pair")
     cheap = None
     if wanted and chosen.first_order:
         cheap = estimated_interactions(quiet, units, pairs, both=given is None)

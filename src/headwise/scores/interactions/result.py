@@ -146,10 +146,10 @@ class Interactions:
 
 
 def tested(values: np.ndarray, groups: Any, seed: int) -> dict[str, np.ndarray]:
-    """Mean, standard error, bootstrap interval, sign-flip p and n of each column of `values[E, P]`."""
+    """Mean, standard error, interval, sign-flip p and n of each column of `values[E, P]`."""
     from headwise.stats.resampling import group_codes, standard_error
 
-    lo, hi = stats.bootstrap_mean(values, groups=groups, seed=seed)
+    lo, hi = stats.effect_interval(values, groups=groups)
     stderr = standard_error(values, group_codes(groups, len(values)))
     p = stats.sign_flip_staged(values, groups=groups, seed=seed)
     n = np.full(values.shape[1], len(values))

@@ -63,7 +63,7 @@ def primary_set(
         doubled = np.array([effect > 2 * alone[head] for effect, head in zip(effects, pool, strict=True)])
         eligible = (tests < LEVEL) & (effects > 0) & ~doubled
         best = int(np.where(eligible if eligible.any() else ~doubled, effects, -np.inf).argmax())
-        lo, hi = stats.bootstrap_mean(given[:, best], groups=groups, seed=seed)
+        lo, hi = stats.effect_interval(given[:, best], groups=groups)
         accepted = bool(eligible[best])
         head = pool[best]
         rows.append(
@@ -121,10 +121,9 @@ def backup_table(
     it takes over; with a negative one it hinders less than before (as negative heads do, which repair as well).
     """
     difference, conditional, single = effects.interaction, effects.conditional, effects.second
-    how: dict[str, Any] = {"groups": groups, "seed": seed}
-    lo, hi = stats.bootstrap_mean(difference, **how)
-    conditional_lo, conditional_hi = stats.bootstrap_mean(conditional, **how)
-    p = stats.sign_flip(difference, **how)
+    lo, hi = stats.effect_interval(difference, groups=groups)
+    conditional_lo, conditional_hi = stats.effect_interval(conditional, groups=groups)
+    p = stats.sign_flip(difference, groups=groups, seed=seed)
     q = stats.benjamini_hochberg(p)
     means = {"single": single.mean(axis=0), "conditional": conditional.mean(axis=0)}
     floor = np.median(np.abs(means["single"])) or np.finfo(float).tiny

@@ -83,7 +83,7 @@ def nested(setup: Setup, **options: Any) -> np.ndarray:
     setup.details |= {"replicates": "seeds", "seeds": seeds, "meaning": "a ranking, not an effect size"}
     silent = Engine(setup.model, setup.task, setup.metric, **setup.engine_options)  # progress counts updates
     problem = Problem.of(silent, setup.exists, asked.held_back, setup.seed)
-    lo, hi = problem.interval(setup.seed)
+    lo, hi = problem.interval()
     setup.details["effect"] = [problem.effect, lo, hi]
     if problem.size < 2 or not (lo > 0 or hi < 0):
         return _nothing(setup, problem, asked.seeds)

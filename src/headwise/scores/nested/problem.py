@@ -54,10 +54,10 @@ class Problem:
         """m(full) − m(none), the mean over all examples: positive where the metric is higher with all components."""
         return float((self.full - self.none).mean())
 
-    def interval(self, seed: int = 0) -> tuple[float, float]:
+    def interval(self) -> tuple[float, float]:
         """The 95 % interval of the effect over examples (or their groups)."""
         groups = self.engine.task.shared_groups()
-        lo, hi = stats.bootstrap_mean(self.full - self.none, groups=groups, seed=seed)
+        lo, hi = stats.mean_interval(self.full - self.none, groups=groups)
         return float(lo), float(hi)
 
     def gates(self, masks: np.ndarray) -> np.ndarray:

@@ -65,9 +65,9 @@ def probe(
     commonest = np.bincount(labels[parts.train]).argmax()
     texts = [e.prompt + e.target for e in task]
     report: dict[str, Any] = {
-        **_accuracy(fitted, groups, seed, ("accuracy", "lo", "hi")),
+        **_accuracy(fitted, groups, ("accuracy", "lo", "hi")),
         "chance": float((labels[parts.held_out] == commonest).mean()),
-        **_accuracy(control, groups, seed, ("shuffled", "shuffled_lo", "shuffled_hi")),
+        **_accuracy(control, groups, ("shuffled", "shuffled_lo", "shuffled_hi")),
         "bag_of_words": bag_of_words_accuracy(texts, names, seed, groups=groups),
         "classes": len(classes),
         "trained_on": len(parts.train),
@@ -154,11 +154,11 @@ def head_features(outputs: np.ndarray, heads: Sequence[Head]) -> Tensor:
 
 
 def _accuracy(
-    fitted: Fitted, groups: Sequence[Hashable], seed: int, names: tuple[str, str, str]
+    fitted: Fitted, groups: Sequence[Hashable], names: tuple[str, str, str]
 ) -> dict[str, float | None]:
     """Held-out accuracy and its interval under these names; None where there is no interval."""
     held_out = [groups[i] for i in fitted.parts.held_out]
-    lo, hi = stats.bootstrap_mean(fitted.hits, groups=held_out, seed=seed)
+    lo, hi = stats.share_interval(fitted.hits, groups=held_out)
     numbers = (fitted.hits.mean(), lo, hi)
     return {name: None if np.isnan(x) else float(x) for name, x in zip(names, numbers, strict=True)}
 

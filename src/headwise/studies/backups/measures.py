@@ -64,12 +64,12 @@ def find_primary(s: Setting, cell: Cell) -> CellResult:
     given = head_list(cell.settings["primary"])
     if not given:
         most = cell.settings["primary_heads"]
-        table = primary_set(s.find, s.single, s.heads, most=most, groups=_groups(s.find), seed=s.seed)
+        table = primary_set(s.find, s.single, s.heads, most=most, groups=_groups(s.find))
         return CellResult({"primary": table.assign(metric=_metric(s.find))})
     rows = []
     for step, head in enumerate(given):
         (effect,) = conditional_effects(s.find, given[:step], [head])
-        lo, hi = stats.bootstrap_mean(effect, groups=_groups(s.find), seed=s.seed)
+        lo, hi = stats.effect_interval(effect, groups=_groups(s.find))
         p = float(stats.sign_flip(effect[:, None], groups=_groups(s.find), seed=s.seed)[0])
         single = s.single[:, s.heads.index(head)].mean()
         row = {"step": step + 1, "layer": head.layer, "head": head.head, "single": single}
@@ -167,7 +167,7 @@ def measure_curve(s: Setting, cell: Cell) -> CellResult:
     ).values
     by_order = values.reshape(2 + draws, len(ks), -1)
     series = {GREEDY: by_order[:1], SINGLE: by_order[1:2], RANDOM: by_order[2:]}
-    curves = curve_rows(series, ks, {"metric": _metric(s.test)}, _groups(s.test), s.seed)
+    curves = curve_rows(series, ks, {"metric": _metric(s.test)}, _groups(s.test))
     axes: list[dict[str, Any]] = [{"series": [GREEDY, SINGLE]}, {"k": ks}, {"example": s.test_numbers}]
     about = {"action": "mask", "metric": _metric(s.test)}
     return CellResult({"curves": curves, "examples": long_table(about, axes, {"value": by_order[:2]})})
@@ -177,7 +177,7 @@ def freeze(s: Setting, cell: Cell) -> CellResult:
     """The proof by freezing, on the finding half: its examples did not choose the backups."""
     removed, backups = (head_list(cell.settings[name]) for name in ("primary", "backups"))
     found = freezing(s.find, removed, backups, draws=cell.settings["draws"], seed=s.seed)
-    table = freezing_table(found, len(backups), groups=_groups(s.find), seed=s.seed)
+    table = freezing_table(found, len(backups), groups=_groups(s.find))
     return CellResult({"freezing": table.assign(metric=_metric(s.find))})
 
 

@@ -42,14 +42,14 @@ def matrix_heads(
 
 
 def curve_rows(
-    values: Mapping[str, np.ndarray], ks: Sequence[int], about: Mapping[str, Any], groups: Groups, seed: int
+    values: Mapping[str, np.ndarray], ks: Sequence[int], about: Mapping[str, Any], groups: Groups
 ) -> pd.DataFrame:
     """Rows of `curves`: the mean of each series `[R, K, E]` at every k, with its interval; R draws, 1 for an order."""
     rows = []
     for series, table in values.items():
         for number, k in enumerate(ks):
             at_k = table[:, number]
-            lo, hi = stats.bootstrap_crossed(at_k, groups=groups, seed=seed)
+            lo, hi = stats.crossed_interval(at_k, groups=groups)
             row = {"series": series, "action": "mask", "k": k, "value": at_k.mean(), "lo": lo, "hi": hi}
             rows.append({**about, **row, "n": at_k.shape[1], "draws": len(at_k)})
     return pd.DataFrame(rows).assign(draw=pd.array([None] * len(rows), dtype="Int32"))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.section import Tables
+from headwise.charts.section import Tables, too_few
 from headwise.heads import Scores, heads_of
 from headwise.model.measure.references.registry import default_reference
 from headwise.runs import Cell, CellResult
@@ -158,13 +158,8 @@ def notices(context: Context[DiffSettings], tables: Tables) -> Iterator[str]:
         if note := context.notes(cell).get("said"):
             yield f"{cell.label}: {note}"
     for (task, method), rows in tables["diff"].groupby(["task", "method"], sort=False):
-        n, heads = int(rows["n"].max()), len(rows)
-        smallest_p = 2.0 ** (1 - n)  # of a sign-flip test
-        if heads * smallest_p >= 0.05:  # q of the first head, if no other has an effect
-            yield (
-                f"{method} on {task}: with {n} examples a single head of {heads} cannot reach q < .05; give at least "
-                f"{int(np.floor(np.log2(heads / 0.05))) + 2}"
-            )
+        if few := too_few(rows):
+            yield f"{method} on {task}: {few}"
 
 
 def _stage_names(settings: DiffSettings) -> Sequence[str]:

@@ -42,7 +42,6 @@ def intervene(
     strengths: Sequence[float] = (),
     *,
     max_new_tokens: int = 16,
-    seed: int = 0,
     **judging: str,
 ) -> pd.DataFrame:
     """Accuracy before and after the given heads are made stronger, a row for each strength.
@@ -50,7 +49,7 @@ def intervene(
     kind: `amplify` (strengths are gates) or `shift` (strengths are α). judging: `accuracy` (a text metric, `auto` by
     default) and `answer` (`sentence` or `text`), as in the study's settings. The first half of the task's examples
     (`task.halves()`) gives the directions, the second is used for generation. `change` is after minus before with
-    its bootstrap interval over examples; above 0 the intervention helps.
+    its interval over examples; above 0 the intervention helps.
     """
     if kind not in KINDS:
         raise unknown("intervention", kind, KINDS)
@@ -68,7 +67,7 @@ def intervene(
     full = write(prompts(test))
     values = np.stack([judge.right(texts, test, full) for texts in after])[:, None]  # S, 1, E
     before = judge.right(full, test, full)
-    return intervention_rows(kind, strengths, before, values, seed, test.shared_groups())
+    return intervention_rows(kind, strengths, before, values, test.shared_groups())
 
 
 def variants(
@@ -118,15 +117,14 @@ def intervention_rows(
     strengths: Sequence[float],
     before: np.ndarray,
     after: np.ndarray,
-    seed: int,
     groups: Sequence[str | None] | None = None,
 ) -> pd.DataFrame:
     """Rows from right answers before `[E]` and after `[S, R, E]`; groups `[E]` of the examples, if some share one."""
-    low, high = stats.bootstrap_mean(before[:, None], groups=groups, seed=seed)
+    low, high = stats.metric_interval(before[:, None], groups=groups)
     rows = []
     for strength, values in zip(strengths, after, strict=True):
-        lo, hi = stats.bootstrap_crossed(values, groups=groups, seed=seed)
-        less, more = stats.bootstrap_crossed(values - before, groups=groups, seed=seed)
+        lo, hi = stats.crossed_interval(values, groups=groups)
+        less, more = stats.crossed_interval(values, before=before, groups=groups)
         row = {"kind": kind, "strength": float(strength)}
         row |= {"before": before.mean(), "before_lo": low[0], "before_hi": high[0]}
         row |= {"after": values.mean(), "lo": lo, "hi": hi, "change": values.mean() - before.mean()}

@@ -57,14 +57,14 @@ def cross(context: Context[MaskingSettings], cell: Cell) -> CellResult:
     texts = write(context, case, cell.part, gates=np.stack(masks))
     full = context.once(full_texts, cell.model, cell.task)
     before = case.judge.values(full, full, case.test)
-    how: dict[str, Any] = {"groups": case.test.shared_groups(), "seed": s.seed}
+    how: dict[str, Any] = {"groups": case.test.shared_groups()}
     rows, written = [], []
     for label, variant in zip(tops, texts, strict=True):
         columns = {**case.columns(f"heads of {label}", k), "heads_of": label}
-        written.append(point_tables([variant], full, case.test, case.judge, columns, s.seed)["texts"])
+        written.append(point_tables([variant], full, case.test, case.judge, columns)["texts"])
         for metric, values in case.judge.values(variant, full, case.test).items():
-            lo, hi = stats.bootstrap_mean(values[:, None], **how)
-            less, more = stats.bootstrap_difference(values[:, None], before[metric][:, None], **how)
+            lo, hi = stats.metric_interval(values[:, None], **how)
+            less, more = stats.difference_interval(values[:, None], before[metric][:, None], **how)
             change = values.mean() - before[metric].mean()
             row = {
                 "model": case.display_name,
@@ -121,7 +121,7 @@ def strengthen(context: Context[MaskingSettings], cell: Cell) -> CellResult:
     before, groups = case.judge.right(full, case.test, full), case.test.shared_groups()
     tables = []
     for series, part in (("top", values[:, :1]), ("random", values[:, 1:])):
-        rows = intervention_rows(kind, strengths, before, part, s.seed, groups)
+        rows = intervention_rows(kind, strengths, before, part, groups)
         about = {"model": case.display_name, "task": cell.task, "series": series, "k": len(sets[0])}
         tables.append(pd.DataFrame(about, index=rows.index).join(rows).assign(metric=ACCURACY))
     return CellResult({"interventions": pd.concat(tables, ignore_index=True)})

@@ -97,7 +97,7 @@ def write_full(context: Context[MaskingSettings], cell: Cell) -> CellResult:
     case = case_of(context, cell)
     texts = write(context, case, "full model")
     columns = case.columns("full", 0)
-    tables = point_tables(texts, texts[0], case.test, case.judge, columns, context.settings.seed)
+    tables = point_tables(texts, texts[0], case.test, case.judge, columns)
     about = {"model": case.display_name, "task": case.label}
     return CellResult({**tables, "inputs": input_table(case.test, about, "curves")})
 
@@ -130,7 +130,7 @@ def mask(context: Context[MaskingSettings], cell: Cell) -> CellResult:
     texts = write(context, case, cell.part, gates=point.gates(case.model.shape, s.scale))
     columns = case.columns(point.series, point.k)
     full = context.once(full_texts, cell.model, cell.task)
-    tables = point_tables(texts, full, case.test, case.judge, columns, s.seed)
+    tables = point_tables(texts, full, case.test, case.judge, columns)
     orders = [
         {"draw": draw, "place": place, "layer": head.layer, "head": head.head, "moved": drawn.moved}
         for draw, drawn in enumerate(point.draws)

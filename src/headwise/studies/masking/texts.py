@@ -86,23 +86,22 @@ def point_tables(
     task: Task,
     judge: Judge,
     about: dict[str, object],
-    seed: int,
 ) -> dict[str, pd.DataFrame]:
     """The tables of one point: texts `[R][E]` as rows of `texts`, `examples` and `curves`.
 
     `about`: model, task, series, action, k. A curve's row has the mean over draws and examples and its
-    bootstrap interval over both; with several draws, each has a row of its own beneath.
+    interval over both; with several draws, each has a row of its own beneath.
     """
     groups = task.shared_groups()
     judged = [judge.values(written, full, task) for written in texts]
     curves, examples = [], []
     for metric in judged[0]:
         values = np.stack([one[metric] for one in judged])  # R, E
-        lo, hi = stats.bootstrap_crossed(values, groups=groups, seed=seed)
+        lo, hi = stats.crossed_interval(values, groups=groups)
         shared = {**about, "metric": metric, "n": values.shape[1]}
         mean = {"value": values.mean(), "lo": lo, "hi": hi, "draw": None, "draws": len(values)}
         curves.append(shared | mean)
-        lows, highs = stats.bootstrap_mean(values.T, groups=groups, seed=seed)
+        lows, highs = stats.metric_interval(values.T, groups=groups)
         for draw, drawn in enumerate(values):
             if len(values) > 1:
                 point = {"value": drawn.mean(), "lo": lows[draw], "hi": highs[draw], "draw": draw, "draws": 1}

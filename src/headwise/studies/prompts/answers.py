@@ -13,7 +13,7 @@ from headwise.metrics.text.mathematics import boxed, result
 from headwise.metrics.text.registry import text_metric
 from headwise.model.generation.generate import generate
 from headwise.model.model import Model
-from headwise.stats.paired import compare_paired
+from headwise.stats.paired import answer_interval, compare_paired
 from headwise.studies.prompts.problems import ProblemSet, applied
 from headwise.studies.prompts.settings import PromptsSettings
 from headwise.studies.tables import fingerprint
@@ -103,7 +103,7 @@ def summary_tables(answers: pd.DataFrame, baseline: str, seed: int) -> dict[str,
     accuracy, curves = [], []
     for name, part in answers.groupby("condition", sort=False):
         values = part.pivot(index="problem", columns="seed", values="right").to_numpy(dtype=float)
-        lo, hi = map(float, stats.bootstrap_mean(values.mean(1), groups=groups, seed=seed))
+        lo, hi = answer_interval(values, groups)
         interval = {"lo": lo, "hi": hi, "n": len(values)}
         cut = {"truncated": int(part["truncated"].sum())}
         cut["unparsed"] = int((part["parsed"].isna() & ~part["truncated"]).sum())

@@ -24,6 +24,7 @@ from headwise.model.attention.attention import attention
 from headwise.model.forward.run import Pass
 from headwise.model.model import Model
 from headwise.model.tokens.spans import Located, aligned
+from headwise.stats.resampling import Groups
 from headwise.studies.prompts.measures import (
     affine_fit,
     attention_moved,
@@ -91,15 +92,15 @@ def inner_tables(
         if advance:
             advance(1)
     numbers = {key: np.stack([one[key] for one in of_prompt]) for key in of_prompt[0]}  # E, C, …
-    how = {"groups": problems.groups, "seed": settings.seed}
+    groups = problems.groups
     every = {name: i for i, name in enumerate(names)}
     others = {name: i for name, i in every.items() if i != base}
     heads, layers = np.array(model.heads()), sorted(site.layer for site in model.hooks.sites)
     blocks = np.array(sorted(gates), dtype=np.int32)
     tables = {
-        "moved": _means(others, {"layer": heads[:, 0], "head": heads[:, 1]}, numbers, _MOVED, how),
-        "affine": _means(others, {"layer": layers}, numbers, _AFFINE, how),
-        "activations": _means(every if gates else {}, {"layer": blocks}, numbers, _ACTIVATIONS, how),
+        "moved": _means(others, {"layer": heads[:, 0], "head": heads[:, 1]}, numbers, _MOVED, groups),
+        "affine": _means(others, {"layer": layers}, numbers, _AFFINE, groups),
+        "activations": _means(every if gates else {}, {"layer": blocks}, numbers, _ACTIVATIONS, groups),
     }
     chosen = chosen_heads(model, settings.heads)
     if not chosen and len(tables["moved"]):
@@ -212,18 +213,18 @@ def _means(
     about: Mapping[str, Any],
     numbers: Mapping[str, np.ndarray],
     columns: Sequence[str],
-    how: dict[str, Any],
+    groups: Groups,
 ) -> pd.DataFrame:
     """The mean over prompts of each of these numbers `[E, C, …]` with its interval.
 
-    conditions: their indices in the second axis; how: seed and groups of the bootstrap.
+    conditions: their indices in the second axis; groups: of the prompts.
     """
     parts = []
     for name, i in conditions.items():
         part: dict[str, Any] = {"condition": name, **about}
         for column in columns:
             values = numbers[column][:, i]
-            lo, hi = stats.bootstrap_mean(values, **how)
+            lo, hi = stats.mean_interval(values, groups=groups)
             part |= {column: values.mean(0), f"{column}_lo": lo, f"{column}_hi": hi}
         parts.append(pd.DataFrame(part | {"n": len(values)}))
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

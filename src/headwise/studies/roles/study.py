@@ -229,7 +229,7 @@ def measure_curves(context: Context[RolesSettings], cell: Cell) -> CellResult:
     # With nothing ablated both sides are the same gates, so the difference is 0 by definition.
     y = np.concatenate([np.zeros_like(y[:, :, :1]), y], axis=2)
     groups = tested_on.shared_groups()
-    curves = rows.curve_rows(y, ks, s.seed, case.about, groups)
+    curves = rows.curve_rows(y, ks, case.about, groups)
     examples = rows.curve_examples(y, ks, _seeds(s), case.numbers, case.about, groups)
     order = pd.DataFrame([case.about | rows.expected_order(curves) | {"reference": case.how["reference"]}])
     inputs = input_table(tested_on, case.about, "curves", case.numbers)

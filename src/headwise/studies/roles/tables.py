@@ -123,21 +123,20 @@ def curve_gates(plus: np.ndarray, orders: dict[str, Order], ks: Sequence[int]) -
 def curve_rows(
     values: np.ndarray,
     ks: Sequence[int],
-    seed: int,
     about: dict[str, Any],
     groups: Sequence[str | None] | None = None,
 ) -> pd.DataFrame:
     """The table `curves` from y `[S, roles, K, E]`; groups `[E]` of the examples, where some share one.
 
-    `lo`, `hi`: 95 % by resampling seeds; `both_lo`, `both_hi`: seeds and examples, which is wider.
+    `lo`, `hi`: 95 % over seeds (Student's t); `both_lo`, `both_hi`: over seeds and examples.
     A single seed has only the second.
     """
-    lo, hi = stats.bootstrap_mean(values.mean(axis=3), seed=seed)  # roles, K
+    lo, hi = stats.mean_interval(values.mean(axis=3))  # roles, K
     single = len(values) == 1  # one seed has no spread of its own; its band is over examples
     rows = []
     for (r, role), (i, k) in product(enumerate(ROLES), enumerate(ks)):
         point = values[:, r, i]
-        both = stats.bootstrap_crossed(point, groups=groups, seed=seed) if k else (0.0, 0.0)
+        both = stats.crossed_interval(point, groups=groups) if k else (0.0, 0.0)
         band = both if single else (lo[r, i], hi[r, i])
         row = about | {"series": role, "action": "mask", "k": k, "metric": "logprob"}
         row |= {"value": float(point.mean()), "lo": band[0], "hi": band[1]}

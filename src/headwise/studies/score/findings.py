@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from headwise.charts.heatmap import significant
-from headwise.charts.section import Finding, Tables, by_size, groups, head_names, table_of
+from headwise.charts.heatmap import SKEWED, significant
+from headwise.charts.section import Finding, Tables, by_size, groups, head_names, table_of, too_few
 from headwise.charts.style import file_name
 from headwise.charts.words import joined
 
@@ -25,7 +25,15 @@ def _largest(rows: pd.DataFrame, model: str, method: str, task: str) -> Finding:
     ]
     unit = f" {rows['metric'].iloc[0]}" if "metric" in rows else ""
     scored = "components" if "component" in rows else "heads"
+    few, skewed = (
+        too_few(rows),
+        int((significant(rows)["skewness"].abs() > SKEWED).sum()) if "skewness" in rows else 0,
+    )
     counts = f"; {len(significant(rows))} of {len(rows)} {scored} differ from 0 at q < .05"
+    counts += f" ({few})" if few else ""
+    counts += (
+        f" ({skewed} of them with a skewness above 2, where q says less about the mean)" if skewed else ""
+    )
     tested = counts if rows["q"].notna().any() else ""
     total = rows["score"].abs().sum()
     share = float(largest["score"].abs().sum() / total) if total and np.isfinite(total) else 0.0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from headwise.charts.section import Finding, Tables, by_size, groups, table_of
+from headwise.charts.section import Finding, Tables, by_size, groups, table_of, too_few
 from headwise.charts.style import file_name
-from headwise.charts.wiring import too_few
 from headwise.charts.words import joined, minus, percent
 
 
@@ -26,7 +25,7 @@ def _largest(rows: pd.DataFrame, model: str, task: str) -> Finding:
         for r in largest.to_dict("records")
     ]
     significant = int((rows["q"] < 0.05).sum())
-    few = too_few(rows)
+    few = too_few(rows, "edge")
     total = float(rows["score"].abs().sum()) or 1.0
     return Finding(
         sentence=f"On {task}, the largest edges of {model} by {rows['method'].iloc[0]} are {joined(named)} "

@@ -201,7 +201,7 @@ def measure_curve(context: Context[WiringSettings], cell: Cell) -> CellResult:
     except HeadwiseError as error:
         return CellResult(notes={"said": f"no curve: {error}"})
     curve = replace(curve, model=context.display_name(cell.model), task=cell.task)
-    if np.isnan(curve.explained(s.seed).value).all():
+    if np.isnan(curve.explained().value).all():
         effect = (
             f"{curve.metric} with all of the edges minus with none is {curve.effect.mean():+.3g} and may be 0"
         )
@@ -209,7 +209,7 @@ def measure_curve(context: Context[WiringSettings], cell: Cell) -> CellResult:
             {"curve_examples": _values(curve)}, {"said": f"the explained effect is undefined: {effect}"}
         )
     return CellResult(
-        {"curves": curve.table(s.seed), "circuits": _summary(curve, s), "curve_examples": _values(curve)}
+        {"curves": curve.table(), "circuits": _summary(curve, s), "curve_examples": _values(curve)}
     )
 
 
