@@ -14,7 +14,7 @@ import headwise as hw
 from headwise.cli.app import app
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores, save_order
-from headwise.heads.heads_file import read_heads
+from headwise.heads.heads_file import _from_run, read_heads
 from headwise.model.verify.tiny import tiny_model
 from helpers import word_task
 
@@ -47,6 +47,18 @@ def test_scores_give_their_first_heads(tmp_path, kind):
         read_heads(path)
     with pytest.raises(HeadwiseError, match="has 4 heads, fewer"):
         read_heads(path, 5)
+
+
+def test_the_standard_errors_of_a_run_are_those_of_its_table(tmp_path):
+    path = tmp_path / "scores.parquet"
+    examples = np.random.default_rng(0).normal(size=(5, 2, 2))
+    table = Scores.from_examples(examples, model="m", task="t", method="ablation").table()
+    table.to_parquet(path)
+    read = _from_run(path, None, None, None)
+    assert read.stderr == pytest.approx(examples.std(0, ddof=1) / np.sqrt(5))
+    assert read.values == pytest.approx(examples.mean(0))
+    table.drop(columns="stderr").to_parquet(path)
+    assert np.isnan(_from_run(path, None, None, None).stderr).all()
 
 
 def test_of_several_maps_one_must_be_named(tmp_path):

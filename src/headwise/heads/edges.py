@@ -5,7 +5,7 @@ N edges, E examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ import pandas as pd
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads.array_file import reading_arrays, with_prefix, write_arrays
 from headwise.heads.edge import Edge, Receiver, edge_list
-from headwise.heads.head import RANKED_BY, Head
+from headwise.heads.head import RANKED_BY, Head, head_list
 from headwise.names import MLP
 
 MOST_RESAMPLED = 5000
@@ -79,18 +79,18 @@ class Edges:
 
     # ---- some of the edges -------------------------------------------------------------------------------
 
-    def into(self, receiver: Head | Receiver | str) -> Edges:
-        """The edges into a component, largest first: of a head its Q, and the K and V that it shares with its group.
+    def into(self, receiver: Head | Receiver | str | Sequence[Head | Receiver | str]) -> Edges:
+        """The edges into one or several components, largest first: of a head its Q, and the K and V of its group.
 
         `L23H3` is a head; `L23H3.Q`, `L23KV1.K`, `MLP23` and `logits` are single receivers.
         """
-        wanted = set(self.receivers_of(receiver))
+        wanted = {one for name in one_or_several(receiver) for one in self.receivers_of(name)}
         return self._chosen(lambda edge: edge.receiver in wanted, f"into {receiver}")
 
-    def out_of(self, sender: Head | str) -> Edges:
-        """The edges out of a head (`L10H2`), an MLP (`MLP3`) or the embeddings (`input`), largest first."""
-        wanted = Head.parse(sender) if isinstance(sender, str) else Head(*sender)
-        return self._chosen(lambda edge: edge.sender == wanted, f"out of {sender}")
+    def out_of(self, sender: Head | str | Sequence[Head | str]) -> Edges:
+        """The edges out of heads (`L10H2`), MLPs (`MLP3`) or the embeddings (`input`), largest first."""
+        wanted = head_list(sender)
+        return self._chosen(lambda edge: edge.sender in wanted, f"out of {sender}")
 
     def top(self, k: int, by: str = "absolute") -> Edges:
         """The first k edges. `by`: `absolute`, `signed` (helps most first) or `hinders`."""
@@ -209,6 +209,8 @@ class Edges:
         from headwise.charts.static import figure
         from headwise.charts.wiring import wiring_chart
 
+        if not self.edges:
+            raise HeadwiseError("there is no edge to draw; draw the edges that these were chosen from")
         return figure(wiring_chart(self.table(), **options))
 
     def __repr__(self) -> str:
@@ -227,6 +229,15 @@ class Edges:
             f"{self.method} edges of {self.model} on {self.task}: the largest of {len(self)}, n = {self.n}"
         )
         return html_table(title, ["edge", f"effect ({self.metric})", "standard error"], rows)
+
+
+def one_or_several(receivers: Any) -> list[Any]:
+    """Receivers as a list; one needs none."""
+    if isinstance(receivers, str | Head | Receiver):
+        return [receivers]
+    if not isinstance(receivers, Iterable):
+        raise HeadwiseError(f"receivers are given as a list such as ['L23H3.Q'], not as {quoted(receivers)}")
+    return list(receivers)
 
 
 def inputs_of(receiver: Any, sharing: Mapping[int, int]) -> list[Receiver]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from headwise.errors import HeadwiseError
@@ -156,7 +157,8 @@ def _from_run(path: Path, task: str | None, method: str | None, model: str | Non
         )
     table = _checked(path, table)
     values, names = grid(table), maps.iloc[0].astype(str)
-    scores = Scores(values, values, values[None], names["model"], names["task"], names["method"])
+    stderr = grid(table, "stderr") if "stderr" in table else np.full_like(values, np.nan)
+    scores = Scores(values, stderr, values[None], names["model"], names["task"], names["method"])
     return replace(scores, components=kinds_of(heads_of(table)))
 
 
@@ -169,8 +171,9 @@ def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
             raise HeadwiseError(
                 f"{path}: the column {name!r} must hold whole numbers from 0; give a run's scores.parquet"
             )
-    if not pd.api.types.is_numeric_dtype(table["score"]):
-        raise HeadwiseError(f"{path}: the column 'score' holds no numbers; give a run's scores.parquet")
+    for name in ("score", "stderr"):
+        if name in table and not pd.api.types.is_numeric_dtype(table[name]):
+            raise HeadwiseError(f"{path}: the column {name!r} holds no numbers; give a run's scores.parquet")
     if table.duplicated(["layer", "head"]).any():
         raise HeadwiseError(f"{path} has two scores for one head; give a run's scores.parquet")
     return table.astype({"layer": int, "head": int})

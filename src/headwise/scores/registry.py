@@ -157,19 +157,22 @@ class Method:
 
     @property
     def _own_settings(self) -> type[Settings]:
-        if self.option_class is not None:
-            return self.option_class
-        hints = get_type_hints(self.run, include_extras=True)
-        parameters = list(inspect.signature(self.run).parameters.values())[1:]
-        fields: dict[str, Any] = {
-            p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default) for p in parameters
-        }
-        return create_model(self.name, __base__=_Options, **fields)
+        return settings_of(self.name, self.run) if self.option_class is None else self.option_class
 
     @property
     def options(self) -> dict[str, Any]:
         """The method's own options and their defaults."""
         return {name: one.get_default() for name, one in self.settings.model_fields.items()}
+
+
+def settings_of(name: str, run: Callable[..., Any]) -> type[Settings]:
+    """The options that are parameters of a method's function, after its setup."""
+    hints = get_type_hints(run, include_extras=True)
+    parameters = list(inspect.signature(run).parameters.values())[1:]
+    fields: dict[str, Any] = {
+        p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default) for p in parameters
+    }
+    return create_model(name, __base__=_Options, **fields)
 
 
 METHODS: Registry[Method] = Registry(

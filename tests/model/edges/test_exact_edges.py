@@ -107,6 +107,70 @@ def test_with_moving_mlps_edges_equal_hooks_that_hold_heads_alone(family, word_t
     assert moved[near] == pytest.approx(held[near], abs=1e-6)
 
 
+FROM_LATER_BLOCKS = [
+    [Edge(hw.Head(1, 0), Receiver(3, 2, "Q"))],
+    [Edge(hw.Head(1, 3), Receiver(3, 1, "K")), Edge(hw.Head(2, 1), Receiver(3, 1, "K"))],
+    [Edge(hw.Head(1, -1), Receiver(3, 0, "V"))],
+    [Edge(hw.Head(1, 2), Receiver(3, -1, "MLP")), Edge(hw.Head(2, -1), Receiver(3, -1, "MLP"))],
+    [Edge(hw.Head(1, 1), LOGITS), Edge(hw.Head(2, 3), LOGITS), Edge(hw.Head(3, 0), LOGITS)],
+]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@pytest.mark.parametrize("batch_tokens", [None, 24])
+def test_moving_mlps_need_no_sender_in_the_first_block(family, batch_tokens, word_tokenizer):
+    model, task = loaded(family, word_tokenizer), word_task(3, equal_length=False)
+    slow = MovingEdgeByHooks(model.hf, model.hf.model.layers, heads=model.shape[1])
+    for edges in FROM_LATER_BLOCKS:
+        found = scored(model, task, edges, "patch", mlps="move", batch_tokens=batch_tokens)
+        for edge, values in found.items():
+            expected = [effect_by_hooks(model, slow, example, edge, kind="patch") for example in task]
+            assert values == pytest.approx(expected, abs=1e-4), str(edge)
+            assert max(map(abs, expected)) > 1e-3, f"{edge} does nothing, so this shows nothing"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
+def test_moving_mlps_of_other_blocks_carry_a_sender_to_the_logits(family, word_tokenizer):
+    """All head outputs are held by hooks and only the sender is 0, so that MLPs alone pass the change on."""
+    model, task = loaded(family, word_tokenizer), word_task(2)
+    layers = model.hf.transformer.h if family == "gpt2" else model.hf.gpt_neox.layers
+    outputs = [layer.attn.c_proj if family == "gpt2" else layer.attention.dense for layer in layers]
+    slow, heads = EdgeByHooks(model.hf, layers), model.shape[1]
+    edges = [Edge(hw.Head(*sender), LOGITS) for sender in ((1, 2), (2, 0), (3, 3), (1, -1), (2, -1))]
+    moved, held = (scored(model, task, edges, mlps=mlps) for mlps in ("move", "hold"))
+    for edge in edges:
+        for number, example in enumerate(task):
+            ids = model.tokens(example.prompt)
+            target, foil = (model.tokens(text)[-1] for text in (example.target, example.foils[0]))
+            z = slow.record(ids, *((output, "in") for output in outputs))
+            if edge.sender.head >= 0:
+                size = z[0].shape[-1] // heads
+                z[edge.sender.layer][..., edge.sender.head * size : (edge.sender.head + 1) * size] = 0
+            changes = [(output, "in", lambda _, own=own: own) for output, own in zip(outputs, z, strict=True)]
+            if edge.sender.head < 0:
+                changes.append((layers[edge.sender.layer].mlp, "out", torch.zeros_like))
+            full, replaced = slow.run(ids)[-1], slow.run(ids, *changes)[-1]
+            expected = float((full[target] - full[foil]) - (replaced[target] - replaced[foil]))
+            assert moved[edge][number] == pytest.approx(expected, abs=1e-4), str(edge)
+    assert all(np.abs(held[edge] - moved[edge]).max() > 1e-4 for edge in edges[:2])
+
+
+@pytest.mark.bundled
+def test_edges_of_the_bundled_model_with_moving_mlps_equal_hooks(smollm2):
+    task = hw.task("ioi", 2, model=smollm2)
+    slow = MovingEdgeByHooks(smollm2.hf, smollm2.hf.model.layers, heads=smollm2.shape[1])
+    for sender, receiver in (
+        (hw.Head(20, 5), Receiver(23, 3, "Q")),
+        (hw.Head(12, 0), Receiver(23, 1, "V")),
+        (hw.Head(18, -1), Receiver(23, -1, "MLP")),
+        (hw.Head(23, 3), LOGITS),
+    ):
+        edge = Edge(sender, receiver)
+        values = scored(smollm2, task, [edge], "patch", mlps="move")[edge]
+        expected = [effect_by_hooks(smollm2, slow, example, edge, kind="patch") for example in task]
+        assert values == pytest.approx(expected, abs=2e-4), str(edge)
+
+
 def test_an_unknown_way_of_mlps_is_refused(word_tokenizer):
     model = loaded("llama", word_tokenizer)
     with pytest.raises(hw.HeadwiseError, match="hold, move"):

@@ -81,6 +81,13 @@ def test_the_logit_difference_is_the_one_that_measure_has(tiny):
     )
 
 
+def test_one_position_may_be_a_number_of_numpy(tiny):
+    (a, b), _ = PAIRS
+    one, other = (hw.patch(tiny, a, b, "L1H2", positions=at) for at in (np.int64(2), [2]))
+    assert one.positions == other.positions == [[2]]
+    np.testing.assert_array_equal(one.patched, other.patched)
+
+
 def test_the_table_has_the_likely_tokens_with_and_without(tiny):
     (a, b), _ = PAIRS
     result = hw.patch(tiny, a, b, "L1H2", positions=-1)
@@ -98,6 +105,7 @@ def test_the_table_has_the_likely_tokens_with_and_without(tiny):
         ((["the dog"], ["a", "b"], "L0H0"), "1 clean and 2 corrupted"),
         (("the dog", "a cat", []), "no heads are given"),
         (("the dog", "a cat", "L9H0"), "has no head L9H0"),
+        ((word_task(2), word_task(2), "L0H0"), "prompt 1 is a Example; expected a text"),
     ],
 )
 def test_mistakes_are_named(tiny, given, message):
@@ -110,6 +118,10 @@ def test_wrong_positions_and_answers_are_named(tiny):
         hw.patch(tiny, "the dog", "a cat", "L0H0", positions=[2])
     with pytest.raises(HeadwiseError, match="'all', 'last' or token positions"):
         hw.patch(tiny, "the dog", "a cat", "L0H0", positions="end")
+    with pytest.raises(HeadwiseError, match="positions has None"):
+        hw.patch(tiny, "the dog", "a cat", "L0H0", positions=None)
+    with pytest.raises(HeadwiseError, match="positions is empty"):
+        hw.patch(tiny, "the dog", "a cat", "L0H0", positions=[])
     result = hw.patch(tiny, "the dog", "a cat", "L0H0")
     with pytest.raises(HeadwiseError, match="not one token after its prompt"):
         result.logit_diff(" red bird", " blue")

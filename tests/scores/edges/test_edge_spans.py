@@ -84,3 +84,24 @@ def test_spans_of_a_file_move_with_few_shot_prompts(tmp_path):
 def test_a_task_without_spans_is_refused_by_name(tiny):
     with pytest.raises(hw.HeadwiseError, match="'words' have no spans"):
         hw.edges(tiny, word_task(2), spans="all", progress=False)
+
+
+@pytest.mark.parametrize("mlps", ["hold", "move"])
+def test_an_edge_at_a_span_is_the_same_alone_and_among_the_other_spans(mlps, tiny):
+    task = with_spans(word_task(3, equal_length=False))
+    chosen = {"reference": "patch", "into": "L3H1.Q", "mlps": mlps, "progress": False}
+    senders = ["L1H2", "MLP0", "MLP1", "input"]
+    together = hw.edges(tiny, task, out_of=senders, spans="all", **chosen)
+    for sender in senders:
+        for span in ("second", "end", "rest"):
+            (alone,) = hw.edges(tiny, task, out_of=sender, spans=span, **chosen).examples.T
+            number = next(
+                n for n, e in enumerate(together) if (e.sender, e.span) == (hw.Head.parse(sender), span)
+            )
+            assert together.examples[:, number] == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_span_that_is_named_twice_is_one_span(tiny):
+    chosen = {"into": "L3H1.Q", "out_of": "L1H2", "progress": False}
+    twice = hw.edges(tiny, with_spans(word_task(2)), spans=["end", "end"], **chosen)
+    assert [edge.span for edge in twice] == ["end"]

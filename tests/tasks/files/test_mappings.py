@@ -241,7 +241,10 @@ def test_blimp_pairs_that_differ_only_after_the_cut_count_once_and_that_is_said(
     path = save_lines(tmp_path / "cats.jsonl", [CATS, later])
     task = load_task(path)
     assert len(task) == 1
-    assert task.settings["notices"] == ["left out 1 of 2 examples that repeat an earlier one exactly"]
+    assert task.settings["notices"] == [
+        "columns not used: 'UID'",
+        "left out 1 of 2 examples that repeat an earlier one exactly",
+    ]
     assert len(load_task(path, method="sentence")) == 2
 
 

@@ -35,7 +35,7 @@ def moving_mlps(
 
     senders: those of block `index` itself have no MLP between them and its MLP, and are left as they are.
     """
-    before = [sender for sender in senders if sender == THE_INPUT or sender.layer < index]
+    before = [s for s in dict.fromkeys(senders) if s == THE_INPUT or s.layer < index]
     if not before or index == 0:
         return plain
     size, groups = block.size, 1 + len(before)
@@ -47,6 +47,8 @@ def moving_mlps(
     found: list[Tensor] = []
 
     def hold(layer: int, z: Tensor) -> Tensor:
+        if layer < first:  # nobody reads these blocks, and they may compute one row for all
+            return z
         own = z[:size]
         rows = own.repeat(groups, 1, 1, 1, 1)
         for group, sender in enumerate(before, 1):

@@ -46,7 +46,8 @@ def _encoded(model: Model, prompts: Sequence[Any], chat: bool) -> list[list[int]
 
 
 def _is_ids(prompt: Prompt) -> bool:
-    return not isinstance(prompt, str) and len(prompt) > 0 and all(isinstance(t, int) for t in prompt)
+    listed = isinstance(prompt, Sequence) and not isinstance(prompt, str)
+    return listed and len(prompt) > 0 and all(isinstance(token, int) for token in prompt)
 
 
 def end_tokens(model: Model) -> set[int]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, quoted
 from headwise.heads import HEADS, ComponentKinds, Head
 from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.run import Pass
@@ -24,10 +24,10 @@ from headwise.model.measure.references.donors import donor_rows, first_differenc
 from headwise.model.measure.references.registry import REFERENCES, Positions, ReferenceName, ReferenceSource
 from headwise.model.tokens.encode import Needs, Row, Scored, batch_of, encode_rows, pad_right
 from headwise.settings import Count, Seed, Settings
+from headwise.tasks.examples import Task
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
-    from headwise.tasks.examples import Task
 
 
 @dataclass
@@ -96,6 +96,10 @@ class Rows:
     def __init__(
         self, model: Model, task: Task, needs: Needs, settings: MeasureSettings, reference_task: Task | None
     ) -> None:
+        if reference_task is not None and not isinstance(reference_task, Task):
+            raise HeadwiseError(
+                f"reference_task is {quoted(reference_task)}; give a task: reference_task=hw.task(…)"
+            )
         self.model, self.task, self.positions = model, task, settings.positions
         self.all = encode_rows(model.text, task.examples, needs)
         tokens = settings.batch_tokens or model.batch_tokens

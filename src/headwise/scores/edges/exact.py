@@ -33,7 +33,7 @@ def exact(setup: EdgeSetup, mlps: str = "hold") -> np.ndarray:
     near 0.
     """
     if mlps not in MLPS:
-        raise unknown("way of MLPs (mlps=…)", mlps, MLPS)
+        raise unknown("way of MLPs (mlps=…)", str(mlps), MLPS)
     engine = setup.engine()
     senders = list(dict.fromkeys(edge.sender for edge in setup.edges))
     values = np.full((2, len(setup.edges), len(engine.rows)), np.nan)

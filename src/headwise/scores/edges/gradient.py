@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
+from pydantic import PositiveFloat
 
 from headwise.model.edges.gradient import edge_gradients
 from headwise.model.forward.out_of_memory import in_halves
@@ -13,6 +14,7 @@ from headwise.model.measure.engine import Engine
 from headwise.scores.edges.registry import EdgeSetup, register
 from headwise.scores.integrated import FIRST_STEPS
 from headwise.scores.registry import scaled_progress
+from headwise.settings import Count
 
 log = logging.getLogger("headwise")
 
@@ -41,7 +43,7 @@ def attribution(setup: EdgeSetup) -> np.ndarray:
     "its node score",
 )
 def integrated(
-    setup: EdgeSetup, steps: int | None = None, tolerance: float = 0.05, most_steps: int = 80
+    setup: EdgeSetup, steps: Count | None = None, tolerance: PositiveFloat = 0.05, most_steps: Count = 80
 ) -> np.ndarray:
     """The attribution of each edge averaged over gate levels from 0 to 1, per example `[E, N]`.
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -19,7 +17,8 @@ from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.registry import Registry
 from headwise.scores.edges.spans import position_masks
-from headwise.scores.registry import Setup
+from headwise.scores.registry import Setup, settings_of
+from headwise.settings import Settings
 
 
 @dataclass
@@ -59,11 +58,10 @@ class EdgeMethod:
     version: int
     """Raised when its values change, so that a run computes them again."""
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The method's own options and their defaults."""
-        parameters = list(inspect.signature(self.run).parameters.values())[1:]
-        return {parameter.name: parameter.default for parameter in parameters}
+    @cached_property
+    def settings(self) -> type[Settings]:
+        """The method's own options: their types, bounds and defaults."""
+        return settings_of(self.name, self.run)
 
 
 def sender_kinds(edges: Iterable[Edge]) -> tuple[str, ...]:

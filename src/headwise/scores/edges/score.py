@@ -8,7 +8,7 @@ from typing import Any
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import COMPONENTS, Head, head_list
 from headwise.heads.edge import LOGITS, SLOTS, Edge, Receiver
-from headwise.heads.edges import MOST_RESAMPLED, Edges, inputs_of
+from headwise.heads.edges import MOST_RESAMPLED, Edges, inputs_of, one_or_several
 from headwise.metrics import metric as metric_named
 from headwise.metrics.leading_space import note_leading_space
 from headwise.model.edges.contributions import THE_INPUT, writing_order
@@ -60,11 +60,18 @@ def edges(
     """
     chosen = EDGE_METHODS.get(method)
     for option in options:
-        if option not in chosen.options:
-            raise unknown(f"option of edge method {method!r}", option, chosen.options)
+        if option not in chosen.settings.model_fields:
+            raise unknown(f"option of edge method {method!r}", option, chosen.settings.model_fields)
+    chosen.settings(**options)
     task = as_task(task, model, {})
     note_leading_space(model, task)
-    MeasureSettings(reference=reference, positions=positions, seed=seed, batch_tokens=batch_tokens)
+    MeasureSettings(
+        reference=reference,
+        positions=positions,
+        seed=seed,
+        batch_tokens=batch_tokens,
+        components=tuple(several(components)),
+    )
     measured = metric_named(metric or task.metric)
     _check_metric(chosen, measured)
     parts = take_apart(model)
@@ -151,7 +158,7 @@ def _receivers(parts: Parts, into: Any, components: Sequence[str], slots: Sequen
         wanted = {slot for kind in several(components) for slot in kinds.get(kind, ())} | {"logits"}
         found = [receiver for receiver in (*existing, LOGITS) if receiver.slot in wanted]
     else:
-        names = [into] if isinstance(into, str | Head | Receiver) else list(into)
+        names = one_or_several(into)
         found = list(dict.fromkeys(receiver for name in names for receiver in inputs_of(name, sharing)))
         for receiver in found:
             if receiver not in existing and receiver != LOGITS:

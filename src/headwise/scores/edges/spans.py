@@ -14,6 +14,7 @@ from headwise.errors import HeadwiseError
 from headwise.model.measure.rows import Block
 from headwise.model.model import Model
 from headwise.model.tokens.spans import encoded
+from headwise.several import several
 from headwise.tasks.examples import Task
 
 REST = "rest"
@@ -38,7 +39,7 @@ def chosen_spans(task: Task, spans: Sequence[str] | str | None) -> tuple[str, ..
         )
     if spans == "all":
         return (*known, REST)
-    chosen = (spans,) if isinstance(spans, str) else tuple(spans)
+    chosen = tuple(dict.fromkeys(several(spans)))
     for name in chosen:
         if name not in (*known, REST):
             raise HeadwiseError(

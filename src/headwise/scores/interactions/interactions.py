@@ -16,7 +16,7 @@ from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
-from headwise.scores.ablation import BACKWARD_ROWS, CALL_COST
+from headwise.scores.ablation import BACKWARD_ROWS, CALL_COST, AblationOptions
 from headwise.scores.adaptive.adaptive import to_precision
 from headwise.scores.adaptive.sample import Sample, crowding_of
 from headwise.scores.interactions.estimate import estimated_interactions
@@ -66,6 +66,7 @@ def interactions(
     task = as_task(task, model, {})
     how["reference"] = how.get("reference") or "zero"
     chosen = metric_named(metric or task.metric)
+    AblationOptions(precision=precision)
     if precision is not None and not chosen.differentiable:
         raise HeadwiseError(
             f"the metric {chosen.name!r} takes few values: a pair may have no effect on the first examples and a large "

@@ -12,6 +12,7 @@ from typing import Any
 from headwise.errors import HeadwiseError, hint, unknown
 from headwise.tasks.examples import Example, Task
 from headwise.tasks.files.checks import check_all
+from headwise.tasks.files.further_fields import with_further_fields
 from headwise.tasks.files.hub import PREFIX, parse, read_hub
 from headwise.tasks.files.in_memory import read_items
 from headwise.tasks.files.mappings import registry as mappings
@@ -49,8 +50,8 @@ def load_task(
 ) -> Task:
     """The examples in a file, in a dataset named `hub:owner/name[:configuration][:split]`, or in a list or DataFrame.
 
-    Fields of an example are `prompt`, `target`, `foils`, `counterfactual`, `label`, `also` and `group`; `columns`
-    maps other names to them. Without `columns`, a public data set is recognised by its fields, or named with
+    Fields of an example are `prompt`, `target`, `foils`, `counterfactual`, `label`, `also`, `group` and `spans`;
+    `columns` maps other names to them. Without `columns`, a public data set is recognised by its fields, or named with
     `mapping`, and usual names of columns are recognised too; `options` are `records`, `duplicates` and those of the
     mapping.
 
@@ -140,6 +141,7 @@ def _read_examples(
         if columns:
             table = rename(table, columns, ready.fields, log)
         pairs = ready.read(table, log, random.Random(f"{ready.name}/{seed}"), **options)
+        pairs = with_further_fields(pairs, table, ready, log)
     examples = check_all(pairs, log, duplicates=duplicates, tokens=tokens)
     log.refuse_if_bad()
     if not examples:

@@ -28,6 +28,7 @@ FIELDS = ("prompt", "target", "foils", "counterfactual", "label", "also", "group
 LISTS = ("foils", "also")
 SPANS = "spans"
 NEEDED = ("prompt", "target")
+OPTIONAL = FIELDS[2:]
 GUESSES = {
     "prompt": ("input", "question", "clean", "sentence", "context", "query", "instruction", "text"),
     "target": ("answer", "completion", "output", "response", "correct", "label"),
@@ -67,28 +68,30 @@ def read_fields(table: Table, columns: Columns, log: Log) -> list[tuple[Row, Exa
     for needed in NEEDED:
         if needed not in plan:
             raise HeadwiseError(
-                f"{log.source} has no column for {needed!r} among {named(_names(table))}; name one with "
+                f"{log.source} has no column for {needed!r} among {named(column_names(table.rows))}; name one with "
                 f"{hint('columns', {needed: 'NAME'})}"
             )
-    _note_unused(table, plan, log)
+    used = {SPANS} | {name for parts in plan.values() for part in parts for name in part.template.names}
+    note_unused(column_names(table.rows), used, [field for field in FIELDS if field not in plan], log)
     pairs = []
     for row in table.rows:
         with log.at(row):
             fields: dict[str, Any] = {f: _text(row, plan[f][0], f) for f in plan if f not in LISTS}
             fields |= {f: _texts(row, plan[f], f, table.from_text) for f in plan if f in LISTS}
-            pairs.append((row, Example(**fields, spans=_spans(row, fields["prompt"]))))
+            pairs.append((row, Example(**fields, spans=spans_of(row, fields["prompt"]))))
     return pairs
 
 
-def _spans(row: Row, prompt: str) -> dict[str, tuple[int, int]]:
-    """The column `spans`: an object {name: [from, to]}, in a CSV cell as JSON; nothing where there is none."""
+def spans_of(row: Row, text: str) -> dict[str, tuple[int, int]]:
+    """The column `spans`, ranges of a text: an object {name: [from, to]}, in a CSV cell as JSON; nothing where there is
+    none."""
     value = row.get(SPANS)
     if value is None or value == "":
         return {}
     try:
         given = json.loads(value) if isinstance(value, str) else value
         return dict(
-            Example(prompt, " ", spans={name: ends for name, ends in given.items() if ends is not None}).spans
+            Example(text, " ", spans={name: ends for name, ends in given.items() if ends is not None}).spans
         )
     except (ValueError, AttributeError, TypeError, HeadwiseError) as error:
         raise RowError(
@@ -97,18 +100,28 @@ def _spans(row: Row, prompt: str) -> dict[str, tuple[int, int]]:
 
 
 def rename(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> Table:
-    """The same table with columns under the names that a ready mapping expects."""
-    plan = _plan(table, columns, fields, log)
+    """The same table with columns under the names of a ready mapping's fields and of the optional ones."""
+    plan = _plan(table, columns, list(dict.fromkeys((*fields, *OPTIONAL))), log)
+
+    def value(row: Row, name: str) -> Any:
+        parts = plan.get(name)
+        if parts is None or (name in OPTIONAL and _is_empty(row, parts[0])):
+            return None
+        return list(_texts(row, parts, name, table.from_text)) if name in LISTS else _value(row, parts[0])
+
+    parts = [part for name in columns for part in plan.get(name, ())]
+    sources = {name for part in parts for name in part.template.names if name not in fields}
     rows = []
     for row in table.rows:
         with log.at(row):
-            renamed = {name: _value(row, plan[name][0]) for name in columns}
-            rows.append(replace(row, values={**row.values, **renamed}))
+            renamed = {name: value(row, name) for name in columns}
+            others = {name: other for name, other in row.values.items() if name not in sources}
+            rows.append(replace(row, values={**others, **renamed}))
     return replace(table, rows=rows)
 
 
-def _names(table: Table) -> list[str]:
-    return list(dict.fromkeys(name for row in table.rows for name in row.values))
+def column_names(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row.values))
 
 
 def _plan(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> dict[str, list[_Part]]:
@@ -117,7 +130,7 @@ def _plan(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> di
         raise HeadwiseError(
             f"columns is {kind(columns)}, expected a mapping such as {hint('columns', {'prompt': 'question'})}"
         )
-    names = _names(table)
+    names = column_names(table.rows)
     plan = {name: [_Part.of_column(name)] for name in fields if name in names}
     for field, source in columns.items():
         if field not in fields:
@@ -170,7 +183,7 @@ def probable_field(column: str, fields: Sequence[str]) -> str | None:
 
 def with_guesses(table: Table, columns: Columns, log: Log) -> Columns:
     """The columns, with usual names for missing fields where a prompt or a target is missing, and a notice."""
-    names = _names(table)
+    names = column_names(table.rows)
     if not isinstance(columns, Mapping) or all(needed in (*names, *columns) for needed in NEEDED):
         return columns
     free = [name for name in names if name not in (*FIELDS, *columns.values()) or name == "label"]
@@ -197,14 +210,17 @@ def _part(source: Any, field: str, names: list[str], log: Log) -> _Part:
     return _Part(None, template)
 
 
-def _note_unused(table: Table, plan: dict[str, list[_Part]], log: Log) -> None:
+def note_unused(
+    names: Sequence[str], used: set[str], missing: Sequence[str], log: Log, mapping: str = ""
+) -> None:
     """A notice of the columns that no field uses: a misspelt optional field would otherwise go unnoticed."""
-    used = {SPANS} | {name for parts in plan.values() for part in parts for name in part.template.names}
-    unused = [name for name in _names(table) if name not in used]
-    missing = [name for name in FIELDS if name not in plan]
-    probable = {name: field for name in unused if (field := probable_field(name, missing))}
+    unused = [name for name in names if name not in used]
+    also = f" and {hint('mapping', mapping)}" if mapping else ""
+    probable = {
+        name: field for name in unused if (field := probable_field(name, missing)) not in (None, name)
+    }
     hints = "".join(
-        f"; {name!r} may mean {field!r}: to read it, give {hint('columns', {field: name})}"
+        f"; {name!r} may mean {field!r}: to read it, give {hint('columns', {field: name})}{also}"
         for name, field in probable.items()
     )
     if unused:
@@ -221,6 +237,11 @@ def _value(row: Row, part: _Part) -> Any:
 def _is_empty(row: Row, part: _Part) -> bool:
     """Whether the column is missing, null or an empty text."""
     return part.column is not None and row.get(part.column) in (None, "")
+
+
+def text_of(row: Row, column: str, field: str) -> str | None:
+    """The text of a field that is one column; None where an optional one is empty."""
+    return _text(row, _Part.of_column(column), field)
 
 
 def _text(row: Row, part: _Part, field: str) -> str | None:
@@ -244,7 +265,7 @@ def _texts(row: Row, parts: list[_Part], field: str, from_text: bool) -> tuple[s
     for part in parts:
         if _is_empty(row, part):
             continue
-        values = {name: _cell(row.need(name), from_text) for name in part.template.names}
+        values = {name: cell(row.need(name), from_text) for name in part.template.names}
         lists = [name for name, value in values.items() if isinstance(value, list)]
         if len(lists) > 1:
             raise RowError(
@@ -257,7 +278,7 @@ def _texts(row: Row, parts: list[_Part], field: str, from_text: bool) -> tuple[s
     return tuple(texts)
 
 
-def _cell(value: Any, from_text: bool) -> Any:
+def cell(value: Any, from_text: bool) -> Any:
     """A CSV cell cannot hold a list, so a JSON list of texts stands for one; anything else is one text."""
     if not (from_text and isinstance(value, str) and value.startswith("[")):
         return value

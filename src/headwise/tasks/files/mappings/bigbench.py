@@ -23,7 +23,7 @@ _DEFAULTS = {
 @register(
     "bigbench",
     about="{examples: [{input, target | target_scores}]}: the best-scored choice, the worse ones as foils",
-    fields=("input", "target", "target_scores"),
+    fields=("input", "target", "target_scores", "task_prefix"),
     recognises=lambda row: "input" in row.values and bool({"target", "target_scores"} & set(row.values)),
     choices=("as the task says", "listed", "hidden"),
 )

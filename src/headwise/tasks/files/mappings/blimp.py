@@ -25,7 +25,11 @@ def _metric(examples: Sequence[Example]) -> str:
     "blimp",
     about="{sentence_good, sentence_bad, …}: the shared beginning and the two words, where given, else the "
     "two sentences; the label is the phenomenon",
-    fields=("sentence_good", "sentence_bad"),
+    fields=(
+        *("sentence_good", "sentence_bad", "linguistics_term"),
+        *("one_prefix_prefix", "one_prefix_word_good", "one_prefix_word_bad"),
+        *("two_prefix_prefix_good", "two_prefix_prefix_bad", "two_prefix_word"),
+    ),
     recognises=lambda row: {"sentence_good", "sentence_bad"} <= set(row.values),
     metric=_metric,
     method=("auto", "sentence", "two_prefix"),

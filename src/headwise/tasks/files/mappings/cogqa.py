@@ -45,8 +45,9 @@ def ability(written: str) -> str | None:
     "cogqa",
     about="{question, generated: [{subquestion, answer, cognitive_skill}]}: one example per sub-question, "
     "after the question and the earlier sub-questions with their answers; the label is the ability",
-    fields=("question", "generated"),
+    fields=("question", "generated", "subquestion", "answer", "cognitive_skill"),
     recognises=lambda row: "question" in row.values and isinstance(row.get("generated"), list),
+    asked=lambda step: step.get("subquestion"),
 )
 def cogqa(table: Table, log: Log, draw: random.Random) -> Pairs:
     pairs: Pairs = []
@@ -63,12 +64,13 @@ def cogqa(table: Table, log: Log, draw: random.Random) -> Pairs:
                         raise RowError(
                             f"{kind(step)}, expected an object with subquestion, answer and cognitive_skill"
                         )
-                    inner = Row(row.number, row.unit, step)
+                    # Sub-questions share the group of their question; all else belongs to one of them.
+                    inner = Row(row.number, row.unit, {"group": row.get("group"), **step})
                     answer, skill = inner.filled("answer", or_number=True), inner.text("cognitive_skill")
                     prompt = f"{context}\nQ: {inner.filled('subquestion')}\nA:"
                     context = f"{prompt} {answer}"  # a later step builds on this one, whatever its label
                     if label := ability(skill):
-                        pairs.append((row, Example(prompt, f" {answer}", label=label)))
+                        pairs.append((inner, Example(prompt, f" {answer}", label=label)))
                     else:
                         other_skills[skill] += 1
     if other_skills:

@@ -31,8 +31,9 @@ def _recognises(row: Row) -> bool:
     "commonsense_qa",
     about="{input, output} with options and a letter: the right option's text, the others as foils; `listed` "
     "shows the options in the prompt, `letters` also answers by letter",
-    fields=("input", "output"),
+    fields=("input", "output", "question", "choices", "answerKey"),
     recognises=_recognises,
+    asked=lambda row: _parsed(row)[0],
     letters=(False, True),
     listed=(False, True),
     wording="Q: {question}\nA:",
@@ -45,7 +46,7 @@ def commonsense_qa(
 
     def example(row: Row) -> Example:
         nonlocal repeated_answers
-        question, options, key = _published(row) if "answerKey" in row.values else _lines(row)
+        question, options, key = _parsed(row)
         if not question:
             raise RowError("the question is empty, expected text")
         if key not in options:
@@ -67,8 +68,13 @@ def commonsense_qa(
     return pairs
 
 
+def _parsed(row: Row) -> tuple[str, dict[str, str], str]:
+    """Question, options by letter, letter of the right one."""
+    return _published(row) if "answerKey" in row.values else _lines(row)
+
+
 def _lines(row: Row) -> tuple[str, dict[str, str], str]:
-    """Question, options by letter, letter of the right one; the options are the last lines of the input."""
+    """The same of the form whose options are the last lines of the input."""
     lines = row.text("input").rstrip().split("\n")
     options: dict[str, str] = {}
     while lines and (option := _OPTION.match(lines[-1])):

@@ -7,16 +7,13 @@ import random
 from headwise.tasks.examples import Example
 from headwise.tasks.files.mappings.registry import Pairs, each_row, register
 from headwise.tasks.files.rows import Log, Row, RowError, Table, kind
-from headwise.tasks.files.rows_to_examples import GUESSES
 from headwise.tasks.templates import Template
-
-_WRONG = ("foils", *GUESSES["foils"])
 
 
 @register(
     "questions",
     about="{question, answer}: a question and its answer; `choices`, or a column of wrong answers, gives the foils",
-    fields=("question", "answer"),
+    fields=("question", "answer", "choices"),
     recognises=lambda row: {"question", "answer"} <= set(row.values),
     wording="Q: {question}\nA:",
 )
@@ -26,9 +23,8 @@ def questions(table: Table, log: Log, draw: random.Random, wording: str) -> Pair
     def example(row: Row) -> Example:
         right, wrong = _answers(row)
         target, *also = (f" {answer}" for answer in right)
-        label = row.filled("label", or_number=True) if row.get("label") else None
         prompt = template.fill({"question": row.filled("question")})
-        return Example(prompt, target, tuple(f" {a}" for a in wrong), label=label, also=tuple(also))
+        return Example(prompt, target, tuple(f" {a}" for a in wrong), also=tuple(also))
 
     return each_row(table, log, example)
 
@@ -43,5 +39,4 @@ def _answers(row: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
             raise RowError(f"the answer is {kind(answer)}, expected one of the choices or its index, from 0")
         right = str(answer).strip()
         return (right,), tuple(choice for choice in choices if choice != right)
-    wrong = next((name for name in _WRONG if row.get(name) not in (None, "", [])), None)
-    return row.answers("answer"), row.answers(wrong) if wrong else ()
+    return row.answers("answer"), ()

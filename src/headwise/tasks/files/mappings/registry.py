@@ -4,8 +4,8 @@
     def riddles(table: Table, log: Log, draw: random.Random) -> list[tuple[Row, Example]]:
         ...
 
-A mapping turns all rows of a table into examples, each with the row it came from. What is wrong with a row
-goes to the log through `log.at(row)`, or through `each_row` where a row gives one example at most; what a mapping
+A mapping turns all rows of a table into examples, each with the row that has its further fields. What is wrong with a
+row goes to the log through `log.at(row)`, or through `each_row` where a row gives one example at most; what a mapping
 leaves out on purpose is listed in `log.notices`.
 """
 
@@ -32,12 +32,15 @@ class ReadyMapping:
     about: str
     """The fields it reads and what it makes of them, in a line."""
     fields: tuple[str, ...]
+    """Every column that it reads; others are kept where they are fields of an example (`further_fields.py`)."""
     recognises: Callable[[Row], bool]
     """Whether a file whose first row this is holds this data set."""
     read: Callable[..., Pairs]
     options: Mapping[str, Any]
     """Default of each option, or a tuple of its valid values, the default first."""
     metric: Callable[[Sequence[Example]], str]
+    asked: Callable[[Row], Any]
+    """The text of a row that the prompt asks: a counterfactual stands in its place, and spans are ranges of it."""
 
 
 class NeedsTokenizer(HeadwiseError):  # noqa: N818 - named for what is wrong
@@ -62,12 +65,14 @@ def register(
     fields: tuple[str, ...],
     recognises: Callable[[Row], bool],
     metric: Callable[[Sequence[Example]], str] = contrast_metric,
+    asked: Callable[[Row], Any] | None = None,
     **options: Any,
 ) -> Callable[[Callable[..., Pairs]], Callable[..., Pairs]]:
-    """Make a mapping known under `name`."""
+    """Make a mapping known under `name`. asked: by default the first of `fields`."""
+    of_first = asked or (lambda row: row.get(fields[0]))
 
     def add(read: Callable[..., Pairs]) -> Callable[..., Pairs]:
-        MAPPINGS.add(name, ReadyMapping(name, about, fields, recognises, read, options, metric))
+        MAPPINGS.add(name, ReadyMapping(name, about, fields, recognises, read, options, metric, of_first))
         return read
 
     return add
