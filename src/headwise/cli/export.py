@@ -103,12 +103,13 @@ def export(
     if examples is not None:
         exported = load(str(folder), **options)
         before, after = (_measured(one, examples) for one in (loaded, exported))
-        typer.echo(f"on {n} examples of {examples.name}, before → after:")
+        typer.echo(f"on {len(examples)} examples of {examples.name}, before → after, with 95 % intervals:")
         for name, form in _LINES.items():
-            typer.echo(f"  {name:<38}{form.format(before[name])} → {form.format(after[name])}")
-        first, second = _speeds(loaded, exported, examples)
-        typer.echo(f"  {SPEED:<38}{first:,.0f} → {second:,.0f}")
-        result["before"], result["after"] = {**before, SPEED: first}, {**after, SPEED: second}
+            first, second = (_with_interval(form, one[name]) for one in (before, after))
+            typer.echo(f"  {name:<38}{first} → {second}")
+        slow, fast = _speeds(loaded, exported, examples)
+        typer.echo(f"  {SPEED:<38}{slow:,.0f} → {fast:,.0f}")
+        result["before"], result["after"] = {**before, SPEED: slow}, {**after, SPEED: fast}
     typer.echo(SAME_SIZE)
     return result
 
@@ -122,17 +123,32 @@ _LINES = {
 """What is printed of both models, and how its number is written."""
 
 
-def _measured(model: Model, task: Any) -> dict[str, float]:
-    """Loss and accuracy with all heads, and how large the model is; one number for each of `_LINES`."""
+def _measured(model: Model, task: Any) -> dict[str, Any]:
+    """Loss and accuracy with all heads, each with its interval, and the size of the model; by the names of `_LINES`."""
+    from headwise import stats
     from headwise.metrics import metric
     from headwise.model.measure.engine import Engine
 
+    groups = task.shared_groups()
     loss, accuracy = (
-        Engine(model, task, metric(name)).full().mean() for name in ("mean_logprob", "accuracy")
+        sign * Engine(model, task, metric(name)).full()
+        for name, sign in (("mean_logprob", -1), ("accuracy", 1))
     )
+    estimates = [
+        tuple(map(float, (values.mean(), *stats.metric_interval(values, groups=groups))))
+        for values in (loss, accuracy)
+    ]
     weights = list(model.hf.parameters())  # tied weights once
-    numbers = (-loss, accuracy, sum(p.numel() for p in weights), sum(p.nbytes for p in weights) / 1e6)
-    return dict(zip(_LINES, numbers, strict=True))
+    sizes = (sum(p.numel() for p in weights), sum(p.nbytes for p in weights) / 1e6)
+    return dict(zip(_LINES, (*estimates, *sizes), strict=True))
+
+
+def _with_interval(form: str, number: Any) -> str:
+    """A number, or a number and its interval, in words."""
+    if not isinstance(number, tuple):
+        return form.format(number)
+    value, lo, hi = map(form.format, number)
+    return f"{value} [{lo}, {hi}]"
 
 
 def _speeds(before: Model, after: Model, task: Any) -> list[float]:

@@ -156,8 +156,8 @@ def test_the_findings_say_what_the_other_order_takes(tables):
         )
         under = {"mean": "mean ablation", "patch": "counterfactual patching"}[row["reference"]]
         start = (
-            f"{row['model']}: {row['stays']:.0f} of 16 heads (MLPs intact) recover 90 % of the mean logit_diff of Apart "
-            f"under {under} (95 % CI "
+            f"{row['model']}: {row['stays']:.0f} of 16 heads (MLPs intact) recover 90 % of the mean logit_diff of "
+            f"Apart under {under} (95 % CI "
         )
         end = f"; ranked by random order it takes {other['stays']:.0f}."
         assert any(s.startswith(start) and s.endswith(end) for s in said), (start, said)

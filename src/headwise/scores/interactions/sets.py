@@ -134,6 +134,8 @@ def backup_table(
     columns |= {"conditional_lo": conditional_lo, "conditional_hi": conditional_hi}
     columns |= {"difference": difference.mean(axis=0), "lo": lo, "hi": hi, "p": p, "q": q}
     columns |= {"ratio": means["conditional"] / (np.abs(means["single"]) + floor), "share": share}
+    set_lo, set_hi = map(float, stats.effect_interval(effects.first[:, 0], groups=groups))
     columns |= {"backup": backup, "n": len(difference), "set_effect": set_effect}
+    columns |= {"set_lo": set_lo, "set_hi": set_hi}
     table = pd.DataFrame(columns).sort_values("difference", ascending=False, kind="stable")
     return table.reset_index(drop=True)

@@ -36,9 +36,9 @@ def _backups(rows: pd.DataFrame, primary: pd.DataFrame, model: str, task: str) -
     names = head_names(primary[primary["accepted"]])
     removed = joined(names) + " together" * (len(names) > 1)
     sentence = (
-        f"On {task}, {model}: removing {removed} costs {first['set_effect']:.2f} {first['metric']} on the testing "
-        f"half. {len(backups)} of {len(rows)} later heads are backups: they help more, or hinder less, once the set is "
-        f"gone (q < .05, n = {first['n']})"
+        f"On {task}, {model}: removing {removed} costs {first['set_effect']:.2f} "
+        f"[{first['set_lo']:.2f}, {first['set_hi']:.2f}] {first['metric']} on the testing half. "
+        f"{len(backups)} of {len(rows)} later heads are backups: they help more, or hinder less, once the set is gone (q < .05, n = {first['n']})"
     )
     each = [
         minus(f"{name} {row.single:+.2f} alone, {row.conditional:+.2f} with the set removed")

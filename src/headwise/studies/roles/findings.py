@@ -64,10 +64,10 @@ def _joint(joint: pd.DataFrame) -> list[Finding]:
 
 def joint_sentence(row: Mapping[Any, Any]) -> str:
     """The joint effect of the most facilitating heads, of a row of `joint`."""
-    cost, mean = (minus(f"{row[name]:.2f}") for name in ("effect", "random_mean"))
+    cost, lo, hi, mean = (minus(f"{row[name]:.2f}") for name in ("effect", "lo", "hi", "random_mean"))
     return (
-        f"ablating the most facilitating heads together costs {cost} nats, more than {row['larger_than']:.1%} of "
-        f"{row['sets']} random sets of heads (mean {mean}); the rank correlation of facilitation with exact ablation "
+        f"ablating the most facilitating heads together costs {cost} nats [{lo}, {hi}], more than "
+        f"{row['larger_than']:.1%} of {row['sets']} random sets of heads (mean {mean}); the rank correlation of facilitation with exact ablation "
         f"is {plus(row['facilitation_correlation'], 2)}"
     )
 

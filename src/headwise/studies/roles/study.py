@@ -255,7 +255,9 @@ def remove_together(context: Context[RolesSettings], cell: Cell) -> CellResult:
         f"{role}_correlation": stats.rank_correlation(scores[role][exists], alone[exists]) for role in ROLES
     }
     about = {**case.about, "heads": " ".join(map(str, top))}
-    return CellResult({"joint": rows.joint_rows(effects[0], effects[1:], correlation, about)})
+    return CellResult(
+        {"joint": rows.joint_rows(effects[0], effects[1:], correlation, about, tested_on.shared_groups())}
+    )
 
 
 def _gradients(settings: RolesSettings, case: Case, gates: np.ndarray) -> np.ndarray:

@@ -188,12 +188,19 @@ def expected_order(curves: pd.DataFrame) -> dict[str, Any]:
 
 
 def joint_rows(
-    top: np.ndarray, sets: np.ndarray, correlation: dict[str, float], about: dict[str, Any]
+    top: np.ndarray,
+    sets: np.ndarray,
+    correlation: dict[str, float],
+    about: dict[str, Any],
+    groups: Sequence[str | None] | None = None,
 ) -> pd.DataFrame:
     """The joint effect of the most facilitating heads `[E]` beside that of random sets `[sets, E]`."""
     effects = sets.mean(axis=1)
+    lo, hi = map(float, stats.mean_interval(top, groups=groups))
     row = {
         "effect": float(top.mean()),
+        "lo": lo,
+        "hi": hi,
         "random_mean": float(effects.mean()),
         "random_p99": float(np.quantile(effects, 0.99)),
         "larger_than": float((top.mean() > effects).mean()),

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from headwise import stats
 from headwise.cards.measured import STEPS, measure_heads
 from headwise.charts.section import Tables, table_of
 from headwise.errors import HeadwiseError
@@ -221,9 +222,13 @@ def _summary(curve: EdgeCurve, s: WiringSettings) -> pd.DataFrame:
         "k_lo": needed.lo,
         "k_hi": needed.hi,
         "stays": needed.stays,
+        "stays_lo": needed.stays_lo,
+        "stays_hi": needed.stays_hi,
         "of": int(curve.k[-1]),
     }
-    effect = {"effect": float(curve.effect.mean()), "threshold": s.threshold, "n": curve.values.shape[1]}
+    lo, hi = map(float, stats.mean_interval(curve.effect, groups=curve.groups))
+    effect = {"effect": float(curve.effect.mean()), "effect_lo": lo, "effect_hi": hi}
+    effect |= {"threshold": s.threshold, "n": curve.values.shape[1]}
     return pd.DataFrame([{**about, **sizes, **effect, "defined": bool(np.isfinite(needed.k))}])
 
 
