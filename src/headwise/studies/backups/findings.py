@@ -38,7 +38,8 @@ def _backups(rows: pd.DataFrame, primary: pd.DataFrame, model: str, task: str) -
     sentence = (
         f"On {task}, {model}: removing {removed} costs {first['set_effect']:.2f} "
         f"[{first['set_lo']:.2f}, {first['set_hi']:.2f}] {first['metric']} on the testing half. "
-        f"{len(backups)} of {len(rows)} later heads are backups: they help more, or hinder less, once the set is gone (q < .05, n = {first['n']})"
+        f"{len(backups)} of {len(rows)} later heads are backups: they help more, or hinder less, once the set is gone "
+        f"(q < .05, n = {first['n']})"
     )
     each = [
         minus(f"{name} {row.single:+.2f} alone, {row.conditional:+.2f} with the set removed")

@@ -67,8 +67,8 @@ def joint_sentence(row: Mapping[Any, Any]) -> str:
     cost, lo, hi, mean = (minus(f"{row[name]:.2f}") for name in ("effect", "lo", "hi", "random_mean"))
     return (
         f"ablating the most facilitating heads together costs {cost} nats [{lo}, {hi}], more than "
-        f"{row['larger_than']:.1%} of {row['sets']} random sets of heads (mean {mean}); the rank correlation of facilitation with exact ablation "
-        f"is {plus(row['facilitation_correlation'], 2)}"
+        f"{row['larger_than']:.1%} of {row['sets']} random sets of heads (mean {mean}); the rank correlation of "
+        f"facilitation with exact ablation is {plus(row['facilitation_correlation'], 2)}"
     )
 
 
