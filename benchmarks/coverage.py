@@ -147,14 +147,17 @@ def row(what: str, n: int, held: Any, plain: Any) -> dict[str, Any]:
     return found | ({} if plain is None else {"percentile_bootstrap": round(float(plain), 4)})
 
 
-def null_rows(pools: dict[str, np.ndarray], draws: int = 200) -> Iterator[dict[str, Any]]:
+def null_rows(pools: dict[str, np.ndarray], draws: int = 1_000) -> Iterator[dict[str, Any]]:
     """Draws in which any head has q < .05 although no head has an effect: real scores, centred."""
     random = np.random.default_rng(1)
     for name in ("ioi", "greater_than"):
         centred = pools[name] - pools[name].mean(axis=0)
         with np.errstate(invalid="ignore"):
             skewness = np.abs((centred**3).mean(axis=0) / (centred**2).mean(axis=0) ** 1.5)
-        for which, columns in (("all heads", centred), ("|skewness| ≤ 2", centred[:, skewness <= SKEWED])):
+        for which, columns in (
+            ("all heads", centred),
+            ("skewness at most 2", centred[:, skewness <= SKEWED]),
+        ):
             for n in (16, 64):
                 found = 0
                 for _ in range(draws):
@@ -180,8 +183,10 @@ def tables(found: dict[str, Any]) -> str:
         for n in sizes:
             one = by[what, n]
             plain = one.get("percentile_bootstrap")
-            cells.append(f"{one['coverage']:.1%}" + ("" if plain is None else f" ({plain:.1%})"))
-        lines.append(f"| {what} | {' | '.join(cells)} |".replace("%", " %"))
+            cells.append(
+                f"{100 * one['coverage']:.1f} %" + ("" if plain is None else f" ({100 * plain:.1f} %)")
+            )
+        lines.append(f"| {what} | {' | '.join(cells)} |")
     lines += ["", "| scores | heads | n | draws with any q < .05 |", "|---|---|---|---|"]
     lines += [
         f"| {r['scores']} | {r['heads']} ({r['of']}) | {r['n']} | {r['any']} of {r['draws']} |"

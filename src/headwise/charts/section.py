@@ -15,8 +15,9 @@ from headwise.stats import smallest_p
 from headwise.stats import too_few as sentence_of_too_few
 
 Tables = Mapping[str, pd.DataFrame]
-HEAD_COLUMNS = ["model", "task", "measure", "layer", "head", "score", "lo", "hi", "n", "q", "unit"]
-"""Columns of the report's table of heads; a table without `unit` has numbers without one."""
+HEAD_COLUMNS = ["model", "task", "measure", "layer", "head", "score", "lo", "hi", "n", "q", "unit", "p", "units"]
+"""Columns of the report's table of heads; a table without `unit` has numbers without one, one without `units` no
+groups of examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,8 @@ def too_few(table: pd.DataFrame, what: str = "head") -> str:
     tested = table[table["p"].notna()] if "p" in table else table[:0]
     if tested.empty or tested["n"].nunique() > 1:  # scores that stop early have a test of their own
         return ""
-    units = int(tested["units" if "units" in tested else "n"].iloc[0])
+    grouped = "units" in tested and tested["units"].notna().all()
+    units = int(tested["units" if grouped else "n"].iloc[0])
     if tested["p"].min() < smallest_p(units, len(tested)) * (1 - 1e-9):
         return ""
     return sentence_of_too_few(units, len(tested), what)

@@ -20,7 +20,7 @@ import pandas as pd
 from headwise._version import __version__
 from headwise.charts.chart import Chart, Panel
 from headwise.charts.interactive import page_chart, rounded
-from headwise.charts.section import SECTIONS, Finding
+from headwise.charts.section import SECTIONS, Finding, groups, too_few
 from headwise.errors import HeadwiseError, quoted
 from headwise.files import explain_disk_errors, replacing
 from headwise.report.cards import head_pages
@@ -147,6 +147,7 @@ def _page(runs: Sequence[Run]) -> str:
         version=__version__,
         models=list(dict.fromkeys(model for run in runs for model in run.models)),
         sections=sections,
+        few=_few(heads),
         top=_top([section["findings"] for section in sections]),
         docs=[{"name": name, "html": doc_page(name, docs)} for name in docs],
         glossary=glossary(docs),
@@ -206,6 +207,13 @@ def _caption(chart: Chart) -> str:
     """The heading and the note of the figure on paper, then the page's caption."""
     words = [" ".join((chart.heading or "").split("\n")), chart.note]
     return " ".join([*(f"{word}." for word in words if word), chart.caption]).strip()
+
+
+def _few(parts: list[pd.DataFrame]) -> list[str]:
+    """What the examples behind the q-values of the table of heads are too few to show, a sentence for each reason."""
+    maps = [rows for part in parts for _, rows in groups(part, "model", "task", "measure")]
+    sentences = [f"{few[:1].upper()}{few[1:]}." for rows in maps if (few := too_few(rows))]
+    return list(dict.fromkeys(sentences))
 
 
 def _heads(parts: list[pd.DataFrame]) -> dict[str, Any]:
