@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from headwise.bounded import read_parquet, regular
 from headwise.errors import HeadwiseError
 from headwise.heads.components import kinds_of
 from headwise.heads.head import Head, Order, head_list, heads_of, ranked
@@ -136,7 +137,7 @@ def _from_run(path: Path, task: str | None, method: str | None, model: str | Non
     from headwise.charts.heatmap import grid
 
     try:
-        table = pd.read_parquet(path)
+        table = read_parquet(regular(path)).to_pandas(ignore_metadata=True)
     except FileNotFoundError:
         raise HeadwiseError(f"no scores at {path}") from None
     except (OSError, ValueError, TypeError, OverflowError, MemoryError, NotImplementedError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.bounded import regular
 from headwise.files import explain_disk_errors, sha256
 from headwise.runs import read_info, read_table
 from headwise.runs.folder.written import session
@@ -73,7 +74,7 @@ class Run:
     @cached_property
     def _sessions(self) -> dict[str, dict[str, Any] | None]:
         """The tables that are there, each with the session that wrote it; None where no session wrote this file."""
-        files = sorted(path for path in (self.path / "tables").glob("*.parquet") if path.is_file())
+        files = [regular(path, root=self.path) for path in sorted((self.path / "tables").glob("*.parquet"))]
         with explain_disk_errors(self.path / "tables"):
             return {file.stem: session(self.info["written"], file.stem, sha256(file)) for file in files}
 

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwise.bounded import read_text
 from headwise.display import counted
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, fsync_folder, inside, unused
@@ -322,7 +323,7 @@ class RunFolder:
         path = self.path / "run.json"
         with explain_disk_errors(path):
             try:
-                return info.understood(path.read_text(encoding="utf-8"), self.path)
+                return info.understood(read_text(path, self.path), self.path)
             except FileNotFoundError:
                 return None
             except ValueError:
