@@ -174,6 +174,6 @@ def _most() -> int:
 
 def _too_large(what: object, size: float) -> HeadwiseError:
     return HeadwiseError(
-        f"{what} takes {size / 2**30:,.1f} GiB, more than the {_most() / 2**30:g} GiB that are read; if the run is yours, raise "
-        f"{LIMIT}"
+        f"{what} takes {size / 2**30:,.1f} GiB, more than the {_most() / 2**30:g} GiB that are read; raise {LIMIT} if "
+        "the run is yours"
     )

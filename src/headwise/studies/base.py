@@ -61,8 +61,7 @@ ENGINE_OPTIONS = ("address", "workers", "cores_per_worker", "devices_per_worker"
 def register(study: Study) -> Study:
     """Make a study known under its name, to `run` and to the report."""
     STUDIES.add(study.name, study)
-    if study.section is not None:
-        SECTIONS.add(study.name, study.section)
+    SECTIONS.add(study.name, study.section)
     return study
 
 

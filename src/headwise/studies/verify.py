@@ -25,10 +25,11 @@ from headwise.bounded import regular
 from headwise.charts.style import without_figures
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors
+from headwise.registry import plugin_hint
 from headwise.runs import Cell, CellResult, CellStore, Finished, RunFolder, read_info, read_table
 from headwise.runs.store.store import DamagedError
 from headwise.settings import build
-from headwise.studies.base import Study, carry_out, study
+from headwise.studies.base import Study, carry_out, studies, study
 from headwise.studies.workbench import Workbench
 
 TOLERANCE = 1e-3
@@ -82,8 +83,12 @@ def verify(
         raise HeadwiseError(
             f"the run {run} is {info.get('status')}; finish it first with the command that started it"
         )
-    chosen = study(str(info["study"]))
-    settings: Any = build(chosen.settings, info["settings"] | {"trust_remote_code": trust_remote_code})
+    try:
+        chosen = study(str(info["study"]))
+        settings: Any = build(chosen.settings, info["settings"] | {"trust_remote_code": trust_remote_code})
+    except HeadwiseError as error:
+        from_plugin = info["plugins"] or info["study"] not in studies()
+        raise HeadwiseError(f"{error}{plugin_hint(info['plugins']) if from_plugin else ''}") from None
     with TemporaryDirectory() as temporary:
         copy = Path(temporary) / "run"
         try:

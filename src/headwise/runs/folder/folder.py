@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import socket
 import sys
 import time
@@ -24,6 +23,7 @@ from headwise.bounded import read_text
 from headwise.display import counted
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, fsync_folder, inside, unused
+from headwise.registry import command_line, plugins
 from headwise.runs.folder import display, info
 from headwise.runs.folder.hold import hold, make
 from headwise.runs.folder.written import latest, record
@@ -381,8 +381,9 @@ class RunFolder:
             "format": info.FORMAT,
             **about,
             "question": earlier.get("question", "") if self._question is None else self._question,
-            "command": shlex.join(sys.argv) if self._command is None else self._command,
+            "command": command_line(sys.argv) if self._command is None else self._command,
             "versions": info.versions(),
+            "plugins": plugins(),
             "timings": {
                 **times,
                 "created": times["created"] or info.timestamp(),

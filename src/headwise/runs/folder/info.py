@@ -80,6 +80,7 @@ class _Info(_Entries):
     tables: list[TableName] = Field(default_factory=list)
     written: list[_Session] = Field(default_factory=list)
     notices: list[str] = Field(default_factory=list)
+    plugins: list[str] = Field(default_factory=list)
 
 
 def read_info(path: str | Path) -> dict[str, Any]:
