@@ -11,7 +11,7 @@ import pandas as pd
 
 from headwise.charts.heatmap import grid
 from headwise.charts.section import by_size, groups, section_of, table_of
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, visible
 from headwise.explore.live import listed
 from headwise.heads import Head, heads_of, ranked
 from headwise.model.model import Model
@@ -146,7 +146,7 @@ class RunData:
         """The tasks of the run that can be opened again by their name."""
         settings = self.settings
         named = settings.get("tasks") or settings.get("task") or []
-        return [str(name) for name in (named if isinstance(named, list | tuple) else [named])]
+        return [visible(str(name)) for name in (named if isinstance(named, list | tuple) else [named])]
 
 
 def model_of_run(path: Path, wanted: str | None) -> str:

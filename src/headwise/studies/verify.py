@@ -138,11 +138,15 @@ def _copy_cells(run: Path, copy: Path) -> int:
         for end in ("", "-wal"):
             with suppress(FileNotFoundError):
                 shutil.copyfile(regular(Path(f"{run / 'cells.sqlite'}{end}"), root=run), f"{sent}{end}")
-    with CellStore(sent) as old, CellStore(copy / "cells.sqlite") as new:
-        new.sync(False)
-        for key in old.keys():  # noqa: SIM118 - a store is no mapping
-            new.put_encoded(*old.encoded(key), seconds=0.0)
-        return len(new)
+    try:
+        with CellStore(sent) as old, CellStore(copy / "cells.sqlite") as new:
+            new.sync(False)
+            for key in old.keys():  # noqa: SIM118 - a store is no mapping
+                new.put_encoded(*old.encoded(key), seconds=0.0)
+            return len(new)
+    except HeadwiseError as error:  # the user knows the run, not its copy
+        error.args = (str(error).replace(str(sent), str(run / "cells.sqlite")),)
+        raise
 
 
 def _carry_out(

@@ -39,7 +39,7 @@ log = logging.getLogger("headwise")
 
 _SET_ASIDE = ("cells.sqlite", "run.json", "tables", "figures", "report.html")
 """What gives way to a fresh run. The cells go first: if this is cut short, a run without cells is left."""
-_WRITTEN_INTO = ("cells.sqlite", "tables", "figures")
+_WRITTEN_INTO = ("cells.sqlite", "tables", "figures", ".headwise.lock")
 """What is opened in place; other files are replaced whole, and a link with them."""
 
 

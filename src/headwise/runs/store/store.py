@@ -39,7 +39,6 @@ CREATE TABLE IF NOT EXISTS blobs (
     UNIQUE (key, name));
 CREATE INDEX IF NOT EXISTS flagged ON cells (key) WHERE flagged;
 """
-_OBJECTS = "SELECT name, name, type, tbl_name, sql FROM sqlite_master"
 _MOST_STEPS = 1_000
 """Millions of steps of SQLite in which a file is checked: some 20 seconds, where a million cells take a moment."""
 
@@ -99,12 +98,6 @@ class CellStore:
 
     def _prepare(self) -> None:
         run = self._connection.execute
-        version = run("PRAGMA user_version").fetchone()[0]
-        if version > FORMAT:
-            raise HeadwiseError(
-                f"{self.path} was written by a newer headwise (format {version}, this one reads {FORMAT}); "
-                "update headwise, or give another --out"
-            )
         problem = run("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise DamagedError(f"{self.path} is damaged: {problem}")
@@ -112,7 +105,7 @@ class CellStore:
         self._connection.set_progress_handler(None, 0)
         run("PRAGMA journal_mode=WAL")
         run("PRAGMA synchronous=FULL")
-        if version < FORMAT:
+        if run("PRAGMA user_version").fetchone()[0] < FORMAT:
             self._connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;")
 
     # --- writing ------------------------------------------------------------------------------------
@@ -234,13 +227,14 @@ class CellStore:
         try:
             return decode_arrow(data, f"table {quoted(name)} of cell {key[:12]} in {self.path}")
         except (ValueError, TypeError, KeyError, NotImplementedError, OSError, MemoryError) as error:
-            raise DamagedError(
-                f"table {quoted(name)} of cell {key[:12]} in {self.path} is damaged: {error}"
+            raise HeadwiseError(  # its checksum fits, so this is what was written
+                f"table {quoted(name)} of cell {key[:12]} in {self.path} is not one that headwise writes ({error}); "
+                "use another run, or start again with --fresh"
             ) from None
 
     def table_names(self) -> list[tuple[str, str]]:
         """Every (key, table name) there is, from the index alone."""
-        return self._rows("SELECT key, name FROM blobs")
+        return self._rows("SELECT key, name FROM blobs WHERE typeof(name) = 'text'")
 
     def _checked(self, key: str) -> tuple[str, str, list[str]]:
         """Text, notes and table names of a cell."""
@@ -278,25 +272,32 @@ def connect(path: Path, *, damaged: bool = False) -> sqlite3.Connection:
         calls = itertools.count()
         connection.set_progress_handler(lambda: next(calls) >= _MOST_STEPS, 1_000_000)
         connection.execute(f"PRAGMA writable_schema={'ON' if damaged else 'OFF'}")
-        foreign = [name for name, *entry in connection.execute(_OBJECTS) if entry not in _own_objects()]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > FORMAT:
+            raise HeadwiseError(
+                f"{path} was written by a newer headwise (format {version}, this one reads {FORMAT}); "
+                "update headwise, or give another --out"
+            )
+        found = set(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
+        if foreign := sorted(str(name) for _, name, *_ in found - _own_objects()):
+            raise HeadwiseError(
+                f"{path} has {quoted(foreign[0])}, which headwise did not put there, so its cells cannot be trusted; "
+                "use another run, or start again with --fresh, which sets this one aside"
+            )
+        if found != _own_objects() and (found or version) and not damaged:
+            raise DamagedError(f"{path} is damaged: it lacks a table")
     except BaseException:
         connection.close()
         raise
-    if foreign:
-        connection.close()
-        raise HeadwiseError(
-            f"{path} has {quoted(foreign[0])}, which headwise did not put there, so its cells cannot be trusted; use "
-            "another run, or start again with --fresh, which sets this one aside"
-        )
     return connection
 
 
 @cache
-def _own_objects() -> list[list[Any]]:
-    """Type, table and definition of everything in a new store."""
+def _own_objects() -> frozenset[tuple[Any, ...]]:
+    """Type, name, table and definition of everything in a new store."""
     with closing(sqlite3.connect(":memory:")) as fresh:
         fresh.executescript(_SCHEMA)
-        return [entry for _, *entry in fresh.execute(_OBJECTS)]
+        return frozenset(fresh.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
 
 
 def _delete(run: Callable[..., Any], key: str) -> None:
