@@ -289,7 +289,7 @@ def test_forged_cells_that_a_trigger_puts_back_are_refused(run, bench):
     with closing(sqlite3.connect(run / "cells.sqlite")) as database:
         database.executescript(RESTORING)
     before = state_of(run)
-    with pytest.raises(HeadwiseError, match="'keep_cells', which headwise did not put there"):
+    with pytest.raises(HeadwiseError, match="'keep_blobs', which headwise did not put there"):
         verify(run, cells=3, workbench=bench)
     with pytest.raises(HeadwiseError, match="which headwise did not put there"):
         hw.run("score", run, workbench=bench, progress=False, **read_info(run)["settings"])
