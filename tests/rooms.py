@@ -25,7 +25,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "headwise"
 ROOM_OF: dict[str, str] = {
     "__init__.py": "public", "__main__.py": "cli", "_version.py": "errors",
     "errors.py": "errors", "errors": "errors",
-    "files.py": "files", "files": "files",
+    "files.py": "files", "bounded.py": "files", "files": "files",
     "registry.py": "registry", "registry": "registry",
     "hub.py": "hub", "hub": "hub",
     "stats": "stats", "charts": "charts", "heads": "heads", "tasks": "tasks", "model": "model",

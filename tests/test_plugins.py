@@ -66,3 +66,52 @@ def test_a_plug_in_file_that_is_missing_or_broken_is_one_sentence(tmp_path):
         assert done.returncode == 2
         assert said in done.stderr
         assert "Traceback" not in done.stderr
+
+
+STUDY = """
+    from headwise.charts.chart import Bars, Chart, Panel
+    from headwise.charts.section import Finding, Section
+    from headwise.studies.base import Study, register
+    from headwise.studies.settings.shared import StudySettings
+
+    register(
+        Study(
+            name="layers",
+            question="Which layer?",
+            settings=StudySettings,
+            stages=lambda context: [],
+            compute={},
+            section=Section(
+                charts=lambda tables: [
+                    Chart(name="c", title="A chart", panels=[Panel(marks=[Bars(at=[0], values=[1.0])])])
+                ],
+                findings=lambda tables: [Finding(sentence="Layer 3 it is.")],
+            ),
+        )
+    )
+"""
+
+
+def test_a_run_of_an_absent_plug_in_is_refused_by_name_and_its_command_names_the_plug_in(tmp_path):
+    file = tmp_path / "my layers.py"
+    file.write_text(textwrap.dedent(STUDY))
+    run = tmp_path / "run"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HEADWISE_PLUGINS": str(file)}
+    code = (
+        "from headwise.runs import RunFolder, write_tables\n"
+        f"with RunFolder({str(run)!r}, study='layers', settings={{'models': []}}, fingerprints={{}}) as folder:\n"
+        "    write_tables(folder)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    for command in ("report", "verify"):
+        done = _headwise(tmp_path, command, str(run))
+        assert done.returncode == 2, done.stderr
+        assert str(file) in done.stderr
+        assert "HEADWISE_PLUGINS=" in done.stderr
+        assert "Traceback" not in done.stderr
+    page = tmp_path / "page.html"
+    done = _headwise(tmp_path, "report", str(run), "--out", str(page), HEADWISE_PLUGINS=str(file))
+    assert done.returncode == 0, done.stderr
+    shown = page.read_text()
+    assert "Layer 3 it is." in shown
+    assert f"HEADWISE_PLUGINS=&#39;{file}&#39;" in shown

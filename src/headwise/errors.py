@@ -35,6 +35,15 @@ def quoted(value: object, longest: int = 80) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def visible(text: str) -> str:
+    """Text for a terminal: control characters, which could clear it or move its cursor, are written out.
+
+    >>> print(visible(chr(27) + "[2Jgone"))
+    \\x1b[2Jgone
+    """
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: repr(found[0])[1:-1], text)
+
+
 def first_line(error: BaseException, longest: int = 300) -> str:
     """What another library's error says first, for a sentence of ours.
 

@@ -14,15 +14,16 @@ import importlib
 import importlib.util
 import os
 import pkgutil
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, quoted, unknown
 
 T = TypeVar("T")
 
@@ -83,6 +84,28 @@ def _import(pattern: str) -> None:
         name = f"{found.name}{rest}"
         if not rest or (found.ispkg and importlib.util.find_spec(name)):
             importlib.import_module(name)
+
+
+def plugins() -> list[str]:
+    """The plug-ins in use: the files that HEADWISE_PLUGINS names, and the modules of installed packages."""
+    files = filter(None, os.environ.get(FILES, "").split(os.pathsep))
+    installed = sorted({entry.value for entry in metadata.entry_points(group=GROUP)})
+    return [*(str(Path(path).expanduser().absolute()) for path in files), *installed]
+
+
+def command_line(words: Sequence[str]) -> str:
+    """A command that can be given again: with the plug-ins that the environment names."""
+    files = os.environ.get(FILES)
+    return " ".join([*([f"{FILES}={shlex.quote(files)}"] if files else []), shlex.join(words)])
+
+
+def plugin_hint(used: Sequence[str]) -> str:
+    """The end of an error about a name that a plug-in may have registered; `used`: those of the run."""
+    named = ", ".join(map(quoted, used)) or "one that the run does not name"
+    return (
+        f"; it may come from a plug-in ({named}): install its package, or name its file with {FILES}=FILE.py if you "
+        "trust it, because it is code"
+    )
 
 
 @cache

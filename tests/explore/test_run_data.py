@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -133,3 +135,49 @@ def test_the_page_of_a_run_begins_with_its_maps(tiny, run, serve):
 def test_a_folder_that_is_no_run_is_refused(tiny, tmp_path):
     with pytest.raises(hw.HeadwiseError, match=r"run\.json"):
         Explorer(tiny, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "gaps"),
+    [("score", np.inf, 1), ("score", -np.inf, 1), ("score", np.nan, 1), ("layer", -1, 1), ("head", 99, 1)],
+)
+def test_a_value_that_no_map_can_hold_is_a_gap_in_it(tiny, tmp_path, column, value, gaps):
+    table = score_table("tiny", "words", "ablation", (4, 4))
+    table.loc[5, column] = value
+    data = RunData(finished_run(tmp_path / "run", "score", {"scores": table}), tiny)
+    (shown,) = json.loads(json.dumps(data.maps(), allow_nan=False))
+    flat = [number for row in shown["values"] for number in row]
+    assert flat.count(None) == gaps
+    whole = score_table("tiny", "words", "ablation", (4, 4))["score"].drop(5)
+    assert sorted(number for number in flat if number is not None) == pytest.approx(sorted(whole), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("scores", {"layer": "first"}),
+        ("scores", {"score": "high"}),
+        ("circuits", {"k": np.inf}),
+        ("circuits", {"k": -3.0}),
+        ("circuits", {"threshold": "all"}),
+        ("roles", {"layer": "first"}),
+        ("roles", {"layer": -1}),
+        ("edges", {"score": "high"}),
+    ],
+)
+def test_a_run_with_strange_tables_opens_with_gaps_or_is_refused_in_a_sentence(tiny, run, name, change):
+    table = pd.read_parquet(run / f"tables/{name}.parquet").assign(**change)
+    table.to_parquet(run / f"tables/{name}.parquet", index=False)
+    explorer = None
+    try:
+        explorer = Explorer(tiny, run)
+        explorer.serve()
+        assert (
+            not [one for one in explorer.start()["presets"] if one["name"].startswith("circuit")]
+            or name != "circuits"
+        )
+    except hw.HeadwiseError as error:
+        assert "are not those that the study" in str(error) or "head" in str(error)  # noqa: PT017
+    finally:
+        if explorer is not None:
+            explorer.stop()

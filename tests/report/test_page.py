@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import headwise as hw
+from headwise.charts.section import SECTIONS
 from headwise.errors import HeadwiseError
 from headwise.report import findings, write_report
 from headwise.runs import Cell, CellResult, RunFolder, execute, read_info, write_table
@@ -100,11 +101,29 @@ def test_findings_name_the_largest_head_with_its_interval(make_run):
     assert f"L{largest['layer']}H{largest['head']} ({largest['score']:+.3g}" in found.sentence
 
 
-def test_a_study_without_a_section_of_its_own_still_gets_one(make_run, tmp_path):
+@pytest.fixture
+def register():
+    """Registers a study that is known while the test runs."""
+    with registry.STUDIES.restored(), SECTIONS.restored():
+        yield registry.register
+
+
+def test_a_study_without_a_section_of_its_own_still_gets_one(make_run, tmp_path, register):
+    own = {"question": "", "settings": StudySettings, "stages": lambda context: [], "compute": {}}
+    register(registry.Study(name="my_study", **own))
     run = make_run("a", "my_study", {"scores": score_table("tiny", "ioi", "ablation", (2, 2))})
     assert "my_study" in write_report([run], tmp_path / "r.html").read_text()
     empty = make_run("b", "my_study", {"other": pd.DataFrame({"a": [1]})})
     assert "my_study" in write_report([empty], tmp_path / "s.html").read_text()
+
+
+def test_a_run_of_a_study_that_nobody_registered_is_refused(make_run, tmp_path):
+    run = make_run("a", "my_study", {"scores": score_table("tiny", "ioi", "ablation", (2, 2))})
+    with pytest.raises(
+        hw.HeadwiseError, match="the study 'my_study' is not known here; it may come from a plug-in"
+    ):
+        write_report([run], tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
 
 
 def asked(run, tmp_path) -> str:
@@ -112,7 +131,7 @@ def asked(run, tmp_path) -> str:
     return re.search(r'<h2 id="study-0-title"><span[^>]*>[^<]*</span> ([^<]*)</h2>', page)[1]
 
 
-def test_a_study_of_somebody_elses_is_headed_by_its_own_question(tiny, tmp_path):
+def test_a_study_of_somebody_elses_is_headed_by_its_own_question(tiny, tmp_path, register):
     colours = registry.Study(
         name="colours",
         question="Which heads see red?",
@@ -120,9 +139,8 @@ def test_a_study_of_somebody_elses_is_headed_by_its_own_question(tiny, tmp_path)
         stages=lambda context: [],
         compute={},
     )
-    with registry.STUDIES.restored():
-        registry.STUDIES.add("colours", colours)
-        folder = registry.run("colours", tmp_path / "run", workbench=bench_of(tiny), models=["tiny"])
+    register(colours)
+    folder = registry.run("colours", tmp_path / "run", workbench=bench_of(tiny), models=["tiny"])
     assert read_info(folder.path)["question"] == "Which heads see red?"
     assert asked(folder.path, tmp_path) == "Which heads see red?"
 

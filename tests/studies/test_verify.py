@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -257,3 +258,87 @@ def test_the_same_run_in_two_folders_gives_the_same_bytes(bench, finished, tmp_p
     again = hw.run("score", tmp_path / "again", workbench=bench, progress=False, **settings)
     for table in (finished / "tables").iterdir():
         assert (again.path / "tables" / table.name).read_bytes() == table.read_bytes(), table.name
+
+
+RESTORING = """
+CREATE TRIGGER keep_cells AFTER DELETE ON cells BEGIN
+    INSERT INTO cells VALUES (old.id, old.key, old.cell, old.notes, old.seconds, old.flagged, old.checksum);
+END;
+CREATE TRIGGER keep_blobs AFTER DELETE ON blobs BEGIN
+    INSERT INTO blobs VALUES (old.id, old.key, old.name, old.data, old.checksum);
+END;
+"""
+
+
+def forge(run, bench) -> None:
+    """Every stored score is another one, and the tables and their hashes fit."""
+    with CellStore(run / "cells.sqlite") as store:
+        for key in store.keys():  # noqa: SIM118 - a store is no mapping
+            cell, result = store.cell(key), store.get(key)
+            scores = result.tables["scores"].assign(score=7.0)
+            store.put(cell, CellResult({**result.tables, "scores": scores}, result.notes))
+    settings = read_info(run)["settings"]
+    with without_figures():
+        hw.run("score", run, workbench=bench, progress=False, **settings)
+    assert (read_table(run, "scores")["score"] == 7).all()
+
+
+def test_forged_cells_that_a_trigger_puts_back_are_refused(run, bench):
+    forge(run, bench)
+    assert sum("scores.score differs" in said for said in failures(run, bench).values()) == 3
+    with closing(sqlite3.connect(run / "cells.sqlite")) as database:
+        database.executescript(RESTORING)
+    before = state_of(run)
+    with pytest.raises(HeadwiseError, match="'keep_blobs', which headwise did not put there"):
+        verify(run, cells=3, workbench=bench)
+    with pytest.raises(HeadwiseError, match="which headwise did not put there"):
+        hw.run("score", run, workbench=bench, progress=False, **read_info(run)["settings"])
+    assert {name: said for name, said in state_of(run).items() if name.endswith("sqlite")} == {
+        name: said for name, said in before.items() if name.endswith("sqlite")
+    }
+
+
+def test_the_chosen_cells_differ_from_one_verification_to_the_next_and_a_seed_repeats_them(run, bench):
+    def chosen(**options):
+        return {one.label for one in verify(run, cells=1, workbench=bench, **options) if one.kind == "cell"}
+
+    assert len({frozenset(chosen()) for _ in range(12)}) > 1  # all alike once in 3 ** 11
+    assert chosen(seed=5) == chosen(seed=5)
+
+
+def test_all_cells_are_computed_again_on_request_and_none_that_the_settings_do_not_ask_for(run, bench):
+    settings = read_info(run)["settings"] | {"methods": ["ablation", "random"]}
+    with without_figures():
+        hw.run("score", run, workbench=bench, progress=False, **settings)
+    with CellStore(run / "cells.sqlite") as store:
+        assert len(store) > 2  # that of the method before is still there
+    results = verify(run, cells="all", workbench=bench)
+    assert sorted(one.label.split()[0] for one in results if one.kind == "cell") == ["ablation", "random"]
+    assert all(one.same for one in results)
+
+
+def test_the_command_prints_the_seed_and_takes_it(run, bench, monkeypatch, capsys):
+    import headwise.studies.verify as module
+    from headwise.cli.app import main
+
+    asked = []
+    monkeypatch.setattr(module, "verify", lambda run, **options: asked.append(options) or [])
+
+    def said(*words):
+        monkeypatch.setattr("sys.argv", ["headwise", "verify", str(run), *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, "".join(capsys.readouterr())
+
+    _, output = said()
+    assert f"--seed {asked[0]['seed']} chooses the same cells" in output
+    said("--seed", str(asked[0]["seed"]))
+    said("--cells", "all")
+    assert asked[1] == asked[0]
+    assert asked[2]["cells"] == "all"
+    assert asked[2]["seed"] != asked[0]["seed"]
+    for wrong in ("0", "-1", "some", "1.5"):
+        code, output = said("--cells", wrong)
+        assert code == 2
+        assert "give a number from 1, or all" in output
+    assert len(asked) == 3

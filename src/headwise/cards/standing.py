@@ -10,7 +10,7 @@ import pandas as pd
 
 from headwise import stats
 from headwise.cards.measured import Measured
-from headwise.charts.section import SECTIONS
+from headwise.charts.section import section_of
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.metrics import metric as metric_named
@@ -25,8 +25,13 @@ COLUMNS = ["study", "task", "measure", "score", "lo", "hi", "n", "q", "rank", "h
 def run_scores(path: str | Path, model: str, head: Head) -> pd.DataFrame:
     """The rows of one head in a run's table of heads; rank 1 is the largest absolute score of a task and measure."""
     run = Run(Path(path))
-    known = SECTIONS.all()
-    rows = known.get(run.study, known["score"]).heads(run.tables)
+    with run.explained():
+        return _run_scores(run, model, head)
+
+
+def _run_scores(run: Run, model: str, head: Head) -> pd.DataFrame:
+    path = run.path
+    rows = section_of(run.study, run.info["plugins"]).heads(run.tables)
     if rows is None or rows.empty:
         raise HeadwiseError(f"the run {path} has no scores of heads; leave the run out to compute them")
     if model not in set(rows["model"]):

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.chart import Axis, Cells, Chart, Panel, Scale, distinct
+from headwise.charts.heatmap import check_map
 from headwise.charts.section import groups, head_names
 from headwise.charts.words import joined, task_title
 
@@ -74,6 +75,7 @@ def _prompt(table: pd.DataFrame) -> str:
 
 def _kept(part: pd.DataFrame, scale: Scale, side: float) -> Panel:
     length = int(part["query"].max()) + 1
+    check_map((length, length))
     weights = np.full((length, length), np.nan)  # what no token can reach stays white
     weights[part["query"], part["key"]] = part["attention"]
     tokens = part[part["query"] == length - 1].sort_values("key")["token"].astype(str).tolist()

@@ -29,6 +29,7 @@ from headwise.charts.chart import (
 )
 from headwise.charts.section import by_size, head_names, too_few
 from headwise.charts.words import minus, span
+from headwise.errors import HeadwiseError
 
 SATURATION = 99.0
 """Percentile of the absolute scores at which colours end: a few large heads would hide all others."""
@@ -47,7 +48,17 @@ SCORED = ("model", "task", "method")
 def map_shape(table: pd.DataFrame) -> tuple[int, int]:
     """The number of layers and of columns in a table of heads: one per head, two more with other components."""
     others = 2 if (table["head"] < 0).any() else 0
-    return int(table["layer"].max()) + 1, max(int(table["head"].max()) + 1, 0) + others
+    shape = int(table["layer"].max()) + 1, max(int(table["head"].max()) + 1, 0) + others
+    check_map(shape, 1 << 18)
+    return shape
+
+
+def check_map(shape: tuple[int, int], most: int = 1 << 22) -> None:
+    """Refuse a map with more cells than any model or prompt has: its size is a number that a table names."""
+    if shape[0] * shape[1] > most:
+        raise HeadwiseError(
+            f"a table asks for a map of {shape[0]:,} x {shape[1]:,} cells; at most {most:,} are drawn"
+        )
 
 
 def grid(table: pd.DataFrame, column: str = "score", shape: tuple[int, int] | None = None) -> np.ndarray:

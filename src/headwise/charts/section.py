@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from headwise.charts.chart import Chart
+from headwise.errors import HeadwiseError, quoted
 from headwise.names import component_name
-from headwise.registry import Registry
+from headwise.registry import Registry, plugin_hint
 from headwise.stats import smallest_p
 from headwise.stats import too_few as sentence_of_too_few
 
@@ -89,5 +90,15 @@ class Section:
     """The documentation page that explains the charts, without `.md`."""
 
 
-SECTIONS: Registry[Section] = Registry("section of the report", "headwise.studies.*.charts")
-"""By study; a study without one of its own gets that of `score`."""
+SECTIONS: Registry[Section | None] = Registry("section of the report", "headwise.studies.*.charts")
+"""By study; None for a study that was registered without one, which gets that of `score`."""
+
+
+def section_of(study: str, plugins: Sequence[str]) -> Section:
+    """What the report says of a run of this study, which was made with these plug-ins."""
+    known = SECTIONS.all()
+    if study not in known:
+        raise HeadwiseError(f"the study {quoted(study)} is not known here{plugin_hint(plugins)}")
+    section = known[study] or known["score"]
+    assert section is not None
+    return section

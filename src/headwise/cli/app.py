@@ -34,7 +34,7 @@ from headwise.cli import (  # noqa: F401
     verify,
 )
 from headwise.cli.root import app
-from headwise.errors import HeadwiseError, command_line, first_line
+from headwise.errors import HeadwiseError, command_line, first_line, visible
 
 
 class _Stderr(logging.StreamHandler):  # Python 3.10 cannot subscript it
@@ -43,6 +43,9 @@ class _Stderr(logging.StreamHandler):  # Python 3.10 cannot subscript it
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
         super().emit(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
 
 
 def main() -> None:
@@ -56,7 +59,7 @@ def main() -> None:
     logging.basicConfig(format="%(message)s", handlers=[_Stderr()])
     logging.getLogger("headwise").setLevel(logging.INFO)
     warnings.filterwarnings("default", "the setting .* is now called", DeprecationWarning)
-    warnings.formatwarning = lambda message, *_, **__: f"note: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: f"note: {visible(str(message))}\n"
     with one_interrupt(), command_line():
         code = _exit_code()
         sys.exit(_flushed() or code)
@@ -95,7 +98,7 @@ def _exit_code() -> int | str | None:
 def _say(sentence: str) -> None:
     """One line on the standard error: messages of other libraries inside a sentence may have several."""
     with suppress(OSError):  # nobody is left to be told
-        typer.echo(f"headwise: {' '.join(sentence.split())}", err=True)
+        typer.echo(f"headwise: {visible(' '.join(sentence.split()))}", err=True)
 
 
 def _fill_closed_streams() -> None:

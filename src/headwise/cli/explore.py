@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.root import app, with_options
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, visible
 
 
 @app.command()
@@ -50,7 +50,7 @@ def explore(
     if model is not None and not is_run:
         raise HeadwiseError(f"--model chooses a model of a run folder, and {source} is not one; leave it out")
     name = model_of_run(run, model) if is_run else source
-    typer.echo(f"loading and verifying {name} …", err=True)
+    typer.echo(visible(f"loading and verifying {name} …"), err=True)
     explorer = Explorer(load(name, **options), run if is_run else None)
     try:
         explorer.serve(host, port, remote=remote)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -129,9 +128,10 @@ def default_folder(study: str, *words: str) -> Path:
 @contextmanager
 def resumable() -> Iterator[str]:
     """Yield the command line of this process; after Ctrl-C or SIGTERM, say that the same command resumes."""
+    from headwise.registry import command_line
     from headwise.runs.stopping import stoppable
 
-    command = shlex.join(["headwise", *sys.argv[1:]])
+    command = command_line(["headwise", *sys.argv[1:]])
     try:
         with stoppable():
             yield command

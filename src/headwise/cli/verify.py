@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,25 +11,35 @@ import typer
 
 from headwise.cli.output import Failed
 from headwise.cli.root import app, with_options
+from headwise.errors import HeadwiseError, quoted, visible
 
 
 @app.command()
-@with_options("seed", "trust_remote_code")
+@with_options("trust_remote_code")
 def verify(
     run: Annotated[Path, typer.Argument(help="a finished run folder", metavar="RUN")],
-    cells: Annotated[int, typer.Option(help="number of cells to recompute", min=1)] = 3,
+    cells: Annotated[str, typer.Option(help="number of cells to recompute, or all")] = "3",
+    seed: Annotated[
+        int | None,
+        typer.Option(help="random seed that chooses the cells; by default another one each time", min=0),
+    ] = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Rebuild a run's tables from its cells, recompute a sample of the cells, and report whether they match."""
     from headwise.studies.verify import summary
     from headwise.studies.verify import verify as compute_again
 
-    results = compute_again(run, cells=cells, **options)
+    if cells != "all" and not (cells.isdecimal() and int(cells[:9]) > 0):
+        raise HeadwiseError(f"--cells is {quoted(cells)}; give a number from 1, or all")
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    results = compute_again(run, cells="all" if cells == "all" else int(cells[:9]), seed=seed, **options)
     for result in results:
-        typer.echo(f"{'same' if result.same else 'DIFFERS'}  {result.label}: {result.said}")
-    typer.echo(summary(results))
+        typer.echo(visible(f"{'same' if result.same else 'DIFFERS'}  {result.label}: {result.said}"))
+    again = "" if cells == "all" else f" (--seed {seed} chooses the same cells)"
+    typer.echo(f"{summary(results)}{again}")
     shown = {
         "run": run,
+        "seed": seed,
         "same": all(result.same for result in results),
         "summary": summary(results),
         "results": [asdict(result) for result in results],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from contextlib import nullcontext
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,9 @@ class Explorer:
             "check": Answer(requests.Check, self.check, BACKGROUND),
             "card": Answer(requests.Card, self.card, BACKGROUND),
         }
-        app = make_app(self.worker, self.start(), answers)
+        with nullcontext() if self.run is None else self.run.run.explained():
+            start = self.start()
+        app = make_app(self.worker, start, answers)
         self.server = Server(Guard(app, self.token, remote=remote, framed=framed), host, port)
         self.worker.start()
         self.worker.submit(Job("server", "warm", URGENT, self.live.warm, lambda event: None, "warm"))

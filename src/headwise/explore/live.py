@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -275,7 +276,8 @@ class Live:
 def listed(values: np.ndarray, digits: int = 6) -> list[Any]:
     """Rows of numbers for JSON, rounded to significant digits; None where there is none."""
     return [
-        [None if v != v else float(f"{v:.{digits}g}") for v in row] for row in np.atleast_2d(values).tolist()
+        [float(f"{v:.{digits}g}") if isfinite(v) else None for v in row]
+        for row in np.atleast_2d(values).tolist()
     ]
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.heatmap import grid
-from headwise.charts.section import SECTIONS, by_size, groups, table_of
-from headwise.errors import HeadwiseError
+from headwise.charts.section import by_size, groups, section_of, table_of
+from headwise.errors import HeadwiseError, visible
 from headwise.explore.live import listed
 from headwise.heads import Head, heads_of, ranked
 from headwise.model.model import Model
@@ -40,11 +40,10 @@ class RunData:
 
     def __init__(self, path: Path, model: Model) -> None:
         self.run, self.model = Run(path), model
-        known = SECTIONS.all()
-        study = known.get(self.run.study, known["score"])
-        heads = study.heads(self.run.tables)
-        self.scores = self._mine(pd.DataFrame() if heads is None else heads)
-        self._named = {name: self._mine(table_of(self.run.tables, name)) for name in NAMED}
+        with self.run.explained():
+            heads = section_of(self.run.study, self.run.info["plugins"]).heads(self.run.tables)
+            self.scores = self._mine(pd.DataFrame() if heads is None else heads)
+            self._named = {name: self._mine(table_of(self.run.tables, name)) for name in NAMED}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -63,14 +62,16 @@ class RunData:
             values = self._grid(part)
             unit = str(part["unit"].iloc[0]) if "unit" in part and part["unit"].iloc[0] else ""
             about = {"name": f"{measure}, {task}", "task": str(task), "measure": str(measure), "unit": unit}
-            made.append({**about, "signed": bool(np.nanmin(values) < 0), "values": listed(values)})
+            made.append({**about, "signed": bool((values < 0).any()), "values": listed(values)})
         return made
 
     def _grid(self, part: pd.DataFrame) -> np.ndarray:
-        inside = part[
-            (part["layer"] < self.model.shape[0]) & part["head"].between(0, self.model.shape[1] - 1)
-        ]
-        return grid(inside.drop_duplicates(["layer", "head"]), shape=self.model.shape)
+        """The scores as the map shows them: what is not a finite number of a head of the model is a gap."""
+        numbers = part[["layer", "head", "score"]].apply(pd.to_numeric, errors="coerce").astype(float)
+        places = numbers[["layer", "head"]]
+        inside = numbers[((places >= 0) & (places < self.model.shape) & (places % 1 == 0)).all(axis=1)]
+        heads = inside.drop_duplicates(["layer", "head"]).astype({"layer": int, "head": int})
+        return grid(heads.replace([np.inf, -np.inf], np.nan), shape=self.model.shape)
 
     # ---- presets ---------------------------------------------------------------------------------------
 
@@ -86,7 +87,7 @@ class RunData:
             of_task = scores[
                 (scores["task"] == row["task"]) & (scores["method"] == series.removesuffix(f" {by}"))
             ]
-            if not row["defined"] or pd.isna(row["k"]) or of_task.empty:
+            if not row["defined"] or of_task.empty or not 0 <= row["k"] <= len(of_task):
                 continue
             order = ranked(
                 heads_of(of_task), of_task["score"].to_numpy(), "signed" if by == "unsigned" else by
@@ -145,7 +146,7 @@ class RunData:
         """The tasks of the run that can be opened again by their name."""
         settings = self.settings
         named = settings.get("tasks") or settings.get("task") or []
-        return [str(name) for name in (named if isinstance(named, list | tuple) else [named])]
+        return [visible(str(name)) for name in (named if isinstance(named, list | tuple) else [named])]
 
 
 def model_of_run(path: Path, wanted: str | None) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from headwise.bounded import read_parquet, regular
 from headwise.errors import HeadwiseError
 from headwise.heads.components import kinds_of
 from headwise.heads.head import Head, Order, head_list, heads_of, ranked
@@ -137,7 +138,7 @@ def _from_run(path: Path, task: str | None, method: str | None, model: str | Non
     from headwise.charts.heatmap import grid
 
     try:
-        table = pd.read_parquet(path)
+        table = read_parquet(regular(path), ("model", "task", "method")).to_pandas(ignore_metadata=True)
     except FileNotFoundError:
         raise HeadwiseError(f"no scores at {path}") from None
     except (OSError, ValueError, TypeError, OverflowError, MemoryError, NotImplementedError) as error:
@@ -153,7 +154,7 @@ def _from_run(path: Path, task: str | None, method: str | None, model: str | Non
     if len(maps) != 1:
         raise HeadwiseError(
             f"{path} has {len(maps)} maps that fit; --task and --method choose one of those it holds: "
-            + "; ".join(f"{row.task} by {row.method} ({row.model})" for row in maps.itertuples())
+            + "; ".join(f"{row.task} by {row.method} ({row.model})" for row in maps[:10].itertuples())
         )
     table = _checked(path, table)
     values, names = grid(table), maps.iloc[0].astype(str)

@@ -6,6 +6,7 @@ and compares fingerprints.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ class Origin:
 def origin(load: Callable[..., Any], source: str | Path, device: Any, options: dict[str, Any]) -> Origin:
     """How to load the same model elsewhere."""
     path = Path(source).expanduser()
-    name = str(path.resolve() if path.exists() else source)
+    name = str(path.resolve() if os.path.exists(path) else source)
     return Origin(load, name, None if device is None else str(device).partition(":")[0], options)
 
 

@@ -20,8 +20,8 @@ import pandas as pd
 from headwise._version import __version__
 from headwise.charts.chart import Chart, Panel
 from headwise.charts.interactive import page_chart, rounded
-from headwise.charts.section import SECTIONS, Finding, groups, too_few
-from headwise.errors import HeadwiseError, quoted
+from headwise.charts.section import Finding, groups, section_of, too_few
+from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, replacing
 from headwise.report.cards import head_pages
 from headwise.report.docs import glossary, markdown, terms_in
@@ -35,6 +35,8 @@ _ROWS = 500
 """Most rows of a chart's table; the run's tables have all rows."""
 _TEXTS = 60
 """Most sample texts on the page."""
+_NUMBERS = ("score", "lo", "hi", "n", "q")
+"""Columns of the table of heads that hold numbers, or none."""
 _TOP = 5
 """Findings at the top of the page."""
 
@@ -103,21 +105,12 @@ class _Section:
 
 
 def _section(run: Run) -> _Section:
-    """What the report says of a run. The tables may come from anybody, and charts rely on their columns."""
-    known = SECTIONS.all()
-    study = known.get(run.study, known["score"])
-    try:
+    """What the report says of a run."""
+    study = section_of(run.study, run.info["plugins"])
+    with run.explained():
         tables = run.tables
         parts = (study.findings(tables), study.charts(tables), study.heads(tables), study.texts(tables))
         return _Section(*parts, head_pages(tables), study.docs)
-    except HeadwiseError:
-        raise
-    except Exception as error:
-        message = " ".join(str(error).split())
-        raise HeadwiseError(
-            f"the tables of {run.path} are not those that the study {run.study!r} writes ({type(error).__name__}: "
-            f"{quoted(message, 200)}); run the study again to rewrite them"
-        ) from error
 
 
 def _page(runs: Sequence[Run]) -> str:
@@ -130,12 +123,14 @@ def _page(runs: Sequence[Run]) -> str:
     for number, run in enumerate(runs):
         section = _section(run)
         on_page = [chart for chart in section.charts if chart.page_panels]
-        shown = [_shown(chart, f"chart-{len(charts) + i}") for i, chart in enumerate(on_page)]
-        for chart, about in zip(on_page, shown, strict=True):
-            charts[about["id"]] = _with_examples(page_chart(chart), number, run, examples)
-            about["examples"] = bool(charts[about["id"]]["sets"])
-        if section.heads is not None and len(section.heads):
-            heads.append(section.heads.assign(study=run.study, run=number))
+        with run.explained():
+            shown = [_shown(chart, f"chart-{len(charts) + i}") for i, chart in enumerate(on_page)]
+            for chart, about in zip(on_page, shown, strict=True):
+                charts[about["id"]] = _with_examples(page_chart(chart), number, run, examples)
+                about["examples"] = bool(charts[about["id"]]["sets"])
+            if section.heads is not None and len(section.heads):
+                rows = section.heads.astype({"layer": int, "head": int} | dict.fromkeys(_NUMBERS, float))
+                heads.append(rows.assign(study=run.study, run=number))
         cards += [{"study": run.study, **card} for card in section.cards]
         sections.append(_words(run, section, shown, f"study-{number}"))
     docs = [name for name in dict.fromkeys(section["docs"] for section in sections) if markdown(name)]
@@ -227,8 +222,8 @@ def _heads(parts: list[pd.DataFrame]) -> dict[str, Any]:
         codes, words = pd.factorize(table[name].astype(str))
         columns[name] = {"words": list(words), "codes": codes.tolist()}
     for name in ("layer", "head", "run"):
-        columns[name] = table[name].astype(int).tolist()
-    for name in ("score", "lo", "hi", "n", "q"):
+        columns[name] = table[name].tolist()
+    for name in _NUMBERS:
         columns[name] = rounded(table[name], 4)
     return columns
 

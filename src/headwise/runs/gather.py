@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.bounded import regular
+from headwise.errors import HeadwiseError, quoted
 from headwise.files import explain_disk_errors, sha256
 from headwise.runs import read_info, read_table
 from headwise.runs.folder.written import session
@@ -73,7 +76,7 @@ class Run:
     @cached_property
     def _sessions(self) -> dict[str, dict[str, Any] | None]:
         """The tables that are there, each with the session that wrote it; None where no session wrote this file."""
-        files = sorted(path for path in (self.path / "tables").glob("*.parquet") if path.is_file())
+        files = [regular(path, root=self.path) for path in sorted((self.path / "tables").glob("*.parquet"))]
         with explain_disk_errors(self.path / "tables"):
             return {file.stem: session(self.info["written"], file.stem, sha256(file)) for file in files}
 
@@ -127,6 +130,20 @@ class Run:
     @cached_property
     def tables(self) -> RunTables:
         return RunTables(self.path)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn what goes wrong inside into a sentence: tables may be anybody's, and charts rely on their columns."""
+        try:
+            yield
+        except HeadwiseError:
+            raise
+        except Exception as error:
+            message = " ".join(str(error).split())
+            raise HeadwiseError(
+                f"the tables of {self.path} are not those that the study {quoted(self.study)} writes "
+                f"({type(error).__name__}: {quoted(message, 200)}); run the study again to rewrite them"
+            ) from error
 
 
 def _tables(names: list[str]) -> str:

@@ -18,7 +18,7 @@ from headwise.progress import progress as show_progress
 from headwise.registry import Registry
 from headwise.report import write_report
 from headwise.runs import Cell, CellResult, LocalExecutor, RunFolder, compute_cells, write_tables
-from headwise.runs.gather import RunTables
+from headwise.runs.gather import Run, RunTables
 from headwise.studies.context import Context
 from headwise.studies.settings.resolve import resolve
 from headwise.studies.workbench import Workbench
@@ -61,8 +61,7 @@ ENGINE_OPTIONS = ("address", "workers", "cores_per_worker", "devices_per_worker"
 def register(study: Study) -> Study:
     """Make a study known under its name, to `run` and to the report."""
     STUDIES.add(study.name, study)
-    if study.section is not None:
-        SECTIONS.add(study.name, study.section)
+    SECTIONS.add(study.name, study.section)
     return study
 
 
@@ -102,7 +101,8 @@ def carry_out(chosen: Study, settings: Any, bench: Workbench, folder: RunFolder)
         write_tables(folder, progress=bench.progress)
         tables = RunTables(folder.path, folder.written)
         if chosen.section is not None:
-            save_figures(folder, chosen.section.charts(tables))
+            with Run(folder.path).explained():
+                save_figures(folder, chosen.section.charts(tables))
     for sentence in chosen.notices(context, tables):
         folder.notice(sentence)
 

@@ -1,8 +1,8 @@
 """Whether a run can be reproduced: its tables are made again from its cells, and some cells are computed again.
 
-The run itself is only read, so it may lie on a read-only disk. Its cells are copied into a temporary folder. There the
-study is carried out twice: first with every cell, which computes nothing and gives the tables; then without the chosen
-cells, which computes exactly those.
+The run itself is only read, so it may lie on a read-only disk. Its cells are copied row by row into a store of our own,
+in a temporary folder. There the study is carried out twice: first with every cell, which computes nothing and gives the
+tables; then without the chosen cells, which computes exactly those.
 
 A run folder may come from anybody: nothing in it decides whether code from a model's repository may run.
 """
@@ -12,21 +12,24 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
+from headwise.bounded import regular
 from headwise.charts.style import without_figures
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors
+from headwise.registry import plugin_hint
 from headwise.runs import Cell, CellResult, CellStore, Finished, RunFolder, read_info, read_table
 from headwise.runs.store.store import DamagedError
 from headwise.settings import build
-from headwise.studies.base import Study, carry_out, study
+from headwise.studies.base import Study, carry_out, studies, study
 from headwise.studies.workbench import Workbench
 
 TOLERANCE = 1e-3
@@ -62,15 +65,16 @@ class _ComputesNothing:
 def verify(
     run: str | Path,
     *,
-    cells: int = 3,
-    seed: int = 0,
+    cells: int | Literal["all"] = 3,
+    seed: int | None = None,
     tolerance: float = TOLERANCE,
     trust_remote_code: bool = False,
     workbench: Workbench | None = None,
 ) -> list[Verified]:
-    """Make the tables of a finished run again from its cells, compute `cells` randomly chosen cells again, and compare
-    each with what the run holds.
+    """Make the tables of a finished run again from its cells, compute `cells` randomly chosen cells (or all) again, and
+    compare each with what the run holds.
 
+    seed: which cells are chosen. By default nobody can know it before, so nobody can forge the other cells alone.
     trust_remote_code: whether code from the models' repositories may run; what the run folder says of it is ignored.
     """
     path = Path(run)
@@ -79,38 +83,39 @@ def verify(
         raise HeadwiseError(
             f"the run {run} is {info.get('status')}; finish it first with the command that started it"
         )
-    chosen = study(str(info["study"]))
-    settings: Any = build(chosen.settings, info["settings"] | {"trust_remote_code": trust_remote_code})
+    try:
+        chosen = study(str(info["study"]))
+        settings: Any = build(chosen.settings, info["settings"] | {"trust_remote_code": trust_remote_code})
+    except HeadwiseError as error:
+        from_plugin = info["plugins"] or info["study"] not in studies()
+        raise HeadwiseError(f"{error}{plugin_hint(info['plugins']) if from_plugin else ''}") from None
     with TemporaryDirectory() as temporary:
         copy = Path(temporary) / "run"
-        _copy_cells(path, copy)
         try:
-            with CellStore(copy / "cells.sqlite") as store:
-                keys = sorted(store.keys())
-                for key in keys:
-                    store.check(key)
-                drawn = random.Random(f"verify/{seed}").sample(keys, min(cells, len(keys)))
-                before = {key: (store.cell(key).label, store.get(key)) for key in drawn}
+            stored = _copy_cells(path, copy)
         except DamagedError as error:
             return _broken_store(str(error).partition(";")[0])
-        if not keys:
+        if not stored:
             return _broken_store("holds no finished cell; nothing can be verified")
         bench = workbench or Workbench()
         bench.configure(settings)
         _check_models(info["fingerprints"], bench.fingerprints(settings))
         try:
-            _carry_out(chosen, settings, bench, copy, info, _ComputesNothing())
+            asked = _carry_out(chosen, settings, bench, copy, info, _ComputesNothing())
         except _MissingCell as missing:
             return _broken_store(f"lacks a cell that the run's settings ask for: {missing}")
         names = {file.stem for folder in (path, copy) for file in (folder / "tables").glob("*.parquet")}
         tables = [_compared_table(name, path, copy) for name in sorted(names)]
+        keys = sorted(asked)
+        drawn = keys if cells == "all" else random.Random(seed).sample(keys, min(cells, len(keys)))
         with CellStore(copy / "cells.sqlite") as store:
+            before = {key: store.get(key) for key in drawn}
             store.forget(drawn)
         _carry_out(chosen, settings, bench, copy, info)
         with CellStore(copy / "cells.sqlite") as store:
             return tables + [
-                _compared(label, old, store.get(key) if key in store else None, tolerance)
-                for key, (label, old) in before.items()
+                _compared(asked[key].label, old, store.get(key) if key in store else None, tolerance)
+                for key, old in before.items()
             ]
 
 
@@ -118,26 +123,41 @@ def _broken_store(said: str) -> list[Verified]:
     return [Verified("cells.sqlite", False, said, "store")]
 
 
-def _copy_cells(run: Path, copy: Path) -> None:
-    """The cells of a run, with the log that a killed process left; SQLite would write beside the run's own."""
-    if not (run / "cells.sqlite").is_file():
+def _copy_cells(run: Path, copy: Path) -> int:
+    """Copy the cells of a run, each of them checked, into a new store of our own; returns their number.
+
+    The file is first copied as it is, with the log that a killed process left: SQLite would write beside the run's own.
+    """
+    if not (run / "cells.sqlite").exists():
         raise HeadwiseError(
             f"there are no finished cells at {run / 'cells.sqlite'}; give the folder of a run"
         )
+    sent = copy / "sent" / "cells.sqlite"
     with explain_disk_errors(copy):
-        copy.mkdir()
-        for name in ("cells.sqlite", "cells.sqlite-wal"):
-            if (run / name).is_file():
-                shutil.copyfile(run / name, copy / name)
+        sent.parent.mkdir(parents=True)
+        for end in ("", "-wal"):
+            with suppress(FileNotFoundError):
+                shutil.copyfile(regular(Path(f"{run / 'cells.sqlite'}{end}"), root=run), f"{sent}{end}")
+    try:
+        with CellStore(sent) as old, CellStore(copy / "cells.sqlite") as new:
+            new.sync(False)
+            for key in old.keys():  # noqa: SIM118 - a store is no mapping
+                new.put_encoded(*old.encoded(key), seconds=0.0)
+            return len(new)
+    except HeadwiseError as error:  # the user knows the run, not its copy
+        error.args = (str(error).replace(str(sent), str(run / "cells.sqlite")),)
+        raise
 
 
 def _carry_out(
     chosen: Study, settings: Any, bench: Workbench, copy: Path, info: dict[str, Any], executor: Any = None
-) -> None:
+) -> dict[str, Cell]:
+    """Carry out the study on the copy; returns the cells that it asked for, by key."""
     about = {name: info[name] for name in ("study", "settings", "fingerprints")}
     with without_figures(), RunFolder(copy, command="verify", **about) as folder:
         folder.executor = executor
         carry_out(chosen, settings, bench, folder)
+        return {key: cell for key, (cell, _) in folder.asked.items()}
 
 
 def _compared_table(name: str, run: Path, copy: Path) -> Verified:

@@ -200,11 +200,17 @@ def _report_not_finite(folder: RunFolder) -> str:
     if not folder.asked:
         return ""
     flagged = folder.store.flagged()
-    entries = {
-        cell: folder.store.notes(key)[NOTE] for key, (cell, _) in folder.asked.items() if key in flagged
-    }
-    for cell in list(entries)[:_LISTED]:
-        folder.notice(sentence(cell, entries[cell]))
+    cells = {key: cell for key, (cell, _) in folder.asked.items() if key in flagged}
+    try:
+        entries = {cell: folder.store.notes(key)[NOTE] for key, cell in cells.items()}
+        sentences = [sentence(cell, entries[cell]) for cell in entries]
+    except (LookupError, TypeError, ValueError):
+        raise HeadwiseError(
+            f"the notes of a cell in {folder.store.path} are not what headwise writes; use another run, or start again "
+            "with --fresh"
+        ) from None
+    for notice in sentences[:_LISTED]:
+        folder.notice(notice)
     if len(entries) > _LISTED:
         folder.notice(
             f"{len(entries) - _LISTED} more cells have values that are not finite; their notes say which"

@@ -8,6 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from headwise.bounded import regular
+
 
 def line(path: Path, info: Mapping[str, Any]) -> str:
     """The run in one line."""
@@ -21,7 +23,7 @@ def page(path: Path, info: Mapping[str, Any], notices: Sequence[str]) -> str:
     if notices:
         parts.append("<ul>" + "".join(f"<li>{escape(notice)}</li>" for notice in notices) + "</ul>")
     for figure in sorted((path / "figures").glob("*.png")):
-        data = base64.b64encode(figure.read_bytes()).decode()
+        data = base64.b64encode(regular(figure, root=path).read_bytes()).decode()
         parts.append(
             f'<img alt="{escape(figure.stem)}" style="max-width:100%" src="data:image/png;base64,{data}">'
         )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import socket
 import sys
 import time
@@ -20,9 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwise.bounded import read_text
 from headwise.display import counted
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, fsync_folder, inside, unused
+from headwise.registry import command_line, plugins
 from headwise.runs.folder import display, info
 from headwise.runs.folder.hold import hold, make
 from headwise.runs.folder.written import latest, record
@@ -38,7 +39,7 @@ log = logging.getLogger("headwise")
 
 _SET_ASIDE = ("cells.sqlite", "run.json", "tables", "figures", "report.html")
 """What gives way to a fresh run. The cells go first: if this is cut short, a run without cells is left."""
-_WRITTEN_INTO = ("cells.sqlite", "tables", "figures")
+_WRITTEN_INTO = ("cells.sqlite", "tables", "figures", ".headwise.lock")
 """What is opened in place; other files are replaced whole, and a link with them."""
 
 
@@ -322,7 +323,7 @@ class RunFolder:
         path = self.path / "run.json"
         with explain_disk_errors(path):
             try:
-                return info.understood(path.read_text(encoding="utf-8"), self.path)
+                return info.understood(read_text(path, self.path), self.path)
             except FileNotFoundError:
                 return None
             except ValueError:
@@ -380,8 +381,9 @@ class RunFolder:
             "format": info.FORMAT,
             **about,
             "question": earlier.get("question", "") if self._question is None else self._question,
-            "command": shlex.join(sys.argv) if self._command is None else self._command,
+            "command": command_line(sys.argv) if self._command is None else self._command,
             "versions": info.versions(),
+            "plugins": plugins(),
             "timings": {
                 **times,
                 "created": times["created"] or info.timestamp(),

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from headwise.bounded import read_text
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors
 
@@ -43,7 +44,7 @@ def hold(path: Path) -> Any:
 
 
 def _holder(path: Path) -> str:
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        process = json.loads((path / "run.json").read_text(encoding="utf-8"))["process"]
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, HeadwiseError):
+        process = json.loads(read_text(path / "run.json", path))["process"]
         return f"process {process['id']} on {process['host']}"
     return "another process"

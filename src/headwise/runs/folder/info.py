@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from headwise._version import __version__
+from headwise.bounded import read_text
 from headwise.errors import HeadwiseError, quoted
 from headwise.files import explain_disk_errors, replacing
 from headwise.runs.store.cells import plain
@@ -79,13 +80,14 @@ class _Info(_Entries):
     tables: list[TableName] = Field(default_factory=list)
     written: list[_Session] = Field(default_factory=list)
     notices: list[str] = Field(default_factory=list)
+    plugins: list[str] = Field(default_factory=list)
 
 
 def read_info(path: str | Path) -> dict[str, Any]:
     """What `run.json` says of a run, without holding it."""
     place = Path(path) / "run.json"
     try:
-        return understood(place.read_text(encoding="utf-8"), path)
+        return understood(read_text(place, Path(path)), path)
     except (FileNotFoundError, NotADirectoryError):
         raise HeadwiseError(f"{path} is not a run: it has no run.json") from None
     except (OSError, ValueError) as error:

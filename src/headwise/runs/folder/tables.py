@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwise.bounded import read_parquet, regular
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, replacing, sha256
 from headwise.runs.folder.info import TABLE_NAME
-from headwise.runs.store.columns import leading_fields, to_arrow, to_pandas
+from headwise.runs.store.columns import NAME_COLUMNS, leading_fields, to_arrow, to_pandas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,11 +52,11 @@ def write_table(folder: RunFolder | Path | str, name: str, frames: Iterable[pd.D
 def read_table(folder: RunFolder | Path | str, name: str, columns: list[str] | None = None) -> pd.DataFrame:
     """A table of a run as a frame; with `columns`, only these."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     path = table_path(folder, name)
     try:
-        return to_pandas(pq.ParquetFile(path).read(columns=columns))
+        table = read_parquet(regular(path, root=path.parent.parent), NAME_COLUMNS)
+        return to_pandas(table if columns is None else table.select(columns))
     except FileNotFoundError:
         tables = ", ".join(sorted(file.stem for file in path.parent.glob("*.parquet"))) or "none yet"
         raise HeadwiseError(f"the run {path.parent.parent} has no table {name!r}; it has {tables}") from None

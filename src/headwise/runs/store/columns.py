@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headwise.bounded import check_columns
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ LEADING = {
 
 _FLOATS = {"score", "stderr", "lo", "hi", "p", "q", "value"}
 _INTEGERS = {"layer", "head", "k", "n", "draw", "example"}
+NAME_COLUMNS = {"model", "task", "method", "series", "action", "metric"}
 
 
 def leading_fields(table: str) -> list[pa.Field]:
@@ -138,6 +140,7 @@ def encode(table: pa.Table) -> bytes:
     """An Arrow table as bytes."""
     import pyarrow as pa
 
+    check_columns("a cell's table", table.schema)
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata(None).combine_chunks()
     # On a few rows compression saves nothing and makes reading twenty times slower.
@@ -145,11 +148,3 @@ def encode(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue().to_pybytes())
-
-
-def decode(data: bytes) -> pa.Table:
-    """What `encode` made bytes of."""
-    import pyarrow as pa
-
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_all()

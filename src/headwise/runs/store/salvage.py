@@ -6,6 +6,8 @@ from both ends of each table and one by one in between, and nothing is taken ove
 
 from __future__ import annotations
 
+import itertools
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -13,10 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwise.files import explain_disk_errors, flush, fsync_folder, unused
-from headwise.runs.store.store import CellStore, Encoded, is_intact, is_whole
+from headwise.runs.store.store import CellStore, Encoded, connect, is_intact, is_whole
 
 _PROBED = 10_000
 """How many row numbers are tried beyond the last one known, where the end of a table cannot be read."""
+_MOST_ROWS = 4_000_000
 _BESIDE = ("-wal", "-shm")
 
 
@@ -46,6 +49,9 @@ def salvage(path: Path) -> Salvaged:
 
 def finish_salvage(path: Path) -> None:
     """Complete a salvage that was cut short after the damaged file had been moved away."""
+    journal = Path(f"{path}-journal")
+    if os.path.lexists(journal):  # a store has none; SQLite would write it, and delete files that it names
+        journal.replace(unused(path.with_name(f"{path.stem}-stray.journal")))
     if path.exists():
         return
     # A log without its file must not be replayed into another file.
@@ -69,9 +75,12 @@ def _fresh(path: Path) -> Path:
 
 def _copy_good_cells(path: Path, fresh: Path) -> int:
     saved = 0
-    with closing(sqlite3.connect(path, isolation_level=None)) as old, closing(CellStore(fresh)) as new:
-        # Otherwise SQLite refuses every page of a file that is too short.
-        old.execute("PRAGMA writable_schema=ON")
+    CellStore(fresh).close()
+    try:
+        old = connect(path, damaged=True)
+    except sqlite3.DatabaseError:
+        return 0  # not even the list of its tables can be read
+    with closing(old), closing(CellStore(fresh)) as new:
         new.sync(False)  # the damaged file is still in place: nothing is lost if this is cut short
         blobs: dict[str, dict[str, tuple[int, str]]] = {}
         for number, key, name, checksum in _readable(old, "blobs", "id, key, name, checksum"):
@@ -96,12 +105,14 @@ def _blob(old: sqlite3.Connection, number: int) -> Any:
 
 
 def _readable(old: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
-    """Every row of a table that can still be read, in the order of writing."""
+    """Every row of a table that can still be read, in the order of writing. Damaged pages may lead in a circle, so the
+    number of rows is limited."""
     forward: list[int] = []
     backward: list[int] = []
     for order, numbers in (("ASC", forward), ("DESC", backward)):
         with suppress(sqlite3.DatabaseError):
-            for (number,) in old.execute(f"SELECT id FROM {table} NOT INDEXED ORDER BY id {order}"):  # noqa: S608
+            rows = old.execute(f"SELECT id FROM {table} NOT INDEXED ORDER BY id {order}")  # noqa: S608
+            for (number,) in itertools.islice(rows, _MOST_ROWS):
                 numbers.append(number)
     last = forward[-1] if forward else 0
     beyond = range(last + 1, min(backward[-1], last + 100 * _PROBED) if backward else last + _PROBED)

@@ -8,15 +8,20 @@ checksum over both says that no table is missing.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import math
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headwise.errors import HeadwiseError
+from headwise.bounded import decode_arrow, regular
+from headwise.errors import HeadwiseError, quoted
 from headwise.files import DiskError, explain_disk_errors
 from headwise.runs.store.cells import Cell, CellResult, canonical, plain
 from headwise.runs.store.finite import NOTE, not_finite
@@ -34,6 +39,8 @@ CREATE TABLE IF NOT EXISTS blobs (
     UNIQUE (key, name));
 CREATE INDEX IF NOT EXISTS flagged ON cells (key) WHERE flagged;
 """
+_MOST_STEPS = 1_000
+"""Millions of steps of SQLite in which a file is checked: some 20 seconds, where a million cells take a moment."""
 
 
 class DamagedError(HeadwiseError):
@@ -81,7 +88,7 @@ class CellStore:
         """Open or create. Raises `DamagedError` when the file is no sound database."""
         self.path = Path(path)
         with guarded(self.path):
-            self._connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+            self._connection = connect(self.path)
             try:
                 self._prepare()
                 self._file = self.path.stat()
@@ -91,18 +98,14 @@ class CellStore:
 
     def _prepare(self) -> None:
         run = self._connection.execute
-        run("PRAGMA journal_mode=WAL")
-        run("PRAGMA synchronous=FULL")
-        version = run("PRAGMA user_version").fetchone()[0]
-        if version > FORMAT:
-            raise HeadwiseError(
-                f"{self.path} was written by a newer headwise (format {version}, this one reads {FORMAT}); "
-                "update headwise, or give another --out"
-            )
         problem = run("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise DamagedError(f"{self.path} is damaged: {problem}")
-        if version < FORMAT:
+        # Every page is now known to belong to one place, so no later query reads more than the file has.
+        self._connection.set_progress_handler(None, 0)
+        run("PRAGMA journal_mode=WAL")
+        run("PRAGMA synchronous=FULL")
+        if run("PRAGMA user_version").fetchone()[0] < FORMAT:
             self._connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;")
 
     # --- writing ------------------------------------------------------------------------------------
@@ -172,7 +175,7 @@ class CellStore:
 
     def keys(self) -> set[str]:
         """The keys of all finished cells, from the index alone."""
-        return {key for (key,) in self._rows("SELECT key FROM cells")}
+        return {key for (key,) in self._rows("SELECT key FROM cells WHERE typeof(key) = 'text'")}
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and bool(self._rows("SELECT 1 FROM cells WHERE key = ?", key))
@@ -189,35 +192,49 @@ class CellStore:
         return Cell.from_text(self._checked(key)[0])
 
     def notes(self, key: str) -> dict[str, Any]:
-        return dict(json.loads(self._checked(key)[1]))
+        return self._notes(key, self._checked(key)[1])
 
     def get(self, key: str) -> CellResult:
         """A finished cell, every part of it checked."""
         from headwise.runs.store.columns import to_pandas
 
         _, notes, names = self._checked(key)
-        return CellResult({name: to_pandas(self.table(key, name)) for name in names}, json.loads(notes))
+        tables = {name: to_pandas(self.table(key, name)) for name in names}
+        return CellResult(tables, self._notes(key, notes))
+
+    def _notes(self, key: str, text: str) -> dict[str, Any]:
+        try:
+            return dict(json.loads(text))
+        except (ValueError, TypeError, RecursionError):
+            raise DamagedError(f"the notes of cell {key[:12]} in {self.path} are damaged") from None
+
+    def encoded(self, key: str) -> tuple[str, Encoded]:
+        """The text of a cell and its result as it is stored, every part of it checked."""
+        text, notes, names = self._checked(key)
+        for name in names:
+            self.table(key, name)
+        blobs = dict(self._rows("SELECT name, data FROM blobs WHERE key = ? ORDER BY id", key))
+        return text, Encoded(notes, blobs, NOTE in self._notes(key, notes))
 
     def table(self, key: str, name: str) -> pa.Table:
         """One table of one cell."""
-        from headwise.runs.store.columns import decode
-
         rows = self._rows("SELECT data, checksum FROM blobs WHERE key = ? AND name = ?", key, name)
         if not rows:
             raise KeyError((key, name))
         data, checksum = rows[0]
         if not is_intact(data, checksum):
             raise DamagedError(f"table {name!r} of cell {key[:12]} in {self.path} is damaged")
-        return decode(data)
-
-    def check(self, key: str) -> None:
-        """Raise `DamagedError` where a finished cell is not what was written."""
-        for name in self._checked(key)[2]:
-            self.table(key, name)
+        try:
+            return decode_arrow(data, f"table {quoted(name)} of cell {key[:12]} in {self.path}")
+        except (ValueError, TypeError, KeyError, NotImplementedError, OSError, MemoryError) as error:
+            raise HeadwiseError(  # its checksum fits, so this is what was written
+                f"table {quoted(name)} of cell {key[:12]} in {self.path} is not one that headwise writes ({error}); "
+                "use another run, or start again with --fresh"
+            ) from None
 
     def table_names(self) -> list[tuple[str, str]]:
         """Every (key, table name) there is, from the index alone."""
-        return self._rows("SELECT key, name FROM blobs")
+        return self._rows("SELECT key, name FROM blobs WHERE typeof(name) = 'text'")
 
     def _checked(self, key: str) -> tuple[str, str, list[str]]:
         """Text, notes and table names of a cell."""
@@ -241,6 +258,48 @@ class CellStore:
         self.close()
 
 
+def connect(path: Path, *, damaged: bool = False) -> sqlite3.Connection:
+    """A connection to a file that may come from anybody: a regular file, with the tables of a store and nothing else.
+
+    A trigger or a view in it would decide what is written and read. A query that does not end is interrupted.
+    damaged: read also what SQLite would refuse, such as the pages of a file that is too short.
+    """
+    for end in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            regular(Path(f"{path}{end}"), root=path.parent, most=math.inf)
+    connection = sqlite3.connect(path, timeout=30, isolation_level=None)
+    try:
+        calls = itertools.count()
+        connection.set_progress_handler(lambda: next(calls) >= _MOST_STEPS, 1_000_000)
+        connection.execute(f"PRAGMA writable_schema={'ON' if damaged else 'OFF'}")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > FORMAT:
+            raise HeadwiseError(
+                f"{path} was written by a newer headwise (format {version}, this one reads {FORMAT}); "
+                "update headwise, or give another --out"
+            )
+        found = set(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
+        if foreign := sorted(str(name) for _, name, *_ in found - _own_objects()):
+            raise HeadwiseError(
+                f"{path} has {quoted(foreign[0])}, which headwise did not put there, so its cells cannot be trusted; "
+                "use another run, or start again with --fresh, which sets this one aside"
+            )
+        if found != _own_objects() and (found or version) and not damaged:
+            raise DamagedError(f"{path} is damaged: it lacks a table")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@cache
+def _own_objects() -> frozenset[tuple[Any, ...]]:
+    """Type, name, table and definition of everything in a new store."""
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript(_SCHEMA)
+        return frozenset(fresh.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
+
+
 def _delete(run: Callable[..., Any], key: str) -> None:
     run("DELETE FROM cells WHERE key = ?", (key,))
     run("DELETE FROM blobs WHERE key = ?", (key,))
@@ -253,7 +312,7 @@ def is_intact(data: object, checksum: object) -> bool:
 
 def is_whole(key: str, text: str, notes: str, checksum: str, checksums: Mapping[str, str]) -> bool:
     """Whether a cell's row is what was written and lists exactly the tables that are there."""
-    if not (isinstance(text, str) and isinstance(notes, str)):
+    if not all(isinstance(part, str) for part in (text, notes, *checksums, *checksums.values())):
         return False  # damage can change the type of a column
     return _hash(text.encode()) == key and whole_checksum(text, notes, checksums) == checksum
 
@@ -274,8 +333,8 @@ def guarded(path: Path) -> Iterator[None]:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            # The class itself is raised for damaged content, its subclasses for other errors; text that is not UTF-8
-            # is damage too, though Python raises OperationalError for it.
-            if type(error) is sqlite3.DatabaseError or "decode to UTF-8" in str(error):
+            # The class itself is raised for damaged content. Text that is not UTF-8, a table that is missing and a
+            # query that does not end are damage too, though they raise a subclass.
+            if type(error) is sqlite3.DatabaseError or re.search("UTF-8|no such|interrupted", str(error)):
                 raise DamagedError(f"{path} is damaged: {error}") from error
             raise
