@@ -47,6 +47,17 @@ def first_line(error: BaseException, longest: int = 300) -> str:
     return said if len(said) <= longest else said[: longest - 1] + "…"
 
 
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """A panic of a library that is written in Rust, which is no `Exception`, becomes a `RuntimeError`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RuntimeError(first_line(error)) from error
+
+
 def unknown(kind: str, given: str, valid: Iterable[str]) -> HeadwiseError:
     """The error for a name that is not in `valid`, with the nearest one.
 

@@ -14,9 +14,12 @@ from contextlib import suppress
 import psutil
 import pytest
 
+import headwise as hw
 from explore.conftest import PROMPT, ask, events_of, send
 from headwise.explore.asked import MOST_BYTES
 from headwise.explore.guard import Guard
+from headwise.model.verify.tiny import tiny_model
+from helpers import PANIC, make_panicking_tokenizer
 
 JSON = {"content-type": "application/json"}
 SECRET = "never-in-an-answer"
@@ -276,3 +279,13 @@ def test_memory_stays_flat_over_many_requests(explorer):
 
 def test_events_are_read_back_as_they_were_sent():
     assert events_of(b'data: {"event":"a"}\n\ndata: {"event":"b"}\n\n') == [{"event": "a"}, {"event": "b"}]
+
+
+def test_a_text_on_which_the_tokenizer_panics_is_one_error_and_later_requests_are_answered(serve):
+    tokenizer = make_panicking_tokenizer()
+    hf = tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512)
+    explorer = serve(hw.load(hf, tokenizer=tokenizer))
+    (event,) = ask(explorer, "run", prompt=PANIC)
+    assert event["event"] == "error"
+    assert "the tokenizer cannot read ['aaa" in event["message"]
+    assert ask(explorer, "run", prompt=PROMPT, new_tokens=2)[-1]["event"] == "done"
