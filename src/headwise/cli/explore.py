@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +14,17 @@ import typer
 
 from headwise.cli.root import app, with_options
 from headwise.errors import HeadwiseError
+
+
+@contextmanager
+def private_page(url: str) -> Iterator[Path]:
+    """A page that leads to `url` and that only this user can read: other users can see the arguments of a browser, and
+    the token of the explorer must not be among them."""
+    with tempfile.TemporaryDirectory(prefix="headwise-") as folder:  # for its owner alone
+        page = Path(folder) / "explorer.html"
+        page.touch(mode=0o600)
+        page.write_text(f'<meta http-equiv="refresh" content="0; url={url}">\n', encoding="utf-8")
+        yield page
 
 
 @app.command()
@@ -61,11 +76,10 @@ def explore(
                 err=True,
             )
         typer.echo(f"explorer of {explorer.model.name}: {explorer.url}  (Ctrl-C ends it)")
-        if browser:
-            import webbrowser
-
-            webbrowser.open(explorer.url)
-        explorer.server.wait()
+        with private_page(explorer.url) as page:
+            if browser:
+                webbrowser.open(page.as_uri())
+            explorer.server.wait()
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         if not explorer.stop():  # Python would wait for the model, or crash in the middle of it

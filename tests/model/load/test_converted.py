@@ -306,7 +306,9 @@ def test_a_file_that_was_cut_anywhere_is_refused(file, tmp_path):
 def test_tensors_that_overlap_are_refused_before_anything_is_converted(file, folder):
     names = [tensor.name.encode() for tensor in GGUFReader(file).tensors if len(tensor.shape) == 2]
     data = bytearray(file.read_bytes())
-    for name in names:  # after a name: number of dimensions (4 bytes), two sizes (8 each), type (4), offset (8)
+    for (
+        name
+    ) in names:  # after a name: number of dimensions (4 bytes), two sizes (8 each), type (4), offset (8)
         offset = data.index(len(name).to_bytes(8, "little") + name) + 8 + len(name) + 4 + 16 + 4
         data[offset : offset + 8] = bytes(8)
     file.write_bytes(data)
