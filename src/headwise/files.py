@@ -50,9 +50,9 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
                 raise _disk_error(path, number) from error
         raise
     except Exception as error:
-        # safetensors' writer hides the system's error number in the text of an exception of its own.
+        # The writers of safetensors and tokenizers hide the system's error number in the text of their exceptions.
         hidden = re.search(r"\(os error (\d+)\)", str(error))
-        if hidden is None or type(error).__name__ != "SafetensorError":
+        if hidden is None or isinstance(error, HeadwiseError):
             raise
         raise _disk_error(path, int(hidden[1]), os.strerror(int(hidden[1]))) from error
 
