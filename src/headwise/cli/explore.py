@@ -14,6 +14,7 @@ import typer
 
 from headwise.cli.root import app, with_options
 from headwise.errors import HeadwiseError
+from headwise.files import user_path
 
 
 @contextmanager
@@ -60,7 +61,7 @@ def explore(
             f"--host {host} lets other machines use this model; add --remote if that is meant, or keep 127.0.0.1 and "
             "forward the port: ssh -L 8000:127.0.0.1:8000 HOST"
         )
-    run = Path(source).expanduser()
+    run = user_path(source)
     is_run = (run / "run.json").is_file()
     if model is not None and not is_run:
         raise HeadwiseError(f"--model chooses a model of a run folder, and {source} is not one; leave it out")

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwise.errors import HeadwiseError, first_line
-from headwise.model.forward.out_of_memory import out_of_memory
+from headwise.errors import HeadwiseError, first_line, out_of_memory
 
 log = logging.getLogger("headwise")
 

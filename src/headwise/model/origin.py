@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.files import user_path
 
 _replicas: dict[str, Any] = {}
 """The models that this process loaded from an origin."""
@@ -34,7 +35,7 @@ class Origin:
 
 def origin(load: Callable[..., Any], source: str | Path, device: Any, options: dict[str, Any]) -> Origin:
     """How to load the same model elsewhere."""
-    path = Path(source).expanduser()
+    path = user_path(source)
     name = str(path.resolve() if path.exists() else source)
     return Origin(load, name, None if device is None else str(device).partition(":")[0], options)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.files import explain_disk_errors
+from headwise.files import explain_disk_errors, user_path
 from headwise.heads import Head, head_list
 from headwise.model.forward.gate import same_gates
 from headwise.model.forward.run import Pass, run
@@ -59,7 +59,7 @@ def export(
     if not chosen:
         raise HeadwiseError('no heads are given; a heads file lists at least one, such as ["L12H3"]')
     model.check_heads(chosen)
-    folder = Path(out).expanduser()
+    folder = user_path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise HeadwiseError(f"{folder} exists and is not an empty folder; give --out a new one")
     gates = np.ones(model.shape)

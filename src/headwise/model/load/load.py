@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from headwise.errors import HeadwiseError, first_line, unknown
+from headwise.errors import HeadwiseError, first_line, out_of_memory, unknown
+from headwise.files import user_path
 from headwise.model.load import bundled, checkpoint, converted, gguf, hub
 from headwise.model.load.companions import companion_folder, companions
 from headwise.model.load.gguf_tokenizer import check_tokenizer
@@ -74,7 +75,7 @@ def load(
         if tokenizer is None:
             further = {"device_map": device_map, "bos": bos, "batch_tokens": batch_tokens, "compile": compile}
             origin_of_weights = origin(load, source, device, options | further | {"truncate": truncate})
-        folder = companion_folder(str(source)) or Path(source).expanduser()
+        folder = companion_folder(str(source)) or user_path(source)
         if adapter.is_adapter(folder) or adapter.is_lora(folder):
             checkpoint_source, hf, gates = _adapted(folder, device, dtype, device_map, options)
             label = name or (str(source) if str(source) in companions() else folder.resolve().name)
@@ -108,7 +109,7 @@ def load_in_main_memory(source: str | Path, *, device: str | None = None, **opti
 
 def load_text(source: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Text:
     """The tokenizer of a model without its weights, to check data before they are loaded."""
-    folder = companion_folder(source) or Path(source).expanduser()
+    folder = companion_folder(source) or user_path(source)
     found = _find(adapter.read_gates(folder).base if adapter.is_adapter(folder) else source)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     return Text(_tokenizer(found, options), found.wants_bos)
@@ -184,7 +185,7 @@ def _find(source: str) -> _Source:
     causal = [alias for alias, asset in bundled.aliases().items() if asset.gguf]  # minilm generates nothing
     if source in causal:
         return _Source(str(bundled.fetch(source)), source)
-    path = Path(source).expanduser()
+    path = user_path(source)
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             raise HeadwiseError(
@@ -327,6 +328,11 @@ _HUB_ERRORS = {
 
 def _explained(error: Exception, source: _Source) -> HeadwiseError:
     """transformers' error as one sentence that says what to do."""
+    if out_of_memory(error):
+        return HeadwiseError(
+            f"there is not enough memory to load {source.label}; use a smaller dtype (bfloat16) or another device, or "
+            "raise the limit of this account (ulimit -v)"
+        )
     message, from_hub = str(error), not Path(source.path).is_dir()
     if from_hub and "no file named model.safetensors" in message:
         return checkpoint.pickled_error(source.label, "pytorch_model.bin")
