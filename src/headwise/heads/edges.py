@@ -17,7 +17,7 @@ import pandas as pd
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads.array_file import reading_arrays, with_prefix, write_arrays
 from headwise.heads.edge import Edge, Receiver, edge_list
-from headwise.heads.head import RANKED_BY, Head
+from headwise.heads.head import RANKED_BY, Head, head_list
 from headwise.names import MLP
 
 MOST_RESAMPLED = 5000
@@ -244,7 +244,7 @@ def inputs_of(receiver: Any, sharing: Mapping[int, int]) -> list[Receiver]:
         if "." in text or text == "logits" or text.startswith("MLP"):
             return [Receiver.parse(text)]
         receiver = Head.parse(text)
-    head = Head(*receiver)
+    (head,) = head_list([receiver])
     if head.head == MLP:
         return [Receiver(head.layer, -1, "MLP")]
     if head.head < 0:

@@ -8,7 +8,7 @@ E pairs of prompts, B rows of a batch, T tokens, H heads, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -211,7 +211,7 @@ def _positions(given: str | int | Sequence[int], length: int) -> list[int]:
                 f"positions is {quoted(given)}; give 'all', 'last' or token positions such as [-1, 4]"
             )
         return list(range(length)) if given == "all" else [length - 1]
-    listed = [given] if isinstance(given, int) else list(given)
+    listed = list(given) if isinstance(given, Iterable) else [given]
     for position in listed:
         if not isinstance(position, int | np.integer) or not -length <= position < length:
             raise HeadwiseError(
