@@ -29,7 +29,7 @@ def private_page(url: str) -> Iterator[Path]:
 
 
 @app.command()
-@with_options("device", "dtype", "trust_remote_code")
+@with_options("base", "device", "dtype", "trust_remote_code")
 def explore(
     source: Annotated[
         str,
