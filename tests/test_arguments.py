@@ -42,7 +42,6 @@ CASES = {
     "precision": (0, -1, math.nan, "x"),
     "queries": (1.5, "x", None, [None]),
     "keys": (1.5, "x", None, [None]),
-    "n": (1.5, math.nan, "x", True, [3]),
     "tokens": (3, "x"),
 }
 CALLS = "load task score measure sweep generate attention card edges interactions patch compare mib".split()
@@ -74,8 +73,8 @@ def test_values_that_cannot_be_meant_are_refused_before_anything_is_computed(cal
 def wrapped(call, ran):
     """A call with the signature of another, that notes that it was reached."""
 
-    def note(**options):
-        ran.append(options)
+    def note(*args, **options):
+        ran.append((args, options))
 
     note.__signature__ = inspect.signature(call)
     return note

@@ -54,7 +54,6 @@ class Arguments(Settings):
     out: _Path = None
     file: _Path = None
     run: _Path = None
-    n: int = 1
     seed: Seed = 0
     batch_tokens: Count = 1
     name: str = ""
@@ -94,22 +93,20 @@ def checked(call: Callable[..., Any]) -> Callable[..., Any]:
     """The same call, whose arguments are checked first."""
     signature = inspect.signature(call)
     parameters = signature.parameters
-    rest = [one.name for one in parameters.values() if one.kind is one.VAR_KEYWORD]
 
     @functools.wraps(call)
     def with_checks(*args: Any, **options: Any) -> Any:
         try:
-            given = signature.bind(*args, **options).arguments
+            bound = signature.bind(*args, **options)
         except TypeError:  # Python says what is wrong, or an argument has its former name
             return call(*args, **options)
-        named = {name: value for name, value in given.items() if name not in rest} | options
         known = {
             name: value
-            for name, value in named.items()
-            if name in Arguments.model_fields
-            and (value is not None or (name in parameters and parameters[name].default is not None))
+            for name, value in bound.arguments.items()
+            if name in Arguments.model_fields and (value is not None or parameters[name].default is not None)
         }
         plain = Arguments(**known)
-        return call(**named | {name: getattr(plain, name) for name in known})
+        bound.arguments.update({name: getattr(plain, name) for name in known})
+        return call(*bound.args, **bound.kwargs)
 
     return with_checks

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from headwise.model.load.gguf_tokenizer import check_tokenizer
 from headwise.model.load.shapes import check_fits
 from headwise.model.model import Model
 from headwise.model.origin import origin
-from headwise.model.sites.devices import entry_device, stored, tokens_at_once
+from headwise.model.sites.devices import entry_device, tokens_at_once
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text
 from headwise.model.verify.proof import prove
@@ -93,7 +93,7 @@ def load(
         tokenizer = tokenizer or _tokenizer(checkpoint_source, options)
     if wants_bos is None and str(getattr(hf.config, "model_type", "")).startswith("gemma"):
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
-    _check_finite(hf, label)
+    checkpoint.check_finite(hf, label)
     hooks, proof, capabilities = prove(hf, every_layer=check_every_layer)
     text = None if tokenizer is None else Text(tokenizer, wants_bos, truncate)
     budget = batch_tokens or tokens_at_once(entry_device(hf))
@@ -118,12 +118,11 @@ def load_text(
 ) -> Text:
     """The tokenizer of a model without its weights, to check data before they are loaded."""
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    if is_adapted(source):
-        folder = companion_folder(source) or user_path(source)
-        found, tokenizer = _of_base(base or _named_base(folder), lambda found: _tokenizer(found, options))
-    else:
+    if not is_adapted(source):
         found = _find(source)
-        tokenizer = _tokenizer(found, options)
+        return Text(_tokenizer(found, options), found.wants_bos)
+    name = base or _named_base(companion_folder(source) or user_path(source))
+    found, tokenizer = _of_base(name, lambda found: _tokenizer(found, options))
     return Text(tokenizer, found.wants_bos)
 
 
@@ -163,14 +162,11 @@ class _Source:
         return {"gguf_file": self.gguf_file} if self.gguf_file else {}
 
 
-_Opened = TypeVar("_Opened")
-
-
 def _named_base(folder: Path) -> str:
     return adapter.read_gates(folder).base if adapter.is_adapter(folder) else adapter.lora_base(folder)
 
 
-def _of_base(name: str, opened: Callable[[_Source], _Opened]) -> tuple[_Source, _Opened]:
+def _of_base(name: str, opened: Callable[[_Source], Any]) -> tuple[_Source, Any]:
     """The base model of an adapter, and what `opened` makes of it. Where the hub has none for us, as on a machine
     without network, the bundled copy of that model is used."""
     try:
@@ -321,25 +317,6 @@ def _check_weights(source: _Source, options: dict[str, Any]) -> None:
 
     if not options["trust_remote_code"]:  # trusted code may build what it likes
         check_fits(weights, build)
-
-
-@torch.no_grad()
-def _check_finite(hf: nn.Module, label: str) -> None:
-    """A NaN in a weight reaches only some tokens or some heads, so the proof would not always meet it."""
-    bad = []
-    for name, parameter in hf.named_parameters():
-        values = stored(hf, name, parameter)
-        if values.is_meta or not values.numel() or not values.is_floating_point() or values.itemsize < 2:
-            continue  # on another device, or packed
-        if not torch.isfinite(torch.stack(torch.aminmax(values))).all():  # a NaN is both minimum and maximum
-            bad.append((name, int((~torch.isfinite(values)).sum()), values.numel(), values.dtype))
-    if bad:
-        name, count, total, dtype = bad[0]
-        others = f" ({len(bad) - 1} more tensors have some too)" if len(bad) > 1 else ""
-        raise HeadwiseError(
-            f"the weights of {label} are damaged: {count} of {total} values of {name} are NaN or infinite in "
-            f"{str(dtype).removeprefix('torch.')}{others}; fetch them again, or use a wider dtype than float16"
-        )
 
 
 def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
