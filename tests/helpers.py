@@ -31,6 +31,20 @@ def make_word_tokenizer(words=WORDS):
     )
 
 
+PANIC = "a" * 40 + "b"
+"""A text on which `make_panicking_tokenizer` panics."""
+
+
+def make_panicking_tokenizer():
+    """One token per word, but with a regex that gives up on some texts: the library panics then."""
+    from tokenizers import Regex, pre_tokenizers
+
+    tokenizer = make_word_tokenizer()
+    steps = [pre_tokenizers.Split(Regex("(a+)+$"), "isolated"), pre_tokenizers.WhitespaceSplit()]
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    return tokenizer
+
+
 def word_task(n: int = 6, metric: str = "logit_diff", equal_length: bool = True) -> Task:
     """Sentences of made-up sense, with a foil and a counterfactual that differs from the second word on."""
     examples = []

@@ -34,8 +34,8 @@ ROOM_OF: dict[str, str] = {
     "studies/*/charts.py": "study pages", "studies/*/findings.py": "study pages",
     "studies/*/map_charts.py": "study pages", "studies/*/condition_style.py": "study pages",
     "report": "report", "explore": "explore", "sparsify": "sparsify", "cli": "cli",
-    "settings.py": "registry", "several.py": "registry", "progress.py": "files", "harness.py": "cli",
-    "display.py": "files", "names.py": "files", "register.py": "public",
+    "arguments.py": "registry", "settings.py": "registry", "several.py": "registry", "progress.py": "files",
+    "harness.py": "cli", "display.py": "files", "names.py": "files", "register.py": "public",
 }  # fmt: skip
 """Room by path below src/headwise: a file, or a folder with all that is in it. `*` stands for one folder; the longest
 path that fits wins."""

@@ -103,7 +103,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"headwise has no {name!r}; it has {', '.join(__all__)}")
     if name == "register":  # a module, whose functions are used as hw.register.task, …
         return importlib.import_module("headwise.register")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    found = getattr(importlib.import_module(_HOMES[name]), name)
+    if isinstance(found, type):
+        return found
+    from headwise.arguments import checked
+
+    return checked(found)
 
 
 def __dir__() -> list[str]:

@@ -56,14 +56,32 @@ def first_line(error: BaseException, longest: int = 300) -> str:
     return said if len(said) <= longest else said[: longest - 1] + "…"
 
 
-def unknown(kind: str, given: str, valid: Iterable[str]) -> HeadwiseError:
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an accelerator or the machine itself had no room left; needs no torch, which may be what had none."""
+    words = r"allocate memory|bad_alloc|failed to map segment|can't start new thread"
+    known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return known or re.search(words, str(error)) is not None
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """A panic of a library that is written in Rust, which is no `Exception`, becomes a `RuntimeError`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RuntimeError(first_line(error)) from error
+
+
+def unknown(kind: str, given: object, valid: Iterable[str]) -> HeadwiseError:
     """The error for a name that is not in `valid`, with the nearest one.
 
     >>> str(unknown("method", "ablate", ["ablation", "random"]))
     "unknown method 'ablate'; did you mean 'ablation'? Valid: ablation, random"
     """
     names = sorted(valid)
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return HeadwiseError(f"unknown {kind} {quoted(given)}; {hint}Valid: {', '.join(names)}")
 

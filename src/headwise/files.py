@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, first_line, quoted
 
 _FULL, _READ_ONLY = (errno.ENOSPC, errno.EDQUOT), (errno.EROFS, errno.EACCES, errno.EPERM)
 _KEPT = "everything finished so far is kept, so"
@@ -50,9 +50,9 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
                 raise _disk_error(path, number) from error
         raise
     except Exception as error:
-        # safetensors' writer hides the system's error number in the text of an exception of its own.
+        # The writers of safetensors and tokenizers hide the system's error number in the text of their exceptions.
         hidden = re.search(r"\(os error (\d+)\)", str(error))
-        if hidden is None or type(error).__name__ != "SafetensorError":
+        if hidden is None or isinstance(error, HeadwiseError):
             raise
         raise _disk_error(path, int(hidden[1]), os.strerror(int(hidden[1]))) from error
 
@@ -86,6 +86,24 @@ def flush(path: Path) -> None:
     """Wait until a file's content is on the disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
+
+
+def user_path(given: str | Path) -> Path:
+    """The path that a user gave, `~` resolved; a `HeadwiseError` where no file or folder can have it."""
+    try:
+        path = Path(given).expanduser()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return path
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+        OSError,
+    ) as error:  # not text, a null character, ~nobody, too long
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise HeadwiseError(f"{quoted(str(given))} cannot be used as a name or path: {reason}") from None
+    return path
 
 
 def inside(root: Path, path: Path) -> bool:

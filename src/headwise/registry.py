@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from headwise.errors import HeadwiseError, quoted, unknown
+from headwise.files import user_path
 
 T = TypeVar("T")
 
@@ -59,7 +60,7 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """The entry of this name, or an error that names the nearest one."""
         known = self.all()
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise unknown(self.kind, name, known)
         return known[name]
 
@@ -111,7 +112,7 @@ def plugin_hint(used: Sequence[str]) -> str:
 @cache
 def _load_plugins() -> None:
     for path in filter(None, os.environ.get(FILES, "").split(os.pathsep)):
-        _load_file(Path(path).expanduser())
+        _load_file(user_path(path))
     for entry in metadata.entry_points(group=GROUP):
         try:
             entry.load()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from headwise.errors import HeadwiseError, quoted
 
 
 def several(given: Any) -> list[Any]:
@@ -12,4 +15,8 @@ def several(given: Any) -> list[Any]:
     >>> several("ioi"), several(["ioi", "docstring"])
     (['ioi'], ['ioi', 'docstring'])
     """
-    return [given] if isinstance(given, str | Path) else list(given)
+    if isinstance(given, str | Path):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise HeadwiseError(f"{quoted(given)} was given; expected a text or a list of them")
+    return list(given)

@@ -8,12 +8,17 @@ import signal
 import subprocess
 import sys
 import urllib.request
+import webbrowser
+from pathlib import Path
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 import pytest
 
 from headwise.cli.app import main
 from headwise.cli.demo import explored
 from headwise.explore.explorer import Explorer
+from headwise.explore.server import Server
 from headwise.model.verify.tiny import tiny_model
 from helpers import REPOSITORY, make_word_tokenizer
 
@@ -57,6 +62,28 @@ def test_the_command_prints_an_address_that_answers_and_ctrl_c_ends_it_cleanly(f
     assert process.returncode == 0
     assert said.strip().endswith("stopped")
     assert "Traceback" not in said
+
+
+def test_the_browser_is_given_a_page_that_only_its_user_can_read_and_no_token(folder, monkeypatch, capsys):
+    opened = []
+
+    def look(address):
+        page = Path(url2pathname(urlparse(address).path))
+        modes = [oct(path.stat().st_mode & 0o777) for path in (page, page.parent)]
+        opened.append((address, page, page.read_text(), modes))
+
+    monkeypatch.setattr(webbrowser, "open", look)
+    monkeypatch.setattr(Server, "wait", lambda self: None)
+    monkeypatch.setattr(sys, "argv", ["headwise", "explore", str(folder), "--device", "cpu"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    ((address, page, content, modes),) = opened
+    (url,) = re.findall(r"http://127\.0\.0\.1:\d+/[\w-]{16,}/", capsys.readouterr().out)
+    assert f'content="0; url={url}"' in content
+    assert url.split("/")[3] not in address
+    assert modes == ["0o600", "0o700"]
+    assert not page.exists(), "the page is removed with the explorer"
 
 
 @pytest.fixture

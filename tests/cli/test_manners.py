@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from transformers import AutoModelForCausalLM
 
 import headwise as hw
 from headwise._version import __version__
@@ -64,6 +65,43 @@ def test_every_command_has_short_help_and_quiet_and_verbose(command, here):
     assert short.stdout == long.stdout
     for option in ("--quiet", "-q", "--verbose", "-v"):
         assert option in short.stdout
+
+
+@pytest.mark.parametrize("name", ["~nouser/x", "x" * 5000])
+@pytest.mark.parametrize("command", ["check {}", "score {} ioi", "explore {}", "task ioi --model {}"])
+def test_a_name_that_no_file_can_have_is_refused_in_one_sentence(command, name, here):
+    done = here(*command.format(name).split())
+    assert done.returncode == 2
+    assert re.fullmatch(r"headwise: .{,90} cannot be used as a name or path: [\w ]+\.?\n", done.stderr)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("unable to mmap 538090408 bytes from file <w>: Cannot allocate memory (12)"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("can't start new thread"),
+    ],
+)
+def test_memory_that_runs_out_during_loading_is_one_sentence(error, folder, here, monkeypatch):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fail)
+    done = here("check", folder, "--device", "cpu")
+    assert done.returncode == 2
+    assert re.fullmatch(r"headwise: there is not enough memory to load tiny; .* \(ulimit -v\)\n", done.stderr)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of this kind")
+def test_a_limit_on_memory_gives_one_sentence():
+    command = "ulimit -v 1600000; exec {} -m headwise check smollm2 --device cpu"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    words = ["bash", "-c", command.format(sys.executable)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode in (1, 2)
+    assert re.fullmatch(r"headwise: .*memory.*\n", done.stderr)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

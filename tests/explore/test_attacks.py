@@ -14,9 +14,13 @@ from contextlib import suppress
 import psutil
 import pytest
 
+import headwise as hw
 from explore.conftest import PROMPT, ask, events_of, send
+from headwise.explore import server
 from headwise.explore.asked import MOST_BYTES
 from headwise.explore.guard import Guard
+from headwise.model.verify.tiny import tiny_model
+from helpers import PANIC, make_panicking_tokenizer
 
 JSON = {"content-type": "application/json"}
 SECRET = "never-in-an-answer"
@@ -274,5 +278,66 @@ def test_memory_stays_flat_over_many_requests(explorer):
     assert after - warm < min(40e6, 100e3 * SOAK), f"{(after - warm) / 1e6:.0f} MB more after {SOAK} requests"
 
 
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+        b"POST /%s/api/run HTTP/1.1\r\nHost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        b"content-length: 100\r\n\r\n{",
+    ],
+    ids=["nothing", "headers", "body"],
+)
+def test_connections_with_incomplete_requests_are_closed_and_block_nobody(half, tiny, serve, monkeypatch):
+    monkeypatch.setattr(server, "_REQUEST", 1.0)
+    explorer = serve(tiny)
+    address = ("127.0.0.1", explorer.server.port)
+    connections = [socket.create_connection(address, timeout=20) for _ in range(300)]
+    try:
+        for connection in connections:
+            with suppress(OSError):
+                connection.sendall(half.replace(b"%s", explorer.token.encode()))
+        for connection in connections:
+            with suppress(ConnectionResetError):
+                while connection.recv(65536):  # ends when the server closes the connection
+                    pass
+        assert ask(explorer, "run", prompt=PROMPT, new_tokens=2)[-1]["event"] == "done"
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_a_second_request_on_a_connection_must_be_complete_in_time_too(tiny, serve, monkeypatch):
+    monkeypatch.setattr(server, "_REQUEST", 1.0)
+    address = ("127.0.0.1", serve(tiny).server.port)
+    with socket.create_connection(address, timeout=20) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b"403" in connection.recv(65536)
+        time.sleep(2)  # the time of the first request is over, and the connection is open
+        connection.sendall(b"GET")
+        began = time.monotonic()
+        while connection.recv(65536):
+            pass
+        assert 0.5 < time.monotonic() - began < 10
+
+
+def test_a_complete_request_may_take_longer_than_the_time_for_sending_it(tiny, serve, monkeypatch):
+    monkeypatch.setattr(server, "_REQUEST", 0.5)
+    explorer = serve(tiny)
+    real = explorer.live.prompts.get
+    monkeypatch.setattr(explorer.live.prompts, "get", lambda *a, **k: (time.sleep(1.5), real(*a, **k))[1])
+    assert ask(explorer, "run", prompt=PROMPT, new_tokens=2)[-1]["event"] == "done"
+
+
 def test_events_are_read_back_as_they_were_sent():
     assert events_of(b'data: {"event":"a"}\n\ndata: {"event":"b"}\n\n') == [{"event": "a"}, {"event": "b"}]
+
+
+def test_a_text_on_which_the_tokenizer_panics_is_one_error_and_later_requests_are_answered(serve):
+    tokenizer = make_panicking_tokenizer()
+    hf = tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512)
+    explorer = serve(hw.load(hf, tokenizer=tokenizer))
+    (event,) = ask(explorer, "run", prompt=PANIC)
+    assert event["event"] == "error"
+    assert "the tokenizer cannot read ['aaa" in event["message"]
+    assert ask(explorer, "run", prompt=PROMPT, new_tokens=2)[-1]["event"] == "done"

@@ -133,3 +133,20 @@ def test_a_full_queue_refuses_in_a_sentence(worker, monkeypatch):
         worker.submit(heard.job("late", tab="z"))
     gate.set()
     heard.wait("first", "next0", "next1")
+
+
+class Panic(BaseException):
+    """As the panics of libraries in Rust, no `Exception`."""
+
+
+@pytest.mark.parametrize("error", [Panic, SystemExit, KeyboardInterrupt, MemoryError])
+def test_whatever_a_job_raises_is_one_error_event_and_the_next_job_is_carried_out(worker, error):
+    def fail(job, step):
+        raise error("oops")
+
+    heard = Heard()
+    worker.submit(heard.job("bad", before=fail))
+    heard.wait("bad")
+    worker.submit(heard.job("good", steps=1))
+    heard.wait("good")
+    assert heard.all == ["error", "bad end", "good0", "good end"]

@@ -26,6 +26,11 @@ def scores(values=VALUES, **about):
     return Scores.from_examples(np.stack([values, values]), **about)
 
 
+def test_a_list_of_names_may_be_longer_than_the_name_of_a_file():
+    heads = [Head(layer, head) for layer in range(30) for head in range(9)]
+    assert read_heads(",".join(map(str, heads))) == heads
+
+
 def test_a_list_is_taken_in_its_order(tmp_path):
     save_order([Head(3, 1), Head(0, 2), Head(1, 1)], tmp_path / "heads.json")
     assert read_heads(tmp_path / "heads.json") == [Head(3, 1), Head(0, 2), Head(1, 1)]

@@ -115,7 +115,9 @@ def test_a_lopsided_head_is_marked_and_a_symmetric_one_is_not():
     theirs = pd.DataFrame(values).skew().to_numpy() * (58 / np.sqrt(60 * 59))
     np.testing.assert_allclose(table["skewness"], theirs)
     assert abs(table["skewness"].iloc[1]) > 2 > table["skewness"].abs().drop(index=1).max()
-    marks = [mark.text for panel in score_chart(table).panels for mark in panel.marks if hasattr(mark, "text")]
+    marks = [
+        mark.text for panel in score_chart(table).panels for mark in panel.marks if hasattr(mark, "text")
+    ]
     assert sorted(marks) == ["*", "*", "*", "*†"]
     (found,) = findings({"scores": table})
     assert "1 of them with a skewness above 2" in found.sentence

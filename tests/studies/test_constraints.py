@@ -126,6 +126,7 @@ FREE = {
     "quick",
     "compile",
     "revision",
+    "base",
     "trust_remote_code",
     "task_options",
     "method_options",

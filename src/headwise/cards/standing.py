@@ -12,6 +12,7 @@ from headwise import stats
 from headwise.cards.measured import Measured
 from headwise.charts.section import section_of
 from headwise.errors import HeadwiseError
+from headwise.files import user_path
 from headwise.heads import Head
 from headwise.metrics import metric as metric_named
 from headwise.model.model import Model
@@ -24,7 +25,7 @@ COLUMNS = ["study", "task", "measure", "score", "lo", "hi", "n", "q", "rank", "h
 
 def run_scores(path: str | Path, model: str, head: Head) -> pd.DataFrame:
     """The rows of one head in a run's table of heads; rank 1 is the largest absolute score of a task and measure."""
-    run = Run(Path(path))
+    run = Run(user_path(path))
     with run.explained():
         return _run_scores(run, model, head)
 

@@ -16,7 +16,21 @@ from headwise.stats import smallest_p
 from headwise.stats import too_few as sentence_of_too_few
 
 Tables = Mapping[str, pd.DataFrame]
-HEAD_COLUMNS = ["model", "task", "measure", "layer", "head", "score", "lo", "hi", "n", "q", "unit", "p", "units"]
+HEAD_COLUMNS = [
+    "model",
+    "task",
+    "measure",
+    "layer",
+    "head",
+    "score",
+    "lo",
+    "hi",
+    "n",
+    "q",
+    "unit",
+    "p",
+    "units",
+]
 """Columns of the report's table of heads; a table without `unit` has numbers without one, one without `units` no
 groups of examples."""
 

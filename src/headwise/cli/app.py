@@ -34,7 +34,7 @@ from headwise.cli import (  # noqa: F401
     verify,
 )
 from headwise.cli.root import app
-from headwise.errors import HeadwiseError, command_line, first_line, visible
+from headwise.errors import HeadwiseError, command_line, first_line, out_of_memory, visible
 
 
 class _Stderr(logging.StreamHandler):  # Python 3.10 cannot subscript it
@@ -80,7 +80,7 @@ def _exit_code() -> int | str | None:
         # Where the output is what failed, one more line of it fails too.
         if isinstance(error, OSError) and (unwritten := _flushed("\n")):
             return unwritten
-        if _out_of_memory(error):
+        if out_of_memory(error):
             _say(
                 "out of memory; what is finished is kept, so run the same command again with a smaller "
                 "--batch-tokens (for example 1024), a smaller --dtype or on another --device"
@@ -121,14 +121,6 @@ def _flushed(further: str = "") -> int:
             return 1
         _say(f"the output cannot be written: {error.strerror}; what was computed is kept")
         return 2
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    if not isinstance(error, RuntimeError):
-        return isinstance(error, MemoryError)
-    from headwise.model.forward.out_of_memory import out_of_memory
-
-    return out_of_memory(error)
 
 
 if __name__ == "__main__":

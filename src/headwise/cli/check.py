@@ -12,7 +12,7 @@ from headwise.cli.running import span
 
 
 @app.command()
-@with_options("device", "dtype", "trust_remote_code")
+@with_options("base", "device", "dtype", "trust_remote_code")
 def check(model: ModelName, **options: Any) -> dict[str, Any]:
     """Verify that every head of a model can be ablated exactly."""
     from headwise.model.load.load import load

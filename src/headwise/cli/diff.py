@@ -22,7 +22,7 @@ from headwise.cli.running import default_folder, run_study
 
 
 @app.command()
-@with_options("seed", *STUDY)
+@with_options("seed", *(name for name in STUDY if name != "base"))  # BASE is an argument
 def diff(
     base: Annotated[
         str,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,10 +14,22 @@ import typer
 
 from headwise.cli.root import app, with_options
 from headwise.errors import HeadwiseError, visible
+from headwise.files import user_path
+
+
+@contextmanager
+def private_page(url: str) -> Iterator[Path]:
+    """A page that leads to `url` and that only this user can read: other users can see the arguments of a browser, and
+    the token of the explorer must not be among them."""
+    with tempfile.TemporaryDirectory(prefix="headwise-") as folder:  # for its owner alone
+        page = Path(folder) / "explorer.html"
+        page.touch(mode=0o600)
+        page.write_text(f'<meta http-equiv="refresh" content="0; url={url}">\n', encoding="utf-8")
+        yield page
 
 
 @app.command()
-@with_options("device", "dtype", "trust_remote_code")
+@with_options("base", "device", "dtype", "trust_remote_code")
 def explore(
     source: Annotated[
         str,
@@ -45,7 +61,7 @@ def explore(
             f"--host {host} lets other machines use this model; add --remote if that is meant, or keep 127.0.0.1 and "
             "forward the port: ssh -L 8000:127.0.0.1:8000 HOST"
         )
-    run = Path(source).expanduser()
+    run = user_path(source)
     is_run = (run / "run.json").is_file()
     if model is not None and not is_run:
         raise HeadwiseError(f"--model chooses a model of a run folder, and {source} is not one; leave it out")
@@ -61,11 +77,10 @@ def explore(
                 err=True,
             )
         typer.echo(f"explorer of {explorer.model.name}: {explorer.url}  (Ctrl-C ends it)")
-        if browser:
-            import webbrowser
-
-            webbrowser.open(explorer.url)
-        explorer.server.wait()
+        with private_page(explorer.url) as page:
+            if browser:
+                webbrowser.open(page.as_uri())
+            explorer.server.wait()
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         if not explorer.stop():  # Python would wait for the model, or crash in the middle of it

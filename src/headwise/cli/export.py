@@ -24,7 +24,7 @@ PASSES = 5
 
 
 @app.command()
-@with_options("device", "dtype", "trust_remote_code")
+@with_options("base", "device", "dtype", "trust_remote_code")
 def export(
     model: ModelName,
     heads: Annotated[

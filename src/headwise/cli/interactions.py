@@ -12,7 +12,7 @@ from headwise.cli.running import largest_of, model_and_task
 
 
 @app.command()
-@with_options("seed", "option", "device", "dtype", "batch_tokens", "truncate", "trust_remote_code")
+@with_options("seed", "option", "base", "device", "dtype", "batch_tokens", "truncate", "trust_remote_code")
 def interactions(
     model: ModelName,
     task: TaskName,

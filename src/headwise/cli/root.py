@@ -20,7 +20,7 @@ from headwise.cli.complete import complete
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PANELS = {
-    "Model": "model dtype trust_remote_code",
+    "Model": "model base dtype trust_remote_code",
     "Data": "task data n seed truncate columns",
     "What to compute": "config method heads given metric reference positions precision top confidence k quick cells "
     "option",
@@ -116,6 +116,8 @@ class Options(BaseModel):
     """cpu, cuda, cuda:1, mps, auto (spread over all devices); by default an accelerator if there is one"""
     dtype: str | None = None
     """float32, bfloat16, float16, float64"""
+    base: str | None = None
+    """base model of an adapter, instead of the one that the adapter names"""
     trust_remote_code: bool = False
     """run code from the model's repository"""
     truncate: bool = Field(False, alias="--truncate")
@@ -146,7 +148,7 @@ class Options(BaseModel):
     """debug messages, and tracebacks of errors"""
 
 
-COMPUTE = "device dtype batch_tokens truncate engine address workers cores_per_worker devices_per_worker"
+COMPUTE = "base device dtype batch_tokens truncate engine address workers cores_per_worker devices_per_worker"
 STUDY = ("option", "quick", "fresh", *COMPUTE.split())
 """The options of the commands that run a study."""
 

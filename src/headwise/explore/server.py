@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
 from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headwise.errors import HeadwiseError
 
 _PATIENCE = 60.0
 """Seconds that starting and stopping may take on a busy machine."""
+
+_REQUEST = 20.0
+"""Seconds in which a request must be complete, from the opening of the connection or from its first byte."""
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed where its request stays incomplete: uvicorn itself would wait for ever."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def _watch(self) -> None:
+        incomplete = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if self._deadline is None and incomplete:
+            self._deadline = self.loop.call_later(_REQUEST, self.transport.close)
+        elif self._deadline is not None and not incomplete:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class Server:
@@ -36,7 +64,7 @@ class Server:
             log_level="warning",
             lifespan="off",
             ws="none",
-            http="h11",
+            http=_Connection,
             access_log=False,
             server_header=False,
             limit_concurrency=256,

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwise.errors import HeadwiseError, first_line
-from headwise.model.forward.out_of_memory import out_of_memory
+from headwise.errors import HeadwiseError, first_line, out_of_memory
 
 log = logging.getLogger("headwise")
 
@@ -75,7 +74,7 @@ class Job:
             pass
         except Cancelled:
             self.emit({"event": "cancelled"})
-        except Exception as error:  # the server lives on, whatever the model does
+        except BaseException as error:  # the server lives on, whatever the model does
             self.emit({"event": "error", "message": _sentence(error)})
         self._steps = None  # frees the KV cache
         self.emit(None)
@@ -149,7 +148,7 @@ class Worker:
                 self._changed.wait()
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: BaseException) -> str:
     if isinstance(error, HeadwiseError):
         return str(error)
     if out_of_memory(error):

@@ -255,7 +255,7 @@ def inputs_of(receiver: Any, sharing: Mapping[int, int]) -> list[Receiver]:
         if "." in text or text == "logits" or text.startswith("MLP"):
             return [Receiver.parse(text)]
         receiver = Head.parse(text)
-    head = Head(*receiver)
+    (head,) = head_list([receiver])
     if head.head == MLP:
         return [Receiver(head.layer, -1, "MLP")]
     if head.head < 0:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +82,7 @@ def read_heads(
     first).
     """
     path = Path(path)
-    if (path / "run.json").is_file():
+    if os.path.isfile(path / "run.json"):  # a list of many heads is too long to be a file's name
         path = path / "tables" / "scores.parquet"
     if path.suffix != ".parquet" and not (task is None and method is None):
         raise HeadwiseError(
@@ -127,7 +128,7 @@ def _named(path: Path) -> Order | None:
         heads = [Head.parse(name.strip()) for name in str(path).split(",")]
     except HeadwiseError:
         return None
-    if path.exists():
+    if os.path.exists(path):
         return None
     if twice := next((head for head in heads if heads.count(head) > 1), None):
         raise HeadwiseError(f"{path} names {twice} twice; name each head once")

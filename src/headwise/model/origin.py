@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.files import user_path
 
 _replicas: dict[str, Any] = {}
 """The models that this process loaded from an origin."""
@@ -35,7 +36,7 @@ class Origin:
 
 def origin(load: Callable[..., Any], source: str | Path, device: Any, options: dict[str, Any]) -> Origin:
     """How to load the same model elsewhere."""
-    path = Path(source).expanduser()
+    path = user_path(source)
     name = str(path.resolve() if os.path.exists(path) else source)
     return Origin(load, name, None if device is None else str(device).partition(":")[0], options)
 

@@ -11,6 +11,7 @@ from headwise.charts.chart import Chart
 from headwise.charts.section import Finding
 from headwise.charts.static import figure
 from headwise.errors import HeadwiseError, unknown
+from headwise.files import user_path
 from headwise.report.page import _section, write_report
 from headwise.runs.folder import display
 from headwise.runs.gather import Run
@@ -79,6 +80,6 @@ def open_run(path: str | Path) -> OpenedRun:
     >>> run = hw.open_run("runs/score-smollm2-ioi")                   # doctest: +SKIP
     >>> run.tables["scores"].nlargest(5, "score")                     # doctest: +SKIP
     """
-    run = OpenedRun(Path(path).expanduser())
+    run = OpenedRun(user_path(path))
     _ = run.info  # a folder that is no run is refused here, and not at the first use
     return run

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, quoted
 from headwise.heads import Scores
+from headwise.several import several
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,20 @@ def compare(scores: Sequence[Scores], *, k: int | None = None, seed: int = 0) ->
     k: size of the top sets; by default a tenth of the heads. Scores with the same settings but another seed, or on
     other examples of the same task, count as repetitions of one another.
     """
-    scores = list(scores)
+    scores = several(scores)
     if len(scores) < 2:
         raise HeadwiseError(f"compare needs at least two scores, not {len(scores)}")
+    for one in scores:
+        if not isinstance(one, Scores):
+            raise HeadwiseError(f"compare is given {quoted(one)}; expected results of hw.score")
     shapes = sorted({s.shape for s in scores})
     if len(shapes) > 1:
         listed = " and ".join(f"{layers} × {heads}" for layers, heads in shapes)
         raise HeadwiseError(f"compare needs scores of the same heads; these have {listed} layers × heads")
     heads = min(len(s.heads()) for s in scores)
     k = max(1, heads // 10) if k is None else k
-    if not 1 <= k <= heads:
-        raise HeadwiseError(f"the top k of {heads} heads needs a k from 1 to {heads}, not {k}")
+    if not isinstance(k, int | np.integer) or not 1 <= k <= heads:
+        raise HeadwiseError(f"the top k of {heads} heads needs a k from 1 to {heads}, not {quoted(k)}")
     names = _labels(scores)
     tops = [s.top(k, by="absolute") for s in scores]
 

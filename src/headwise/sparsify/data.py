@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.model.tokens.text import Text
+from headwise.model.tokens.text import Text, tokenized
 
 _CALCULATOR = re.compile(r"<<.*?>>")  # GSM8K's notes to a calculator are not part of its text
 _FIELDS = (("text",), ("question", "answer"), ("prompt", "target"), ("input", "output"))
@@ -51,7 +51,7 @@ def sequences(text: Text, paths: Sequence[Path], length: int, most: int | None =
     rows = [torch.empty(0, length, dtype=torch.int32)]
     new_tokens = length - len(text.prefix)
     for path in paths:
-        ids = text.tokenizer(read_text(path), add_special_tokens=False, verbose=False)["input_ids"]
+        ids = tokenized(text.tokenizer, read_text(path), verbose=False)["input_ids"]
         if len(ids) < new_tokens:
             raise HeadwiseError(
                 f"{path} has {len(ids)} tokens; at least one sequence of {new_tokens} is needed"

@@ -79,7 +79,7 @@ def _from_chat(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
     # Only the beginning of the turn: a system message is the same in every sample.
     before = before[max(before.rfind("<"), 0) :] if marker else ""
     start = before + draw.choice(_WORDS["questions"])
-    return list(model.text.tokenizer(start, add_special_tokens=False)["input_ids"])
+    return model.text.encode_rendered(start)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.files import explain_disk_errors
+from headwise.files import explain_disk_errors, user_path
 from headwise.model.load.companions import companions
 from headwise.model.load.load import load
 from headwise.model.model import Model
@@ -41,7 +41,7 @@ log = logging.getLogger("headwise")
 
 def is_sparse(model: str | Path) -> bool:
     """Whether a name or a folder is a finished sparse model or its control, and not one to be trained."""
-    return str(model) in companions() or is_adapter(Path(model).expanduser())
+    return str(model) in companions() or is_adapter(user_path(model))
 
 
 def sparsify(
@@ -170,7 +170,7 @@ def _sampled(loaded: Model, texts: Tensor, settings: SparsifySettings, disk: Dis
 
 def _base_name(model: str) -> str:
     """How the finished folder finds its base again: a folder by its whole path, all else as it was named."""
-    path = Path(model).expanduser()
+    path = user_path(model)
     return str(path.resolve()) if path.exists() else model
 
 

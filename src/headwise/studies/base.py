@@ -13,7 +13,7 @@ from headwise.charts.section import SECTIONS, Section, Tables
 from headwise.charts.static import figure
 from headwise.charts.style import save
 from headwise.errors import HeadwiseError, unknown
-from headwise.files import DiskError
+from headwise.files import DiskError, user_path
 from headwise.progress import progress as show_progress
 from headwise.registry import Registry
 from headwise.report import write_report
@@ -157,7 +157,7 @@ def run(
     RAY_ADDRESS, else one is started on this machine), how many `workers` share it, `cores_per_worker` and
     `devices_per_worker`; where a run is computed changes nothing in it.
     """
-    chosen = study(name)
+    chosen, out = study(name), user_path(out)
     engine_options = {option: settings.pop(option, None) for option in ENGINE_OPTIONS}
     if file is not None and str(file) == PUBLISHED:
         file = published(name)

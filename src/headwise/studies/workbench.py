@@ -9,7 +9,7 @@ from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.metrics.leading_space import note_leading_space
-from headwise.model.load.load import load, load_in_main_memory, load_text
+from headwise.model.load.load import is_adapted, load, load_in_main_memory, load_text
 from headwise.model.model import Model
 from headwise.tasks import Task, task
 from headwise.tasks.opening import check_options, check_task, depends_on_tokenizer
@@ -28,8 +28,10 @@ class Workbench:
 
     def configure(self, settings: Any) -> None:
         """Use these settings to load models; those loaded with other settings are dropped."""
-        names = ("device", "dtype", "batch_tokens", "compile", "truncate", "revision", "trust_remote_code")
+        names = "device dtype batch_tokens compile truncate revision base trust_remote_code".split()
         options = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+        if options.get("base") and not any(map(is_adapted, settings.models)):
+            raise HeadwiseError(f"base is {options['base']!r}, but no model of the study is an adapter")
         if options != self._load_options:
             self._models = {name: model for name, model in self._models.items() if name in self._added}
             self._tasks = {}
@@ -58,7 +60,9 @@ class Workbench:
 
     def model(self, name: str) -> Model:
         if name not in self._models:
-            options = self._load_options
+            options = dict(self._load_options)
+            if options.get("base") and not is_adapted(name):
+                options["base"] = None
             self._models[name] = (
                 load_in_main_memory(name, **options) if self._in_main_memory else load(name, **options)
             )
@@ -83,7 +87,7 @@ class Workbench:
 
     def check_files(self, settings: Any) -> None:
         """Refuse a file that does not suit a model's tokenizer before the weights of the model are loaded."""
-        names = ("revision", "trust_remote_code")
+        names = ("revision", "trust_remote_code", "base")
         options = {name: value for name, value in self._load_options.items() if name in names}
         sources = [source for source in settings.sources() if depends_on_tokenizer(*source)]
         for name in settings.models if sources else ():

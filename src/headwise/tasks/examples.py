@@ -36,6 +36,10 @@ class Example:
     """Named parts of the prompt: name -> range of characters `[from, to)`, for edges restricted to positions."""
 
     def __post_init__(self) -> None:
+        for name in ("prompt", "target", "counterfactual", "label", "group"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and (value is not None or name in ("prompt", "target")):
+                raise HeadwiseError(f"{name} of an example is {quoted(value)}; expected text")
         object.__setattr__(self, "spans", _checked_spans(self.spans, self.prompt))
         for name in ("foils", "also"):
             texts = tuple(several(getattr(self, name)))  # one text is one foil
@@ -46,6 +50,8 @@ class Example:
 
 
 def _checked_spans(spans: Any, prompt: str) -> dict[str, tuple[int, int]]:
+    if not isinstance(spans, Mapping):
+        raise HeadwiseError(f"spans of an example are {quoted(spans)}; expected a mapping of names to ranges")
     checked = {}
     for name, ends in dict(spans).items():
         whole = (
@@ -88,6 +94,12 @@ class Task:
     """How the examples were made: seed, size, variant, shots."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "examples", tuple(several(self.examples)))
+        for example in self.examples:
+            if not isinstance(example, Example):
+                raise HeadwiseError(
+                    f"task {self.name!r} has {quoted(example)}; expected examples: hw.Example(…)"
+                )
         if not self.examples:
             raise HeadwiseError(f"task {self.name!r} is empty; a task needs at least one example")
 

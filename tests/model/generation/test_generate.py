@@ -353,10 +353,10 @@ def test_luck_is_uniform_and_differs_by_prompt_and_seed():
     [
         ({"prompts": [[{"role": "user", "content": "a"}]]}, "needs chat=True"),
         ({"chat": True}, "has no chat template"),
-        ({"stop": ["", "a"]}, "must not be empty"),
-        ({"max_new_tokens": 0}, "at least one token"),
+        ({"stop": ["", "a"]}, "none of them empty"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0; expected at least 1"),
         ({"temperature": -1.0}, "temperature is -1.0"),
-        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": float("nan")}, "temperature. is nan"),
         ({"top_p": 0.0}, "top_p is 0.0"),
         ({"positions": "first"}, "unknown positions 'first'"),
         ({"reference": "zeros"}, "did you mean 'zero'"),

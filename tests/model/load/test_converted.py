@@ -163,12 +163,17 @@ def test_a_full_disk_gives_the_model_and_a_warning(when, file, folder, monkeypat
     assert_same(numbers(model), numbers(load(file)))
 
 
-def test_a_damaged_folder_is_made_again(file, folder, caplog):
+@pytest.mark.parametrize("old_time", [False, True])
+def test_a_damaged_folder_is_made_again_also_if_size_and_time_are_the_old_ones(
+    old_time, file, folder, caplog
+):
     first = numbers(load(file))
     (weights,) = folder.glob("*float32*/model.safetensors")
-    data = bytearray(weights.read_bytes())
+    facts, data = weights.stat(), bytearray(weights.read_bytes())
     data[-5] ^= 1
     weights.write_bytes(data)
+    if old_time:
+        os.utime(weights, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     assert_same(numbers(load(file)), first)
     assert "the content of model.safetensors has changed): converting it again" in caplog.text
 
@@ -296,3 +301,17 @@ def test_a_file_that_was_cut_anywhere_is_refused(file, tmp_path):
         (tmp_path / "cut.gguf").write_bytes(data[:end])
         with pytest.raises(HeadwiseError, match=r"cut\.gguf is not a GGUF file that can be read"):
             gguf.describe(tmp_path / "cut.gguf")
+
+
+def test_tensors_that_overlap_are_refused_before_anything_is_converted(file, folder):
+    names = [tensor.name.encode() for tensor in GGUFReader(file).tensors if len(tensor.shape) == 2]
+    data = bytearray(file.read_bytes())
+    for (
+        name
+    ) in names:  # after a name: number of dimensions (4 bytes), two sizes (8 each), type (4), offset (8)
+        offset = data.index(len(name).to_bytes(8, "little") + name) + 8 + len(name) + 4 + 16 + 4
+        data[offset : offset + 8] = bytes(8)
+    file.write_bytes(data)
+    with pytest.raises(HeadwiseError, match=r"tiny\.gguf is not a GGUF file .* overlap"):
+        load(file)
+    assert not kept(folder)

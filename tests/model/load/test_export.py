@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -131,3 +132,29 @@ def test_a_mask_that_is_no_factor_per_head_is_refused_and_the_weights_are_put_ba
     handle.remove()
     assert torch.equal(projection.weight, before)
     assert np.all(gates[0] == 1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit on the size of files")
+@pytest.mark.parametrize("limit", [0, 900, 3000, 40_000])
+def test_a_disk_that_is_full_leaves_no_part_of_a_checkpoint_and_gives_a_sentence(tiny, tmp_path, limit):
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(HeadwiseError, match="may not grow any larger"):
+            export(tiny, ["L0H1"], tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list((tmp_path / "out").iterdir())
+    assert (export(tiny, ["L0H1"], tmp_path / "out") / "config.json").stat().st_size
+
+
+def test_an_error_of_a_library_in_rust_is_a_sentence_about_the_disk(tiny, tmp_path, monkeypatch):
+    def full(folder):
+        raise Exception("No space left on device (os error 28)")
+
+    monkeypatch.setattr(tiny.text.tokenizer, "save_pretrained", full)
+    with pytest.raises(HeadwiseError, match="is full"):
+        export(tiny, ["L0H1"], tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())

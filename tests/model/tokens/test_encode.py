@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.tokens.encode import encode_rows
-from headwise.model.tokens.text import Text
+from headwise.model.tokens.spans import encoded
+from headwise.model.tokens.text import Text, tokenized
+from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
-from helpers import plain_logits
+from helpers import PANIC, make_panicking_tokenizer, plain_logits
 
 
 def value(model, example, name):
@@ -140,3 +143,44 @@ def test_targets_that_merge_with_the_prompt_are_read_as_the_model_would(smollm2)
     whole = smollm2.tokens("The cat sat on the mat")
     assert row.ids == whole[:-1]
     assert row.tokens == whole[-1:]
+
+
+def _panicking():
+    tokenizer = make_panicking_tokenizer()
+    return hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: hw.generate(_panicking(), PANIC),
+        lambda: hw.attention(_panicking(), PANIC),
+        lambda: hw.score(_panicking(), [("the cat", f" {PANIC}")], progress=False),
+        lambda: encoded(make_panicking_tokenizer(), PANIC),
+    ],
+)
+def test_a_panic_of_the_tokenizer_is_a_headwise_error(use):
+    with pytest.raises(HeadwiseError, match=r"the tokenizer cannot read .*retry-limit"):
+        use()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_ctrl_c_passes_through_the_tokenizer(error):
+    def interrupted(texts, **options):
+        raise error
+
+    with pytest.raises(error):
+        tokenized(interrupted, "a")
+
+
+@pytest.mark.parametrize("half", ["\ud800", "a\udfff"])
+def test_half_a_character_in_a_prompt_or_an_answer_is_refused(tiny, half):
+    for use in (
+        lambda: hw.generate(tiny, f"the cat {half}"),
+        lambda: hw.attention(tiny, f"the cat {half}"),
+        lambda: hw.patch(tiny, f"the cat {half}", "the dog", ["L0H0"]),
+        lambda: hw.score(tiny, Task("half", (Example("the cat", f" saw{half}", (" met",)),)), progress=False),
+        lambda: tiny.tokens(half),
+    ):
+        with pytest.raises(HeadwiseError, match="half a character"):
+            use()

@@ -167,6 +167,20 @@ def test_values_that_are_not_finite_are_told_as_here(tmp_path, executor):
     assert "not finite" in there.notices[0]
 
 
+@pytest.mark.parametrize("error", [RuntimeError, TimeoutError, ValueError, Exception])
+def test_a_cluster_that_does_not_start_is_a_sentence_that_says_what_to_do(error, monkeypatch):
+    def fail(**_):
+        raise error("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", fail)
+    with (
+        pytest.raises(HeadwiseError, match=r"could not be started .*: The current node timed out.*--address"),
+        RayExecutor(workers=1) as executor,
+    ):
+        executor._connect()
+
+
 def test_without_ray_the_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(HeadwiseError, match=r"pip install 'headwise\[ray\]'"):

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from headwise.errors import HeadwiseError
+from headwise.files import user_path
 from headwise.metrics.text.registry import register_text
 
 PROGRAM, CHECKPOINT = "HEADWISE_COMET", "HEADWISE_COMET_MODEL"
@@ -42,7 +43,7 @@ def checkpoint() -> str:
     from huggingface_hub import try_to_load_from_cache
 
     name = os.environ.get(CHECKPOINT, _DEFAULT_CHECKPOINT)
-    path = Path(name).expanduser()
+    path = user_path(name)
     if path.is_file():
         if not (path.absolute().parents[1] / "hparams.yaml").is_file():
             raise HeadwiseError(

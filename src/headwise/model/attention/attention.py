@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from headwise.display import counted, html_table, shortened
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, quoted
 from headwise.heads import Head, head_list
 from headwise.model.attention.blocks import attention_blocks, watchable
 from headwise.model.forward.schedule import batches
@@ -203,9 +203,12 @@ def _chosen(model: Model, heads: Heads) -> list[Head]:
 
 
 def _ids(model: Model, prompt: Prompt, number: int) -> list[int]:
-    if isinstance(prompt, int):
-        raise HeadwiseError("the prompts are a list of numbers; give a text, or a list of lists of token ids")
-    ids = model.tokens(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
+    try:
+        ids = model.tokens(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
+    except (TypeError, ValueError):
+        raise HeadwiseError(
+            f"prompt {number + 1} is {quoted(prompt)}; give texts, or a list of lists of token ids"
+        ) from None
     if model.has_text and not isinstance(prompt, str):
         ids = model.text.fitted([ids])[0]
     if not ids:

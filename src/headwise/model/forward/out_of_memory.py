@@ -9,16 +9,11 @@ from typing import TypeVar
 
 import torch
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, out_of_memory
 
 log = logging.getLogger("headwise")
 
 T = TypeVar("T")
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an accelerator or the machine itself had no room for a tensor."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def fits(work: Callable[[], object]) -> bool:
@@ -26,7 +21,7 @@ def fits(work: Callable[[], object]) -> bool:
     try:
         work()
         return True
-    except (torch.OutOfMemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
     # Outside the except block: the error holds on to the tensors that filled the memory.

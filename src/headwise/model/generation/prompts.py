@@ -45,9 +45,10 @@ def _encoded(model: Model, prompts: Sequence[Any], chat: bool) -> list[list[int]
     return [model.text.encode_rendered(model.text.chat(messages)) for messages in chats]
 
 
-def _is_ids(prompt: Prompt) -> bool:
-    listed = isinstance(prompt, Sequence) and not isinstance(prompt, str)
-    return listed and len(prompt) > 0 and all(isinstance(token, int) for token in prompt)
+def _is_ids(prompt: Any) -> bool:
+    if not isinstance(prompt, Sequence) or isinstance(prompt, str | bytes):
+        return False
+    return len(prompt) > 0 and all(isinstance(t, int) and not isinstance(t, bool) for t in prompt)
 
 
 def end_tokens(model: Model) -> set[int]:

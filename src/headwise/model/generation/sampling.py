@@ -26,8 +26,8 @@ def choose(logits: Tensor, temperature: float, top_p: float, draws: Tensor | Non
     if temperature == 0:
         return logits.argmax(-1)
     assert draws is not None
-    # A shift changes no probability, and keeps tiny temperatures from overflowing.
-    scaled = (logits - logits.max(-1, keepdim=True).values) / temperature
+    # A shift changes no probability, and keeps tiny temperatures from overflowing; float32 has none below 1e-45.
+    scaled = (logits.double() - logits.max(-1, keepdim=True).values) / temperature
     probabilities, tokens = scaled.softmax(-1).sort(descending=True, stable=True)
     cumulative = probabilities.cumsum(-1)
     in_nucleus = (cumulative - probabilities) < top_p

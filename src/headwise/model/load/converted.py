@@ -1,8 +1,8 @@
 """A GGUF file is converted once: its weights in one dtype, and its tokenizer, are kept in the user's cache.
 
 The folders are found by the hash of the file's content, the dtype, and the versions of transformers and gguf, which
-decide what is made of a file. A kept folder has exactly what transformers makes of the file in this dtype. Its weights
-are mapped into memory when they are loaded.
+decide what is made of a file. A kept folder has exactly what transformers makes of the file in this dtype. A process
+hashes it at first use, and its weights are mapped into memory when they are loaded.
 """
 
 from __future__ import annotations
@@ -121,7 +121,6 @@ def _entry(file: Path, part: str, space: int) -> Entry:
         space=space,
         made_from={"gguf_sha256": digest, "part": part, "recipe": RECIPE, **versions},
         about={"title": file.stem},
-        trust_times=True,
     )
 
 

@@ -8,6 +8,8 @@ Before anything is written, the edited model's logits are compared with the gate
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
+from headwise.files import explain_disk_errors, user_path
 from headwise.heads import Head, head_list
 from headwise.model.forward.gate import same_gates
 from headwise.model.forward.run import Pass, run
@@ -56,20 +59,26 @@ def export(
     if not chosen:
         raise HeadwiseError('no heads are given; a heads file lists at least one, such as ["L12H3"]')
     model.check_heads(chosen)
-    folder = Path(out).expanduser()
+    folder = user_path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise HeadwiseError(f"{folder} exists and is not an empty folder; give --out a new one")
-    folder.mkdir(parents=True, exist_ok=True)
     gates = np.ones(model.shape)
     for head in chosen:
         gates[head] = gate
     # Which of several linear maps after an attention is its output projection is only known where it was tried.
     hooks, _, _ = prove(model.hf, every_layer=True)
-    with torch.no_grad(), baked(hooks, gates):
-        save_plain(model.hf, folder)
-    model.text.tokenizer.save_pretrained(folder)
     record = {"model": model.name, "gate": gate, "heads": [str(head) for head in chosen]}
-    (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    with explain_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        # Everything is written before anything has its name: a full disk leaves no part of a checkpoint.
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".", ignore_cleanup_errors=True) as name:
+            work = Path(name)
+            with torch.no_grad(), baked(hooks, gates):
+                save_plain(model.hf, work)
+            model.text.tokenizer.save_pretrained(work)
+            (work / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            for file in sorted(work.iterdir()):
+                os.replace(file, folder / file.name)
     return folder
 
 

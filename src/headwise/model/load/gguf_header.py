@@ -73,11 +73,11 @@ class _Reader:
         return Header(values, arrays, self.tensors(tensors, int(values.get("general.alignment", 32))))
 
     def tensors(self, count: int, alignment: int) -> dict[str, tuple[int, ...]]:
-        """The shapes of all tensors, whose weights must lie inside the file."""
+        """The shapes of all tensors, whose weights must lie inside the file, each in bytes of its own."""
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
         shapes: dict[str, tuple[int, ...]] = {}
-        end = 0
+        places = []
         for _ in range(count):
             name, dimensions = self.text(), self.number("I")
             if dimensions > _MOST_DIMENSIONS:
@@ -87,9 +87,14 @@ class _Reader:
             shapes[name] = tuple(self.number("Q") for _ in range(dimensions))
             kind, offset = self.number("I"), self.number("Q")
             block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-            end = max(end, offset + math.prod(shapes[name]) // block * size)
+            places.append((offset, offset + math.prod(shapes[name]) // block * size, name))
         if alignment < 1:
             raise ValueError(f"its alignment is {alignment}")
+        end = 0
+        for first, last, name in sorted(places):
+            if first < end:
+                raise ValueError(f"the weights of {name!r} overlap with those of another tensor")
+            end = max(end, last)
         start = -(-self.at // alignment) * alignment
         if count and start + end > len(self.data):
             raise ValueError(f"its weights end at byte {start + end}, and it has {len(self.data)} bytes")

@@ -14,6 +14,7 @@ from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.model.load.gguf import describe
+from headwise.model.tokens.text import tokenized
 
 WORDS = 200
 """Words that are tried."""
@@ -52,7 +53,7 @@ def _text(token: str) -> str:
 
 
 def _encoded(text: str, tokenizer: Any) -> list[int]:
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    ids: list[int] = tokenized(tokenizer, text)["input_ids"]
     return ids
 
 

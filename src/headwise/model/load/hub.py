@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headwise.errors import panics_as_errors
 from headwise.hub import hub_is_silent
 from headwise.model.load import checkpoint
 
@@ -13,7 +14,8 @@ from headwise.model.load import checkpoint
 def from_pretrained(load: Callable[..., Any], source: str, **options: Any) -> Any:
     """`load(source, ...)`, a `from_pretrained` of transformers, that never waits for a silent hub."""
     only_local = not Path(source).is_dir() and hub_is_silent()
-    return load(source, **({"local_files_only": True} if only_local else {}), **options)
+    with panics_as_errors():
+        return load(source, **({"local_files_only": True} if only_local else {}), **options)
 
 
 def snapshot(name: str, revision: str | None) -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from headwise.errors import HeadwiseError, first_line, unknown
+from headwise.errors import HeadwiseError, first_line, out_of_memory, quoted, unknown
+from headwise.files import user_path
 from headwise.model.load import bundled, checkpoint, converted, gguf, hub
 from headwise.model.load.companions import companion_folder, companions
 from headwise.model.load.gguf_tokenizer import check_tokenizer
 from headwise.model.load.shapes import check_fits
 from headwise.model.model import Model
 from headwise.model.origin import origin
-from headwise.model.sites.devices import entry_device, stored, tokens_at_once
+from headwise.model.sites.devices import entry_device, tokens_at_once
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text
 from headwise.model.verify.proof import prove
@@ -44,12 +46,14 @@ def load(
     compile: bool = False,
     truncate: bool = False,
     check_every_layer: bool = False,
+    base: str | Path | None = None,
 ) -> Model:
     """Load a model and verify that every head can be ablated exactly.
 
     source: a bundled alias ("smollm2"), a hub id, a folder, a GGUF file, or a live transformers model (with
         `tokenizer=`; it must be in evaluation mode, and is left as it was). A folder may be what
-        `headwise sparsify` makes, or a LoRA adapter of peft; its base model is then found by the name in it.
+        `headwise sparsify` makes, or a LoRA adapter of peft; its base model is then found by the name in it, or is
+        `base`.
     device: "cpu", "cuda", "cuda:1", "mps"; by default an accelerator if there is one; "auto" spreads the layers over
         all of them. device_map: as in transformers.
     dtype: "float32", "bfloat16", "float16", "float64"; by default float32 on a CPU, else bfloat16.
@@ -73,11 +77,14 @@ def load(
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
         if tokenizer is None:
             further = {"device_map": device_map, "bos": bos, "batch_tokens": batch_tokens, "compile": compile}
-            origin_of_weights = origin(load, source, device, options | further | {"truncate": truncate})
-        folder = companion_folder(str(source)) or Path(source).expanduser()
-        if adapter.is_adapter(folder) or adapter.is_lora(folder):
-            checkpoint_source, hf, gates = _adapted(folder, device, dtype, device_map, options)
+            further |= {"truncate": truncate, "base": None if base is None else str(base)}
+            origin_of_weights = origin(load, source, device, options | further)
+        folder = companion_folder(str(source)) or user_path(source)
+        if is_adapted(source):
+            checkpoint_source, hf, gates = _adapted(folder, base, device, dtype, device_map, options)
             label = name or (str(source) if str(source) in companions() else folder.resolve().name)
+        elif base is not None:
+            raise HeadwiseError(f"base is {base}, but {source} is no adapter; leave base out")
         else:
             checkpoint_source = _find(str(source))
             hf = _from_pretrained(checkpoint_source, device, dtype, device_map, options)
@@ -86,7 +93,7 @@ def load(
         tokenizer = tokenizer or _tokenizer(checkpoint_source, options)
     if wants_bos is None and str(getattr(hf.config, "model_type", "")).startswith("gemma"):
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
-    _check_finite(hf, label)
+    checkpoint.check_finite(hf, label)
     hooks, proof, capabilities = prove(hf, every_layer=check_every_layer)
     text = None if tokenizer is None else Text(tokenizer, wants_bos, truncate)
     budget = batch_tokens or tokens_at_once(entry_device(hf))
@@ -106,12 +113,23 @@ def load_in_main_memory(source: str | Path, *, device: str | None = None, **opti
     return model
 
 
-def load_text(source: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Text:
+def load_text(
+    source: str, *, revision: str | None = None, trust_remote_code: bool = False, base: str | None = None
+) -> Text:
     """The tokenizer of a model without its weights, to check data before they are loaded."""
-    folder = companion_folder(source) or Path(source).expanduser()
-    found = _find(adapter.read_gates(folder).base if adapter.is_adapter(folder) else source)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    return Text(_tokenizer(found, options), found.wants_bos)
+    if not is_adapted(source):
+        found = _find(source)
+        return Text(_tokenizer(found, options), found.wants_bos)
+    name = base or _named_base(companion_folder(source) or user_path(source))
+    found, tokenizer = _of_base(name, lambda found: _tokenizer(found, options))
+    return Text(tokenizer, found.wants_bos)
+
+
+def is_adapted(source: str | Path) -> bool:
+    """Whether a source is an adapter, which is loaded with its base model."""
+    folder = companion_folder(str(source)) or user_path(source)
+    return adapter.is_adapter(folder) or adapter.is_lora(folder)
 
 
 def _live_name(hf: nn.Module) -> str:
@@ -144,8 +162,32 @@ class _Source:
         return {"gguf_file": self.gguf_file} if self.gguf_file else {}
 
 
+def _named_base(folder: Path) -> str:
+    return adapter.read_gates(folder).base if adapter.is_adapter(folder) else adapter.lora_base(folder)
+
+
+def _of_base(name: str, opened: Callable[[_Source], Any]) -> tuple[_Source, Any]:
+    """The base model of an adapter, and what `opened` makes of it. Where the hub has none for us, as on a machine
+    without network, the bundled copy of that model is used."""
+    try:
+        found = _find(name)
+        return found, opened(found)
+    except HeadwiseError:
+        alias = next((alias for alias, asset in bundled.aliases().items() if asset.hub_id == name), None)
+        if alias is None:
+            raise
+    log.warning(
+        "the base model %s cannot be loaded from the hub; the bundled copy %s is used, whose weights are quantised "
+        "(base names another one)",
+        name,
+        alias,
+    )
+    found = _find(alias)
+    return found, opened(found)
+
+
 def _adapted(
-    folder: Path, device: Any, dtype: Any, device_map: Any, options: dict[str, Any]
+    folder: Path, base: str | Path | None, device: Any, dtype: Any, device_map: Any, options: dict[str, Any]
 ) -> tuple[_Source, nn.Module, adapter.EdgeGates | None]:
     """The base model with the folder's adapter in its weights and the folder's gates in its attention.
 
@@ -156,12 +198,13 @@ def _adapted(
     if device_map is not None:
         raise HeadwiseError("a sparse model is loaded onto one device; give device instead of device_map")
     gates = adapter.read_gates(folder) if adapter.is_adapter(folder) else None
-    name = gates.base if gates else adapter.lora_base(folder)
+    name = str(base or _named_base(folder))
     try:
-        base = _find(name)
-        hf = _from_pretrained(base, "cpu", "float32", None, options)
+        found, hf = _of_base(name, lambda found: _from_pretrained(found, "cpu", "float32", None, options))
     except HeadwiseError as error:
-        raise HeadwiseError(f"the base model of {folder} could not be loaded: {error}") from error
+        raise HeadwiseError(
+            f"the base model of {folder} could not be loaded: {error}; name another one with --base (base=… in Python)"
+        ) from error
     if gates and adapter.weights_fingerprint(hf) != gates.fingerprint:
         raise HeadwiseError(
             f"{folder} was trained on other weights than those that {name!r} names now; train it again, or put "
@@ -176,7 +219,7 @@ def _adapted(
     for parameter in hf.parameters():
         parameter.data = parameter.data.to(chosen)
     hf.config.dtype = chosen
-    return base, hf.to(target), gates
+    return found, hf.to(target), gates
 
 
 def _find(source: str) -> _Source:
@@ -184,7 +227,7 @@ def _find(source: str) -> _Source:
     causal = [alias for alias, asset in bundled.aliases().items() if asset.gguf]  # minilm generates nothing
     if source in causal:
         return _Source(str(bundled.fetch(source)), source)
-    path = Path(source).expanduser()
+    path = user_path(source)
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             raise HeadwiseError(
@@ -276,25 +319,6 @@ def _check_weights(source: _Source, options: dict[str, Any]) -> None:
         check_fits(weights, build)
 
 
-@torch.no_grad()
-def _check_finite(hf: nn.Module, label: str) -> None:
-    """A NaN in a weight reaches only some tokens or some heads, so the proof would not always meet it."""
-    bad = []
-    for name, parameter in hf.named_parameters():
-        values = stored(hf, name, parameter)
-        if values.is_meta or not values.numel() or not values.is_floating_point() or values.itemsize < 2:
-            continue  # on another device, or packed
-        if not torch.isfinite(torch.stack(torch.aminmax(values))).all():  # a NaN is both minimum and maximum
-            bad.append((name, int((~torch.isfinite(values)).sum()), values.numel(), values.dtype))
-    if bad:
-        name, count, total, dtype = bad[0]
-        others = f" ({len(bad) - 1} more tensors have some too)" if len(bad) > 1 else ""
-        raise HeadwiseError(
-            f"the weights of {label} are damaged: {count} of {total} values of {name} are NaN or infinite in "
-            f"{str(dtype).removeprefix('torch.')}{others}; fetch them again, or use a wider dtype than float16"
-        )
-
-
 def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
@@ -327,6 +351,11 @@ _HUB_ERRORS = {
 
 def _explained(error: Exception, source: _Source) -> HeadwiseError:
     """transformers' error as one sentence that says what to do."""
+    if out_of_memory(error):
+        return HeadwiseError(
+            f"there is not enough memory to load {source.label}; use a smaller dtype (bfloat16) or another device, or "
+            "raise the limit of this account (ulimit -v)"
+        )
     message, from_hub = str(error), not Path(source.path).is_dir()
     if from_hub and "no file named model.safetensors" in message:
         return checkpoint.pickled_error(source.label, "pytorch_model.bin")
@@ -354,8 +383,8 @@ def _device(device: str | torch.device | None) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-    except RuntimeError:
-        raise HeadwiseError(f"unknown device {device!r}; use cpu, cuda, cuda:1 or mps") from None
+    except (RuntimeError, TypeError, ValueError):
+        raise HeadwiseError(f"unknown device {quoted(device)}; use cpu, cuda, cuda:1 or mps") from None
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise HeadwiseError("this machine (or this build of torch) has no CUDA device; use --device cpu")
     return chosen
@@ -366,6 +395,6 @@ def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     if isinstance(dtype, torch.dtype):
         return dtype
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise unknown("dtype", str(dtype), DTYPES)
     return DTYPES[dtype]

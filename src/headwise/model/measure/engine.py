@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, quoted
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.gate import Frozen, HeadGates
@@ -27,10 +27,10 @@ from headwise.model.forward.out_of_memory import fits, in_halves
 from headwise.model.forward.schedule import batch_size, equal_prefixes
 from headwise.model.measure.metric import Metric
 from headwise.model.measure.rows import Block, MeasureSettings, Rows
+from headwise.tasks.examples import Task
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
-    from headwise.tasks.examples import Task
 
 LOGIT_BUDGET = 2**26
 """Most logits held at once, in numbers: 256 MB in float32; four times as many on an accelerator, which is idle with
@@ -71,6 +71,10 @@ class Engine:
         settings: reference, positions, seed, batch_tokens, components (see `MeasureSettings`).
         """
         chosen = MeasureSettings(**settings)
+        if reference_task is not None and not isinstance(reference_task, Task):
+            raise HeadwiseError(
+                f"reference_task is {quoted(reference_task)}; expected a task: hw.task('ioi', 64)"
+            )
         self.model, self.task, self.metric = model, task, metric
         self.reference, self.positions = chosen.reference, chosen.positions
         self.batch_tokens = chosen.batch_tokens or model.batch_tokens

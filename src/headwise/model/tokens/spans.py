@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.model.tokens.text import Text, common_prefix
+from headwise.model.tokens.text import Text, common_prefix, tokenized
 
 if TYPE_CHECKING:
     from headwise.tasks.conditions import Piece
@@ -106,9 +106,9 @@ def aligned(prompts: Sequence[Located]) -> np.ndarray:
 def encoded(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     """Token numbers of a text without special tokens, and which characters `[from, to)` each one holds."""
     if getattr(tokenizer, "is_fast", False):
-        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        encoding = tokenized(tokenizer, text, return_offsets_mapping=True)
         return list(encoding["input_ids"]), [(int(a), int(b)) for a, b in encoding["offset_mapping"]]
-    ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    ids = list(tokenized(tokenizer, text)["input_ids"])
     return ids, _grown(tokenizer, text, ids)
 
 

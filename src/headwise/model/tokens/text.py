@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError, first_line, panics_as_errors, quoted
 from headwise.model.tokens import chat
 
 log = logging.getLogger("headwise")
 
 _CHARACTERS = 64
 """Upper limit for the mean number of characters per token of a text."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _TRUNCATE = "or truncate from the left with --truncate (truncate=True in Python)"
 
 
@@ -30,8 +32,8 @@ class Text:
         self.truncate = truncate
         """Whether longer texts are cut from the left instead of refused."""
         self._notices: set[str] = set()
-        bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-        full = tokenizer("a")["input_ids"]
+        bare = tokenized(tokenizer, "a")["input_ids"]
+        full = tokenized(tokenizer, "a", add_special_tokens=True)["input_ids"]
         # Only what the tokenizer puts in front counts: an end token before the answer would end the text.
         starts = range(len(full) - len(bare) + 1)
         self.prefix: list[int] = full[: next((i for i in starts if full[i : i + len(bare)] == bare), 0)]
@@ -53,7 +55,7 @@ class Text:
         """As `encode_many`, of any length: for callers that cut prompts and answers together."""
         if not texts:
             return []
-        ids = self.tokenizer(self.trimmed(texts, answers=2), add_special_tokens=False)["input_ids"]
+        ids = tokenized(self.tokenizer, self.trimmed(texts, answers=2))["input_ids"]
         for text, row in zip(texts, ids, strict=True):
             if self.vocabulary is not None and max(row, default=0) >= self.vocabulary:
                 raise HeadwiseError(
@@ -64,7 +66,7 @@ class Text:
 
     def encode_rendered(self, text: str) -> list[int]:
         """A text that includes its beginning token already, such as a chat."""
-        return list(self.tokenizer(self.trimmed([text]), add_special_tokens=False)["input_ids"][0])
+        return list(tokenized(self.tokenizer, self.trimmed([text]))["input_ids"][0])
 
     def fitted(self, rows: Sequence[list[int]], room: int = 0) -> list[list[int]]:
         """The token lists, refused or cut where `room` more tokens would exceed the model's context."""
@@ -111,6 +113,13 @@ class Text:
 
         answers: 2 where another text may follow one of the allowed length.
         """
+        for text in texts:
+            if not isinstance(text, str):
+                raise HeadwiseError(f"the text {quoted(text)} is a {type(text).__name__}; expected a str")
+            if half := _SURROGATE.search(text):
+                raise HeadwiseError(
+                    f"{quoted(text)} has half a character ({half[0]!r}), which no tokenizer can read"
+                )
         if self.longest is None:
             return list(texts)
         most = answers * self.longest * _CHARACTERS
@@ -158,6 +167,20 @@ class Text:
     def pieces(self, text: str) -> list[str]:
         """The tokens of `text` as readable strings."""
         return [self.decode([token]) for token in self.encode(text)]
+
+
+def tokenized(tokenizer: Any, texts: str | list[str], **options: Any) -> Any:
+    """What the tokenizer makes of one or several texts, by default without special tokens."""
+    try:
+        with panics_as_errors():
+            return tokenizer(texts, **{"add_special_tokens": False, **options})
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise HeadwiseError(
+            f"the tokenizer cannot read {quoted(texts)}: {first_line(error)}; its files are damaged, or it does not "
+            "suit this text"
+        ) from error
 
 
 def common_prefix(*sequences: Sequence[Any]) -> int:

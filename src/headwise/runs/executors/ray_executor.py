@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 import sys
+import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, suppress
@@ -277,13 +278,19 @@ class RayExecutor:
         for name, value in _OWN_CLUSTER.items():
             os.environ.setdefault(name, value)
         cores = (self._asked["workers"] or 0) * (self._asked["cores_per_worker"] or 1)
-        ray.init(
-            address="local",
-            num_cpus=max(cores, _cores()),
-            include_dashboard=False,
-            object_store_memory=STORE_BYTES,
-            **_QUIET,
-        )
+        try:
+            ray.init(
+                address="local",
+                num_cpus=max(cores, _cores()),
+                include_dashboard=False,
+                object_store_memory=STORE_BYTES,
+                **_QUIET,
+            )
+        except Exception as error:  # a full disk, no free port, a limit on memory: Ray has many kinds
+            raise HeadwiseError(
+                f"Ray could not be started on this machine: {_cause(error)}; free memory and space in "
+                f"{tempfile.gettempdir()}, give the address of a running cluster (--address), or leave out --engine ray"
+            ) from error
 
     def _join(self, ray: Any) -> None:
         try:

@@ -66,6 +66,8 @@ class StudySettings(Settings):
     """Truncate prompts longer than the context length from the left; by default they are refused."""
     revision: Text | None = None
     """Revision of models from the hub: a branch, a tag or a commit."""
+    base: Text | None = None
+    """Base model of the adapters among the models, instead of the one that each adapter names."""
     trust_remote_code: bool = False
     """Allow code from the models' repositories to run."""
 

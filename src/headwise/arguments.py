@@ -1,0 +1,112 @@
+"""Checks of the arguments of `hw.load`, `hw.score` and the other calls: a name has the same values in all of them.
+
+`headwise/__init__.py` puts `checked` around every public function. An argument that is None by default may be None.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from headwise.errors import HeadwiseError, quoted
+from headwise.files import user_path
+from headwise.settings import Count, Seed, Settings, passes
+
+
+def _expected(what: str, fits: Callable[[Any], bool]) -> AfterValidator:
+    """Any value for which `fits` is true."""
+
+    def check(value: Any) -> None:
+        if not fits(value):
+            raise HeadwiseError(f"{quoted(value)} was given; expected {what}")
+
+    return passes(check)
+
+
+def _plain_items(value: Any) -> Any:
+    """One number as several; numpy's numbers as numbers."""
+    several = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    return tuple(item.item() if hasattr(item, "item") else item for item in several)
+
+
+_Model = Annotated[
+    Any, _expected("a loaded model: model = hw.load('smollm2')", lambda value: hasattr(value, "tokens"))
+]
+_Task = Annotated[Any, _expected("a task: hw.task('ioi', 64)", lambda value: hasattr(value, "examples"))]
+_Progress = Annotated[
+    Any, _expected("True, False or a function", lambda value: isinstance(value, bool) or callable(value))
+]
+_Encode = Annotated[Any, _expected("a function from a text to token ids", callable)]
+_Path = Annotated[Any, passes(user_path)]
+_Positions = Annotated[tuple[int, ...], BeforeValidator(_plain_items)]
+
+
+class Arguments(Settings):
+    """What the arguments may be, by name; those that are missing here are checked where they are used."""
+
+    model: _Model = None
+    reference_task: _Task = None
+    path: _Path = None
+    out: _Path = None
+    file: _Path = None
+    run: _Path = None
+    seed: Seed = 0
+    batch_tokens: Count = 1
+    name: str = ""
+    revision: str = ""
+    metric: str = ""
+    by: str = ""
+    action: str = ""
+    reference: str = ""
+    command: str = ""
+    trust_remote_code: bool = False
+    bos: bool = False
+    compile: bool = False
+    truncate: bool = False
+    check_every_layer: bool = False
+    fresh: bool = False
+    chat: bool = False
+    maps: bool = False
+    estimate: bool = False
+    max_new_tokens: Count = 1
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    queries: _Positions = ()
+    keys: _Positions = ()
+    draws: Count = 1
+    points: Count = 1
+    control_points: Count = 1
+    threshold: float = 0.0
+    examples: Count = 1
+    precision: Annotated[float, Field(gt=0)] = 1.0
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    progress: _Progress = True
+    tokens: _Encode = None
+
+
+@functools.cache
+def checked(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same call, whose arguments are checked first."""
+    signature = inspect.signature(call)
+    parameters = signature.parameters
+
+    @functools.wraps(call)
+    def with_checks(*args: Any, **options: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **options)
+        except TypeError:  # Python says what is wrong, or an argument has its former name
+            return call(*args, **options)
+        known = {
+            name: value
+            for name, value in bound.arguments.items()
+            if name in Arguments.model_fields and (value is not None or parameters[name].default is not None)
+        }
+        plain = Arguments(**known)
+        bound.arguments.update({name: getattr(plain, name) for name in known})
+        return call(*bound.args, **bound.kwargs)
+
+    return with_checks
