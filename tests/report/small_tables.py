@@ -86,8 +86,8 @@ def roles():
         | {"peak": 2, "interference_at_peak": -0.3, "irrelevance_at_peak": -0.1, "above": False},
     ]
     joint = [
-        {"model": "big", "task": "syntax", "heads": "L0H0 L0H1", "effect": 3.25, "larger_than": 0.975}
-        | {"sets": 40, "random_mean": 0.5, "facilitation_correlation": 0.625}
+        {"model": "big", "task": "syntax", "heads": "L0H0 L0H1", "effect": 3.25, "lo": 2.5, "hi": 4.0}
+        | {"larger_than": 0.975, "sets": 40, "random_mean": 0.5, "facilitation_correlation": 0.625}
     ]
     tables = {"curves": curves, "scores": scores, "shares": shares, "order": order, "joint": joint}
     return {name: pd.DataFrame(rows) for name, rows in tables.items()}
@@ -125,6 +125,7 @@ def circuits(by="signed", action="keep"):
         sizes.append(
             {"model": model, "task": task, "series": series, "by": by, "action": action, "threshold": 0.9}
             | {"k": float(needed), "k_lo": needed - 1.0, "k_hi": needed + 1.0, "of": 6}
+            | {"metric": "logit_diff", "n": 8}
         )
     for task, k, other_k, lo, hi in (("ioi", 4.0, 2.0, 1.5, 2.5), ("docstring", 1.0, 4.0, 0.2, 0.4)):
         ratios.append(
@@ -317,7 +318,7 @@ def backups():
             "ratio": given / 0.5,
             "share": given / 2,
         }
-        | {"backup": given > 0.5, "n": 8, "set_effect": 2.0}
+        | {"backup": given > 0.5, "n": 8, "set_effect": 2.0, "set_lo": 1.5, "set_hi": 2.5}
         for (layer, head), (single, given) in BACKED.items()
     ]
     names = [f"L{layer}H{head}" for layer, head in HEADS[:4]]

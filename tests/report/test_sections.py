@@ -88,7 +88,7 @@ def test_roles_are_told_with_the_numbers_of_curves_and_seeds(section):
     )
     assert "by −0.40 nats, ablating 4 irrelevant heads by −0.60 (not significantly lower)" in second
     assert "changes it by −0.30, 2 irrelevant heads by −0.10 (not significantly higher)" in second
-    assert "costs 3.25 nats, more than 97.5% of 40 random sets of heads (mean 0.50)" in joint
+    assert "costs 3.25 nats [2.50, 4.00], more than 97.5% of 40 random sets of heads (mean 0.50)" in joint
     assert joint.endswith("rank correlation of facilitation with exact ablation is +0.62.")
 
 
@@ -206,7 +206,8 @@ def test_circuits_are_told_with_the_heads_their_curves_need(section):
     for (model, task), curve in small.EXPLAINED.items():
         k = first_at(curve)
         assert (
-            f"{model}: {k} of 6 heads recover 90 % of {TITLES[task]} (95 % CI {k - 1}–{k + 1}), ranked by integrated."
+            f"{model}: {k} of 6 heads (MLPs intact) recover 90 % of the mean logit_diff of {TITLES[task]} "
+            f"(95 % CI {k - 1}–{k + 1}, n = 8), ranked by integrated."
         ) in sentences
     start = "Circuit size at 90 % faithfulness, ranked by integrated: "
     (ratio,) = [s for s in sentences if s.startswith(start)]
@@ -285,7 +286,7 @@ def test_heads_are_marked_in_the_order_in_which_they_were_kept_for_each_model(se
 def test_masked_heads_are_not_called_kept(section):
     whole = section("circuits", small.circuits(action="mask"), ("plain", "thin"))
     assert panel(whole, "Explained effect", "IOI").x["title"] == "Number of Heads Masked"
-    assert any("heads take away 90 % of IOI when they are masked (" in s for s in said(whole))
+    assert any("heads take away 90 % of the mean logit_diff of IOI when they are masked (" in s for s in said(whole))
 
 
 def test_the_attention_map_has_each_weight_at_its_query_and_key(section):
@@ -311,8 +312,9 @@ def test_circuits_of_several_orders_are_told_with_the_chosen_one_first(section):
         size, other = first_at(curve), first_at(squared[model, task])
         for under in ("mean ablation", "counterfactual patching"):
             assert (
-                f"{model}: {size} of 6 heads recover 90 % of {TITLES[task]} under {under} "
-                f"(95 % CI {size - 1}–{size + 1}), ranked by nested; ranked by integrated it takes {other}."
+                f"{model}: {size} of 6 heads (MLPs intact) recover 90 % of the mean logit_diff of {TITLES[task]} under "
+                f"{under} (95 % CI {size - 1}–{size + 1}, n = 8), ranked by nested; ranked by integrated it takes "
+                f"{other}."
             ) in sentences
     (ratio,) = [
         s for s in sentences if s.startswith("Circuit size at 90 % faithfulness under mean ablation, each by")
@@ -526,7 +528,8 @@ def test_a_count_of_heads_counts_significant_ones_beside_those_before_the_elbow(
 def test_backups_are_told_with_their_effects_the_proof_and_the_curves(section):
     first, proof, group, removal = said(section("backups", small.backups()))
     assert first == (
-        "On ioi, tiny: removing L0H1 costs 2.00 logit_diff on the testing half. 2 of 3 later heads are backups: they "
+        "On ioi, tiny: removing L0H1 costs 2.00 [1.50, 2.50] logit_diff on the testing half. 2 of 3 later heads are backups: "
+        "they "
         "help more, or hinder less, once the set is gone (q < .05, n = 8); the largest 2: L1H0 +0.10 alone, +1.50 with "
         "the set removed; L1H2 −0.10 alone, +0.75 with the set removed."
     )
