@@ -102,7 +102,7 @@ def command_line(words: Sequence[str]) -> str:
 
 def plugin_hint(used: Sequence[str]) -> str:
     """The end of an error about a name that a plug-in may have registered; `used`: those of the run."""
-    named = ", ".join(map(quoted, used)) or "one that the run does not name"
+    named = ", ".join(quoted(name, 500) for name in used) or "one that the run does not name"
     return (
         f"; it may come from a plug-in ({named}): install its package, or name its file with {FILES}=FILE.py if you "
         "trust it, because it is code"

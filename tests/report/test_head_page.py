@@ -98,6 +98,9 @@ def page(browser):  # noqa: F811 - the fixture
 
 def opened_at(page, report, anchor=""):
     page.goto(report[0].as_uri() + anchor)
+    page.evaluate(
+        "document.getElementById('chart-0').scrollIntoView()"
+    )  # charts are drawn when they come into view
     page.wait_for_selector("#chart-0 .heatmaplayer")
     return page
 

@@ -286,7 +286,9 @@ def test_heads_are_marked_in_the_order_in_which_they_were_kept_for_each_model(se
 def test_masked_heads_are_not_called_kept(section):
     whole = section("circuits", small.circuits(action="mask"), ("plain", "thin"))
     assert panel(whole, "Explained effect", "IOI").x["title"] == "Number of Heads Masked"
-    assert any("heads take away 90 % of the mean logit_diff of IOI when they are masked (" in s for s in said(whole))
+    assert any(
+        "heads take away 90 % of the mean logit_diff of IOI when they are masked (" in s for s in said(whole)
+    )
 
 
 def test_the_attention_map_has_each_weight_at_its_query_and_key(section):
@@ -528,10 +530,9 @@ def test_a_count_of_heads_counts_significant_ones_beside_those_before_the_elbow(
 def test_backups_are_told_with_their_effects_the_proof_and_the_curves(section):
     first, proof, group, removal = said(section("backups", small.backups()))
     assert first == (
-        "On ioi, tiny: removing L0H1 costs 2.00 [1.50, 2.50] logit_diff on the testing half. 2 of 3 later heads are backups: "
-        "they "
-        "help more, or hinder less, once the set is gone (q < .05, n = 8); the largest 2: L1H0 +0.10 alone, +1.50 with "
-        "the set removed; L1H2 −0.10 alone, +0.75 with the set removed."
+        "On ioi, tiny: removing L0H1 costs 2.00 [1.50, 2.50] logit_diff on the testing half. 2 of 3 later heads are "
+        "backups: they help more, or hinder less, once the set is gone (q < .05, n = 8); the largest 2: L1H0 +0.10 "
+        "alone, +1.50 with the set removed; L1H2 −0.10 alone, +0.75 with the set removed."
     )
     assert (
         "costs 3.50 instead of 2.00 logit_diff on the finding half: 75 % (95 % CI 65 to 85 %) of their"

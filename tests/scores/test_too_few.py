@@ -15,7 +15,7 @@ from headwise.charts.heatmap import score_chart
 from headwise.charts.section import too_few
 from headwise.heads import Scores
 from headwise.model.forward import run as forward_run
-from headwise.scores import registry
+from headwise.scores import few_examples
 from headwise.studies.score.findings import findings
 from helpers import word_task
 
@@ -61,7 +61,7 @@ def test_a_lone_pair_among_tens_of_thousands_can_be_significant():
 
 @pytest.mark.parametrize("call", ["score", "edges", "interactions"])
 def test_python_says_it_before_anything_is_computed(tiny, call, caplog, monkeypatch):
-    registry._log_once.cache_clear()
+    few_examples._log_once.cache_clear()
     said_first: list[bool] = []
     plain = forward_run.run
 

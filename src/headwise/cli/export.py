@@ -105,7 +105,7 @@ def export(
         before, after = (_measured(one, examples) for one in (loaded, exported))
         typer.echo(f"on {len(examples)} examples of {examples.name}, before → after, with 95 % intervals:")
         for name, form in _LINES.items():
-            first, second = (_with_interval(form, one[name]) for one in (before, after))
+            first, second = (_with_interval(form, one, name) for one in (before, after))
             typer.echo(f"  {name:<38}{first} → {second}")
         slow, fast = _speeds(loaded, exported, examples)
         typer.echo(f"  {SPEED:<38}{slow:,.0f} → {fast:,.0f}")
@@ -124,7 +124,7 @@ _LINES = {
 
 
 def _measured(model: Model, task: Any) -> dict[str, Any]:
-    """Loss and accuracy with all heads, each with its interval, and the size of the model; by the names of `_LINES`."""
+    """Loss and accuracy with all heads, and the size of the model, by the names of `_LINES`; `intervals` by name."""
     from headwise import stats
     from headwise.metrics import metric
     from headwise.model.measure.engine import Engine
@@ -134,21 +134,22 @@ def _measured(model: Model, task: Any) -> dict[str, Any]:
         sign * Engine(model, task, metric(name)).full()
         for name, sign in (("mean_logprob", -1), ("accuracy", 1))
     )
-    estimates = [
-        tuple(map(float, (values.mean(), *stats.metric_interval(values, groups=groups))))
-        for values in (loss, accuracy)
-    ]
     weights = list(model.hf.parameters())  # tied weights once
     sizes = (sum(p.numel() for p in weights), sum(p.nbytes for p in weights) / 1e6)
-    return dict(zip(_LINES, (*estimates, *sizes), strict=True))
+    numbers = (float(loss.mean()), float(accuracy.mean()), *sizes)
+    intervals = [
+        [float(end) for end in stats.metric_interval(values, groups=groups)] for values in (loss, accuracy)
+    ]
+    return {
+        **dict(zip(_LINES, numbers, strict=True)),
+        "intervals": dict(zip(_LINES, intervals, strict=False)),
+    }
 
 
-def _with_interval(form: str, number: Any) -> str:
-    """A number, or a number and its interval, in words."""
-    if not isinstance(number, tuple):
-        return form.format(number)
-    value, lo, hi = map(form.format, number)
-    return f"{value} [{lo}, {hi}]"
+def _with_interval(form: str, measured: dict[str, Any], name: str) -> str:
+    """A number and, where it has one, its interval."""
+    ends = [form.format(end) for end in measured["intervals"].get(name, ())]
+    return form.format(measured[name]) + (f" [{', '.join(ends)}]" if ends else "")
 
 
 def _speeds(before: Model, after: Model, task: Any) -> list[float]:

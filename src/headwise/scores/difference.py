@@ -190,7 +190,7 @@ def outcome(metric: str, base: np.ndarray, tuned: np.ndarray, groups: Groups, se
     row: dict[str, Any] = {}
     for number, name in enumerate(("base_", "tuned_", "")):
         row |= {f"{name}value" if name else "difference": columns[:, number].mean()}
-        row |= {f"{name}lo": lo[number], f"{name}hi": hi[number]}
+        row |= {f"{name}lo": float(lo[number]), f"{name}hi": float(hi[number])}
     if metric == ACCURACY:
         tested = compare_paired(base, tuned, groups=groups, seed=seed)
         p, test = tested.p, tested.test

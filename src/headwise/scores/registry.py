@@ -7,16 +7,14 @@ up in the command line, in the tables and in the report by itself.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, get_type_hints
 
 import numpy as np
 from pydantic import ConfigDict, create_model
 
-from headwise import stats
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import HEADS, ComponentKinds, Layout, Order, Scores, head_list, mask_gates
 from headwise.heads.components import existing
@@ -28,12 +26,10 @@ from headwise.model.measure.rows import MeasureSettings
 from headwise.model.model import Model
 from headwise.progress import Progress, advance_is_progress, reporting
 from headwise.registry import Registry
+from headwise.scores.few_examples import note_too_few
 from headwise.settings import Settings
-from headwise.stats.resampling import independent
 from headwise.tasks.examples import Task
 from headwise.tasks.opening import TaskLike, as_task
-
-log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -358,17 +354,6 @@ def score(
     if columns:
         return Scores(columns.pop("value"), columns.pop("stderr"), examples, **about, own=columns)
     return Scores.from_examples(examples, **about)
-
-
-def note_too_few(task: Task, tests: int, what: str = "head") -> None:
-    """Log, once for each sentence, what the task's examples are too few to show."""
-    if sentence := stats.too_few(independent(task.shared_groups(), len(task)), tests, what):
-        _log_once(sentence)
-
-
-@cache
-def _log_once(sentence: str) -> None:
-    log.warning(sentence)
 
 
 def _checked_values(setup: Setup, by: str, values: Any) -> np.ndarray:

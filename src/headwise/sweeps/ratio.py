@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
+from headwise.stats.resampling import independent
 from headwise.sweeps.explained import heads_needed, resampled_needs
 
 _RATIO_COLUMNS = {
@@ -50,6 +51,7 @@ def ratio_row(
         "other_n": int(other_examples["example"].nunique()),
     }
     curves = [_curve(rows) for rows in (examples, other_examples)]
+    units = min(independent(groups, row["n"]), independent(other_groups, row["other_n"]))
     for stays, columns in _RATIO_COLUMNS.items():
         needed = [
             float(heads_needed(k, gains.mean(1) / effect.mean(), threshold, stays=stays))
@@ -61,7 +63,7 @@ def ratio_row(
         ]
         values = [np.nan] * len(columns)
         if defined:
-            values = [*needed, needed[0] / needed[1], *_interval(resampled, min(row["n"], row["other_n"]))]
+            values = [*needed, needed[0] / needed[1], *_interval(resampled, units)]
         row |= dict(zip(columns, values, strict=True))
     return row
 

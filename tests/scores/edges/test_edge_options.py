@@ -19,7 +19,7 @@ from helpers import word_task
         ({"method": "integrated", "steps": 0}, "steps is 0"),
         ({"method": "integrated", "steps": "many"}, "'steps' is 'many'"),
         ({"method": "integrated", "tolerance": -1}, "tolerance is -1"),
-        ({"reference": "mean", "reference_task": "ioi"}, "reference_task is 'ioi'; give a task"),
+        ({"reference": "mean", "reference_task": "ioi"}, "'ioi' was given; expected a task"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(options, message, tiny):

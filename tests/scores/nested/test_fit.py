@@ -52,9 +52,9 @@ def test_the_strengths_of_the_best_check_are_kept_and_a_seed_without_gain_stops(
 
 
 def test_explained_effect_of_the_first_k_is_that_of_a_sweep(chains):
-    task, strengths = cats_and_dogs(12), np.random.default_rng(0).normal(size=36)
+    task, strengths = cats_and_dogs(24), np.random.default_rng(0).normal(size=36)
     problem = problem_of(chains, task=task)
-    shares = problem.explained(strengths[None], np.array([1, 15, 31]), np.arange(12))[0]
+    shares = problem.explained(strengths[None], np.array([1, 15, 31]), np.arange(24))[0]
     order = [chains.heads()[i] for i in np.argsort(-strengths)]
     curve = hw.sweep(chains, task, order, reference="mean", k=[0, 1, 15, 31, 36], controls=(), progress=False)
     np.testing.assert_allclose(shares, curve.explained()["value"].iloc[1:4], atol=1e-4)
@@ -63,7 +63,7 @@ def test_explained_effect_of_the_first_k_is_that_of_a_sweep(chains):
 
 def test_the_seed_is_chosen_by_its_curve_on_all_examples(chains):
     """Each seed's order swept as a user would; below 1 counts four times."""
-    task, sizes = cats_and_dogs(12), grid_sizes(DENSE_GRID, 36)
+    task, sizes = cats_and_dogs(24), grid_sizes(DENSE_GRID, 36)
     found = hw.score(chains, task, "nested", seeds=3, rows=60, reference="mean", progress=False).details
     costs = []
     for order in found["orders"]:
@@ -115,7 +115,7 @@ def test_examples_are_held_back_by_group_and_few_are_not_divided():
 def test_every_reference_trains_and_gives_each_component_a_rank(chains, reference):
     options = {"rows": 100, "seeds": 2, "progress": False, "components": list(COMPONENTS)}
     # A resampled example has the answer of the other class only half of the time, so its effect needs more examples.
-    task = cats_and_dogs(96 if reference == "resample" else 12)
+    task = cats_and_dogs(96 if reference == "resample" else 24)
     scores = hw.score(chains, task, "nested", reference=reference, **options)
     assert scores.details["circuit"]
     assert sorted(scores.values[scores.exists]) == pytest.approx((np.arange(43) + 1) / 43)

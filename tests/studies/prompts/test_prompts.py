@@ -215,11 +215,13 @@ def test_cells_come_out_again(model, finished, undrawn):
     assert any("answers under meaning" in one.label for one in found)
 
 
-def test_a_condition_equal_to_another_differs_by_nothing_at_all(model, data, tmp_path, undrawn):
+def test_a_condition_equal_to_another_differs_by_nothing_on_these_problems(model, data, tmp_path, undrawn):
     same = {"conditions": ["one", "two"], "fillers": {"one": "he saw a bird", "two": "he saw a bird"}}
     folder = carried_out(model, tmp_path / "run", data, **same)
     (row,) = read_table(folder.path, "comparisons").to_dict("records")
-    assert (row["difference"], row["lo"], row["hi"], row["p"], row["p_holm"]) == (0, 0, 0, 1, 1)
+    assert (row["difference"], row["p"], row["p_holm"]) == (0, 1, 1)
+    assert row["lo"] == pytest.approx(-row["hi"])
+    assert row["hi"] > 0  # other problems might come out differently
     assert (read_table(folder.path, "moved")["moved"] == 0).all()
     affine = read_table(folder.path, "affine")
     np.testing.assert_allclose(affine[["slope", "r2"]], 1, atol=1e-6)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 import torch
 
 import headwise as hw
@@ -240,12 +241,12 @@ def test_gates_that_suit_only_their_own_examples_are_called_overfitted():
 
 
 def made_curves(facilitation, irrelevance, interference, spread=0.1):
-    """Curves of two seeds over k = 0, 10, 20, 30 from the values at each k."""
+    """Curves of four seeds over k = 0, 10, 20, 30 from the values at each k."""
     ks = [0, 10, 20, 30]
     middle = np.array([facilitation, irrelevance, interference], dtype=float)
-    y = np.stack([middle - spread, middle + spread])[..., None].repeat(3, axis=3)
+    y = np.stack([middle - spread, middle, middle, middle + spread])[..., None].repeat(3, axis=3)
     y[:, :, 0] = 0
-    return curve_rows(y, ks, 0, {"model": "m", "task": "t"})
+    return curve_rows(y, ks, {"model": "m", "task": "t"})
 
 
 def test_curves_in_the_expected_order_are_said_to_be_so():
@@ -267,18 +268,17 @@ def test_where_the_order_does_not_show_the_sentence_says_which_part():
     assert (row["below"], row["above"], row["peak"]) == (True, False, 10)
 
 
-def test_bands_resample_seeds_and_the_wider_ones_examples_too():
+def test_bands_are_those_of_students_t_over_seeds_and_the_wider_ones_over_examples_too():
     draw = np.random.default_rng(0)
     y = draw.normal(0, 1, (5, 3, 1, 20)) + draw.normal(0, 0.2, (5, 1, 1, 1))
-    rows = curve_rows(y, [4], 0, {"model": "m", "task": "t"})
+    rows = curve_rows(y, [4], {"model": "m", "task": "t"})
     means = y[:, 0, 0].mean(axis=1)
-    resampled = [np.mean(draw.choice(means, 5)) for _ in range(20_000)]
-    np.testing.assert_allclose(
-        rows.loc[0, ["lo", "hi"]].astype(float), np.quantile(resampled, [0.025, 0.975]), atol=0.02
-    )
-    assert (rows["both_lo"] < rows["lo"]).all()
-    assert (rows["both_hi"] > rows["hi"]).all()
-    single = curve_rows(y[:1], [4], 0, {"model": "m", "task": "t"})
+    theirs = scipy.stats.ttest_1samp(means, 0).confidence_interval()
+    np.testing.assert_allclose(rows.loc[0, ["lo", "hi"]].astype(float), [theirs.low, theirs.high])
+    both = scipy.stats.sem(means) ** 2 + scipy.stats.sem(y[:, 0, 0].mean(axis=0)) ** 2
+    half = (rows["both_hi"] - rows["both_lo"]).iloc[0] / 2
+    assert 2.09 * np.sqrt(both) < half < 2.78 * np.sqrt(both)  # t of 19 and of 4 degrees of freedom
+    single = curve_rows(y[:1], [4], {"model": "m", "task": "t"})
     assert (single["lo"] == single["both_lo"]).all()
 
 

@@ -1,0 +1,85 @@
+"""The numbers of the gallery hold together: shares have a width, circuits their ranking, pages the numbers of files."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from headwise.stats import share_interval
+from helpers import REPOSITORY
+
+GALLERY = REPOSITORY / "gallery"
+PAGES = ["README.md", "gallery/README.md", "gallery/found.md", "docs/circuits.md", "docs/nested.md"]
+
+
+@pytest.mark.parametrize(
+    "file", sorted(GALLERY.glob("*/*.csv")), ids=lambda file: f"{file.parent.name}/{file.name}"
+)
+def test_no_share_is_certain(file):
+    table = pd.read_csv(file)
+    if "accuracy" in table.get("metric", pd.Series(dtype=str)).to_numpy():
+        shares = table[(table["metric"] == "accuracy") & (table["draws"] == 1)]
+        values = shares["value"]
+    elif {"accuracy", "lo", "hi", "n"} <= set(table):
+        shares = table[table["lo"].notna()]
+        values = shares["accuracy"]
+    else:
+        return
+    assert len(shares)
+    for value, lo, hi, n in zip(values, shares["lo"], shares["hi"], shares["n"], strict=True):
+        right = round(value * n)
+        expected = [float(x) for x in share_interval(np.repeat([1.0, 0.0], [right, int(n) - right]))]
+        assert [lo, hi] == pytest.approx(expected, abs=2e-4)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_page_claims_certainty_of_a_share_or_that_heads_explain_more_than_a_mean(page):
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    assert not re.search(r"\b(\d+) % \[\1, \1\]", text)
+    assert not re.search(
+        r"heads\s+(\([^)]*\)\s+)?explain\s+90\s%\s+of\s+(the\s+(effect|behaviour)|IOI)", text
+    )
+    assert "mean" in text
+    assert "R²" in text
+
+
+def test_every_ranking_that_a_circuit_was_measured_with_is_there_with_its_numbers():
+    orders = pd.read_csv(GALLERY / "circuits/orders.csv").set_index(["model", "task", "reference"])["order"]
+    refits = pd.read_csv(GALLERY / "circuits/refits.csv")
+    first = refits[refits["fit"] == 0].set_index(["model", "task", "reference"])
+    assert set(first.index) == set(orders.index)
+    sizes = pd.concat(pd.read_csv(GALLERY / f"circuits/{name}.csv") for name in ("circuits", "qwen-circuits"))
+    sizes = sizes[sizes["order"] == "nested"].set_index(["model", "task", "reference"])
+    for key, row in first.iterrows():
+        heads = orders[key].split()
+        assert len(set(heads)) == len(heads) == row["of"]
+        assert heads[: len(row["heads"].split())] == row["heads"].split()
+        assert tuple(sizes.loc[key, ["stays", "stays_lo", "stays_hi"]]) == tuple(
+            row[["stays", "stays_lo", "stays_hi"]]
+        )
+        assert row["r2_lo"] <= row["r2"] <= row["r2_hi"]
+
+
+def test_the_table_of_refits_on_the_page_is_that_of_the_file():
+    page = (GALLERY / "README.md").read_text(encoding="utf-8")
+    refits = pd.read_csv(GALLERY / "circuits/refits.csv")
+    rows = re.findall(
+        r"^\| (?:SmolLM2|Qwen)? ?\| (Greater Than|IOI|Docstring|IOI Long) \| (\d+) \[(\d+), (\d+)\] \| "
+        r"(\d+)(?:–(\d+))? \((\d)\) \| ([−.\d]+) ",
+        page,
+        re.M,
+    )
+    assert len(rows) == 8
+    names = {"Greater Than": "greater_than", "IOI": "ioi", "Docstring": "docstring", "IOI Long": "ioi_long"}
+    for model, part in (("smollm2", rows[:4]), ("qwen2.5-coder-1.5b-instruct-q4_k_m", rows[4:])):
+        for task, size, lo, hi, least, most, fits, r2 in part:
+            mine = refits[(refits["model"] == model) & (refits["reference"] == "mean")]
+            mine = mine[mine["task"] == names[task]]
+            one = mine[mine["fit"] == 0].iloc[0]
+            assert [float(size), float(lo), float(hi)] == list(one[["stays", "stays_lo", "stays_hi"]])
+            assert (float(least), float(most or least)) == (mine["stays"].min(), mine["stays"].max())
+            assert int(fits) == len(mine)
+            assert float(r2.replace("−", "-")) == pytest.approx(one["r2"], abs=0.06)
