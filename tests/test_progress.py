@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headwise.progress import Pace, _lines, advance_is_progress, clock, progress, reporting
+from headwise.progress import Pace, _lines, clock, progress, reporting
 from headwise.runs import progress as public
 
 
@@ -190,16 +190,6 @@ def test_a_call_reports_to_a_function_or_to_nobody(terminal: io.StringIO) -> Non
         with reporting("Scoring", 3, off) as advance:
             advance(2)
     assert terminal.getvalue() == ""
-
-
-def test_the_former_option_advance_still_works_with_a_warning() -> None:
-    @advance_is_progress
-    def call(*, progress: Any = True) -> Any:
-        return progress
-
-    with pytest.warns(DeprecationWarning, match="advance is now progress"):
-        assert call(advance=len) is len
-    assert call() is True
 
 
 class Shown:

@@ -98,7 +98,7 @@ def checked(call: Callable[..., Any]) -> Callable[..., Any]:
     def with_checks(*args: Any, **options: Any) -> Any:
         try:
             bound = signature.bind(*args, **options)
-        except TypeError:  # Python says what is wrong, or an argument has its former name
+        except TypeError:  # Python says what is wrong
             return call(*args, **options)
         known = {
             name: value

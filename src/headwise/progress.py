@@ -10,12 +10,10 @@ Calls may be nested; the inner bar appears below the outer one and goes when it 
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -121,19 +119,6 @@ def reporting(label: str, total: int | None, asked: Progress) -> Iterator[Callab
         yield count
         if total is not None and done < total:  # a method may stop early
             advance(total - done)
-
-
-def advance_is_progress(call: _Call) -> _Call:
-    """Accept the option `advance`, which is the former name of `progress`, with a warning."""
-
-    @functools.wraps(call)
-    def renamed(*args: Any, **options: Any) -> Any:
-        if "advance" in options:
-            warnings.warn("the option advance is now progress", DeprecationWarning, stacklevel=2)
-            options["progress"] = options.pop("advance")
-        return call(*args, **options)
-
-    return renamed  # type: ignore[return-value]
 
 
 # --- a terminal or a notebook -------------------------------------------------------------------------

@@ -372,22 +372,6 @@ def test_a_method_is_given_by_one_name_in_every_study(monkeypatch, here):
     assert "takes one method" in here("run", "masking", *several).stderr
 
 
-def test_old_names_of_settings_work_with_a_warning_and_both_names_are_refused(here):
-    from headwise.studies.masking.settings import MaskingSettings
-    from headwise.studies.roles.settings import RolesSettings
-
-    with pytest.warns(DeprecationWarning, match="'new_tokens' is now called 'max_new_tokens'"):
-        assert MaskingSettings(new_tokens=3) == MaskingSettings(max_new_tokens=3)
-    with pytest.warns(DeprecationWarning, match="'order_by' is now called 'order'"):
-        assert MaskingSettings(order_by="absolute").order == "absolute"
-    with pytest.warns(DeprecationWarning, match="'ks' is now called 'k'"):
-        assert RolesSettings(ks=[0, 5]).k == (0, 5)
-    with pytest.raises(HeadwiseError, match="both given"):
-        RolesSettings(ks=[1], k=[2])
-    with pytest.warns(DeprecationWarning, match="the setting 'ks' is now called 'k'"):
-        assert here("run", "roles", "./absent", "--set", "ks=[1]").returncode == 2
-
-
 # --- the demo -----------------------------------------------------------------------------------------------
 
 

@@ -58,7 +58,6 @@ def main() -> None:
     _fill_closed_streams()
     logging.basicConfig(format="%(message)s", handlers=[_Stderr()])
     logging.getLogger("headwise").setLevel(logging.INFO)
-    warnings.filterwarnings("default", "the setting .* is now called", DeprecationWarning)
     warnings.formatwarning = lambda message, *_, **__: f"note: {visible(str(message))}\n"
     with one_interrupt(), command_line():
         code = _exit_code()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -22,7 +21,6 @@ from headwise.model.forward.out_of_memory import example_too_large, in_halves
 from headwise.model.forward.run import Output, Pass, run
 from headwise.model.forward.schedule import batches
 from headwise.model.origin import Origin, replica
-from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.devices import entry_device, stored
 from headwise.model.sites.head_hooks import HeadHooks, UserHook
 from headwise.model.sites.patch import frozen
@@ -250,17 +248,6 @@ class Model:
         ...     model.hf(input_ids=ids)
         """
         return self.hooks.hook(hook)
-
-    def visiting(self, visitor: HeadHook) -> AbstractContextManager[None]:
-        """The former name of `hook`."""
-        warnings.warn("model.visiting is now model.hook", DeprecationWarning, stacklevel=2)
-        return self.hook(visitor)
-
-    @property
-    def reach(self) -> HeadHooks:
-        """The former name of `hooks`."""
-        warnings.warn("model.reach is now model.hooks", DeprecationWarning, stacklevel=2)
-        return self.hooks
 
     def frozen(self) -> AbstractContextManager[None]:
         """While this holds, no weight needs a gradient."""

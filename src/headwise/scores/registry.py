@@ -24,7 +24,7 @@ from headwise.metrics.leading_space import note_leading_space
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import MeasureSettings
 from headwise.model.model import Model
-from headwise.progress import Progress, advance_is_progress, reporting
+from headwise.progress import Progress, reporting
 from headwise.registry import Registry
 from headwise.scores.few_examples import note_too_few
 from headwise.settings import Settings
@@ -281,7 +281,6 @@ def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -
         )
 
 
-@advance_is_progress
 def score(
     model: Model,
     task: TaskLike,

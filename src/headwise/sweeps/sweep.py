@@ -20,7 +20,7 @@ from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.references.registry import default_reference
 from headwise.model.model import Model
-from headwise.progress import Progress, advance_is_progress, reporting
+from headwise.progress import Progress, reporting
 from headwise.scores.measure import MeasureOptions
 from headwise.several import several
 from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
@@ -45,7 +45,6 @@ class SweepOptions(MeasureOptions, total=False):
     components: Sequence[str]
 
 
-@advance_is_progress
 def sweep(
     model: Model,
     task: TaskLike,

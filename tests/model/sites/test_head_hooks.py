@@ -89,17 +89,6 @@ def test_a_family_without_an_attention_function_cannot_be_watched():
         pass
 
 
-def test_the_former_names_of_hook_and_hooks_work_and_warn(tiny):
-    seen = []
-    with pytest.warns(DeprecationWarning, match=r"model\.visiting is now model\.hook"):
-        hook = tiny.visiting(lambda layer, z: seen.append(layer) or z)
-    with hook, torch.no_grad():
-        tiny.hf(input_ids=torch.arange(3, 9, device=tiny.device)[None])
-    assert seen == [0, 1, 2, 3]
-    with pytest.warns(DeprecationWarning, match=r"model\.reach is now model\.hooks"):
-        assert tiny.reach is tiny.hooks
-
-
 def test_a_hook_that_returns_none_only_reads_and_a_wrong_shape_is_refused(tiny):
     ids, seen = torch.arange(3, 12)[None], []
     with torch.no_grad():

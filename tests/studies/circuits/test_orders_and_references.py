@@ -248,15 +248,6 @@ def test_the_defaults_are_what_the_machine_can_do_in_minutes(monkeypatch):
         assert resolve(CircuitsSettings, None, elsewhere).method_options == settings.method_options
 
 
-def test_the_old_setting_still_means_one_reference():
-    with pytest.warns(DeprecationWarning, match="'reference' is now called 'references'"):
-        old = CircuitsSettings(orders=["integrated"], reference="mean")
-    assert old.references == ("mean",)
-    assert (
-        CircuitsSettings(orders=["integrated"], reference=None).references == ()
-    )  # as old run folders have it
-
-
 def test_an_ablation_type_twice_is_refused():
     with pytest.raises(HeadwiseError, match="each ablation type once"):
         CircuitsSettings(orders=["integrated"], references=["mean", "mean"])

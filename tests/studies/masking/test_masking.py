@@ -424,7 +424,7 @@ def test_a_file_without_labels_is_one_ability_named_like_the_file(model, data, t
         del row["label"]
     path = tmp_path / "mine.jsonl"
     path.write_text("\n".join(map(json.dumps, plain)))
-    few = {"n": 5, "k": [2], "draws": 1, "new_tokens": 2, "layer_matched": []}
+    few = {"n": 5, "k": [2], "draws": 1, "max_new_tokens": 2, "layer_matched": []}
     unlabelled = carried_out(model, tmp_path / "a", str(path), **few)
     path.write_text("\n".join(json.dumps(row | {"label": "mine"}) for row in plain))
     labelled = carried_out(model, tmp_path / "b", str(path), **few)

@@ -28,7 +28,7 @@ from headwise.model.generation.sampling import choose, uniforms
 from headwise.model.measure.rows import MeasureSettings
 from headwise.model.sites.attention_function import HeadHook
 from headwise.model.tokens.text import common_prefix
-from headwise.progress import Progress, advance_is_progress, reporting
+from headwise.progress import Progress, reporting
 from headwise.several import several
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ class Generated:
         return ~self.finished
 
 
-@advance_is_progress
 def generate(
     model: Model,
     prompts: Prompt | Sequence[Prompt] | TaskLike,

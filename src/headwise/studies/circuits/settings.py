@@ -64,7 +64,6 @@ class CircuitsSettings(shared.StudySettings):
 
     REPLACES: ClassVar[dict[str, str]] = {"models": "pairs"}
     """Models given by flag take the place of a file's pairs."""
-    RENAMED: ClassVar[dict[str, str]] = {"reference": "references"}
     QUICK: ClassVar = {"n": 12, "points": 11, "draws": DRAWS}
 
     models: Several[Text] = ()
@@ -107,14 +106,6 @@ class CircuitsSettings(shared.StudySettings):
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
     method_options: shared.Options = Field(default_factory=dict)
     """Options of the score methods."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_reference(cls, values: Any) -> Any:
-        """Run folders of the version before hold `reference: null` for the default."""
-        if isinstance(values, Mapping) and "reference" in values and values["reference"] is None:
-            return {name: value for name, value in values.items() if name != "reference"}
-        return values
 
     @model_validator(mode="after")
     def _models_and_pairs(self) -> Self:

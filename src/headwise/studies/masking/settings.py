@@ -31,7 +31,6 @@ class MaskingSettings(shared.StudySettings):
     """Settings of the study `masking`."""
 
     QUICK: ClassVar = {"n": 10, "max_new_tokens": 8}
-    RENAMED: ClassVar = {"new_tokens": "max_new_tokens", "order_by": "order"}
 
     tasks: Several[shared.TaskName] = ()
     """Built-in names, files, or hub:owner/name; `abilities` by default. The label of an example is its ability;

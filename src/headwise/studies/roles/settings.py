@@ -34,8 +34,6 @@ class RolesSettings(StudySettings):
 
     QUICK: ClassVar = {"n": QUICK_EXAMPLES, "held_out": 2 * QUICK_FIT.batch, "seeds": 2}
 
-    RENAMED: ClassVar = {"ks": "k"}
-
     tasks: TaskNames = ("syntax", "commonsense", "math")
     """Built-in names, files, or hub:owner/name."""
     n: Annotated[int, Field(ge=2)] = 4000

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
-from pydantic import model_validator
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError, hint, quoted
@@ -45,8 +43,6 @@ class StudySettings(Settings):
 
     QUICK: ClassVar[Mapping[str, int]] = {}
     """The largest value of some numbers with `quick`."""
-    RENAMED: ClassVar[Mapping[str, str]] = {}
-    """Names of settings in the version before, and their names now; the old ones still work, with a warning."""
 
     models: ModelNames = ("smollm2",)
     """Bundled aliases, hub ids, folders or GGUF files; several are shown side by side."""
@@ -70,18 +66,6 @@ class StudySettings(Settings):
     """Base model of the adapters among the models, instead of the one that each adapter names."""
     trust_remote_code: bool = False
     """Allow code from the models' repositories to run."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _renamed(cls, values: Any) -> Any:
-        for old, new in cls.RENAMED.items():
-            if isinstance(values, Mapping) and old in values:
-                if new in values:
-                    raise HeadwiseError(f"{old} and {new} are both given; {new} is the new name of {old}")
-                message = f"the setting {old!r} is now called {new!r}; the old name will be refused in the next version"
-                warnings.warn(message, DeprecationWarning, stacklevel=4)
-                values = {(new if name == old else name): value for name, value in values.items()}
-        return values
 
     def at_most(self, **most: int) -> Self:
         """The same settings with each of these numbers at most this large; one that was None becomes it."""
