@@ -164,7 +164,7 @@ def timing(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def _needed(curve: EdgeCurve, threshold: float = 0.9) -> dict[str, Any]:
-    needed = curve.needed(threshold)
+    needed = curve.k_at(threshold)
     share = (curve.values - curve.values[0]).mean(1) / curve.effect.mean()
     pairs = float(np.interp(needed.k, curve.k, curve.tokens)) if np.isfinite(needed.k) else None
     points = [[int(k), round(float(e), 4)] for k, e in zip(curve.k, share, strict=True)]

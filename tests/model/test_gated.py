@@ -89,7 +89,7 @@ def test_gates_inside_gates_are_refused_in_a_sentence(tiny):
         tiny.gated(ablate="L0H0"),
         pytest.raises(HeadwiseError, match="only one can be active; leave the outer"),
     ):
-        hw.generate(tiny, [TEXT], heads="L0H1", max_new_tokens=1)
+        hw.generate(tiny, [TEXT], ablate="L0H1", max_new_tokens=1)
     assert torch.equal(logits(tiny), logits(tiny))
 
 

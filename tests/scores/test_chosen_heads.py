@@ -45,7 +45,7 @@ def test_adaptive_ablation_takes_chosen_heads(tiny):
 
 def test_a_sweep_ablates_the_chosen_heads_as_listed(tiny):
     task = word_task(4)
-    swept = hw.sweep(tiny, task, heads=HEADS, reference="zero", controls=())
+    swept = hw.sweep(tiny, task, ablate=HEADS, reference="zero", controls=())
     assert (swept.action, swept.k.tolist()) == ("mask", [0, 1, 2])
     for k in (1, 2):
         expected = hw.measure(tiny, task, ablate=HEADS[:k]).values
@@ -65,7 +65,7 @@ def test_a_sweep_knows_its_number_of_steps(tiny, k, monkeypatch):
         yield steps.append
 
     monkeypatch.setattr(module, "reporting", reporting)
-    hw.sweep(tiny, word_task(4), heads=HEADS, k=k, controls=("random",), draws=2)
+    hw.sweep(tiny, word_task(4), ablate=HEADS, k=k, controls=("random",), draws=2)
     assert sum(steps) == totals[0] > 0
 
 
@@ -75,7 +75,15 @@ def test_a_sweep_ranks_the_chosen_heads_by_the_scores(tiny):
     chosen = ["L0H0", "L1H1", "L3H3"]
     swept = hw.sweep(tiny, task, scores, heads=chosen, controls=())
     assert swept.order == [head for head in scores.order() if str(head) in chosen]
-    assert hw.sweep(tiny, task, scores, "keep", heads=chosen, controls=()).action == "keep"
+    assert swept.action == "keep"
+    assert hw.sweep(tiny, task, scores, "mask", heads=chosen, controls=()).action == "mask"
+    kept = hw.sweep(tiny, task, keep=chosen, reference="zero", controls=())
+    expected = hw.measure(tiny, task, keep=chosen[:2]).values
+    np.testing.assert_allclose(kept.values[kept.k.tolist().index(2)], expected, atol=1e-5)
+    with pytest.raises(HeadwiseError, match="give one of them"):
+        hw.sweep(tiny, task, scores, ablate=chosen)
+    with pytest.raises(HeadwiseError, match="give one of them"):
+        hw.sweep(tiny, task, ablate=chosen, keep=chosen)
 
 
 def test_generation_ablates_the_chosen_heads_in_every_variant(tiny):
@@ -83,11 +91,11 @@ def test_generation_ablates_the_chosen_heads_in_every_variant(tiny):
     gates = np.stack([mask_gates(["L1H0"], tiny.shape), mask_gates([], tiny.shape)])
     both = np.stack([mask_gates(["L1H0", *HEADS], tiny.shape), mask_gates(HEADS, tiny.shape)])
     assert (
-        hw.generate(tiny, prompts, gates, heads=HEADS, max_new_tokens=5).tokens
+        hw.generate(tiny, prompts, gates, ablate=HEADS, max_new_tokens=5).tokens
         == hw.generate(tiny, prompts, both, max_new_tokens=5).tokens
     )
     assert (
-        hw.generate(tiny, prompts, heads=HEADS, max_new_tokens=5).tokens
+        hw.generate(tiny, prompts, ablate=HEADS, max_new_tokens=5).tokens
         == hw.generate(tiny, prompts, both[1], max_new_tokens=5).tokens
     )
 
@@ -99,7 +107,7 @@ def test_wrong_heads_are_named(tiny):
     with pytest.raises(HeadwiseError, match="heads is empty"):
         hw.score(tiny, task, heads=[])
     with pytest.raises(HeadwiseError, match="has no head L7H0"):
-        hw.generate(tiny, ["the dog"], heads="L7H0")
+        hw.generate(tiny, ["the dog"], ablate="L7H0")
     with pytest.raises(HeadwiseError, match="which the order does not have"):
         hw.sweep(tiny, task, ["L0H0"], heads=["L1H0"])
     with pytest.raises(HeadwiseError, match="a sweep needs an order"):

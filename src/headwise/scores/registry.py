@@ -284,7 +284,7 @@ def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -
 def score(
     model: Model,
     task: TaskLike,
-    by: str = "ablation",
+    method: str = "ablation",
     *,
     heads: Any = None,
     metric: str | None = None,
@@ -300,7 +300,7 @@ def score(
 
     task: a task, or what `hw.task` makes one of: a name, a path, a list of examples, a DataFrame. Options of a file
         (`columns`) can be given too.
-    by: the method ("ablation", "attribution", "random", …; `headwise list methods`).
+    method: how heads are scored ("ablation", "attribution", "random", …; `headwise list methods`).
     heads: score only these, such as ["L3H2"]. `ablation` and `keep` then run only these; gradient methods compute all
         heads in one pass anyway. q-values correct for the heads that are scored.
     metric: by default that of the task. reference, positions: see `headwise.model.measure.engine.Engine`.
@@ -308,18 +308,18 @@ def score(
     options: the method's own. Most have `components`: ["heads", "mlps", "input"] scores the output of each MLP
         (`MLP12`) and the embeddings (`input`) beside the heads.
     """
-    chosen = method(by)
+    chosen = METHODS.get(method)
     task = as_task(task, model, options)
     if "components" in options and not chosen.components:
         able = ", ".join(name for name, other in methods().items() if other.components)
         raise HeadwiseError(
-            f"the method {by!r} scores heads alone; components other than heads have scores by {able}"
+            f"the method {method!r} scores heads alone; components other than heads have scores by {able}"
         )
     for option in options:
         if option not in chosen.options:
             parameters = inspect.signature(score).parameters.values()
             shared = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-            raise unknown(f"option of method {by!r}", option, [*chosen.options, *shared])
+            raise unknown(f"option of method {method!r}", option, [*chosen.options, *shared])
     note_leading_space(model, task)
     MeasureSettings(reference=reference, positions=positions, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
@@ -335,13 +335,13 @@ def score(
         steps = len(setup.heads) * len(task)
     if chosen.signed and not getattr(chosen.settings(**options), "early", False):
         note_too_few(task, len(setup.heads))
-    with reporting(f"{by} on {task.name}", steps, progress) as setup.advance:
-        examples = np.where(setup.exists, _checked_values(setup, by, chosen.run(setup, **own)), np.nan)
+    with reporting(f"{method} on {task.name}", steps, progress) as setup.advance:
+        examples = np.where(setup.exists, _checked_values(setup, method, chosen.run(setup, **own)), np.nan)
     details = {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details}
     about: dict[str, Any] = {
         "model": model.name,
         "task": task.name,
-        "method": by,
+        "method": method,
         "signed": chosen.signed if setup.signed is None else setup.signed,
         "metric": setup.unit or measured.name,
         "details": details | {"options": options, "examples": task.fingerprint},
@@ -355,12 +355,12 @@ def score(
     return Scores.from_examples(examples, **about)
 
 
-def _checked_values(setup: Setup, by: str, values: Any) -> np.ndarray:
+def _checked_values(setup: Setup, method: str, values: Any) -> np.ndarray:
     """What a method returned, if it has a value per example and head: `[L, H]` alone would be spread over examples."""
     values, expected = np.asarray(values), setup.layout.shape
     if values.ndim != 3 or values.shape[1:] != expected or not len(values):
         raise HeadwiseError(
-            f"the method {by!r} returned an array of shape {list(values.shape)}; expected "
+            f"the method {method!r} returned an array of shape {list(values.shape)}; expected "
             f"[{len(setup.task)}, {expected[0]}, {expected[1]}] (examples, layers, heads)"
         )
     return values

@@ -14,7 +14,8 @@ from headwise.model.model import Model
 from headwise.progress import Advance, progress
 from headwise.runs import Cell, RunFolder, read_cells
 from headwise.scores.nested.partial import kept_in
-from headwise.scores.registry import method, score
+from headwise.scores.registry import method as method_named
+from headwise.scores.registry import score
 from headwise.studies.settings.shared import StudySettings
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task
@@ -97,10 +98,10 @@ class Context(Generic[S]):
         return progress(f"{label} ({self.stage})" if self.stage else label, steps, show=self.bench.progress)
 
     def scores(
-        self, label: str, model: Model, task: Task, by: str, *, seed: int | None = None, **options: Any
+        self, label: str, model: Model, task: Task, method: str, *, seed: int | None = None, **options: Any
     ) -> Scores:
         """Scores by a method, by default with the study's seed, under a progress bar."""
         kept = None if self._folder is None else self._folder.path / "partial"
-        with self.progress(label, method(by).steps(model, task)) as advance, kept_in(kept):
+        with self.progress(label, method_named(method).steps(model, task)) as advance, kept_in(kept):
             seed = self.settings.seed if seed is None else seed
-            return score(model, task, by, seed=seed, progress=advance, **options)
+            return score(model, task, method, seed=seed, progress=advance, **options)

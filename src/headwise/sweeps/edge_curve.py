@@ -63,7 +63,7 @@ class EdgeCurve:
         gains = (self.values - self.values[0]).T
         return stats.ratio_interval(gains, self.effect, groups=self.groups)
 
-    def needed(self, threshold: float = 0.9, seed: int = 0) -> HeadsNeeded:
+    def k_at(self, threshold: float = 0.9, seed: int = 0) -> HeadsNeeded:
         """The smallest number of edges that explains this share of the effect, and from where on it stays there."""
         gains = self.values - self.values[0]
         if np.isnan(self.explained().value).all():

@@ -51,6 +51,8 @@ def sweep(
     order: Scores | Head | str | Sequence[Head | str] | None = None,
     action: str | None = None,
     *,
+    ablate: Any = None,
+    keep: Any = None,
     heads: Any = None,
     metric: str | None = None,
     k: Sequence[int] | None = None,
@@ -68,8 +70,10 @@ def sweep(
     task: a task, or what `hw.task` makes one of: a name, a path, a list of examples, a DataFrame.
     order: scores (ranked by `by`: signed, absolute, hinders), or heads, most important first. To test an order,
         measure it on examples that it was not found on: `found, tested = task.halves()`.
-    action: `keep` (default) or `mask`; with `heads` the default is `mask`.
-    heads: ablate these, such as ["L3H2", "L5H0"], one more at each k: in their rank in `order`, or as listed here.
+    action: `keep` (default) or `mask`.
+    ablate, keep: instead of an order and an action, heads to mask or to keep, such as ["L3H2", "L5H0"], one more at
+        each k as they are listed.
+    heads: only these of the order.
     metric: by default the task's own.
     k: the numbers of heads to measure; by default at most `points`, a few spread over all heads and the rest
         where the curve reaches `threshold` of the explained effect.
@@ -88,7 +92,7 @@ def sweep(
     """
     task = as_task(task, model, {})
     controls = several(controls)
-    action = action or ("keep" if heads is None else "mask")
+    order, action = _what(order, action, ablate, keep)
     _check(action, controls, draws, points, control_points)
     check_threshold(threshold)
     how["reference"] = how.get("reference") or default_reference(task)
@@ -124,6 +128,19 @@ def sweep(
         others.append(replace(control, sets=tuple(drawing.heads for drawing in sets), **about))
     details = {"order": name, "rows": engine.rows_spent, "batch_tokens": engine.batch_tokens}
     return replace(curve, series=name, by=ranked_by, controls=tuple(others), details=details)
+
+
+def _what(order: Any, action: str | None, ablate: Any, keep: Any) -> tuple[Any, str]:
+    """Order and action; heads to ablate or to keep are both at once."""
+    lists = {"mask": ablate, "keep": keep}
+    given = [name for name, heads in lists.items() if heads is not None]
+    if not given:
+        return order, action or "keep"
+    if order is not None or action is not None or len(given) > 1:
+        raise HeadwiseError(
+            "a sweep takes an order, or ablate=[…], or keep=[…]; give one of them, and an action only with an order"
+        )
+    return head_list(lists[given[0]]), given[0]
 
 
 def _check(action: str, controls: Sequence[str], draws: int, points: int, control_points: int) -> None:
@@ -232,12 +249,12 @@ def _ranked(
     only: Any = None,
 ) -> tuple[Order, str, str]:
     """The heads of an order (of those in `only`, where it is given), how they are ranked, and its name."""
-    if order is None and only is None:
-        raise HeadwiseError("a sweep needs an order: scores of hw.score, or heads=['L3H2', …] to ablate")
+    if order is None:
+        raise HeadwiseError("a sweep needs an order: scores of hw.score, or ablate=['L3H2', …]")
     if isinstance(order, Scores):
         heads, (ranked_by, name) = order.order(by), ranking(order.method, order.signed, by)
     else:
-        heads, ranked_by, name = head_list(only if order is None else order), "given", "order"
+        heads, ranked_by, name = head_list(order), "given", "order"
     if only is not None:
         chosen = head_list(only)
         missing = [head for head in chosen if head not in heads]
@@ -245,7 +262,7 @@ def _ranked(
             raise HeadwiseError(
                 f"heads names {missing[0]}, which the order does not have; give heads of the order"
             )
-        heads = heads if order is None else [head for head in heads if head in chosen]
+        heads = [head for head in heads if head in chosen]
     known = set(layout.listed())
     for index, head in enumerate(heads):
         if head not in known:

@@ -76,9 +76,27 @@ def test_the_logit_difference_is_the_one_that_measure_has(tiny):
     measured = hw.measure(tiny, task, ablate=["L1H2", "L2H0"], reference="patch")
     np.testing.assert_allclose(table["patched"], measured.values, atol=1e-5)
     np.testing.assert_allclose(table["clean"], measured.full, atol=1e-5)
+    np.testing.assert_allclose(table["effect"], measured.effects, atol=1e-5)  # positive: the heads help
     np.testing.assert_allclose(
         table["share"], (table["patched"] - table["clean"]) / (table["corrupted"] - table["clean"])
     )
+
+
+def test_restoring_runs_the_corrupted_prompt_and_keeps_the_sign(tiny):
+    """Every head at every position restored leaves nothing of the corrupted prompt but what its own tokens write."""
+    task = word_task(4)
+    clean, corrupted = [e.prompt for e in task], [e.counterfactual for e in task]
+    answers = [e.target for e in task], [e.foils[0] for e in task]
+    restored = hw.patch(tiny, clean, corrupted, ["L1H2"], restore=True)
+    swapped = hw.patch(tiny, corrupted, clean, ["L1H2"])
+    np.testing.assert_array_equal(restored.patched, swapped.patched)
+    np.testing.assert_array_equal(restored.clean, swapped.corrupted)
+    np.testing.assert_array_equal(restored.corrupted, swapped.clean)
+    assert restored.prompts == corrupted
+    one, other = restored.logit_diff(*answers), swapped.logit_diff(*answers)
+    np.testing.assert_allclose(one["effect"], -other["effect"])
+    np.testing.assert_allclose(one["effect"], one["patched"] - one["corrupted"])
+    np.testing.assert_allclose(one["share"], one["effect"] / (one["clean"] - one["corrupted"]))
 
 
 def test_one_position_may_be_a_number_of_numpy(tiny):
@@ -94,7 +112,7 @@ def test_the_table_has_the_likely_tokens_with_and_without(tiny):
     table = result.table(2)
     before = torch.from_numpy(result.clean[0]).softmax(-1)
     top = tiny.text.tokenizer.decode([int(before.argmax())])
-    assert table.loc[table["token"] == top, "clean"].item() == pytest.approx(float(before.max()), rel=1e-5)
+    assert table.loc[table["token"] == top, "plain"].item() == pytest.approx(float(before.max()), rel=1e-5)
     assert top in result._repr_html_()
 
 

@@ -93,7 +93,8 @@ def generate(
     prompts: Prompt | Sequence[Prompt] | TaskLike,
     gates: np.ndarray | None = None,
     *,
-    heads: Any = None,
+    ablate: Any = None,
+    keep: Any = None,
     max_new_tokens: int = 32,
     temperature: float = 0.0,
     top_p: float = 1.0,
@@ -111,7 +112,7 @@ def generate(
 
     prompts: one text, a list of texts, of chats or of token ids, or a task, list or DataFrame of examples.
     gates: `[L, H]` or `[V, L, H]`; by default all 1. 0 removes a head, above 1 amplifies it.
-    heads: ablate these, such as ["L3H2"], in every variant of the gates.
+    ablate, keep: remove these heads, such as ["L3H2"], or all but these, in every variant of the gates.
     temperature: 0 is greedy; above it tokens are drawn from the `top_p` nucleus, seeded per prompt, with the
         same random draws for every variant.
     chat: prompts are put into the tokenizer's chat template; a prompt may then be a list of messages.
@@ -140,8 +141,8 @@ def generate(
         means = model.mean_outputs(texts, batch_tokens=budget)
     draws = [uniforms(seed, e, max_new_tokens) for e in range(len(encoded))]
     checked_gates, checked_shifts = _checked_variants(model, gates, shifts)
-    if heads is not None:
-        checked_gates = checked_gates * model.gates(ablate=heads)
+    if ablate is not None or keep is not None:
+        checked_gates = checked_gates * model.gates(ablate=ablate, keep=keep)
     writer = _Writer(
         model=model,
         prompts=encoded,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Patched:
-    """Next-token logits of the clean prompts with and without patched heads. E pairs of prompts."""
+    """Next-token logits with and without patched heads. E pairs of prompts."""
 
     clean: np.ndarray = field(repr=False)  # E, vocabulary
     patched: np.ndarray = field(repr=False)  # E, vocabulary
@@ -42,14 +42,22 @@ class Patched:
     positions: list[list[int]]
     """`[E]`: the positions that were patched, from 0."""
     prompts: list[str]
-    """The clean prompts as texts."""
+    """The prompts that were run with the patch, as texts."""
     model: Model = field(repr=False)
+    restored: bool = False
+    """Whether the corrupted prompts were run with outputs of the clean ones, and not the other way round."""
+
+    @property
+    def _plain(self) -> np.ndarray:
+        """The same prompts without the patch `[E, vocabulary]`."""
+        return self.corrupted if self.restored else self.clean
 
     def logit_diff(self, answer: str | Sequence[str], wrong: str | Sequence[str]) -> pd.DataFrame:
         """logit(answer) − logit(wrong) of each pair: clean, patched, corrupted.
 
-        `effect` is patched − clean. `share` is the part of the way from clean to corrupted that the patch goes: 0 is
-        no change, 1 is the value of the corrupted prompt; NaN where these two are equal.
+        `effect` is positive where the heads help: clean − patched, and with `restore` patched − corrupted. `share` is
+        the part of the way between clean and corrupted that the patch goes: 0 is no change, 1 is the value of the other
+        prompt; NaN where these two are equal.
         answer, wrong: one text for all pairs, or one per pair; each must be one token, with its leading space.
         """
         right, other = (self._tokens(name, given) for name, given in (("answer", answer), ("wrong", wrong)))
@@ -58,18 +66,20 @@ class Patched:
             name: (logits := getattr(self, name))[rows, right] - logits[rows, other]
             for name in ("clean", "patched", "corrupted")
         }
-        effect, way = columns["patched"] - columns["clean"], columns["corrupted"] - columns["clean"]
+        way = columns["clean"] - columns["corrupted"]
+        effect = columns["clean"] - columns["patched"]
+        if self.restored:
+            effect = columns["patched"] - columns["corrupted"]
         share = np.divide(effect, way, out=np.full(len(way), np.nan), where=way != 0)
         return pd.DataFrame({**columns, "effect": effect, "share": share})
 
     def table(self, k: int = 5) -> pd.DataFrame:
-        """For each pair the k most likely next tokens of the clean prompt and of the patched one, with their
-        probabilities with and without the patch."""
-        return pd.DataFrame(self._likely(k), columns=["pair", "token", "clean", "patched"])
+        """For each pair the k most likely next tokens with and without the patch, with both probabilities."""
+        return pd.DataFrame(self._likely(k), columns=["pair", "token", "plain", "patched"])
 
     def _likely(self, k: int) -> list[tuple[int, str, float, float]]:
         rows = []
-        clean, patched = (torch.from_numpy(x).softmax(-1).numpy() for x in (self.clean, self.patched))
+        clean, patched = (torch.from_numpy(x).softmax(-1).numpy() for x in (self._plain, self.patched))
         for pair, both in enumerate(zip(clean, patched, strict=True)):
             first = [token for probabilities in both for token in np.argsort(-probabilities)[:k].tolist()]
             rows += [
@@ -100,7 +110,7 @@ class Patched:
 
     def __repr__(self) -> str:
         heads, at = ", ".join(map(str, self.heads)), _spans(self.positions[0])
-        before, after = (self._token(int(logits[0].argmax())) for logits in (self.clean, self.patched))
+        before, after = (self._token(int(logits[0].argmax())) for logits in (self._plain, self.patched))
         prompt, more = shortened(self.prompts[0], 60), f", {len(self.clean)} pairs" * (len(self.clean) > 1)
         return (
             f"Patched({heads} at position {at} of {prompt!r}{more}: most likely next token {before!r} "
@@ -114,7 +124,7 @@ class Patched:
             if pair < 5
         )
         title = f"Next-token probabilities with {', '.join(map(str, self.heads))} patched"
-        return html_table(title, ["prompt", "token", "clean", "patched"], rows)
+        return html_table(title, ["prompt", "token", "without", "with the patch"], rows)
 
 
 def patch(
@@ -124,11 +134,14 @@ def patch(
     heads: Any,
     *,
     positions: str | int | Sequence[int] = "all",
+    restore: bool = False,
 ) -> Patched:
     """Run the clean prompts with the outputs of some heads taken from the corrupted prompts (activation patching).
 
     clean, corrupted: a text each, or as many of both (texts or lists of token ids); the two of a pair have the same
-        number of tokens. To restore a behaviour instead of breaking it, swap the two.
+        number of tokens.
+    restore: run the corrupted prompts with outputs of the clean ones instead. Either way a positive effect means that
+        the heads help.
     heads: such as ["L9H6"]; all of them are patched together.
     positions: `all`, `last`, or token positions from 0; negative ones count from the end of each prompt.
 
@@ -141,7 +154,7 @@ def patch(
     model.check_heads(chosen)
     if not chosen:
         raise HeadwiseError("no heads are given; name at least one, such as heads=['L9H6']")
-    pairs = _pairs(model, clean, corrupted)
+    pairs = _pairs(model, *((corrupted, clean) if restore else (clean, corrupted)))
     where = [_positions(positions, len(ids)) for ids, _ in pairs]
     logits = np.empty((3, len(pairs), model.vocabulary), dtype=np.float32)
     with torch.inference_mode(), model.running():
@@ -155,10 +168,11 @@ def patch(
             out = model.run(Pass(ids=ids, scored=last, heads=_Patch(chosen, acts))).logits[:, 0]
             logits[:, numbers] = out.float().cpu().numpy().reshape(3, len(some), -1)
     texts = [model.text.tokenizer.decode(a, skip_special_tokens=True) for a, _ in pairs]
-    texts = [
-        text if isinstance(text, str) else read for text, read in zip(_listed(clean), texts, strict=True)
-    ]
-    return Patched(logits[0], logits[1], logits[2], chosen, where, texts, model)
+    given = _listed(corrupted if restore else clean)
+    texts = [text if isinstance(text, str) else read for text, read in zip(given, texts, strict=True)]
+    plain, patched, other = logits
+    ends = (other, patched, plain) if restore else (plain, patched, other)
+    return Patched(*ends, chosen, where, texts, model, restore)
 
 
 class _Patch:

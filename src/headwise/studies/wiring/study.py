@@ -215,7 +215,7 @@ def measure_curve(context: Context[WiringSettings], cell: Cell) -> CellResult:
 
 
 def _summary(curve: EdgeCurve, s: WiringSettings) -> pd.DataFrame:
-    needed = curve.needed(s.threshold, s.seed)
+    needed = curve.k_at(s.threshold, s.seed)
     about = {"model": curve.model, "task": curve.task, "series": curve.series, "metric": curve.metric}
     sizes = {
         "k": needed.k,
