@@ -65,7 +65,7 @@ def following(row: Mapping[Any, Any]) -> str:
     if r2 != r2:
         return ""
     words = ("do not follow", "follow only weakly", "follow", "closely follow")[sum(r2 >= x for x in FOLLOWS)]
-    than = ": a constant does better" if r2 < 0 else ""
+    than = ": a constant does better" if row["r2_hi"] < 0 else ""
     return (
         f"; prompt by prompt they {words} the model{than} (R² {minus(f'{r2:.2g}')} "
         f"[{minus(_short(row['r2_lo']))}, {minus(_short(row['r2_hi']))}], {percent(row['within'])} of prompts within a "
