@@ -73,7 +73,7 @@ def masking_curves(table: pd.DataFrame, orders: Mapping[str, Sequence[str]] | No
 
     `table` holds the rows of `curves`; those of single draws are left out. Accuracy is blue and the similarity
     with the full model's texts red (right-hand axis); the order's first heads solid, random ones dashed,
-    layer-matched ones open diamonds. Bands are bootstrap intervals over examples and draws. A dotted line
+    layer-matched ones open diamonds. Bands are 95 % intervals over examples and draws. A dotted line
     carries the accuracy with no head masked.
     """
     table = mean_curves(table)
