@@ -307,6 +307,32 @@ def test_connections_with_incomplete_requests_are_closed_and_block_nobody(half, 
             connection.close()
 
 
+@pytest.mark.parametrize("half", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"], ids=["nothing", "headers"])
+def test_silent_connections_take_no_place_from_others(half, tiny, serve):
+    """1,000 connections that send nothing more: a request is answered while they are open, and few of them are."""
+    explorer = serve(tiny)
+    connections = []
+    try:
+        for _ in range(1_000):
+            connections.append(socket.create_connection(("127.0.0.1", explorer.server.port), timeout=20))
+            with suppress(OSError):
+                connections[-1].sendall(half)
+        assert ask(explorer, "run", prompt=PROMPT, new_tokens=2)[-1]["event"] == "done"
+        still_open = 0
+        for connection in connections:
+            connection.setblocking(False)
+            try:
+                still_open += bool(connection.recv(1))
+            except BlockingIOError:
+                still_open += 1
+            except OSError:
+                pass
+        assert still_open <= server._WAITING + 1
+    finally:
+        for connection in connections:
+            connection.close()
+
+
 def test_a_second_request_on_a_connection_must_be_complete_in_time_too(tiny, serve, monkeypatch):
     monkeypatch.setattr(server, "_REQUEST", 1.0)
     address = ("127.0.0.1", serve(tiny).server.port)

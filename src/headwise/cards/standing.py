@@ -56,7 +56,7 @@ def quick_scores(
     Ablation of the one head has no rank and no q-value: these need all heads.
     """
     (effects,) = measured.effects
-    lo, hi = stats.effect_interval(effects[:, None], groups=task.shared_groups())
+    lo, hi = stats.effect_interval(effects[:, None], groups=task.shared_groups(), metric=measured.metric)
     exact = {"score": float(effects.mean()), "lo": float(lo[0]), "hi": float(hi[0]), "n": len(effects)}
     about = {"study": "card", "task": task.name}
     rows: list[Any] = [{**about, "measure": "ablation", **exact}]

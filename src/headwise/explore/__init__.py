@@ -12,6 +12,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from headwise.arguments import checked
 from headwise.explore.explorer import Explorer, explore
 
 __all__ = ["Explorer", "explore"]
@@ -21,7 +22,7 @@ class _Room(ModuleType):
     """Python makes this folder the attribute `headwise.explore`, which is also the name of the function."""
 
     def __call__(self, *args: Any, **options: Any) -> Explorer:
-        return explore(*args, **options)
+        return checked(explore)(*args, **options)
 
 
 sys.modules[__name__].__class__ = _Room

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import h11
 import uvicorn
@@ -19,16 +19,31 @@ _PATIENCE = 60.0
 
 _REQUEST = 20.0
 """Seconds in which a request must be complete, from the opening of the connection or from its first byte."""
+_WAITING = 128
+"""Connections that may wait for the rest of a request; one more closes the oldest of them."""
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed where its request stays incomplete: uvicorn itself would wait for ever."""
+    """A connection that is closed where its request stays incomplete: uvicorn itself would wait for ever.
+
+    Whoever opens many connections and sends nothing pushes out its own oldest ones, and takes no place from others.
+    """
 
     _deadline: asyncio.TimerHandle | None = None
+    _waiting: ClassVar[dict[_Connection, None]] = {}
+    """All connections without a complete request, the oldest first."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._watch()
+        if len(self._waiting) > _WAITING:
+            oldest = next(iter(self._waiting))
+            oldest.transport.abort()
+            del self._waiting[oldest]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting.pop(self, None)
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -36,6 +51,10 @@ class _Connection(H11Protocol):
 
     def _watch(self) -> None:
         incomplete = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if incomplete:
+            self._waiting.setdefault(self)
+        else:
+            self._waiting.pop(self, None)
         if self._deadline is None and incomplete:
             self._deadline = self.loop.call_later(_REQUEST, self.transport.close)
         elif self._deadline is not None and not incomplete:

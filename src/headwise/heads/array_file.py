@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import HeadwiseError
+from headwise.files import explain_disk_errors, user_path
 
 _UNREADABLE: tuple[type[Exception], ...] = (
     OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RecursionError,
@@ -23,7 +24,8 @@ _UNREADABLE: tuple[type[Exception], ...] = (
 
 def write_arrays(path: str | Path, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Write the arrays, and `about` as JSON."""
-    with Path(path).open("wb") as file:
+    place = user_path(path)
+    with explain_disk_errors(place), place.open("wb") as file:
         np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
 
 

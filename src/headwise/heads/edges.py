@@ -138,7 +138,7 @@ class Edges:
         if self.tests:
             return self.tests
         if len(self) <= MOST_RESAMPLED:
-            lo, hi = stats.effect_interval(self.examples, groups=self.groups)
+            lo, hi = stats.effect_interval(self.examples, groups=self.groups, metric=self.metric)
             p = stats.sign_flip(self.examples, groups=self.groups)
         else:
             lo, hi, p = _student(self.values, self.stderr, self.n)

@@ -92,6 +92,11 @@ class Scores:
 
     def __getitem__(self, head: Head | str) -> float:
         (chosen,) = head_list([head])
+        layers, width = self.shape
+        if not 0 <= chosen.layer < layers or chosen.head >= width:
+            raise HeadwiseError(
+                f"these scores have no {chosen}; they are of {layers} layers × {width} heads, counted from 0"
+            )
         if chosen.head < 0 and not has_others(self.components):
             raise HeadwiseError(
                 f"{chosen} is not a head, and these scores are of heads alone; score it with components=['heads', "
@@ -156,7 +161,7 @@ class Scores:
             lo, hi, n, p = (np.array([self.own[name][h] for h in heads]) for name in ("lo", "hi", "n", "p"))
         else:
             columns = np.stack([self.examples[:, h.layer, h.head] for h in heads], axis=1)  # E, heads
-            lo, hi = stats.effect_interval(columns, groups=self.groups)
+            lo, hi = stats.effect_interval(columns, groups=self.groups, metric=self.metric)
             # An unsigned score cannot be centred on zero, so asking whether its mean is zero has no meaning.
             p = np.full(len(heads), np.nan)
             if self.signed:

@@ -314,6 +314,10 @@ class Model:
 
         components: MLPs and the input, whose means are returned as well, each as one head.
         """
+        if not prompts or not all(len(ids) for ids in prompts):
+            raise HeadwiseError(
+                "a mean output needs reference prompts, none of them empty; give at least one with a token"
+            )
         lengths = torch.tensor([len(ids) for ids in prompts])
         sums: dict[Any, Tensor] = {}
 

@@ -80,14 +80,21 @@ def difference_interval(
     return interval(a - b, groups=groups, level=level)
 
 
-def effect_interval(effects: np.ndarray, *, groups: Groups = None, level: float = 0.95) -> Interval:
+SHARES = ("accuracy", "exact", "contains", "math", "agreement")
+"""Metrics whose values are 0 and 1."""
+
+
+def effect_interval(
+    effects: np.ndarray, *, groups: Groups = None, metric: str = "", level: float = 0.95
+) -> Interval:
     """The interval of the mean of each column of `effects[E, ...]`, differences of a metric of the same examples.
 
-    Where all of them are −1, 0 or 1 and some are not 0, they are differences of shares (`difference_interval`). A head
-    that changes nothing in any example has the interval [0, 0] in every other metric.
+    Of a metric that counts answers (`SHARES`) they are differences of shares (`difference_interval`); of one that is
+    not known, where all are −1, 0 or 1 and some are not 0. A head that changes nothing in any example has the interval
+    [0, 0] in every other metric.
     """
     values = by_example(effects)
-    of_shares = bool(np.isin(values, (-1, 0, 1)).all() and values.any())
+    of_shares = bool(np.isin(values, (-1, 0, 1)).all() and (metric in SHARES or values.any()))
     return (_share_difference if of_shares else mean_interval)(values, groups=groups, level=level)
 
 

@@ -147,7 +147,13 @@ class Task:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def take(self, indices: Sequence[int]) -> Task:
-        """The same task with only the examples at these indices."""
+        """The same task with only the examples at these indices, each once."""
+        wrong = [i for i in indices if not 0 <= i < len(self)]
+        if wrong or len(set(indices)) < len(indices):
+            raise HeadwiseError(
+                f"examples are taken by their numbers from 0 to {len(self) - 1}, each at most once"
+                + (f"; {wrong[0]} is none of them" if wrong else ", because a copy is no further evidence")
+            )
         return replace(self, examples=tuple(self.examples[i] for i in indices))
 
     def halves(self) -> tuple[Task, Task]:
