@@ -34,7 +34,9 @@ def regular(path: Path, *, root: Path | None = None, most: float | None = None) 
     """`path`, if it is a regular file of at most `most` bytes (by default `HEADWISE_MAX_GB`) that lies below `root`."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise HeadwiseError(f"{path} is not a regular file, as every file of a run is; do not use this run")
+        raise HeadwiseError(
+            f"{path} is not a regular file but a pipe, a device or a folder; give the file itself"
+        )
     if root is not None and not inside(root, path):
         raise HeadwiseError(f"{path} is a link that leads out of {root}; put the file itself there")
     if status.st_size > (_most() if most is None else most):
@@ -86,7 +88,7 @@ def read_parquet(path: Path, names: Collection[str] = ()) -> pa.Table:
                     f"{path}: the column {name!r} has a text of {longest:,} bytes, more than the {_most() // _TEXTS:,} "
                     f"that are read; if this run is your own, raise {LIMIT}"
                 )
-            in_full += pc.sum(lengths.take(chunk.indices)).as_py() or 0
+            in_full += text_bytes(chunk)
             _check_size(path, schema, 0, in_full)
     return table.cast(schema)
 
@@ -126,11 +128,22 @@ def check_columns(what: object, schema: pa.Schema) -> None:
         raise HeadwiseError(f"{what} has two columns of the same name; give each its own")
 
 
-def _check_size(what: object, schema: pa.Schema, rows: int, size: int) -> None:
-    check_columns(what, schema)
-    size = max(size, 8 * rows * len(schema))
+def check_bytes(what: object, size: int) -> None:
+    """Refuse what takes more than `HEADWISE_MAX_GB`."""
     if size > _most():
         raise _too_large(what, size)
+
+
+def text_bytes(chunk: pa.DictionaryArray) -> int:
+    """What the texts of a dictionary take in full."""
+    import pyarrow.compute as pc
+
+    return int(pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() or 0)
+
+
+def _check_size(what: object, schema: pa.Schema, rows: int, size: int) -> None:
+    check_columns(what, schema)
+    check_bytes(what, max(size, 8 * rows * len(schema)))
 
 
 def _record_batch(message: memoryview) -> tuple[int, list[int]]:

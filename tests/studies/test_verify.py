@@ -342,3 +342,40 @@ def test_the_command_prints_the_seed_and_takes_it(run, bench, monkeypatch, capsy
         assert code == 2
         assert "give a number from 1, or all" in output
     assert len(asked) == 3
+
+
+def test_a_cell_without_its_tables_is_a_failure(run, bench):
+    """An inconvenient method cannot be hidden by taking its tables away."""
+    with CellStore(run / "cells.sqlite") as store:
+        for key in store.keys():  # noqa: SIM118 - a store is no mapping
+            if store.cell(key).part == "ablation":
+                store.put(store.cell(key), CellResult({}, store.get(key).notes))
+    shutil.rmtree(run / "tables")
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(info | {"written": [], "tables": []}))
+    found = verify(run, cells="all", workbench=bench)
+    assert any("instead of" in one.said for one in found if not one.same)
+
+
+@pytest.mark.parametrize("name", ["settings", "fingerprints"])
+def test_what_the_report_shows_as_settings_of_a_table_is_that_of_the_run(run, bench, name):
+    info = json.loads((run / "run.json").read_text())
+    for entry in info["written"]:
+        entry[name] = entry[name] | {"n": 100_000} if name == "settings" else {"tiny": "forged"}
+    (run / "run.json").write_text(json.dumps(info))
+    (found,) = verify(run, workbench=bench)
+    assert (found.label, found.same) == ("run.json", False)
+    none = info | {"fingerprints": {}}
+    (run / "run.json").write_text(json.dumps(none))
+    with pytest.raises(HeadwiseError, match="is not the one of the run"):
+        verify(run, workbench=bench)
+
+
+def test_a_forged_sentence_of_a_cell_is_found(run, bench):
+    with CellStore(run / "cells.sqlite") as store:
+        key = next(iter(store.keys()))
+        result = store.get(key)
+        store.put(store.cell(key), CellResult(result.tables, {**result.notes, "said": "all heads matter"}))
+    assert any(
+        "all heads matter" in one.said for one in verify(run, cells="all", workbench=bench) if not one.same
+    )

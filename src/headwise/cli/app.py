@@ -14,8 +14,6 @@ import traceback
 import warnings
 from contextlib import suppress
 
-import typer
-
 from headwise.cli import (  # noqa: F401
     card,
     check,
@@ -33,6 +31,7 @@ from headwise.cli import (  # noqa: F401
     task,
     verify,
 )
+from headwise.cli.output import echo
 from headwise.cli.root import app
 from headwise.errors import HeadwiseError, command_line, first_line, out_of_memory, visible
 
@@ -97,7 +96,7 @@ def _exit_code() -> int | str | None:
 def _say(sentence: str) -> None:
     """One line on the standard error: messages of other libraries inside a sentence may have several."""
     with suppress(OSError):  # nobody is left to be told
-        typer.echo(f"headwise: {visible(' '.join(sentence.split()))}", err=True)
+        echo(f"headwise: {visible(' '.join(sentence.split()))}", err=True)
 
 
 def _fill_closed_streams() -> None:

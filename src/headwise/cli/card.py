@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headwise.cli.output import echo
 from headwise.cli.root import Limit, MetricName, ModelName, ReferenceName, TaskName, app, with_options
 from headwise.cli.running import model_and_task
 
@@ -36,13 +37,13 @@ def card(
 
     how |= {"metric": metric, "reference": reference}
     made = make_card(loaded, chosen, asked, run=run, examples=examples, **how)
-    typer.echo(repr(made))
+    echo(repr(made))
     if plot is not None:
         from headwise.files import explain_disk_errors
 
         with explain_disk_errors(plot):
             made.plot().savefig(plot, dpi=150, bbox_inches="tight")
-        typer.echo(f"drawn into {plot}", err=True)
+        echo(f"drawn into {plot}", err=True)
     tables = {name: table.to_dict("records") for name, table in made.tables.items()}
     about = {
         "model": made.model,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import typer
-
+from headwise.cli.output import echo
 from headwise.cli.root import ModelName, app, with_options
 from headwise.cli.running import span
 
@@ -40,7 +39,7 @@ def check(model: ModelName, **options: Any) -> dict[str, Any]:
         )
     if layers > len(sites):
         lines.insert(1, f"  {layers - len(sites)} layers have no attention, and so no heads")
-    typer.echo("\n".join(lines))
+    echo("\n".join(lines))
     return {
         "model": loaded.name,
         "layers": layers,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.check import check
-from headwise.cli.output import Failed
+from headwise.cli.output import Failed, echo
 from headwise.cli.root import app
 from headwise.cli.running import resumable
 from headwise.errors import HeadwiseError, first_line
@@ -44,12 +44,12 @@ def demo(
     with resumable():
         result = run_demo(out, tell=typer.echo)
     if result["report"]:
-        typer.echo(f"{result['report']}: open it in a browser")
-        typer.echo(
+        echo(f"{result['report']}: open it in a browser")
+        echo(
             f"headwise explore {explored(result['runs'])}: switch heads off in the browser and watch the model change"
         )
     for name, reason in result["failed"].items():
-        typer.echo(f"headwise: the study {name} failed: {reason}", err=True)
+        echo(f"headwise: the study {name} failed: {reason}", err=True)
     if result["failed"]:
         raise Failed(result)
     return result

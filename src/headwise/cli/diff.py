@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.complete import complete
+from headwise.cli.output import echo
 from headwise.cli.root import (
     STUDY,
     Limit,
@@ -69,13 +70,11 @@ def show_diff(out: Path) -> dict[str, Any]:
 
     tables = {name: read_table(out, name) for name in ("diff", "outcomes")}
     for finding in findings(tables):
-        typer.echo(finding.sentence)
+        echo(finding.sentence)
     for (task, name), part in tables["diff"].groupby(["task", "method"], sort=False):
-        typer.echo(
-            f"{name} on {task}, tuned − base, {len(part)} heads; significant changes first (*: q < .05):"
-        )
+        echo(f"{name} on {task}, tuned − base, {len(part)} heads; significant changes first (*: q < .05):")
         for row in part[:10].to_dict("records"):
             interval = f"{row['difference']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]  q = {row['q']:.2g}"
             head = f"L{row['layer']}H{row['head']}{'*' if row['q'] < 0.05 else ''}"
-            typer.echo(f"  {head:<8}{interval}  ({row['base_score']:+.3f} → {row['tuned_score']:+.3f})")
+            echo(f"  {head:<8}{interval}  ({row['base_score']:+.3f} → {row['tuned_score']:+.3f})")
     return {name: table.to_dict("records") for name, table in tables.items()}

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headwise.cli.output import echo
 from headwise.cli.root import STUDY, MetricName, ModelName, ReferenceByTask, TaskName, app, with_options
 from headwise.cli.running import default_folder, largest_of, run_study
 
@@ -56,11 +57,11 @@ def show_edges(out: Path) -> list[dict[str, Any]]:
 
     table = read_table(out, "edges")
     largest = by_size(table)
-    typer.echo(f"{largest_of(len(table))} edges on held-out examples (*: q < .05)")
+    echo(f"{largest_of(len(table))} edges on held-out examples (*: q < .05)")
     for row in largest[:10].to_dict("records"):
         star = "*" if row["q"] < 0.05 else ""
         shared = f"  shared by {row['heads']}" if " " in row["heads"] else ""
         interval = f"{row['score']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]  q = {row['q']:.2g}"
-        typer.echo(f"  {row['sender']:>7} → {row['receiver']:<10}{star:<2}{interval}{shared}")
+        echo(f"  {row['sender']:>7} → {row['receiver']:<10}{star:<2}{interval}{shared}")
     columns = ["sender", "receiver", "slot", "score", "lo", "hi", "q"]
     return [{str(name): value for name, value in row.items()} for row in largest[columns].to_dict("records")]

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headwise.cli.output import echo
 from headwise.cli.root import app, with_options
 from headwise.errors import HeadwiseError, visible
 from headwise.files import user_path
@@ -66,23 +67,23 @@ def explore(
     if model is not None and not is_run:
         raise HeadwiseError(f"--model chooses a model of a run folder, and {source} is not one; leave it out")
     name = model_of_run(run, model) if is_run else source
-    typer.echo(visible(f"loading and verifying {name} …"), err=True)
+    echo(visible(f"loading and verifying {name} …"), err=True)
     explorer = Explorer(load(name, **options), run if is_run else None)
     try:
         explorer.serve(host, port, remote=remote)
         if remote:
-            typer.echo(
+            echo(
                 "warning: other machines can reach this page. Everybody who has the address can use the model; the "
                 "connection is not encrypted.",
                 err=True,
             )
-        typer.echo(f"explorer of {explorer.model.name}: {explorer.url}  (Ctrl-C ends it)")
+        echo(f"explorer of {explorer.model.name}: {explorer.url}  (Ctrl-C ends it)")
         with private_page(explorer.url) as page:
             if browser:
                 webbrowser.open(page.as_uri())
             explorer.server.wait()
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        echo("stopped", err=True)
         if not explorer.stop():  # Python would wait for the model, or crash in the middle of it
             os._exit(0)
     finally:

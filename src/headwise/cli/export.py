@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwise.cli.output import echo
 from headwise.cli.root import ModelName, app, with_options
 from headwise.display import counted
 from headwise.errors import HeadwiseError
@@ -89,11 +90,11 @@ def export(
         loaded.check_heads(chosen)
         chosen = [head for head in loaded.heads() if head not in chosen]
     folder = bake(loaded, chosen, out, gate)
-    typer.echo(
+    echo(
         f"{folder}: {loaded.name} with {counted(len(chosen), 'head')} at {gate:g}, "
         f"{loaded.dtype_name}; logits equal the gated model's"
     )
-    typer.echo(f"{'removed' if gate == 0 else f'at {gate:g}'}: {' '.join(map(str, chosen))}")
+    echo(f"{'removed' if gate == 0 else f'at {gate:g}'}: {' '.join(map(str, chosen))}")
     result: dict[str, Any] = {
         "folder": folder,
         "model": loaded.name,
@@ -103,14 +104,14 @@ def export(
     if examples is not None:
         exported = load(str(folder), **options)
         before, after = (_measured(one, examples) for one in (loaded, exported))
-        typer.echo(f"on {len(examples)} examples of {examples.name}, before → after, with 95 % intervals:")
+        echo(f"on {len(examples)} examples of {examples.name}, before → after, with 95 % intervals:")
         for name, form in _LINES.items():
             first, second = (_with_interval(form, one, name) for one in (before, after))
-            typer.echo(f"  {name:<38}{first} → {second}")
+            echo(f"  {name:<38}{first} → {second}")
         slow, fast = _speeds(loaded, exported, examples)
-        typer.echo(f"  {SPEED:<38}{slow:,.0f} → {fast:,.0f}")
+        echo(f"  {SPEED:<38}{slow:,.0f} → {fast:,.0f}")
         result["before"], result["after"] = {**before, SPEED: slow}, {**after, SPEED: fast}
-    typer.echo(SAME_SIZE)
+    echo(SAME_SIZE)
     return result
 
 

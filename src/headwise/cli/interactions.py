@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headwise.cli.output import echo
 from headwise.cli.root import MetricName, ModelName, ReferenceName, TaskName, app, with_options
 from headwise.cli.running import largest_of, model_and_task
 
@@ -46,18 +47,18 @@ def interactions(
     how |= {"metric": metric, "reference": reference}
     found = measure(loaded, asked, chosen, given=given or None, precision=precision, **how)
     table = found.table()
-    typer.echo(
+    echo(
         f"interactions on {found.task}, {found.model}, {found.reference} ablation, n = {found.n}: "
         f"{largest_of(len(table))} pairs ({found.metric}; positive: the two back each other up)"
     )
     for row in table.head(10).to_dict("records"):
-        typer.echo(
+        echo(
             f"  {row['a']} {row['b']:<8}{row['interaction']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]  "
             f"q = {row['q']:.2g}  (alone {row['effect_a']:+.3f}, {row['effect_b']:+.3f}; both {row['joint']:+.3f})"
         )
     if found.details:
         rows, every = found.details["rows"], found.details["rows_exhaustive"]
-        typer.echo(f"{found.details['rule']}: {rows:,} forward rows instead of {every:,}")
+        echo(f"{found.details['rule']}: {rows:,} forward rows instead of {every:,}")
     if out is not None:
         _write(found, table, out)
     return {"model": found.model, "task": found.task, "n": found.n, "pairs": table.to_dict("records")}
@@ -73,4 +74,4 @@ def _write(found: Any, table: Any, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         table.to_parquet(out / "interactions.parquet")
     save(figure(interaction_chart(table)), out, "interactions")
-    typer.echo(f"{out}: interactions.parquet and the figure", err=True)
+    echo(f"{out}: interactions.parquet and the figure", err=True)

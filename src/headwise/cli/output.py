@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, visible
 
 
 class Failed(Exception):  # noqa: N818 - not an error of the program: the result is complete, and says what failed
@@ -73,3 +73,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return str(value) if isinstance(value, Path) else value
+
+
+def echo(text: object = "", **how: Any) -> None:
+    """Print; names and texts may come from somebody's file, so control characters are written out."""
+    typer.echo(visible(str(text)), **how)

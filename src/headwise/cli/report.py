@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headwise.cli.output import echo
 from headwise.cli.root import app
 from headwise.errors import HeadwiseError
 
@@ -24,5 +25,5 @@ def report(
     if out.is_symlink():
         raise HeadwiseError(f"{out} is a link, and the page would replace it; give another --out")
     page = write_report(runs, out)
-    typer.echo(f"{page}: open it in a browser; it needs no network")
+    echo(f"{page}: open it in a browser; it needs no network")
     return {"report": str(page)}

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from headwise.cli.complete import complete, names
-from headwise.cli.output import note
+from headwise.cli.output import echo, note
 from headwise.cli.root import STUDY, MethodNames, MetricName, app, with_options
 from headwise.cli.running import default_folder, run_study
 
@@ -32,7 +32,7 @@ class StudyHelp(TyperCommand):
         if self.study:
             from headwise.cli.list import print_table, settings_of
 
-            typer.echo(f" Settings of the study {self.study}, for --set KEY=VALUE or a study file:\n")
+            echo(f" Settings of the study {self.study}, for --set KEY=VALUE or a study file:\n")
             print_table(*settings_of(self.study))
 
 
@@ -109,7 +109,7 @@ def run(
     folder = out or default_folder(study, *configs, *models, *tasks)
     result = run_study(study, folder, config, settings, flags)
     for sentence in result["findings"][:SHOWN]:
-        typer.echo(f"- {sentence}")
+        echo(f"- {sentence}")
     return result
 
 

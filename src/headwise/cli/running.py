@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from headwise.cli.output import echo
 from headwise.names import component_name
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def run_study(
         folder = carry_out(study, out, file, command=command, **given)
     folder.announce()
     outputs = "tables, figures and report.html" if folder.report else "tables and figures, but no report"
-    typer.echo(f"{out}: {outputs}")
+    echo(f"{out}: {outputs}")
     tables = {path.stem: path for path in sorted((out / "tables").glob("*.parquet"))}
     sentences = [finding.sentence for finding in _findings(out)]
     return {
@@ -136,7 +137,7 @@ def resumable() -> Iterator[str]:
         with stoppable():
             yield command
     except KeyboardInterrupt:
-        typer.echo(f"stopped; finished cells are kept, and the same command resumes:\n  {command}", err=True)
+        echo(f"stopped; finished cells are kept, and the same command resumes:\n  {command}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -149,16 +150,16 @@ def show_scores(out: Path) -> list[dict[str, Any]]:
     table = read_table(out, "scores")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
         n = span(part["n"].tolist())
-        typer.echo(f"{name} on {task}, {model}: {largest_of(len(part))}, n = {n}")
+        echo(f"{name} on {task}, {model}: {largest_of(len(part))}, n = {n}")
         for row in by_size(part)[:10].to_dict("records"):
             head = component_name(row["layer"], row["head"])
             # One example or one seed has no interval, and what is not tested has no q.
             interval = "" if isnan(row["lo"]) else f"  [{row['lo']:+.3f}, {row['hi']:+.3f}]"
             q = "" if isnan(row["q"]) else f"  q = {row['q']:.2g}"
             skewed = "  skewed" if abs(row.get("skewness", 0)) > SKEWED else ""
-            typer.echo(f"  {head:<8}{row['score']:+8.3f}{interval}{q}{skewed}")
+            echo(f"  {head:<8}{row['score']:+8.3f}{interval}{q}{skewed}")
         if few := too_few(part):
-            typer.echo(f"  {few}")
+            echo(f"  {few}")
     return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headwise.cli.output import echo
 from headwise.cli.root import app, with_options
 from headwise.errors import HeadwiseError
 from headwise.sparsify.settings import SparsifySettings
@@ -65,13 +66,11 @@ def sparsify(
         settings |= assignments(option or [])
         how: dict[str, Any] = {"start": start, "seconds": seconds, "fresh": fresh, "device": device}
         done = train(model, text or [], out, compile=compile, graph=graph, **how, **settings)
-        typer.echo(
-            f"{out}: done" if done else f"{out}: stopped after {seconds:.0f} s; the same command resumes"
-        )
+        echo(f"{out}: done" if done else f"{out}: stopped after {seconds:.0f} s; the same command resumes")
         if not done or not evaluate:
             return result | {"done": done}
     sparse, into = (model, out) if finished else (out, out / "evaluation")
     compare(sparse, held_out or [], into, control=control, length=length, limit=limit, ioi=ioi, device=device)
     summary = (into / "summary.txt").read_text(encoding="utf-8")
-    typer.echo(summary + f"{into}: tables and figures")
+    echo(summary + f"{into}: tables and figures")
     return result | {"evaluation": into, "summary": summary.splitlines()}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwise.cli.complete import complete
+from headwise.cli.output import echo
 from headwise.cli.root import TaskName, app, with_options
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def task_(
 
     seed, assigned = options.pop("seed"), assignments(options.pop("option") or [])
     facts = task_facts(name, show, model, seed, assigned, options)
-    typer.echo(as_text(facts))
+    echo(as_text(facts))
     return facts
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.output import Failed
+from headwise.cli.output import Failed, echo
 from headwise.cli.root import app, with_options
 from headwise.errors import HeadwiseError, quoted, visible
 
@@ -34,9 +34,9 @@ def verify(
     seed = secrets.randbelow(2**32) if seed is None else seed
     results = compute_again(run, cells="all" if cells == "all" else int(cells[:9]), seed=seed, **options)
     for result in results:
-        typer.echo(visible(f"{'same' if result.same else 'DIFFERS'}  {result.label}: {result.said}"))
+        echo(visible(f"{'same' if result.same else 'DIFFERS'}  {result.label}: {result.said}"))
     again = "" if cells == "all" else f" (--seed {seed} chooses the same cells)"
-    typer.echo(f"{summary(results)}{again}")
+    echo(f"{summary(results)}{again}")
     shown = {
         "run": run,
         "seed": seed,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from headwise.bounded import check_bytes, regular
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, user_path
 
@@ -36,7 +37,10 @@ def reading_arrays(path: str | Path, kind: str) -> Iterator[tuple[dict[str, Any]
     kind: the class that wrote the file. Whatever goes wrong inside the block is then the fault of the file.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        place = regular(Path(path))
+        with zipfile.ZipFile(place) as packed:
+            check_bytes(path, sum(member.file_size for member in packed.infolist()))
+        with np.load(place, allow_pickle=False) as file:
             yield json.loads(str(file["about"])), file
     except FileNotFoundError:
         raise HeadwiseError(f"no {kind.lower()} at {path}") from None

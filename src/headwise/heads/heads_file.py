@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from headwise.bounded import read_parquet, regular
+from headwise.bounded import MOST_TEXT, read_parquet, regular
 from headwise.errors import HeadwiseError
 from headwise.heads.components import kinds_of
 from headwise.heads.head import Head, Order, head_list, heads_of, ranked
@@ -35,7 +35,7 @@ def save_order(order: Sequence[Head], path: str | Path) -> None:
 def load_order(path: str | Path) -> Order:
     """Read a heads file: a JSON list of "L12H3"."""
     try:
-        listed = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        listed = json.loads(regular(Path(path), most=MOST_TEXT).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise HeadwiseError(f"no heads file at {path}") from None
     except OSError as error:

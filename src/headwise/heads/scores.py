@@ -77,7 +77,9 @@ class Scores:
         if not set(self.components) <= set(COMPONENTS):
             raise ValueError(f"components are {list(self.components)}")
         if self.groups is not None and (
-            not isinstance(self.groups, list | tuple) or len(self.groups) != len(self.examples)
+            not isinstance(self.groups, list | tuple)
+            or len(self.groups) != len(self.examples)
+            or not all(name is None or isinstance(name, str) for name in self.groups)
         ):
             raise ValueError(f"groups are no list of {len(self.examples)} names")
         return self

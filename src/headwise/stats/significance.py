@@ -61,7 +61,7 @@ def smallest_p(examples: int, tests: int = 1) -> float:
     >>> [smallest_p(n) for n in (4, 6)]
     [0.125, 0.03125]
     """
-    exact = 1 / 2 ** max(examples - 1, 0)
+    exact = 1 / 2 ** max(min(examples, 1_000) - 1, 0)
     return exact if examples <= _EXACT_EXAMPLES else max(exact, 1 / (max(20 * tests, _LEAST_FLIPS) + 1))
 
 

@@ -23,7 +23,7 @@ import pandas as pd
 
 from headwise.bounded import regular
 from headwise.charts.style import without_figures
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, quoted
 from headwise.files import explain_disk_errors
 from headwise.registry import plugin_hint
 from headwise.runs import Cell, CellResult, CellStore, Finished, RunFolder, read_info, read_table
@@ -100,6 +100,16 @@ def verify(
         bench = workbench or Workbench()
         bench.configure(settings)
         _check_models(info["fingerprints"], bench.fingerprints(settings))
+        for entry in info["written"]:  # what the report shows as the settings of the tables
+            if any(entry[name] != info[name] for name in ("settings", "fingerprints")):
+                return [
+                    Verified(
+                        "run.json",
+                        False,
+                        "names other settings or models for a table than for the run",
+                        "table",
+                    )
+                ]
         try:
             asked = _carry_out(chosen, settings, bench, copy, info, _ComputesNothing())
         except _MissingCell as missing:
@@ -178,7 +188,8 @@ def _compared_table(name: str, run: Path, copy: Path) -> Verified:
 
 
 def _check_models(before: dict[str, str], now: dict[str, str]) -> None:
-    for name, fingerprint in before.items():
+    for name in {**before, **now}:
+        fingerprint = before.get(name)
         if now.get(name) != fingerprint:
             raise HeadwiseError(
                 f"the model {name!r} is not the one of the run: its fingerprint was {fingerprint}, and is now "
@@ -190,8 +201,12 @@ def _compared(label: str, old: CellResult, new: CellResult | None, tolerance: fl
     if new is None:
         # Only when an earlier stage gave other numbers is another cell asked for in its place.
         return Verified(label, False, "was not computed again, because a cell it depends on differs")
-    if not set(old.tables) <= set(new.tables):  # a later headwise may add tables
+    if set(old.tables) != set(new.tables):
         return Verified(label, False, f"gave the tables {sorted(new.tables)} instead of {sorted(old.tables)}")
+    if old.notes.get("said") != new.notes.get("said"):
+        return Verified(
+            label, False, f"said {quoted(str(old.notes.get('said')))}, which is not what comes out now"
+        )
     compared = [_differences(name, old.tables[name], new.tables[name], tolerance) for name in old.tables]
     if said := "; ".join(sentence for sentences, _ in compared for sentence in sentences):
         return Verified(label, False, said)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -46,7 +47,7 @@ def check(folder: Path, label: str) -> Weights:
     config.json.
     """
     config = _config(folder)
-    if (folder / "adapter_config.json").is_file():
+    if os.path.lexists(folder / "adapter_config.json"):
         raise HeadwiseError(
             f"{label} holds a PEFT adapter (adapter_config.json) beside a model; merge the two (merge_and_unload) and "
             "save the result with save_pretrained, or take the adapter's files out"

@@ -70,7 +70,10 @@ class _Reader:
                 arrays[key] = found
             elif len(found) == 1:
                 values[key] = found[0]
-        return Header(values, arrays, self.tensors(tensors, int(values.get("general.alignment", 32))))
+        alignment = values.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise ValueError(f"general.alignment is {alignment}")
+        return Header(values, arrays, self.tensors(tensors, alignment))
 
     def tensors(self, count: int, alignment: int) -> dict[str, tuple[int, ...]]:
         """The shapes of all tensors, whose weights must lie inside the file, each in bytes of its own."""

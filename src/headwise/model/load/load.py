@@ -23,7 +23,7 @@ from headwise.model.model import Model
 from headwise.model.origin import origin
 from headwise.model.sites.devices import entry_device, tokens_at_once
 from headwise.model.sparse import adapter
-from headwise.model.tokens.text import Text
+from headwise.model.tokens.text import Text, check_growth
 from headwise.model.verify.proof import prove
 
 log = logging.getLogger("headwise")
@@ -324,6 +324,7 @@ def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
 
     def make() -> Any:
         made = hub.from_pretrained(AutoTokenizer.from_pretrained, source.path, **options, **source.options)
+        check_growth(made, source.label)
         if source.gguf is not None:  # a wrong one is not kept
             check_tokenizer(source.gguf, made)
         return made

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
@@ -167,6 +169,31 @@ class Text:
     def pieces(self, text: str) -> list[str]:
         """The tokens of `text` as readable strings."""
         return [self.decode([token]) for token in self.encode(text)]
+
+
+_GROWTH = 1_000
+"""How many times longer a tokenizer may make a text before it cuts it into tokens."""
+
+
+def check_growth(tokenizer: Any, label: str) -> None:
+    """Refuse a tokenizer whose normalizer makes a few letters into gigabytes, step by step."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or backend.normalizer is None:
+        return
+    growth = _growth(json.loads(backend.normalizer.__getstate__()))
+    if growth > _GROWTH:
+        raise HeadwiseError(
+            f"the tokenizer of {label} makes texts up to {growth:.1g} times longer before it reads them; no model "
+            "needs that, and a short text would fill the memory"
+        )
+
+
+def _growth(normalizer: Mapping[str, Any]) -> float:
+    """How many times longer a text may become by replacements, one after the other."""
+    if steps := normalizer.get("normalizers"):
+        return math.prod(_growth(step) for step in steps)
+    replaced = normalizer.get("pattern", {}).get("String", "")
+    return max(1.0, len(normalizer.get("content", "")) / max(len(replaced), 1))
 
 
 def tokenized(tokenizer: Any, texts: str | list[str], **options: Any) -> Any:

@@ -7,6 +7,7 @@ from both ends of each table and one by one in between, and nothing is taken ove
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -92,7 +93,8 @@ def _copy_good_cells(path: Path, fresh: Path) -> int:
                 continue
             data = {name: _blob(old, number) for name, (number, _) in listed.items()}
             if all(is_intact(data[name], checksum) for name, (_, checksum) in listed.items()):
-                new.put_encoded(text, Encoded(notes, data, bool(flagged)), seconds)
+                spent = seconds if isinstance(seconds, int | float) and math.isfinite(seconds) else 0.0
+                new.put_encoded(text, Encoded(notes, data, bool(flagged)), spent)
                 saved += 1
         new.sync(True)
     return saved

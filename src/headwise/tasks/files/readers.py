@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headwise.bounded import check_bytes, text_bytes
 from headwise.errors import HeadwiseError, first_line, hint, quoted, unknown
 from headwise.tasks.files.rows import Log, Row, Table, kind, named
 
@@ -74,6 +75,7 @@ def _unreadable(source: str, error: OSError) -> HeadwiseError:
 def _lines(path: Path, log: Log) -> Iterator[tuple[int, str]]:
     """(number, text with its line end), without ever holding more than `LINE_LIMIT` bytes of a line."""
     number = 0
+    check_bytes(log.source, path.stat().st_size)
     with path.open("rb") as file:
         while raw := file.readline(LINE_LIMIT + 1):
             number += 1
@@ -244,10 +246,19 @@ def _parquet(path: Path, log: Log) -> Table:
     if path.stat().st_size == 0:
         return Table([])
     try:
-        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            if twice := _repeated(file.schema_arrow.names):
-                raise HeadwiseError(f"{log.source}: the column {twice[0]!r} occurs twice; rename one of them")
-            values = [row for batch in file.iter_batches() for row in batch.to_pylist()]
+        schema = parquet.read_schema(path)
+        if twice := _repeated(schema.names):
+            raise HeadwiseError(f"{log.source}: the column {twice[0]!r} occurs twice; rename one of them")
+        texts = [field.name for field in schema if pa.types.is_string(field.type)]
+        size, values = 0, []
+        with parquet.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                # A text that is repeated a million times is stored once: what it takes in full is known before it is.
+                size += sum(
+                    text_bytes(x) if pa.types.is_dictionary(x.type) else x.nbytes for x in batch.columns
+                )
+                check_bytes(log.source, size)
+                values += batch.to_pylist()
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         reason = first_line(error, 120)
         raise HeadwiseError(f"{log.source} is not a Parquet file that can be read ({reason})") from None
