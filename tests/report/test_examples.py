@@ -282,13 +282,3 @@ def test_dark_palettes_are_dark_where_the_light_ones_are_white():
             if luminance(colour) > 0.9 and name != "viridis":
                 assert luminance(DARK_PALETTES[name].split()[step]) < 0.2
         assert len(DARK_PALETTES.get(name, light).split()) == len(light.split())
-
-
-def test_a_cell_of_an_earlier_headwise_without_inputs_is_still_verified():
-    from headwise.runs import CellResult
-    from headwise.studies.verify import _compared
-
-    table = pd.DataFrame({"a": [1.0, 2.0]})
-    old, new = CellResult({"scores": table}), CellResult({"scores": table, "inputs": table})
-    assert _compared("cell", old, new, 1e-3).same
-    assert not _compared("cell", new, old, 1e-3).same

@@ -85,10 +85,10 @@ def test_scores_carry_how_they_were_made(tiny):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"by": "ablate"}, "did you mean 'ablation'"),
+        ({"method": "ablate"}, "did you mean 'ablation'"),
         ({"metric": "logit_dif"}, "did you mean 'logit_diff'"),
-        ({"by": "attribution", "metric": "kl"}, "undefined for the metric 'kl'"),
-        ({"by": "attribution", "metric": "accuracy"}, "undefined for the metric 'accuracy'"),
+        ({"method": "attribution", "metric": "kl"}, "undefined for the metric 'kl'"),
+        ({"method": "attribution", "metric": "accuracy"}, "undefined for the metric 'accuracy'"),
         ({"stepz": 3}, "unknown option of method 'ablation'"),
     ],
 )

@@ -60,7 +60,7 @@ BAD = {
     "circuits": [
         ("n=3", "n is 3; expected at least 4"), ("orders=[]", "orders is empty"), ("by=[]", "by is empty"),
         ("orders=nope", "unknown method"), ("by=nope", "unknown ranking"), ("action=nope", "unknown action"),
-        ("threshold=0", "threshold"), ("reference=nope", "unknown reference"), ("metric=nope", "unknown metric"),
+        ("threshold=0", "threshold"), ("references=[nope]", "unknown reference"), ("metric=nope", "unknown metric"),
         ("k=[-1]", "k is"), ("points=2", "points is 2"), ("controls=nope", "unknown control"),
         ("draws=0", "draws is 0"),
         ("maps=-1", "maps is -1"), ("method_options.steps=0", "steps is 0"), ("tasks=[ioi,ioi]", "named twice"),

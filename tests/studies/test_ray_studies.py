@@ -76,7 +76,7 @@ def settings_of(name: str, folders: list[str], data: str) -> dict[str, object]:
         | {"intervene": ["shift"], "answer": "text"},
         "prompts": {"tasks": [data], "n": 4, "shots": 1, "attention_prompts": 2, "max_new_tokens": 3}
         | {"metric": "contains"},
-        "roles": {"tasks": [data], "n": 8, "seeds": 2, "ks": [0, 1], "fit": FIT, "random_sets": 2},
+        "roles": {"tasks": [data], "n": 8, "seeds": 2, "k": [0, 1], "fit": FIT, "random_sets": 2},
         "circuits": {"models": folders, "tasks": [data], "n": 8, "points": 4, "draws": 1},
         "wiring": {"models": folders, "tasks": [data], "n": 8, "points": 4, "heads": 3, "cards": 1},
         "contrast": {"pairs": pairs, "n": 4, "seeds": 2, "fit": FIT},

@@ -324,10 +324,9 @@ def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
 
     def make() -> Any:
         made = hub.from_pretrained(AutoTokenizer.from_pretrained, source.path, **options, **source.options)
-        check_growth(made, source.label)
         if source.gguf is not None:  # a wrong one is not kept
             check_tokenizer(source.gguf, made)
-        return made
+        return check_growth(made, source.label)
 
     try:
         if source.gguf is None:

@@ -175,17 +175,18 @@ _GROWTH = 1_000
 """How many times longer a tokenizer may make a text before it cuts it into tokens."""
 
 
-def check_growth(tokenizer: Any, label: str) -> None:
-    """Refuse a tokenizer whose normalizer makes a few letters into gigabytes, step by step."""
+def check_growth(tokenizer: Any, label: str) -> Any:
+    """The tokenizer; one whose normalizer makes a few letters into gigabytes, step by step, is refused."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or backend.normalizer is None:
-        return
+        return tokenizer
     growth = _growth(json.loads(backend.normalizer.__getstate__()))
     if growth > _GROWTH:
         raise HeadwiseError(
             f"the tokenizer of {label} makes texts up to {growth:.1g} times longer before it reads them; no model "
             "needs that, and a short text would fill the memory"
         )
+    return tokenizer
 
 
 def _growth(normalizer: Mapping[str, Any]) -> float:
