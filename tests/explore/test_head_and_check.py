@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from explore.conftest import PROMPT, ask
+from explore.conftest import PROMPT, ask, quiet_job
 from headwise.cards.tokens import Prompt, TokenReader
 from headwise.explore import real
+from headwise.explore.asked import Card
 from headwise.explore.explorer import Explorer
+from headwise.explore.live import Live
+from headwise.explore.opened_head import OpenedHeads
+from headwise.explore.worker import Cancelled, Job
 from headwise.heads import Head
 from helpers import word_task
 
@@ -120,3 +124,19 @@ def test_explore_in_a_notebook_shows_the_page_and_stops(tiny):
     finally:
         explorer.stop()
     assert "stopped" in explorer._repr_html_()
+
+
+def test_a_card_whose_tab_is_closed_ends_at_its_next_step(tiny, monkeypatch):
+    job = quiet_job()
+    opened = OpenedHeads(Live(tiny), None)
+    whole = list(opened.card(Card(tab="t", head="L1H2", task="words", n=4), word_task(4), job))
+    assert whole[-1]["event"] == "card"
+    events = opened.card(Card(tab="t", head="L1H2", task="words", n=4), word_task(4), job)
+    next(events)
+    steps = []
+    monkeypatch.setattr(
+        job, "check", lambda: steps.append(1) or (job.cancel() if len(steps) == 2 else Job.check(job))
+    )
+    with pytest.raises(Cancelled):
+        next(events)
+    assert len(steps) == 3  # the start, the step in which the tab was closed, and the one after it

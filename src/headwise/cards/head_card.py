@@ -15,7 +15,7 @@ from headwise.cards.standing import quick_scores, run_scores
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Head, head_list
 from headwise.model.model import Model
-from headwise.progress import progress as progress_bar
+from headwise.progress import Progress, reporting
 from headwise.tasks import Task
 from headwise.tasks import task as task_of
 
@@ -76,7 +76,7 @@ def card(
     n: int = 32,
     run: str | Path | None = None,
     examples: int = 3,
-    progress: bool = True,
+    progress: Progress = True,
     **how: Any,
 ) -> Card:
     """What one head does on a task: attention, tokens that it promotes and suppresses, patterns, scores, examples.
@@ -98,7 +98,7 @@ def card(
     # A run that does not have this head is refused before anything is computed.
     scores = None if run is None else run_scores(run, model.name, chosen)
     steps = STEPS + (scores is None)
-    with progress_bar(f"Card of {chosen}", steps, show=progress) as advance:
+    with reporting(f"Card of {chosen}", steps, progress) as advance:
         measured = measure_heads(model, asked, [chosen], examples=examples, advance=advance, **how)
         if scores is None:
             scores = quick_scores(model, asked, chosen, measured, how)

@@ -61,7 +61,7 @@ def quick_scores(
     about = {"study": "card", "task": task.name}
     rows: list[Any] = [{**about, "measure": "ablation", **exact}]
     if metric_named(measured.metric).first_order:
-        table = score(model, task, "attribution", **how).table()
+        table = score(model, task, "attribution", progress=False, **how).table()
         rank = table["score"].abs().rank(ascending=False, method="min")
         table = table.assign(rank=rank, heads=len(table), measure="attribution", **about)
         rows += table[(table["layer"] == head.layer) & (table["head"] == head.head)].to_dict("records")

@@ -97,7 +97,7 @@ class Card(Asked):
 
     head: Annotated[str, Field(max_length=16)]
     task: Annotated[str, Field(max_length=400)]
-    n: Annotated[int, Field(ge=4, le=128)] = 16
+    n: Annotated[int, Field(ge=4, le=32)] = 16
 
 
 Kind = TypeVar("Kind", bound=Asked)

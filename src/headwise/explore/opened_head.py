@@ -91,5 +91,5 @@ class OpenedHeads:
         """The card of the head on a task, as text."""
         yield {"event": "progress", "done": 0, "of": 1}
         job.check()
-        made = card(self.model, asked.head, source, n=asked.n, progress=False)
+        made = card(self.model, asked.head, source, n=asked.n, progress=lambda steps: job.check())
         yield {"event": "card", "head": asked.head, "text": repr(made)}

@@ -157,7 +157,7 @@ def test_moving_mlps_of_other_blocks_carry_a_sender_to_the_logits(family, word_t
 
 @pytest.mark.bundled
 def test_edges_of_the_bundled_model_with_moving_mlps_equal_hooks(smollm2):
-    task = hw.task("ioi", 2, model=smollm2)
+    task = hw.task("ioi", 1, model=smollm2)
     slow = MovingEdgeByHooks(smollm2.hf, smollm2.hf.model.layers, heads=smollm2.shape[1])
     for sender, receiver in (
         (hw.Head(20, 5), Receiver(23, 3, "Q")),
