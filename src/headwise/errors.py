@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 _COMMAND_LINE: ContextVar[bool] = ContextVar("command line", default=False)
@@ -72,6 +74,12 @@ def panics_as_errors() -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         raise RuntimeError(first_line(error)) from error
+
+
+@cache
+def warn_once(log: logging.Logger, sentence: str) -> None:
+    """Log a sentence that a program needs to read once, however often it is true."""
+    log.warning(sentence)
 
 
 def unknown(kind: str, given: object, valid: Iterable[str]) -> HeadwiseError:

@@ -40,3 +40,21 @@ def component_numbers(name: str) -> tuple[int, int] | None:
     if match[4]:
         return 0, INPUT
     return (int(match[3]), MLP) if match[3] else (int(match[1]), int(match[2]))
+
+
+def ablation_name(reference: str) -> str:
+    """What an ablation type is called in sentences and titles.
+
+    >>> ablation_name("position_mean"), ablation_name("patch")
+    ('position mean ablation', 'counterfactual patching')
+    """
+    return "counterfactual patching" if reference == "patch" else f"{reference.replace('_', ' ')} ablation"
+
+
+def method_name(method: str, reference: str) -> str:
+    """A score method with its ablation type, where it has one.
+
+    >>> method_name("attribution", "mean"), method_name("direct", "")
+    ('attribution (mean)', 'direct')
+    """
+    return f"{method} ({reference})" if reference else method

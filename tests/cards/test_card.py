@@ -129,7 +129,7 @@ def test_examples_are_those_with_the_largest_and_smallest_effect_of_taking_the_h
         with HeadsByHook(tiny, without_head):
             without = plain_logits(tiny, ids)[-1]
         effects.append(float((full[right] - full[wrong]) - (without[right] - without[wrong])))
-    shown = hw.card(tiny, "L2H1", task, examples=2, progress=False).table("examples")
+    shown = hw.card(tiny, "L2H1", task, examples=2, reference="zero", progress=False).table("examples")
     for kind, order in (("helps", np.argsort(effects)[::-1]), ("hurts", np.argsort(effects))):
         rows = named(shown, kind=kind)
         signed = [e for e in order if (effects[e] > 0) == (kind == "helps")][:2]
@@ -207,9 +207,9 @@ def test_without_a_run_it_has_the_ablation_and_the_attribution_score(tiny):
         scores = hw.score(tiny, task, method)
         expected = named(scores.table(), layer=3, head=1).iloc[0]
         for column in ("score", "lo", "hi", "n"):
-            assert table.loc[method, column] == pytest.approx(expected[column], abs=1e-6)
+            assert table.loc[f"{method} (mean)", column] == pytest.approx(expected[column], abs=1e-6)
     order = [str(head) for head in hw.score(tiny, task, "attribution").order("absolute")]
-    assert table.loc["attribution", "rank"] == order.index("L3H1") + 1
+    assert table.loc["attribution (mean)", "rank"] == order.index("L3H1") + 1
 
 
 @pytest.fixture
@@ -218,7 +218,9 @@ def run_folder(tiny, tmp_path, undrawn):
     # One pair of answers for all prompts: some heads then have an effect of one sign.
     rows = [{"prompt": e.prompt, "target": " cat", "foils": [" dog"]} for e in word_task(12)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return run_on("score", tmp_path / "run", tiny, tasks=[str(source)], n=12, cards=2, progress=False)
+    return run_on(
+        "score", tmp_path / "run", tiny, tasks=[str(source)], n=12, cards=2, reference="zero", progress=False
+    )
 
 
 def test_with_a_run_it_has_the_runs_scores_and_ranks(tiny, run_folder):
@@ -228,7 +230,7 @@ def test_with_a_run_it_has_the_runs_scores_and_ranks(tiny, run_folder):
     scores = read_table(run_folder.path, "scores")
     expected = named(scores, layer=3, head=1).iloc[0]
     (row,) = table.to_dict("records")
-    assert (row["study"], row["measure"], row["heads"]) == ("score", "ablation", 16)
+    assert (row["study"], row["measure"], row["heads"]) == ("score", "ablation (zero)", 16)
     for column in ("score", "lo", "hi", "q"):
         assert row[column] == expected[column]
     assert row["rank"] == 1 + int((scores["score"].abs() > abs(expected["score"])).sum())
@@ -257,7 +259,7 @@ def test_the_study_score_stores_cards_of_its_largest_significant_heads(tiny, run
 
 
 def test_without_cards_a_study_has_no_such_tables(tiny, tmp_path, run_folder):
-    settings = {"tasks": [str(tmp_path / "mine.jsonl")], "n": 12, "progress": False}
+    settings = {"tasks": [str(tmp_path / "mine.jsonl")], "n": 12, "reference": "zero", "progress": False}
     plain = run_on("score", tmp_path / "plain", tiny, cards=0, **settings)
     assert not list((plain.path / "tables").glob("card_*"))
     same = [(folder.path / "tables/scores.parquet").read_bytes() for folder in (plain, run_folder)]
@@ -319,7 +321,7 @@ def test_l23h3_of_smollm2_pushes_the_subjects_name_down(smollm2):
     for _, rows in named(tokens, kind="suppressed").groupby("example"):
         foil = named(subject, example=rows["example"].iloc[0])["token"].item()
         assert foil in rows["token"].tolist()
-    assert card.table("scores").set_index("measure").loc["attribution", "rank"] == 1
+    assert card.table("scores").set_index("measure").loc["attribution (mean)", "rank"] == 1
     assert "among the ten most suppressed tokens in 16 of 16 examples" in repr(card)
     last = card.table("attention").query("query == key.max() and key > 0")
     assert last["attention"].max() > 0.4

@@ -154,7 +154,7 @@ def test_an_export_removes_the_least_important_heads_and_measures_what_that_cost
     rows = [{"prompt": e.prompt, "target": e.target, "foils": list(e.foils)} for e in task]
     (tmp_path / "words.jsonl").write_text("\n".join(map(json.dumps, rows)))
     model = hw.load(tmp_path / "model", device="cpu")
-    scored = hw.score(model, task)
+    scored = hw.score(model, task, reference="zero")
     scored.save(tmp_path / "scores.npz")
     command = ["export", str(tmp_path / "model"), "--heads", str(tmp_path / "scores.npz"), "--top", "5"]
     command += ["--out", str(tmp_path / "out"), "--measure", str(tmp_path / "words.jsonl"), "--device", "cpu"]
@@ -179,14 +179,16 @@ def test_an_export_can_keep_the_most_helpful_heads_and_remove_all_others(word_to
     hf.save_pretrained(tmp_path / "model")
     word_tokenizer.save_pretrained(tmp_path / "model")
     model, task = hw.load(tmp_path / "model", device="cpu"), word_task(6)
-    scored = hw.score(model, task)
+    scored = hw.score(model, task, reference="zero")
     scored.save(tmp_path / "scores.npz")
     command = ["export", str(tmp_path / "model"), "--heads", str(tmp_path / "scores.npz"), "--keep", "3"]
     command += ["--out", str(tmp_path / "out"), "--measure", "none", "--device", "cpu"]
     CliRunner().invoke(app, command, catch_exceptions=False)
     kept = hw.load(tmp_path / "out", device="cpu")
     gates = model.gates(keep=scored.order()[:3])
-    np.testing.assert_allclose(hw.measure(kept, task).full, hw.measure(model, task, gates).values, atol=1e-5)
+    np.testing.assert_allclose(
+        hw.measure(kept, task).full, hw.measure(model, task, gates, reference="zero").values, atol=1e-5
+    )
     refused = CliRunner().invoke(app, [*command, "--top", "2"])
     assert "give it without --top and --gate" in str(refused.exception)
 

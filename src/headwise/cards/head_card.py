@@ -15,6 +15,7 @@ from headwise.cards.standing import quick_scores, run_scores
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Head, head_list
 from headwise.model.model import Model
+from headwise.names import ablation_name
 from headwise.progress import Progress, reporting
 from headwise.tasks import Task
 from headwise.tasks import task as task_of
@@ -36,6 +37,8 @@ class Card:
     n: int
     """Number of examples."""
     metric: str
+    reference: str
+    """The ablation type of the ablation score and of the examples."""
     tables: Mapping[str, pd.DataFrame]
     """`scores`, `examples`, `attention`, `tokens` and `patterns`; a part that the model does not allow is missing."""
     notes: tuple[str, ...] = ()
@@ -60,12 +63,16 @@ class Card:
     def _title(self) -> str:
         return f"{self.head} of {self.model} on {self.task}"
 
+    @property
+    def _heading(self) -> str:
+        return f"{self._title} ({self.n} examples, {self.metric}, {ablation_name(self.reference)})"
+
     def __repr__(self) -> str:
-        return as_text(f"{self._title} ({self.n} examples, {self.metric})", self.tables, self.notes)
+        return as_text(self._heading, self.tables, self.notes)
 
     def _repr_html_(self) -> str:
         """In a notebook, the card with coloured prompts and tables."""
-        return as_html(f"{self._title} ({self.n} examples, {self.metric})", self.tables, self.notes)
+        return as_html(self._heading, self.tables, self.notes)
 
 
 def card(
@@ -118,4 +125,5 @@ def _one(head: Head | str) -> list[Head]:
 def _card(model: Model, task: Task, head: Head, measured: Measured, scores: pd.DataFrame) -> Card:
     tables = {name.removeprefix("card_"): table for name, table in measured.tables.items()}
     shown = {"scores": scores, **tables}
-    return Card(model.name, task.name, head, len(task), measured.metric, shown, tuple(measured.notes))
+    names = (measured.metric, measured.reference)
+    return Card(model.name, task.name, head, len(task), *names, shown, tuple(measured.notes))

@@ -35,6 +35,7 @@ class Measured:
     tables: dict[str, pd.DataFrame]
     effects: np.ndarray  # heads, E: the metric with the head minus the metric without it
     metric: str
+    reference: str
     notes: list[str] = field(default_factory=list)
     """Why a part is missing, where one is."""
 
@@ -46,18 +47,20 @@ def measure_heads(
     *,
     examples: int = 3,
     metric: str | None = None,
+    reference: str = "mean",
     advance: Callable[[int], None] | None = None,
     **how: Any,
 ) -> Measured:
     """Everything that the cards of these heads show, except for their scores.
 
     examples: how many examples are shown in each list. metric: by default the task's own. advance: called after each
-    of `STEPS` parts. how: reference, positions, seed and batch_tokens of the ablation of each head (see `Engine`).
+    of `STEPS` parts. reference: what replaces each head. how: positions, seed and batch_tokens (see `Engine`).
     """
     model.check_heads(heads)
     step = advance or (lambda steps: None)
     measured = metric_named(metric or task.metric)
-    effects = Engine(model, task, measured, **how).measure(single_gates(heads, model.shape)).effects
+    engine = Engine(model, task, measured, reference=reference, **how)
+    effects = engine.measure(single_gates(heads, model.shape)).effects
     step(1)
     prompts, notes = prompts_of(model, task), list[str]()
     strongest = [np.argsort(-np.abs(np.nan_to_num(of_head)), kind="stable")[:examples] for of_head in effects]
@@ -71,7 +74,9 @@ def measure_heads(
     )
     step(1)
     parts = {
-        "card_examples": _examples(task, heads, effects, examples).assign(metric=measured.name),
+        "card_examples": _examples(task, heads, effects, examples).assign(
+            metric=measured.name, reference=reference
+        ),
         "card_attention": looked,
         "card_tokens": tokens,
         "card_patterns": None if patterns is None else _of_heads(patterns, heads),
@@ -82,7 +87,7 @@ def measure_heads(
         for name, part in parts.items()
         if part is not None and len(part)
     }
-    return Measured(tables, effects, measured.name, list(dict.fromkeys(notes)))
+    return Measured(tables, effects, measured.name, reference, list(dict.fromkeys(notes)))
 
 
 STEPS = 4

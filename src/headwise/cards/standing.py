@@ -16,6 +16,7 @@ from headwise.files import user_path
 from headwise.heads import Head
 from headwise.metrics import metric as metric_named
 from headwise.model.model import Model
+from headwise.names import method_name
 from headwise.runs.gather import Run
 from headwise.scores.registry import score
 from headwise.tasks.examples import Task
@@ -59,10 +60,11 @@ def quick_scores(
     lo, hi = stats.effect_interval(effects[:, None], groups=task.shared_groups(), metric=measured.metric)
     exact = {"score": float(effects.mean()), "lo": float(lo[0]), "hi": float(hi[0]), "n": len(effects)}
     about = {"study": "card", "task": task.name}
-    rows: list[Any] = [{**about, "measure": "ablation", **exact}]
+    rows: list[Any] = [{**about, "measure": method_name("ablation", measured.reference), **exact}]
     if metric_named(measured.metric).first_order:
         table = score(model, task, "attribution", progress=False, **how).table()
         rank = table["score"].abs().rank(ascending=False, method="min")
-        table = table.assign(rank=rank, heads=len(table), measure="attribution", **about)
+        about["measure"] = method_name("attribution", measured.reference)
+        table = table.assign(rank=rank, heads=len(table), **about)
         rows += table[(table["layer"] == head.layer) & (table["head"] == head.head)].to_dict("records")
     return pd.DataFrame(rows).reindex(columns=COLUMNS)

@@ -17,7 +17,7 @@ from headwise.charts.heatmap import (
     significant,
     significant_first,
 )
-from headwise.charts.words import percent, shortened, span
+from headwise.charts.words import method_title, percent, shortened, span
 
 BASE, TUNED = "#7f7f7f", "#35608d"
 
@@ -51,7 +51,7 @@ def difference_chart(
     panels.append(_accuracy(outcomes, base, tuned))
     return Chart(
         name=name,
-        title=f"{str(first['method']).capitalize()} on {first['task']}: {shortened(tuned)} − {shortened(base)}, "
+        title=f"{method_title(scores)} on {first['task']}: {shortened(tuned)} − {shortened(base)}, "
         f"n = {span(diff['n'])}",
         note="dot: q < .05",
         panels=panels,

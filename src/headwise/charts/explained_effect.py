@@ -28,7 +28,8 @@ from headwise.charts.chart import (
     grid_shape,
 )
 from headwise.charts.random_controls import CONTROLS, about_controls, control_lines, mean_of_draws, moved_note
-from headwise.charts.words import joined, shortened, task_title
+from headwise.charts.words import joined, shortened, task_title, under
+from headwise.names import ablation_name
 
 EXPLAINED = "explained_effect"
 COLOURS = (
@@ -88,7 +89,7 @@ def explained_chart(
     several = table.loc[~table["series"].isin(CONTROLS), "series"].nunique() > 1
     return Chart(
         name=name,
-        title=f"Explained effect (faithfulness) of the top k heads, {_ranked_by(table, chosen)}",
+        title=f"Explained effect (faithfulness) of the top k heads, {_ranked_by(table, chosen)}{under(table)}",
         heading="",
         panels=panels,
         caption=f"{_ACTIONS[table['action'].iloc[0]][1]} Bands are 95 % CIs over examples. "
@@ -122,15 +123,6 @@ def _ranked_by(table: pd.DataFrame, chosen: Chosen) -> str:
     if len(every) > 1:
         return f"ranked by {joined(every)}"
     return f"ranked by {(every or distinct(chosen.values()) or ['order'])[0]}"
-
-
-def reference_title(reference: str) -> str:
-    """An ablation type as the title of a row of panels.
-
-    >>> reference_title("mean"), reference_title("patch")
-    ('mean ablation', 'counterfactual patching')
-    """
-    return "counterfactual patching" if reference == "patch" else f"{reference} ablation"
 
 
 class _Row:
@@ -178,7 +170,7 @@ class _Row:
         title = task_title(task)
         return Panel(
             title="" if in_grid else title,
-            row=reference_title(self.reference) if in_grid else "",
+            row=ablation_name(self.reference) if in_grid else "",
             column=title if in_grid else "",
             marks=[*marks, *self._segments(task, x)],
             x=x,

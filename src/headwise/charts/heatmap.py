@@ -28,7 +28,7 @@ from headwise.charts.chart import (
     whole_ticks,
 )
 from headwise.charts.section import by_size, head_names, too_few
-from headwise.charts.words import minus, span
+from headwise.charts.words import method_title, minus, span
 from headwise.errors import HeadwiseError
 
 SATURATION = 99.0
@@ -191,12 +191,11 @@ def score_chart(
     .05 carry a dot.
     """
     first, dots = table.iloc[0], significant(table)
-    method = str(first["method"]).capitalize()
     scale = scale or importance(table["score"], signed, f"Score{score_unit(table)}")
     note, few = "dot: q < .05" if len(dots) else "", too_few(table)
     return Chart(
         name=name,
-        title=title or f"{method} on {first['task']}, {first['model']}, n = {span(table['n'])}",
+        title=title or f"{method_title(table)} on {first['task']}, {first['model']}, n = {span(table['n'])}",
         panels=[
             head_panel(table, scale, dots=dots, most=(12, 10), title="Score of each head", note=note),
             largest_panel(table, signed, bars),

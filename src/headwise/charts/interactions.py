@@ -26,7 +26,7 @@ from headwise.charts.chart import (
 )
 from headwise.charts.heatmap import LEVEL, importance, score_unit
 from headwise.charts.section import head_names
-from headwise.charts.words import shortened, span
+from headwise.charts.words import shortened, span, under
 
 BACKUP, OTHER, PRIMARY = "#d95f02", "#7f8fa6", "#2166ac"
 SERIES = {
@@ -188,7 +188,8 @@ def effects_chart(backups: pd.DataFrame, primary: dict[str, str], *, name: str) 
     ]
     return Chart(
         name=name,
-        title=f"Effect of each head alone and with the primary set removed, {task}, n = {span(backups['n'])}",
+        title=f"Effect of each head alone and with the primary set removed, {task}, n = {span(backups['n'])}"
+        f"{under(backups)}",
         panels=panels,
         size=(5.2 * len(panels) + 1.2, 5.2),
         columns=len(panels),
@@ -221,7 +222,7 @@ def removal_chart(curves: pd.DataFrame, *, name: str) -> Chart:
         panels.append(Panel(title=model, marks=marks, x=x, y=y, model=model))
     return Chart(
         name=name,
-        title=f"Joint removal of heads, {task}, n = {span(curves['n'])}",
+        title=f"Joint removal of heads, {task}, n = {span(curves['n'])}{under(curves)}",
         panels=panels,
         size=(4.6 * len(panels) + 1.8, 3.6),
         columns=len(panels),
@@ -267,7 +268,7 @@ def freezing_chart(freezing: pd.DataFrame, *, name: str) -> Chart:
         panels.append(Panel(title=model, marks=marks, x=x, y=y, model=model))
     return Chart(
         name=name,
-        title=f"Proof by freezing, {task}, n = {span(freezing['n'])}",
+        title=f"Proof by freezing, {task}, n = {span(freezing['n'])}{under(freezing)}",
         panels=panels,
         size=(4.4 * len(panels) + 0.6, 3.8),
         columns=len(panels),

@@ -10,7 +10,7 @@ import pandas as pd
 
 from headwise.charts.chart import Chart
 from headwise.errors import HeadwiseError, quoted
-from headwise.names import component_name
+from headwise.names import component_name, method_name
 from headwise.registry import Registry, plugin_hint
 from headwise.stats import smallest_p
 from headwise.stats import too_few as sentence_of_too_few
@@ -86,8 +86,11 @@ def head_rows(tables: Tables) -> pd.DataFrame | None:
     """The rows of `scores` as the table of heads has them."""
     if "scores" not in tables:
         return None
-    named = {"method": "measure", "metric": "unit"}
-    return tables["scores"].rename(columns=named).reindex(columns=HEAD_COLUMNS)
+    scores = tables["scores"]
+    if "reference" in scores:
+        methods = [method_name(*pair) for pair in zip(scores["method"], scores["reference"], strict=True)]
+        scores = scores.assign(method=methods)
+    return scores.rename(columns={"method": "measure", "metric": "unit"}).reindex(columns=HEAD_COLUMNS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import pandas as pd
 from headwise.charts.chart import GREY, INK, PAPER, Axis, Chart, Line, Mark, Panel, Text, columns_of, curve
 from headwise.charts.explained_effect import COLOURS
 from headwise.charts.section import by_size, too_few
-from headwise.charts.words import minus, task_title
+from headwise.charts.words import minus, task_title, under
 from headwise.names import component_numbers
 
 SLOT_COLOURS = {"Q": "#1f77b4", "K": "#d95f02", "V": "#2ca02c", "MLP": "#8c6bb1", "logits": GREY}
@@ -49,7 +49,10 @@ def wiring_chart(
     found = edges[edges["q"] < level] if edges["q"].notna().any() else edges
     shown = by_size(found)[:most]
     first = edges.iloc[0]
-    heading = title or f"Edges of {first['model']} on {task_title(str(first['task']))} ({first['method']})"
+    heading = (
+        title
+        or f"Edges of {first['model']} on {task_title(str(first['task']))} ({first['method']}){under(edges)}"
+    )
     counted = f"{len(shown)} of {len(edges)} edges, q < {level:g}"
     if len(found) > most:
         counted = f"The {most} largest of {len(found)} edges with q < {level:g}; {len(edges)} were scored"
@@ -230,7 +233,7 @@ def edge_curve_chart(
     series = str(curves["series"].iloc[0])
     return Chart(
         name=name,
-        title=f"Explained effect (faithfulness) of the top k edges, ranked by {series}",
+        title=f"Explained effect (faithfulness) of the top k edges, ranked by {series}{under(curves)}",
         heading="",
         panels=panels,
         size=(4.6, 3.2) if len(panels) == 1 else (2.9 * columns + 0.4, 2.7 * -(-len(panels) // 4) + 0.2),

@@ -8,6 +8,8 @@ from pathlib import PurePosixPath
 
 import pandas as pd
 
+from headwise.names import ablation_name, method_name
+
 _SPLITS = ("train", "test", "dev", "valid", "validation")
 """Files named after a part of a data set, which say nothing without their folder."""
 
@@ -92,3 +94,20 @@ def percent(share: float, lo: float | None = None, hi: float | None = None) -> s
 def joined(words: Sequence[str]) -> str:
     """Words as a sentence lists them: a, b and c."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def under(table: pd.DataFrame) -> str:
+    """The ablation types of a table, for the end of a title.
+
+    >>> under(pd.DataFrame({"reference": ["mean", "mean", ""]})), under(pd.DataFrame({"k": [1]}))
+    (', mean ablation', '')
+    """
+    types = table["reference"].dropna().unique() if "reference" in table else ()
+    names = [ablation_name(str(reference)) for reference in types if reference]
+    return f", {joined(names)}" if names else ""
+
+
+def method_title(table: pd.DataFrame) -> str:
+    """The method of a table's first row with its ablation type: `Attribution (mean)`."""
+    first = table.iloc[0]
+    return method_name(str(first["method"]).capitalize(), str(first.get("reference") or ""))

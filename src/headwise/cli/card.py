@@ -22,7 +22,7 @@ def card(
     n: Limit = 32,
     examples: Annotated[int, typer.Option(help="examples in each list", min=1)] = 3,
     metric: MetricName = None,
-    reference: ReferenceName = "zero",
+    reference: ReferenceName = "mean",
     plot: Annotated[
         Path | None, typer.Option(help="also draw the card into this file (PNG, SVG, PDF)")
     ] = None,
@@ -51,5 +51,6 @@ def card(
         "head": str(made.head),
         "n": made.n,
         "metric": made.metric,
+        "reference": made.reference,
     }
     return {**about, **tables, "notes": list(made.notes)}

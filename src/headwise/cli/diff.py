@@ -14,7 +14,7 @@ from headwise.cli.root import (
     Limit,
     MetricName,
     Positions,
-    ReferenceByTask,
+    ReferenceName,
     TaskName,
     app,
     with_options,
@@ -51,7 +51,7 @@ def diff(
     ] = None,
     n: Limit = 64,
     metric: MetricName = None,
-    reference: ReferenceByTask = None,
+    reference: ReferenceName = "mean",
     positions: Positions = "all",
     **flags: Any,
 ) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.output import echo
-from headwise.cli.root import STUDY, MetricName, ModelName, ReferenceByTask, TaskName, app, with_options
+from headwise.cli.root import STUDY, MetricName, ModelName, ReferenceName, TaskName, app, with_options
 from headwise.cli.running import default_folder, largest_of, run_study
 
 
@@ -31,7 +31,7 @@ def edges(
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/edges-MODEL-TASK")] = None,
     n: Annotated[int, typer.Option("-n", "--limit", help="number of examples, in two halves", min=4)] = 32,
     metric: MetricName = None,
-    reference: ReferenceByTask = None,
+    reference: ReferenceName = "mean",
     **flags: Any,
 ) -> dict[str, Any]:
     """Score the direct edges into some heads, or among the top heads; the same command again resumes."""

@@ -10,6 +10,7 @@ import typer
 from headwise.cli.output import echo
 from headwise.cli.root import MetricName, ModelName, ReferenceName, TaskName, app, with_options
 from headwise.cli.running import largest_of, model_and_task
+from headwise.names import ablation_name
 
 
 @app.command()
@@ -30,7 +31,7 @@ def interactions(
         float | None, typer.Option(help="only as many examples as give each interaction to ± this")
     ] = None,
     metric: MetricName = None,
-    reference: ReferenceName = "zero",
+    reference: ReferenceName = "mean",
     out: Annotated[
         Path | None, typer.Option(help="folder for the table (Parquet) and the figure (PNG, SVG, PDF)")
     ] = None,
@@ -48,7 +49,7 @@ def interactions(
     found = measure(loaded, asked, chosen, given=given or None, precision=precision, **how)
     table = found.table()
     echo(
-        f"interactions on {found.task}, {found.model}, {found.reference} ablation, n = {found.n}: "
+        f"interactions on {found.task}, {found.model}, {ablation_name(found.reference)}, n = {found.n}: "
         f"{largest_of(len(table))} pairs ({found.metric}; positive: the two back each other up)"
     )
     for row in table.head(10).to_dict("records"):
@@ -61,7 +62,13 @@ def interactions(
         echo(f"{found.details['rule']}: {rows:,} forward rows instead of {every:,}")
     if out is not None:
         _write(found, table, out)
-    return {"model": found.model, "task": found.task, "n": found.n, "pairs": table.to_dict("records")}
+    return {
+        "model": found.model,
+        "task": found.task,
+        "n": found.n,
+        "reference": found.reference,
+        "pairs": table.to_dict("records"),
+    }
 
 
 def _write(found: Any, table: Any, out: Path) -> None:

@@ -94,13 +94,6 @@ MethodNames = Annotated[
 MetricName = Annotated[str | None, typer.Option(help="metric; by default the task's own")]
 _ABLATION = "ablation type: zero, mean, position_mean, resample, patch"
 ReferenceName = Annotated[str, typer.Option(help=_ABLATION, autocompletion=complete("references"))]
-ReferenceByTask = Annotated[
-    str | None,
-    typer.Option(
-        help=f"{_ABLATION}; by default patch if the task has counterfactuals, else mean",
-        autocompletion=complete("references"),
-    ),
-]
 Positions = Annotated[str, typer.Option(help="token positions that gates act on: all or last")]
 Limit = Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=1)]
 

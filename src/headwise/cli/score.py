@@ -31,7 +31,7 @@ def score(
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/score-MODEL-TASK")] = None,
     n: Limit = 64,
     metric: MetricName = None,
-    reference: ReferenceName = "zero",
+    reference: ReferenceName = "mean",
     positions: Positions = "all",
     precision: Annotated[
         float | None, typer.Option(help="ablation: run only as many examples as give ± this")

@@ -36,7 +36,7 @@ class Gated(Asked):
 
     gates: Annotated[list[Gate], Field(max_length=65_536)] = []
     """Heads whose gate is not 1."""
-    reference: Literal["zero", "mean", "patch"] = "zero"
+    reference: Literal["zero", "mean", "patch"] = "mean"
 
     def gate_array(self, model: Model) -> np.ndarray:
         """Gates `[L, H]`."""

@@ -18,7 +18,7 @@ from headwise.errors import HeadwiseError, quoted
 from headwise.heads.array_file import reading_arrays, with_prefix, write_arrays
 from headwise.heads.edge import Edge, Receiver, edge_list
 from headwise.heads.head import RANKED_BY, Head, head_list
-from headwise.names import MLP
+from headwise.names import MLP, method_name
 
 MOST_RESAMPLED = 5000
 """Edges up to which intervals are bootstrapped and tests flip signs; more are tested by Student's t, because a test
@@ -49,6 +49,11 @@ class Edges:
     def values(self) -> np.ndarray:
         """`[N]`: the mean over the examples."""
         return np.asarray(self.examples.mean(axis=0))
+
+    @property
+    def reference(self) -> str:
+        """The ablation type: what replaces a sender's contribution."""
+        return str(self.details.get("reference") or "")
 
     @cached_property
     def stderr(self) -> np.ndarray:
@@ -170,6 +175,7 @@ class Edges:
             "n": self.n,
             **self._tests,
             "metric": self.metric,
+            "reference": self.reference,
         }
         return pd.DataFrame({**about, **named, **numbers, **score})
 
@@ -215,7 +221,10 @@ class Edges:
 
     def __repr__(self) -> str:
         first = ", ".join(f"{self.edges[n]} {self.values[n]:+.3g}" for n in self._order("absolute")[:3])
-        return f"Edges({self.method} on {self.task}, {self.model}: {len(self)} edges, n = {self.n}; largest: {first})"
+        name = method_name(self.method, self.reference)
+        return (
+            f"Edges({name} on {self.task}, {self.model}: {len(self)} edges, n = {self.n}; largest: {first})"
+        )
 
     def _repr_html_(self) -> str:
         """In a notebook, the largest edges."""
@@ -225,9 +234,8 @@ class Edges:
             (str(self.edges[n]), f"{self.values[n]:+.3g}", f"{self.stderr[n]:.2g}")
             for n in self._order("absolute")[:12]
         )
-        title = (
-            f"{self.method} edges of {self.model} on {self.task}: the largest of {len(self)}, n = {self.n}"
-        )
+        name = method_name(self.method, self.reference)
+        title = f"{name} edges of {self.model} on {self.task}: the largest of {len(self)}, n = {self.n}"
         return html_table(title, ["edge", f"effect ({self.metric})", "standard error"], rows)
 
 

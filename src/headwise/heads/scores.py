@@ -17,7 +17,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads.array_file import reading_arrays, with_prefix, write_arrays
 from headwise.heads.components import COMPONENTS, HEADS, existing, has_others
 from headwise.heads.head import Head, Order, head_list, ranked
-from headwise.names import component_kind
+from headwise.names import component_kind, method_name
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,11 @@ class Scores:
     def n(self) -> int:
         return len(self.examples)
 
+    @property
+    def reference(self) -> str:
+        """The ablation type: what replaces a head. Empty for a method that ablates nothing."""
+        return str(self.details.get("reference") or "")
+
     def __getitem__(self, head: Head | str) -> float:
         (chosen,) = head_list([head])
         layers, width = self.shape
@@ -123,7 +128,8 @@ class Scores:
             **_difference_names(self, other),
             task=self.task,
             metric=self.metric,
-            details={"minuend": dict(self.details), "subtrahend": dict(other.details)},
+            details={"reference": _difference(self.reference, other.reference)}
+            | {"minuend": dict(self.details), "subtrahend": dict(other.details)},
             exists=exists,
             groups=self.groups,
             components=self.components,
@@ -179,7 +185,7 @@ class Scores:
             tests["skewness"] = stats.skewness(columns, groups=self.groups)
         if self.groups is not None:
             tests["units"] = independent(self.groups, self.n)
-        meaning = {"metric": self.metric, "signed": self.signed}
+        meaning = {"metric": self.metric, "signed": self.signed, "reference": self.reference}
         return pd.DataFrame({**about, **of_head, **score, **tests, **meaning})
 
     def example_table(self) -> pd.DataFrame:
@@ -228,7 +234,8 @@ class Scores:
         layers, heads = self.shape
         of = f"{len(self.heads())} components" if has_others(self.components) else f"{layers} × {heads}"
         first = ", ".join(f"{h} {self[h]:+.3g}" for h in self.top(3, "absolute"))
-        return f"Scores({self.method} on {self.task}, {self.model}: {of}, n = {self.n}; largest: {first})"
+        name = method_name(self.method, self.reference)
+        return f"Scores({name} on {self.task}, {self.model}: {of}, n = {self.n}; largest: {first})"
 
     def _repr_png_(self) -> bytes:
         """In a notebook, the map."""
@@ -275,7 +282,7 @@ def _difference_names(a: Scores, b: Scores) -> dict[str, str]:
 
     Two scores of one model by one method are named by the first option that differs.
     """
-    model, method = (" − ".join(dict.fromkeys((getattr(a, x), getattr(b, x)))) for x in ("model", "method"))
+    model, method = (_difference(getattr(a, x), getattr(b, x)) for x in ("model", "method"))
     if (a.model, a.method) == (b.model, b.method):
         pairs = [
             (a.details.get(option), b.details.get(option)) for option in ("reference", "positions", "seed")
@@ -283,3 +290,8 @@ def _difference_names(a: Scores, b: Scores) -> dict[str, str]:
         one, other = next((pair for pair in pairs if pair[0] != pair[1]), ("same", "same"))
         method = f"{method} ({one} − {other})"
     return {"model": model, "method": method}
+
+
+def _difference(one: str, other: str) -> str:
+    """What two scores have in common, or both."""
+    return one if one == other else f"{one} − {other}"

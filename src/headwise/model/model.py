@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.display import html_facts
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, unknown, warn_once
 from headwise.heads import HEADS, Head, Layout, chosen_gates, head_list
 from headwise.model.forward.gate import by_token, same_gates
 from headwise.model.forward.out_of_memory import example_too_large, in_halves
@@ -33,6 +34,9 @@ from headwise.model.verify.proof import Proof
 from headwise.names import MLP
 from headwise.several import several
 
+FEW_FOR_MEAN = 16
+"""A mean output over fewer examples is announced."""
+log = logging.getLogger(__name__)
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -202,15 +206,15 @@ class Model:
         *,
         ablate: Any = None,
         keep: Any = None,
-        reference: str = "zero",
+        reference: str | None = None,
         reference_prompts: str | Sequence[str] | None = None,
     ) -> AbstractContextManager[None]:
         """While this holds, every forward pass of `model.hf` has these gates: your own code and `model.hf.generate`.
 
         gates: one set `[L, H]`; or name heads to `ablate`, or the only heads to `keep`.
-        reference: `zero`, or `mean`, the head's mean output over all tokens of `reference_prompts`. The references
-            that are taken from another prompt (`patch`, `resample`) need to know which prompt belongs to which row:
-            use `hw.patch`, or `hw.measure` with examples that have counterfactuals.
+        reference: `mean`, the head's mean output over all tokens of `reference_prompts`; `zero` without these. The
+            references that are taken from another prompt (`patch`, `resample`) need to know which prompt belongs to
+            which row: use `hw.patch`, or `hw.measure` with examples that have counterfactuals.
 
         >>> with model.gated(ablate=["L3H2"]):                                # doctest: +SKIP
         ...     model.hf.generate(**inputs)
@@ -222,6 +226,7 @@ class Model:
                 "at once use hw.measure or hw.generate"
             )
         hook = same_gates(made)
+        reference = reference or ("zero" if reference_prompts is None else "mean")
         if reference == "mean":
             if reference_prompts is None:
                 raise HeadwiseError(
@@ -317,6 +322,12 @@ class Model:
         if not prompts or not all(len(ids) for ids in prompts):
             raise HeadwiseError(
                 "a mean output needs reference prompts, none of them empty; give at least one with a token"
+            )
+        if len(prompts) < FEW_FOR_MEAN:
+            over = f"{len(prompts)} example" + "s" * (len(prompts) > 1)
+            warn_once(
+                log,
+                f"heads are replaced by their mean output over {over}; a steady mean needs {FEW_FOR_MEAN}",
             )
         lengths = torch.tensor([len(ids) for ids in prompts])
         sums: dict[Any, Tensor] = {}

@@ -17,9 +17,9 @@ from headwise.heads import Scores, heads_of
 from headwise.metrics import metric as metric_named
 from headwise.model.load.load import load
 from headwise.model.measure.engine import Engine
-from headwise.model.measure.references.registry import default_reference
 from headwise.model.model import Model
 from headwise.model.tokens.encode import encode_rows
+from headwise.names import method_name
 from headwise.scores.registry import method as method_named
 from headwise.scores.registry import own_options, score
 from headwise.stats.paired import compare_paired
@@ -59,7 +59,8 @@ class Diff:
         first = ", ".join(f"L{r.layer}H{r.head} {r.difference:+.3g}" for r in table[:3].itertuples())
         accuracy = self.outcomes.set_index("metric").loc[ACCURACY]
         return (
-            f"Diff({self.tuned.model} − {self.base.model}, {self.base.method} on {self.base.task}, n = {self.base.n}; "
+            f"Diff({self.tuned.model} − {self.base.model}, {method_name(self.base.method, self.base.reference)} on "
+            f"{self.base.task}, n = {self.base.n}; "
             f"accuracy {accuracy.base_value:.0%} → {accuracy.tuned_value:.0%}; {(table['q'] < 0.05).sum()} of "
             f"{len(table)} heads changed at q < .05; first: {first})"
         )
@@ -94,7 +95,7 @@ def diff(
     if not isinstance(task, Task):
         task = open_task(task, n, seed=seed, model=models[0])
     check_same_tokens(models, [task, task])
-    options["reference"] = options.get("reference") or default_reference(task)
+    options["reference"] = options.get("reference") or "mean"
     scores = [score(m, task, method, metric=metric, seed=seed, **options) for m in models]
     if scores[0].model == scores[1].model:
         scores = [
@@ -173,7 +174,7 @@ def diff_table(base: Scores, tuned: Scores, seed: int = 0) -> pd.DataFrame:
     scores = {name: [one.values[head] for head in heads] for name, one in both.items()}
     about = ["task", "method", "base", "tuned", "layer", "head", *both]
     table = table.assign(base=base.model, tuned=tuned.model, **scores)
-    return table[[*about, "difference", "stderr", "lo", "hi", "n", "p", "q", "metric"]]
+    return table[[*about, "difference", "stderr", "lo", "hi", "n", "p", "q", "metric", "reference"]]
 
 
 def full_values(model: Model, task: Task, metric: str | None, **options: Any) -> dict[str, np.ndarray]:

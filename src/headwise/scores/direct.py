@@ -13,7 +13,9 @@ from headwise.scores.registry import Setup, register
 
 
 @register(
-    "direct", about="direct logit attribution: the head's direct contribution to the logit of target − foils"
+    "direct",
+    ablates=False,
+    about="direct logit attribution: the head's direct contribution to the logit of target − foils",
 )
 def direct(setup: Setup) -> np.ndarray:
     """The part of the logit difference that the head writes itself, per example, in logits; positive helps.

@@ -17,6 +17,7 @@ from headwise.display import html_table
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
+from headwise.names import ablation_name
 from headwise.progress import Progress, reporting
 from headwise.tasks.examples import Task
 from headwise.tasks.opening import as_task
@@ -79,7 +80,8 @@ class Measurement:
         )
         p = stats.sign_flip(effects, groups=self.groups, seed=self.seed)
         paired = {"effect": effects.mean(0), "effect_lo": effect_lo, "effect_hi": effect_hi}
-        tests = {"p": p, "q": stats.benjamini_hochberg(p), "n": self.n, "metric": self.metric}
+        tests = {"p": p, "q": stats.benjamini_hochberg(p), "n": self.n}
+        tests |= {"metric": self.metric, "reference": self.reference}
         numbers = {"mean": values.mean(0), "lo": lo, "hi": hi, "full": full.mean(0)}
         return pd.DataFrame({"variant": np.arange(values.shape[1]), **numbers, **paired, **tests})
 
@@ -95,7 +97,7 @@ class Measurement:
         ]
 
     def __repr__(self) -> str:
-        head = f"{self.metric} on {self.task}, {self.model}, {self.reference} ablation, n = {self.n}"
+        head = f"{self.metric} on {self.task}, {self.model}, {ablation_name(self.reference)}, n = {self.n}"
         lines = [
             f"{value}; all heads {full}; effect {effect}"
             for value, full, effect in self._lines()[:_MOST_SHOWN]
@@ -108,7 +110,8 @@ class Measurement:
         return "\n  ".join([f"Measurement({head}, mean with 95 % interval:", *lines, *more]) + ")"
 
     def _repr_html_(self) -> str:
-        title = f"{self.metric} on {self.task}, {self.model} ({self.reference} ablation, n = {self.n}, 95 % intervals)"
+        how = f"{ablation_name(self.reference)}, n = {self.n}, 95 % intervals"
+        title = f"{self.metric} on {self.task}, {self.model} ({how})"
         columns = ["variant", "mean", "all heads", "effect (all heads − this)"]
         return html_table(title, columns, ([number, *line] for number, line in enumerate(self._lines())))
 
@@ -141,7 +144,7 @@ def measure(
     """
     made = model.gates(gates, ablate=ablate, keep=keep)
     task = as_task(task, model, {})
-    how["reference"] = how.get("reference") or "zero"
+    how["reference"] = how.get("reference") or "mean"
     variants = made if made.ndim == 3 else made[None]
     chosen = metric_named(metric or task.metric)
     with reporting(f"measuring {task.name}", len(variants) * len(task), progress) as advance:

@@ -25,6 +25,7 @@ Kind = Annotated[str, one_of("kind of pattern", lambda: KINDS)]
 
 @register(
     "pattern",
+    ablates=False,
     signed=False,
     about="attention pattern (kind=): previous token, duplicate token, induction, retrieval of the answer, first token",
 )

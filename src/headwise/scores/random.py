@@ -7,7 +7,9 @@ import numpy as np
 from headwise.scores.registry import Setup, register
 
 
-@register("random", about="random numbers with a fixed seed (control)", signed=False, components=True)
+@register(
+    "random", ablates=False, about="random numbers with a fixed seed (control)", signed=False, components=True
+)
 def random(setup: Setup) -> np.ndarray:
     """Standard normal numbers, independent of the model. Cost: none."""
     if setup.advance:

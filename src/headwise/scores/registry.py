@@ -39,7 +39,7 @@ class Setup:
     model: Model
     task: Task
     metric: Metric
-    reference: str = "zero"
+    reference: str = "mean"
     """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
     positions: str = "all"
     """Where gates act."""
@@ -139,6 +139,8 @@ class Method:
     `advance` and its other options to the map of every label."""
     learned: bool
     """Whether it is trained: another seed and other examples then give another ranking."""
+    ablates: bool
+    """Whether it replaces heads by the reference, or measures what that would do."""
     components: bool
     """Whether it can score MLPs and the embeddings beside heads; it then has the option `components`."""
 
@@ -192,13 +194,14 @@ def register(
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
     """Make a method known under `name`; the other arguments are the fields of `Method`.
 
-    flags: `signed` (True by default), `first_order`, `learned`, `components`.
+    flags: `signed` and `ablates` (True by default), `first_order`, `learned`, `components`.
     """
     signed, first_order = flags.pop("signed", True), flags.pop("first_order", False)
     learned, components = flags.pop("learned", False), flags.pop("components", False)
+    ablates = flags.pop("ablates", True)
     if flags:
         raise TypeError(
-            f"a method has no flag {next(iter(flags))!r}; it has signed, first_order, learned and components"
+            f"a method has no flag {next(iter(flags))!r}; it has signed, ablates, first_order, learned and components"
         )
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -213,6 +216,7 @@ def register(
             version,
             per_label,
             learned,
+            ablates,
             components,
         )
         METHODS.add(name, Method(*fields))
@@ -288,7 +292,7 @@ def score(
     *,
     heads: Any = None,
     metric: str | None = None,
-    reference: str = "zero",
+    reference: str = "mean",
     positions: str = "all",
     seed: int = 0,
     reference_task: Task | None = None,
@@ -310,16 +314,7 @@ def score(
     """
     chosen = METHODS.get(method)
     task = as_task(task, model, options)
-    if "components" in options and not chosen.components:
-        able = ", ".join(name for name, other in methods().items() if other.components)
-        raise HeadwiseError(
-            f"the method {method!r} scores heads alone; components other than heads have scores by {able}"
-        )
-    for option in options:
-        if option not in chosen.options:
-            parameters = inspect.signature(score).parameters.values()
-            shared = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-            raise unknown(f"option of method {method!r}", option, [*chosen.options, *shared])
+    _check_options(chosen, options)
     note_leading_space(model, task)
     MeasureSettings(reference=reference, positions=positions, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
@@ -337,7 +332,13 @@ def score(
         note_too_few(task, len(setup.heads))
     with reporting(f"{method} on {task.name}", steps, progress) as setup.advance:
         examples = np.where(setup.exists, _checked_values(setup, method, chosen.run(setup, **own)), np.nan)
-    details = {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details}
+    details = {
+        "reference": reference if chosen.ablates else None,
+        "positions": positions,
+        "seed": seed,
+        **options,
+        **setup.details,
+    }
     about: dict[str, Any] = {
         "model": model.name,
         "task": task.name,
@@ -353,6 +354,20 @@ def score(
     if columns:
         return Scores(columns.pop("value"), columns.pop("stderr"), examples, **about, own=columns)
     return Scores.from_examples(examples, **about)
+
+
+def _check_options(chosen: Method, options: Mapping[str, Any]) -> None:
+    """Refuse options that the method does not take."""
+    if "components" in options and not chosen.components:
+        able = ", ".join(name for name, other in methods().items() if other.components)
+        raise HeadwiseError(
+            f"the method {chosen.name!r} scores heads alone; components other than heads have scores by {able}"
+        )
+    for option in options:
+        if option not in chosen.options:
+            parameters = inspect.signature(score).parameters.values()
+            shared = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+            raise unknown(f"option of method {chosen.name!r}", option, [*chosen.options, *shared])
 
 
 def _checked_values(setup: Setup, method: str, values: Any) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,7 +108,16 @@ def carry_out(chosen: Study, settings: Any, bench: Workbench, folder: RunFolder)
 
 
 def _compute(kinds: Compute, context: Context[Any], cell: Cell) -> CellResult:
-    return kinds[cell.kind](context, cell)
+    """The cell's result; a table with intervals says what replaced the ablated heads."""
+    result = kinds[cell.kind](context, cell)
+    reference = cell.settings.get("reference")
+    if reference is None:
+        return result
+    tables = {
+        name: table.assign(reference=reference) if "lo" in table and "reference" not in table else table
+        for name, table in result.tables.items()
+    }
+    return replace(result, tables=tables)
 
 
 def save_figures(folder: RunFolder, charts: Iterable[Chart]) -> None:

@@ -15,6 +15,7 @@ import pandas as pd
 from headwise import stats
 from headwise.errors import HeadwiseError
 from headwise.heads import Order
+from headwise.names import ablation_name
 from headwise.sweeps.explained import (
     EXPLAINED,
     Estimate,
@@ -65,7 +66,8 @@ class Sweep:
         reached = f"{k:.0f} heads reach {THRESHOLD:.0%}" if k == k else f"{THRESHOLD:.0%} is not reached"
         reached = reached if self.defined else "no effect to explain"
         return (
-            f"Sweep({self.action} by {self.series} on {self.task}, {self.model}: {len(self.k)} points up to "
+            f"Sweep({self.action} by {self.series} on {self.task}, {self.model}, "
+            f"{ablation_name(self.reference)}: {len(self.k)} points up to "
             f"{self.k[-1]} of {self.total} heads, n = {self.n}; {reached})"
         )
 

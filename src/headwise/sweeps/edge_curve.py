@@ -76,6 +76,7 @@ class EdgeCurve:
         about = {"model": self.model, "task": self.task, "series": self.series, "action": "keep"}
         columns = {"k": self.k, "tokens": self.tokens, "metric": EXPLAINED}
         values = {"value": share.value, "lo": share.lo, "hi": share.hi, "n": self.values.shape[1]}
+        values["reference"] = self.details.get("reference", "")
         return pd.DataFrame({**about, **columns, **values})
 
     def plot(self) -> Any:
@@ -107,7 +108,7 @@ def edge_curve(
     """
     ranked = [edges.edges[n] for n in np.argsort(-RANKED_BY[by](edges.values), kind="stable")]
     measured = metric_named(how.pop("metric", None) or edges.metric or task.metric)
-    used = how.pop("reference", None) or edges.details.get("reference", "zero")
+    used = how.pop("reference", None) or edges.details.get("reference", "mean")
     engine = Engine(model, task, measured, reference=used, components=sender_kinds(ranked), **how)
     chosen = sorted({0, *(k or log_points(len(ranked), points - points // 3)), len(ranked)})
     if chosen[-1] > len(ranked) or chosen[0] < 0:

@@ -117,7 +117,8 @@ class Mib:
     def __repr__(self) -> str:
         cpr, cmd = self.cpr, self.cmd
         return (
-            f"Mib({self.scores.method} on {self.scores.task}, {self.scores.model}, {self.components} components, "
+            f"Mib({self.scores.method} on {self.scores.task}, {self.scores.model}, "
+            f"counterfactual patching, {self.components} components, "
             f"n = {len(self.full)}: CPR {cpr.value:.3f} [{cpr.lo:.3f}, {cpr.hi:.3f}], "
             f"CMD {cmd.value:.3f} [{cmd.lo:.3f}, {cmd.hi:.3f}])"
         )

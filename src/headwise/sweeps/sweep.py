@@ -18,7 +18,6 @@ from headwise.heads.components import HEADS, Layout
 from headwise.heads.controls import control_sets, most_k
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
-from headwise.model.measure.references.registry import default_reference
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
 from headwise.scores.measure import MeasureOptions
@@ -81,7 +80,7 @@ def sweep(
         one of the order's first k; `draws` of each, at `control_points` numbers of heads, up to half of all heads:
         beyond that there are not enough others.
     progress: False for no progress bar.
-    how: `reference` (by default `patch` where every example has a counterfactual, else `mean`), `positions`, `seed`,
+    how: `reference` (by default `mean`), `positions`, `seed`,
         `reference_task`, `batch_tokens`: see `hw.measure`; `components`: what the order ranks and what has gates, by
         default that of the scores, else heads. With MLPs or the input k counts components, and none kept means that
         all of them are replaced.
@@ -95,7 +94,7 @@ def sweep(
     order, action = _what(order, action, ablate, keep)
     _check(action, controls, draws, points, control_points)
     check_threshold(threshold)
-    how["reference"] = how.get("reference") or default_reference(task)
+    how["reference"] = how.get("reference") or "mean"
     seed = how.setdefault("seed", 0)
     how.setdefault("components", order.components if isinstance(order, Scores) else HEADS)
     layout = model.layout(how["components"])

@@ -233,7 +233,7 @@ function describe() {
 async function begin() {
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   try { about = await start(); } catch (error) { problem(`The explorer does not answer: ${error.message}`); return; }
-  const defaults = { prompt: about.prompt, counterfactual: about.counterfactual, reference: "zero", new: 32, chat: false, colour: about.maps.length ? "0" : LIVE, target: -1, head: "", query: -1 };
+  const defaults = { prompt: about.prompt, counterfactual: about.counterfactual, reference: "mean", new: 32, chat: false, colour: about.maps.length ? "0" : LIVE, target: -1, head: "", query: -1 };
   state = new State(defaults);
   describe();
   state.read(location.hash.slice(1), about.exists);

@@ -10,7 +10,7 @@ V variants, E prompts, B rows of a batch, L layers, H heads, D head size.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from headwise.model.generation.sampling import choose, uniforms
 from headwise.model.measure.rows import MeasureSettings
 from headwise.model.sites.attention_function import HeadHook
 from headwise.model.tokens.text import common_prefix
+from headwise.names import ablation_name
 from headwise.progress import Progress, reporting
 from headwise.several import several
 
@@ -61,10 +62,13 @@ class Generated:
     """Rows of each forward pass, in order; their sum is the work done."""
     read: list[str] = field(default_factory=list)
     """`[E]` the prompts as texts, with what the tokenizer or the chat template adds."""
+    reference: str = ""
+    """The ablation type; empty where every gate is 1."""
 
     def __repr__(self) -> str:
         counts = f"{counted(len(self.texts), 'variant')} × {counted(len(self.prompts), 'prompt')}"
         first = quoted(self.texts[0][0], 60) if self.texts and self.texts[0] else "none"
+        counts += f", {ablation_name(self.reference)}" if self.reference else ""
         return f"Generated({counts}, {int(self.truncated.sum())} cut off; first text: {first})"
 
     def _repr_html_(self) -> str:
@@ -101,7 +105,7 @@ def generate(
     seed: int = 0,
     chat: bool = False,
     stop: str | Sequence[str] = (),
-    reference: str = "zero",
+    reference: str | None = None,
     positions: str = "all",
     reference_prompts: Prompt | Sequence[Prompt] | TaskLike | None = None,
     shifts: np.ndarray | None = None,
@@ -117,12 +121,14 @@ def generate(
         same random draws for every variant.
     chat: prompts are put into the tokenizer's chat template; a prompt may then be a list of messages.
     stop: texts end before any of these.
-    reference: `zero`, or `mean` over all tokens of `reference_prompts` (by default the prompts themselves).
+    reference: `zero`, or `mean` over all tokens of `reference_prompts` (by default the prompts themselves). Without it,
+        `mean` if `reference_prompts` are given, else `zero`.
     positions: gates act at `all` positions, or from the `last` prompt token on.
     shifts: `[L, H, D]` or `[V, L, H, D]`, added to the heads' outputs after the gates, where these act.
     batch_tokens: most tokens in one batch; halved when memory runs out.
     progress: False for no progress bar.
     """
+    reference = reference or ("zero" if reference_prompts is None else "mean")
     _check(reference, positions)
     from headwise.tasks.opening import prompts_of
 
@@ -157,7 +163,7 @@ def generate(
         batch_tokens=budget,
     )
     with reporting("generating", len(checked_gates) * len(encoded), progress) as writer.advance:
-        return writer.run()
+        return replace(writer.run(), reference=reference if (checked_gates != 1).any() else "")
 
 
 # ---- the loop ---------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def edges(
     slots: Sequence[str] = SLOTS,
     spans: Sequence[str] | str | None = None,
     metric: str | None = None,
-    reference: str = "zero",
+    reference: str = "mean",
     positions: str = "all",
     seed: int = 0,
     reference_task: Task | None = None,

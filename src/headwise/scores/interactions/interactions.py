@@ -64,7 +64,7 @@ def interactions(
     >>> hw.interactions(model, task, ["L3H2", "L5H0", "L7H1"]).table()         # doctest: +SKIP
     """
     task = as_task(task, model, {})
-    how["reference"] = how.get("reference") or "zero"
+    how["reference"] = how.get("reference") or "mean"
     chosen = metric_named(metric or task.metric)
     AblationOptions(precision=precision)
     if precision is not None and not chosen.differentiable:

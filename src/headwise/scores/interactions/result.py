@@ -18,6 +18,7 @@ from headwise.charts.section import by_size
 from headwise.display import html_table
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
+from headwise.names import ablation_name
 from headwise.scores.interactions.estimate import EstimateAgreement, agreement_with_estimate
 from headwise.scores.interactions.pairs import Unit, unit_name
 
@@ -136,12 +137,12 @@ class Interactions:
     def __repr__(self) -> str:
         first = "; ".join(f"{pair} {value}" for pair, value, _ in self._lines())
         return (
-            f"Interactions({self.metric} on {self.task}, {self.model}, {self.reference} ablation, n = {self.n}, "
+            f"Interactions({self.metric} on {self.task}, {self.model}, {ablation_name(self.reference)}, n = {self.n}, "
             f"{len(self.pairs)} pairs of {len(self.units)}; largest: {first})"
         )
 
     def _repr_html_(self) -> str:
-        title = f"Interactions on {self.task}, {self.model}, {self.reference} ablation, n = {self.n}"
+        title = f"Interactions on {self.task}, {self.model}, {ablation_name(self.reference)}, n = {self.n}"
         return html_table(title, ["pair", f"interaction ({self.metric})", "q"], self._lines(10))
 
 

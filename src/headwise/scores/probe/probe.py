@@ -86,6 +86,7 @@ def probe(
 
 @register(
     "probe",
+    ablates=False,
     signed=False,
     about="probe: gradient × activation of a classifier that predicts the label from all heads",
     per_label=probe,

@@ -23,7 +23,7 @@ from headwise.charts.section import (
     table_of,
 )
 from headwise.charts.style import file_name
-from headwise.charts.words import joined, span
+from headwise.charts.words import joined, span, under
 from headwise.studies.backups.findings import findings
 
 
@@ -61,7 +61,7 @@ def _matrix(rows: pd.DataFrame, model: str, task: str) -> Chart:
     side = 2.2 + 0.13 * len(panels[0].y.names or ())
     return Chart(
         name=f"interactions-{file_name(model)}-{file_name(task)}",
-        title=f"Interaction of every two heads, {task}, {model}, n = {span(rows['n'])}",
+        title=f"Interaction of every two heads, {task}, {model}, n = {span(rows['n'])}{under(rows)}",
         panels=panels,
         size=(2 * side + 1.4, side),
         columns=2,

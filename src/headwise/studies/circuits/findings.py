@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.explained_effect import reference_title
 from headwise.charts.section import Finding, Tables, groups, table_of
 from headwise.charts.style import file_name
 from headwise.charts.words import joined, minus, percent, task_title
+from headwise.names import ablation_name
 
 FOLLOWS = (0.0, 0.5, 0.8)
 """R² from which on a circuit follows the model weakly, follows it, and follows it closely."""
@@ -106,7 +106,7 @@ def _number(bound: float) -> str:
 
 def _under(row: Mapping[Any, Any]) -> str:
     """The ablation type; runs of earlier versions do not name it in every table."""
-    return f" under {reference_title(row['reference'])}" if row.get("reference") else ""
+    return f" under {ablation_name(row['reference'])}" if row.get("reference") else ""
 
 
 def _others(known: pd.DataFrame, row: Mapping[Any, Any], size: str) -> str:
@@ -173,7 +173,7 @@ def _overshoots(overshoot: pd.DataFrame) -> Iterator[Finding]:
         largest = steps.sort_values("rise", ascending=False, kind="stable")[:NAMED]
         each = [f"{_names(str(row.heads))} (+{row.rise:.2f})" for row in largest.itertuples()]
         sentence = (
-            f"{model} on {task_title(task)} under {reference_title(reference)}: the first {first['peak_k']} heads by "
+            f"{model} on {task_title(task)} under {ablation_name(reference)}: the first {first['peak_k']} heads by "
             f"{series} reach {first['peak']:.2f} of the effect, more than all heads together; the largest steps of "
             f"this rise are the additions of {joined(each)}."
         )

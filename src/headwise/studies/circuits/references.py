@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headwise.model.measure.references.registry import default_reference
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.context import Context
 from headwise.studies.halves import halves
@@ -10,5 +9,7 @@ from headwise.studies.halves import halves
 
 def references(context: Context[CircuitsSettings], model: str, task: str) -> tuple[str, ...]:
     """Those of the settings; by default `mean`, and `patch` where every example has a counterfactual."""
-    by_default = default_reference(context.once(halves, model, task).whole)
-    return context.settings.references or (("mean", "patch") if by_default == "patch" else ("mean",))
+    if context.settings.references:
+        return context.settings.references
+    examples = context.once(halves, model, task).whole
+    return ("mean", "patch") if all(one.counterfactual is not None for one in examples) else ("mean",)

@@ -11,7 +11,7 @@ import pandas as pd
 from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Rule, distinct, names_axis
 from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
 from headwise.charts.style import file_name
-from headwise.charts.words import shortened
+from headwise.charts.words import shortened, under
 from headwise.studies.contrast.findings import findings
 from headwise.studies.score.charts import charts as score_charts
 
@@ -36,7 +36,7 @@ def contrast_bars(table: pd.DataFrame) -> Chart:
     model = str(table["model"].iloc[0])
     return Chart(
         name=f"contrast-{file_name(model)}",
-        title=f"Kept and lost on held-out pairs: {shortened(model, 22)}",
+        title=f"Kept and lost on held-out pairs: {shortened(model, 22)}{under(table)}",
         panels=[
             Panel(marks=_marks(table, pairs, "mean_logprob"), x=x, y=likely),
             Panel(marks=_marks(table, pairs, "accuracy"), x=x, y=right),

@@ -6,7 +6,6 @@ from headwise.errors import HeadwiseError
 from headwise.scores.difference import check_pairable
 from headwise.settings import Several, Text
 from headwise.studies.score.settings import ScoreSettings
-from headwise.studies.settings import shared
 
 
 class DiffSettings(ScoreSettings):
@@ -14,9 +13,6 @@ class DiffSettings(ScoreSettings):
 
     models: Several[Text] = ()
     """The base model, then the tuned one: bundled aliases, hub ids, folders (also of an adapter) or GGUF files."""
-
-    reference: shared.ReferenceName | None = None  # type: ignore[assignment]
-    """Ablation type; by default `patch` if the task has counterfactuals, else `mean`."""
 
     def before_run(self) -> None:
         super().before_run()

@@ -15,7 +15,6 @@ import pandas as pd
 
 from headwise.charts.section import Tables, too_few
 from headwise.heads import Scores, heads_of
-from headwise.model.measure.references.registry import default_reference
 from headwise.runs import Cell, CellResult
 from headwise.scores.difference import check_same_heads, check_same_tokens, diff_table, full_values, outcome
 from headwise.scores.registry import own_options, versions
@@ -50,12 +49,6 @@ def _task(context: Context[DiffSettings], model: str, task: str) -> Task:
     return context.bench.task(task, context.model(model), s.n, s.seed, s.task_options)
 
 
-def _reference(context: Context[DiffSettings], task: str) -> str:
-    """The ablation type, the same for both models."""
-    s = context.settings
-    return s.reference or default_reference(_task(context, s.models[0], task))
-
-
 def _model_cells(context: Context[DiffSettings], model: str, task: str) -> Iterator[Cell]:
     """One model's answers, and its scores by each method."""
     s, examples = context.settings, _task(context, model, task)
@@ -63,7 +56,7 @@ def _model_cells(context: Context[DiffSettings], model: str, task: str) -> Itera
     prints = {"model": context.model(model).fingerprint, "task": examples.fingerprint}
     yield context.cell("answers", model, task, "answers", about, prints)
     for method in s.methods:
-        how: dict[str, Any] = {"reference": _reference(context, task), "positions": s.positions}
+        how: dict[str, Any] = {"reference": s.reference, "positions": s.positions}
         how |= {"options": own_options(method, s.method_options)}
         yield context.cell("score", model, task, method, about | how, prints | versions(method, examples))
 
@@ -84,7 +77,7 @@ def _card_cell(context: Context[DiffSettings], model: str, task: str) -> Cell | 
     s, examples = context.settings, _task(context, model, task)
     changes = context.table("diff", task=task, kind="diff")
     heads = strongest(changes.assign(score=changes["difference"]), s.cards)
-    how = {"n": s.n, "reference": _reference(context, task), "positions": s.positions}
+    how = {"n": s.n, "reference": s.reference, "positions": s.positions}
     return card_cell(context, model, task, examples, heads, how)
 
 
@@ -107,8 +100,7 @@ def answer(context: Context[DiffSettings], cell: Cell) -> CellResult:
 
 def cards(context: Context[DiffSettings], cell: Cell) -> CellResult:
     s, examples = context.settings, _task(context, cell.model, cell.task)
-    reference = cell.settings["reference"]
-    return make_cards(context, cell, examples, reference=reference, positions=s.positions)
+    return make_cards(context, cell, examples, reference=s.reference, positions=s.positions)
 
 
 # ---- both models ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from headwise.charts.chart import Chart, Scale, distinct, grid_shape
 from headwise.charts.heatmap import head_panel, importance, map_shape, matrix_panel, score_unit, significant
 from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
 from headwise.charts.style import file_name
-from headwise.charts.words import shortened, span, wrapped
+from headwise.charts.words import method_title, shortened, span, wrapped
 from headwise.studies.functions.findings import READABLE, findings
 
 
@@ -42,7 +42,7 @@ def ability_maps(table: pd.DataFrame) -> Chart:
     notes += [READABLE] if first["method"] == "probe" else []
     return Chart(
         name=f"functions-{file_name(first['model'])}-{file_name(first['method'])}",
-        title=f"{str(first['method']).capitalize()}, {first['model']}, n = {span(table['n'])} per ability",
+        title=f"{method_title(table)}, {first['model']}, n = {span(table['n'])} per ability",
         note="; ".join(notes),
         panels=panels,
         size=(2.3 * columns + 1.3, 2.5 * rows + 0.6),
@@ -74,7 +74,7 @@ def model_grid(table: pd.DataFrame) -> Chart:
     ]
     return Chart(
         name=f"functions-models-{file_name(first['method'])}",
-        title=f"{str(first['method']).capitalize()}, {len(models)} models, n = {span(table['n'])} per ability",
+        title=f"{method_title(table)}, {len(models)} models, n = {span(table['n'])} per ability",
         note="dot: q < .05" if len(significant(table)) else "",
         panels=panels,
         page=(),  # it has the maps of each model already

@@ -33,7 +33,7 @@ class FunctionsSettings(shared.StudySettings):
     """Maximum number of examples per ability; by default 40 of a built-in task, all of a file."""
     metric: shared.MetricName | None = None
     """Metric of the causal methods; by default the one of each task."""
-    reference: shared.ReferenceName = "zero"
+    reference: shared.ReferenceName = "mean"
     """Ablation type of the causal methods: what replaces an ablated head (zero, mean, resample, patch, …)."""
     answer_tokens: Count | None = None
     """Number of answer tokens that the probe averages over, least probable first; by default all."""

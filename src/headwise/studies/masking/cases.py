@@ -71,7 +71,12 @@ def cases(context: Context[MaskingSettings], name: str) -> dict[str, Case]:
     for label, task in _chosen(s, context.bench, model).items():
         find, test = task.halves()
         judge = Judge(accuracy_metric(s.accuracy, test), s.similarity, s.answer)
-        about = {"new_tokens": s.max_new_tokens, "positions": s.positions, "chat": s.chat}
+        about = {
+            "reference": "zero",
+            "new_tokens": s.max_new_tokens,
+            "positions": s.positions,
+            "chat": s.chat,
+        }
         about |= {"dtype": context.dtype(name), "seed": s.seed, **vars(judge)}
         by_label[label] = Case(model, name, display_name, label, find, test, judge, ks, middle, about)
     check_labels_of((s.method,), {label: case.find for label, case in by_label.items()}, "abilities")

@@ -29,7 +29,7 @@ from headwise.charts.chart import (
 from headwise.charts.heatmap import matrix_panel
 from headwise.charts.section import SECTIONS, Section, Tables, groups, head_names, table_of
 from headwise.charts.style import file_name
-from headwise.charts.words import plus, span, wrapped
+from headwise.charts.words import plus, span, under, wrapped
 from headwise.studies.masking.findings import findings, mean_curves, samples
 
 BLUE, RED = "#1f5fbf", "#d62728"
@@ -96,9 +96,9 @@ def masking_curves(table: pd.DataFrame, orders: Mapping[str, Sequence[str]] | No
     columns, rows = grid_shape(len(abilities))
     return Chart(
         name=f"masking-{file_name(model)}",
-        title=f"Masking the heads of {model}",
+        title=f"Masking the heads of {model}{under(table)}",
         heading="",
-        note=f"{model}, n = {span(table['n'])} per ability, 95 % bands",
+        note=f"{model}{under(table)}, n = {span(table['n'])} per ability, 95 % bands",
         panels=paper,
         page=page,
         caption="Accuracy (blue) and similarity to the full model's text (red) against the number of masked heads: "
@@ -185,7 +185,7 @@ def cross_table(table: pd.DataFrame) -> Chart:
     first = rows.iloc[0]
     return Chart(
         name=f"masking-cross-{file_name(first['model'])}",
-        title=f"Accuracy on each ability when another ability's heads are masked, {first['model']}",
+        title=f"Accuracy on each ability when another ability's heads are masked, {first['model']}{under(rows)}",
         heading=f"{first['k']} heads masked, {first['model']}, n = {span(rows['n'])}; bold: 95 % CI excludes 0",
         panels=[panel],
         size=(3.6 + 0.62 * len(measured), 2.6 + 0.62 * len(owners)),

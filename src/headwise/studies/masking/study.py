@@ -80,7 +80,7 @@ def find_order(context: Context[MaskingSettings], cell: Cell) -> CellResult:
     if method(s.method).per_label:
         scores = context.once(_label_maps, cell.model)[cell.task]
     else:
-        how = {"metric": s.metric, "batch_tokens": s.batch_tokens, **s.method_options}
+        how = {"metric": s.metric, "reference": "zero", "batch_tokens": s.batch_tokens, **s.method_options}
         scores = context.scores(cell.part, case.model, case.find, s.method, **how)
     about = {"model": case.display_name, "task": cell.task}
     scores = replace(scores, model=case.display_name, task=cell.task)

@@ -25,7 +25,7 @@ from headwise.charts.chart import (
 from headwise.charts.heatmap import head_panel, map_shape
 from headwise.charts.section import SECTIONS, Section, Tables, groups, head_names, table_of
 from headwise.charts.style import file_name
-from headwise.charts.words import shortened, span, task_title
+from headwise.charts.words import shortened, span, task_title, under
 from headwise.studies.roles.findings import findings, heads
 
 COLOURS = {"facilitation": "#2a9d4e", "irrelevance": "#2f6fc4", "interference": "#d1352b"}
@@ -85,7 +85,7 @@ def role_curves(
             panels.append(panel if len(rows) else None)
     return Chart(
         name="roles",
-        title="Effect of ablating the top k heads of each role",
+        title=f"Effect of ablating the top k heads of each role{under(table)}",
         heading="",
         panels=panels,
         caption="Nats, held-out examples; the band is the 95 % CI over seeds, and the panel may cut it off. The dot on "

@@ -8,7 +8,7 @@ import pandas as pd
 from headwise.charts.heatmap import SKEWED, significant
 from headwise.charts.section import Finding, Tables, by_size, groups, head_names, table_of, too_few
 from headwise.charts.style import file_name
-from headwise.charts.words import joined
+from headwise.charts.words import joined, method_title
 
 
 def findings(tables: Tables) -> list[Finding]:
@@ -37,6 +37,6 @@ def _largest(rows: pd.DataFrame, model: str, method: str, task: str) -> Finding:
     tested = counts if rows["q"].notna().any() else ""
     total = rows["score"].abs().sum()
     share = float(largest["score"].abs().sum() / total) if total and np.isfinite(total) else 0.0
-    sentence = f"On {task}, {model}'s largest scores by {method} are {joined(named)}{unit}{tested}."
+    sentence = f"On {task}, {model}'s largest scores by {method_title(rows).lower()} are {joined(named)}{unit}{tested}."
     chart = "-".join(map(file_name, (model, task, method)))
     return Finding(sentence=sentence, weight=share, chart=chart)

@@ -25,7 +25,7 @@ class ScoreSettings(shared.StudySettings):
     """Examples per task."""
     metric: shared.MetricName | None = None
     """Metric; by default the one of each task."""
-    reference: shared.ReferenceName = "zero"
+    reference: shared.ReferenceName = "mean"
     """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
     positions: shared.Positions = "all"
     """Token positions that gates act on: `all`, or from the `last` prompt token on."""

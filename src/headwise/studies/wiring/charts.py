@@ -6,7 +6,7 @@ from headwise.charts.chart import Chart
 from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
 from headwise.charts.style import file_name
 from headwise.charts.wiring import edge_curve_chart, wiring_chart
-from headwise.charts.words import task_title
+from headwise.charts.words import task_title, under
 from headwise.studies.wiring.findings import findings
 
 
@@ -17,7 +17,9 @@ def charts(tables: Tables) -> list[Chart]:
     ]
     for (model, task), rows in groups(table_of(tables, "gradient"), "model", "task"):
         of, method = rows["of"].iloc[0], rows["method"].iloc[0]
-        title = f"The largest of all {of:,} edges of {model} on {task_title(str(task))} ({method})"
+        title = (
+            f"The largest of all {of:,} edges of {model} on {task_title(str(task))} ({method}){under(rows)}"
+        )
         name = f"wiring-all-{file_name(model)}-{file_name(task)}"
         made.append(wiring_chart(rows.reset_index(drop=True), most=40, name=name, title=title))
     curves = table_of(tables, "curves")

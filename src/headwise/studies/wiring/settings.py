@@ -41,8 +41,8 @@ class WiringSettings(shared.StudySettings):
     """Gradient method that scores all edges of the model, MLPs and embeddings too; null for none. Not with `into`."""
     metric: shared.MetricName | None = None
     """Metric; by default the one of each task."""
-    reference: shared.ReferenceName | None = None
-    """What replaces a sender's contribution; by default `patch` if the task has counterfactuals, else `mean`."""
+    reference: shared.ReferenceName = "mean"
+    """Ablation type: what replaces a sender's contribution (zero, mean, position_mean, resample, patch)."""
     threshold: Annotated[float, passes(check_threshold)] = 0.9
     """Explained effect (faithfulness) at which the circuit size is read."""
     points: Annotated[int, Field(ge=4)] = 15

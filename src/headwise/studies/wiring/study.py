@@ -22,7 +22,6 @@ from headwise.charts.section import Tables, table_of
 from headwise.errors import HeadwiseError
 from headwise.heads import Edges, Head, head_list, heads_of, ranked
 from headwise.heads.edge import edge_list
-from headwise.model.measure.references.registry import default_reference
 from headwise.runs import Cell, CellResult
 from headwise.scores.edges import check_edges
 from headwise.scores.edges import edges as score_edges
@@ -66,7 +65,7 @@ def stages(context: Context[WiringSettings]) -> Iterator[Sequence[Cell]]:
 
 def _cell(context: Context[WiringSettings], kind: str, model: str, task: str, part: str, **more: Any) -> Cell:
     of = context.once(halves, model, task)
-    about = of.about | {"reference": context.settings.reference or default_reference(of.whole)}
+    about = of.about | {"reference": context.settings.reference}
     prints = {"model": context.model(model).fingerprint, "task": of.whole.fingerprint}
     if kind == "order":
         prints |= versions(part, of.find)

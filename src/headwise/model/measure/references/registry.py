@@ -62,10 +62,5 @@ def register(name: str) -> Callable[[Compute], Compute]:
     return add
 
 
-def default_reference(task: Task) -> str:
-    """`patch` where every example has a counterfactual, else `mean`."""
-    return "patch" if all(example.counterfactual is not None for example in task) else "mean"
-
-
 ReferenceName = Annotated[Text, one_of("reference", REFERENCES.all)]
 Positions = Annotated[Text, one_of("positions", lambda: POSITIONS)]
