@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shlex
 
 import pytest
+import typer
 
 from headwise.charts.section import SECTIONS
+from headwise.cli.app import app
 from headwise.metrics.registry import METRICS
 from headwise.model.measure.references.registry import REFERENCES
 from headwise.scores.edges.registry import EDGE_METHODS
@@ -17,7 +20,7 @@ from headwise.studies.base import STUDIES
 from headwise.tasks.registry import FAMILIES
 from helpers import REPOSITORY
 
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES_WITH_CODE = [
     page
@@ -57,3 +60,28 @@ def test_links_and_pictures_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
+
+
+COMMAND = re.compile(r"(?:^|`)(headwise [a-z]+[^`\n]*)", re.MULTILINE)
+GOALS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs" / "goals").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", GOALS, ids=lambda page: page.name)
+def test_commands_on_the_page_have_options_that_exist(page):
+    """Words after two spaces explain a command; what is in capitals is the reader's own."""
+    commands = typer.main.get_command(app).commands
+    lines = [line.split("  ")[0] for line in COMMAND.findall(page.read_text(encoding="utf-8"))]
+    assert lines
+    for line in lines:
+        _, name, *rest = shlex.split(line, comments=True)
+        command = commands[name]
+        command.make_parser(command.context_class(command)).parse_args(list(rest))
+
+
+def test_the_readme_is_short_and_begins_with_the_two_commands_that_need_nothing():
+    lines = (REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    text = "\n".join(lines)
+    assert text.index("make demo") < text.index("make test") < text.index("## ")
+    for page in GOALS[1:]:
+        assert f"](docs/goals/{page.name})" in text
