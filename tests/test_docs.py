@@ -71,7 +71,7 @@ def test_commands_on_the_page_have_options_that_exist(page):
     """Words after two spaces explain a command; what is in capitals is the reader's own."""
     commands = typer.main.get_command(app).commands
     lines = [line.split("  ")[0] for line in COMMAND.findall(page.read_text(encoding="utf-8"))]
-    assert lines
+    assert lines or page.name == "build.md"  # which is about Python
     for line in lines:
         _, name, *rest = shlex.split(line, comments=True)
         command = commands[name]
