@@ -28,7 +28,7 @@ from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
 from headwise.scores.edges.registry import sender_kinds
-from headwise.scores.edges.spans import position_masks
+from headwise.model.measure.spans import position_masks
 from headwise.sweeps.explained import EXPLAINED, HeadsNeeded, knee_points, needed_with_intervals
 from headwise.tasks.examples import Task
 
@@ -161,7 +161,7 @@ def _measured(
 
     def fill(numbers: Sequence[int]) -> None:
         block = engine.table.block(numbers)
-        masks = position_masks(engine.model, engine.task, block, spans)
+        masks = position_masks(engine.model.text, engine.task, block.rows, block.length, spans)
         circuits = Circuits(engine, parts, block, ranked, masks)
         tokens = block.size * block.length
         at_once = max(

@@ -36,7 +36,7 @@ class HeadGates:
 
     values: Tensor
     """`[B, L, H]`, or `[1, L, H]` for the same gates in every row; of a packed sequence `[S, L, H]`. With components
-    other than heads two columns more."""
+    other than heads two columns more. `[B, L, H, T]` where every token has gates of its own."""
     layers: Collection[int] | None = None
     """Layers where some gate is not 1; None for all. The others are left alone."""
     reference: Mapping[Any, Tensor] | None = None
@@ -60,14 +60,15 @@ class HeadGates:
 
     def module(self, component: Head, output: Tensor) -> Tensor:
         """The output of an MLP or of the embeddings `[B, T, D]` under the gate of the component."""
-        gates = self.values[:, component.layer, component.head, None]
+        gates = self.values[:, component.layer, [component.head]]
         if component.head == MLP and component.layer in self.rows:
             gates = gates[self.rows[component.layer]]
         z = by_token(output, len(gates))[:, :, None]  # B, T, 1, D
         return self._gated(gates, z, component).reshape(output.shape)
 
     def _gated(self, gates: Tensor, z: Tensor, of: int | Head) -> Tensor:
-        g = gates.to(z.device, z.dtype).unflatten(0, (-1, min(self.block, len(gates))))[:, :, None, :, None]
+        of_tokens = gates.transpose(1, 2) if gates.dim() == 3 else gates[:, None]  # B, T or 1, H
+        g = of_tokens.to(z.device, z.dtype).unflatten(0, (-1, min(self.block, len(gates))))[..., None]
         acts = None if self.acts is None else self.acts.to(z.device)[None, :, :, None, None]
         split = z.unflatten(0, (-1, self.block))  # V, S, T, H, D
         return gated(split, g, self._reference(of, z), acts).flatten(0, 1)

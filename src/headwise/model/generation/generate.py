@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from headwise.display import counted, html_table, shortened
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.decode import Batch
 from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.out_of_memory import in_halves
 from headwise.model.generation.prompts import Prompt, continuation, encode_prompts, end_tokens
 from headwise.model.generation.sampling import choose, uniforms
+from headwise.model.measure.positions import ANSWERED
 from headwise.model.measure.rows import MeasureSettings
 from headwise.model.sites.attention_function import HeadHook
 from headwise.model.tokens.text import common_prefix
@@ -315,7 +316,9 @@ class _Writer:
 
 
 def _check(reference: str, positions: str) -> None:
-    MeasureSettings(reference=reference, positions=positions)
+    MeasureSettings(reference=reference)
+    if positions not in ANSWERED:
+        raise unknown("positions", positions, ANSWERED)
     if reference not in ("zero", "mean"):
         raise HeadwiseError(
             f"the reference {reference!r} is not available in generation; use 'zero' or 'mean'"

@@ -106,6 +106,7 @@ class Engine:
         examples: Sequence[int] | np.ndarray | None = None,
         baseline: np.ndarray | None = None,
         frozen: np.ndarray | None = None,
+        at: int | None = None,
     ) -> Measured:
         """The metric under each of `gates[V, L, H]`, per example `[V, E]`.
 
@@ -113,6 +114,7 @@ class Engine:
         baseline: the gates `[L, H]` beside which every variant is measured; all 1 by default.
         frozen: `[V, L, H]`, True for the heads that keep the output that they have with all gates at 1. Cannot be
             combined with a baseline.
+        at: gates act at this token position alone, whatever `positions` says; every prompt must have it.
         """
         gates = self._checked(gate_numbers(gates, "gates"))
         assert baseline is None or frozen is None, "frozen heads take their outputs from the plain baseline"
@@ -128,7 +130,7 @@ class Engine:
         values = np.full((2, len(gates), len(self.rows)), np.nan)  # under the gates, at the baseline
 
         def fill(numbers: Sequence[int]) -> None:
-            values[:, :, list(numbers)] = self._measure_rows(gates, base, frozen, list(numbers))
+            values[:, :, list(numbers)] = self._measure_rows(gates, base, frozen, list(numbers), at)
 
         with torch.inference_mode(), self.model.running():
             for numbers in self.table.partition(1 + len(gates), self.batch_tokens, set(chosen.tolist())):
@@ -136,10 +138,17 @@ class Engine:
         return Measured(*(self.metric.combine(self.rows, part, len(self.task))[:, chosen] for part in values))
 
     def _measure_rows(
-        self, gates: np.ndarray, base: np.ndarray, frozen: np.ndarray | None, numbers: list[int]
+        self,
+        gates: np.ndarray,
+        base: np.ndarray,
+        frozen: np.ndarray | None,
+        numbers: list[int],
+        at: int | None,
     ) -> np.ndarray:
         """Values of the rows of these numbers under the gates, and at the baseline `[2, V, S]`."""
         block = self.table.block(numbers)
+        if at is not None:
+            block = block.at(at, self.model.hooks if self.model.capabilities.past else None)
         plain_logits = None
         # A baseline with all gates at 1 has the plain logits itself.
         if self.metric.compares and (base != 1).any():
@@ -204,7 +213,7 @@ class Engine:
 
         `gates` are shared `[L, H]` or per example `[E, L, H]`; all 1 by default. Weights need no gradient.
         """
-        self._check_differentiable()
+        self.check_differentiable()
         shape = (len(self.task), *self.layout.shape)
         given = gate_numbers(ones(self.layout.shape) if gates is None else gates, "gates")
         if given.shape not in (shape, shape[1:]):
@@ -227,7 +236,7 @@ class Engine:
 
         Several levels share a batch where the budget has room for them.
         """
-        self._check_differentiable()
+        self.check_differentiable()
         total = np.zeros((len(self.task), *self.layout.shape))
         most_tokens = self.batch_tokens // 2
         if self.model.device.type == "cpu":
@@ -252,11 +261,12 @@ class Engine:
 
         A row may be there several times. Values are per row, as the metric gives them.
         """
-        self._check_differentiable()
+        self.check_differentiable()
         with self.model.frozen():
             return self._row_gradients(list(numbers), gates)
 
-    def _check_differentiable(self) -> None:
+    def check_differentiable(self) -> None:
+        """Refuse a metric without a gradient."""
         if not self.metric.differentiable:
             raise HeadwiseError(
                 f"the metric {self.metric.name!r} has no gradient; use one such as logit_diff or logprob"

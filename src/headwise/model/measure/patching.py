@@ -23,6 +23,7 @@ from headwise.heads import Head, head_list
 from headwise.model.forward.run import Pass
 from headwise.model.forward.schedule import batches
 from headwise.model.generation.prompts import encode_prompts
+from headwise.model.measure.positions import in_prompt
 from headwise.model.tokens.encode import pad_right
 from headwise.several import several
 
@@ -227,14 +228,11 @@ def _positions(given: str | int | Sequence[int], length: int) -> list[int]:
         return list(range(length)) if given == "all" else [length - 1]
     listed = list(given) if isinstance(given, Iterable) else [given]
     for position in listed:
-        if not isinstance(position, int | np.integer) or not -length <= position < length:
-            raise HeadwiseError(
-                f"positions has {quoted(position)}; a prompt of {length} tokens has positions 0 to {length - 1} (or "
-                f"-1 to -{length} from the end)"
-            )
+        if not isinstance(position, int | np.integer):
+            raise HeadwiseError(f"positions has {quoted(position)}; expected whole numbers such as [-1, 4]")
     if not listed:
         raise HeadwiseError("positions is empty; give 'all', 'last' or token positions such as [-1, 4]")
-    return sorted({int(position) % length for position in listed})
+    return in_prompt(map(int, listed), length, "a prompt")
 
 
 def _spans(numbers: Sequence[int]) -> str:

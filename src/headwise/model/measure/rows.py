@@ -7,7 +7,7 @@ D head size.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,13 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads import HEADS, ComponentKinds, Head
 from headwise.model.forward.gate import HeadGates
+from headwise.model.forward.past import Past
 from headwise.model.forward.run import Pass
 from headwise.model.forward.schedule import blocks_of_rows
+from headwise.model.measure.positions import Positions, acting, check_positions
 from headwise.model.measure.references.donors import donor_rows, first_differences
-from headwise.model.measure.references.registry import REFERENCES, Positions, ReferenceName, ReferenceSource
+from headwise.model.measure.references.registry import REFERENCES, ReferenceName, ReferenceSource
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.tokens.encode import Needs, Row, Scored, batch_of, encode_rows, pad_right
 from headwise.settings import Count, Seed, Settings
 from headwise.tasks.examples import Task
@@ -40,6 +43,8 @@ class Block:
     references: dict[Any, Tensor] | None = None  # layer, MLP or input -> broadcastable to S, T, H, D
     modules: dict[Head, nn.Module] = field(default_factory=dict)
     """MLPs and the embeddings, where they are gated."""
+    past: Past | None = None
+    """What stands before these tokens, where they are not the first ones."""
 
     @property
     def size(self) -> int:
@@ -52,7 +57,27 @@ class Block:
     def pass_(self, times: int = 1, **more: Any) -> Pass:
         """The forward pass over the rows, all of them repeated, with logits at their scored positions."""
         ids, positions = self.tensors["ids"].repeat(times, 1), self.tensors["positions"].repeat(times, 1)
+        if self.past is not None:
+            more["inputs"] = self.past.inputs(times, more.get("shared", {}), self.length)
         return Pass(ids=ids, scored=positions, **more)
+
+    def at(self, position: int, hooks: HeadHooks | None) -> Block:
+        """The same rows with gates that act at one position only.
+
+        hooks: to run the tokens before the position once; None where they are run with every variant.
+        """
+        first, references, past = 0, self.references, None
+        if hooks is not None and position:
+            first, past = position, Past.read(hooks, self.tensors["ids"][:, :position])
+            references = references and {
+                of: r if r.dim() == 2 else r[..., first:, :, :] for of, r in references.items()
+            }
+        ids = self.tensors["ids"][:, first:]
+        tensors = {**self.tensors, "ids": ids, "positions": self.tensors["positions"] - first}
+        acts = torch.arange(ids.shape[1], device=ids.device) == position - first
+        return replace(
+            self, tensors=tensors, acts=acts.expand_as(ids), references=references, past=past
+        )
 
     def gated(self, values: Tensor, times: int = 1, leave: Container[Head] = (), **more: Any) -> Pass:
         """The same under gates `[B, L, H]` of the rows; of MLPs and the input, those in `leave` have a gate of 1.
@@ -82,7 +107,8 @@ class MeasureSettings(Settings):
     reference: ReferenceName = "zero"
     """What replaces an ablated head: zero, mean, position_mean, resample, patch, or a plug-in's."""
     positions: Positions = "all"
-    """Where gates act: `all`, or from the `last` prompt token on."""
+    """Where gates act: `all`, from the `last` prompt token on, token positions (negative ones count from the end of the
+    prompt), or the name of a span."""
     seed: Seed = 0
     batch_tokens: Count | None = None
     """Most tokens in one forward pass (default: what suits the device); where that saves a pass, a sixteenth more."""
@@ -101,6 +127,7 @@ class Rows:
                 f"reference_task is {quoted(reference_task)}; give a task: reference_task=hw.task(…)"
             )
         self.model, self.task, self.positions = model, task, settings.positions
+        check_positions(task, settings.positions)
         self.all = encode_rows(model.text, task.examples, needs)
         tokens = settings.batch_tokens or model.batch_tokens
         self._components = tuple(model.layout(settings.components).modules)
@@ -130,18 +157,22 @@ class Rows:
         tensors = {name: t.to(self.model.device) for name, t in batch_of(rows).items()}
         block = Block(rows, tensors, modules=self._modules)
         length = block.length
-        acts = torch.ones(len(rows), length, dtype=torch.bool)
-        if self.positions == "last":
-            starts = torch.tensor([row.start for row in rows])
-            acts &= torch.arange(length)[None, :] >= starts[:, None] - 1
+        acts = self.acts(numbers, length)
         if self._donors is not None:
             donors = [self._donors[n] for n in numbers]
-            acts &= first_differences(rows, donors, length)
             block.references = self.model.outputs(pad_right(donors), components=self._components)
         elif self._outputs is not None:
             block.references = {k: z[:length] if z.dim() == 3 else z for k, z in self._outputs.items()}
         block.acts = None if bool(acts.all()) else acts.to(self.model.device)
         return block
+
+    def acts(self, numbers: Sequence[int], length: int) -> Tensor:
+        """Where gates act on the rows of these numbers `[S, T]`; length: T, at least that of every row."""
+        rows = [self.all[n] for n in numbers]
+        acts = acting(self.model.text, self.task, rows, length, self.positions)
+        if self._donors is not None:
+            acts &= first_differences(rows, [self._donors[n] for n in numbers], length)
+        return acts
 
     def _check_outputs(self, reference: str) -> None:
         """Refuse a reference (a plug-in's) that has outputs of heads alone where MLPs or the input are gated."""

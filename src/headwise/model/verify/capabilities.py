@@ -16,7 +16,7 @@ from headwise.model.backward.target_logprobs import plain_unembedding
 from headwise.model.forward.compiled import Compiled
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.verify.components import norm_after_heads, proven_embeddings, proven_mlps
-from headwise.model.verify.decoding import Decoding, decoding
+from headwise.model.verify.decoding import Decoding, decoding, past_works
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class Capabilities:
     def decoding(self) -> Decoding:
         """What batches of generation may do: left padding, KV cache, a shared prefix."""
         return decoding(self.hooks.model)
+
+    @cached_property
+    def past(self) -> bool:
+        """Rows of one batch may go on from the keys and values of their first tokens, which are run once."""
+        return past_works(self.hooks, self.share_rows)
 
     @cached_property
     def mlps(self) -> tuple[nn.Module, ...]:

@@ -1,4 +1,4 @@
-"""Whether a model may be padded on the left, go on from a KV cache, and read a shared prefix once.
+"""Whether a model may be padded on the left, go on from a KV cache, and read a shared prefix or past once.
 
 None of this is assumed. Each is compared with plain runs on a few tokens; where one fails, batches hold prompts of
 equal length only, or every step reads the whole text again.
@@ -6,15 +6,19 @@ equal length only, or every step reads the whole text again.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.decode import Batch
+from headwise.model.forward.past import Past
 from headwise.model.forward.run import Pass, run
 from headwise.model.sites.devices import entry_device
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.probe import differ_by_rounding, probe_input, weight_dtype
 
 
@@ -86,6 +90,26 @@ def _holds(hf: nn.Module, able: Decoding) -> bool:
     limit = _rounding(hf) * max(1.0, float(first.abs().max()))
     pairs = ((first_batched, first), (second_batched, second))
     return all(differ_by_rounding(ours, plain, limit) for ours, plain in pairs)
+
+
+def past_works(hooks: HeadHooks, share_rows: bool) -> bool:
+    """Whether rows that go on from their past, with and without shared rows, have the logits of the whole rows."""
+    if "position_ids" not in inspect.signature(hooks.model.forward).parameters:
+        return False
+    ids = probe_input(hooks.model)
+    once = torch.arange(len(ids), device=ids.device)
+    shared = {block: SharedRows(once, once.repeat(2)) for block in range(len(hooks.blocks) // 2)}
+    try:
+        with torch.no_grad():
+            whole = run(hooks.model, Pass(ids=ids), hooks).logits[:, 2:]
+            past = Past.read(hooks, ids[:, :2])
+            inputs = past.inputs(2, shared if share_rows else {}, ids.shape[1] - 2)
+            asked = Pass(ids=ids[:, 2:].repeat(2, 1), inputs=inputs, shared=shared if share_rows else {})
+            logits = run(hooks.model, asked, hooks).logits
+    except Exception:  # a family without this ability raises whatever it likes; its rows are run in full
+        return False
+    limit = _rounding(hooks.model) * max(1.0, float(whole.abs().max()))
+    return differ_by_rounding(logits, whole.repeat(2, 1, 1), limit)
 
 
 def _rounding(hf: nn.Module) -> float:

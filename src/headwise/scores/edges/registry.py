@@ -16,7 +16,7 @@ from headwise.model.edges.parts import Parts
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.registry import Registry
-from headwise.scores.edges.spans import position_masks
+from headwise.model.measure.spans import position_masks
 from headwise.scores.registry import Setup, settings_of
 from headwise.settings import Settings
 
@@ -38,7 +38,7 @@ class EdgeSetup(Setup):
     def block(self, engine: Engine, numbers: Sequence[int]) -> tuple[Block, dict[str, Tensor]]:
         """The rows of these numbers, and the positions of each span in them."""
         block = engine.table.block(numbers)
-        return block, position_masks(self.model, self.task, block, self.spans)
+        return block, position_masks(self.model.text, self.task, block.rows, block.length, self.spans)
 
 
 @dataclass(frozen=True)

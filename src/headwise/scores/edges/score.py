@@ -17,7 +17,7 @@ from headwise.model.measure.rows import MeasureSettings
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
 from headwise.scores.edges.registry import EDGE_METHODS, EdgeMethod, EdgeSetup, sender_kinds
-from headwise.scores.edges.spans import chosen_spans
+from headwise.model.measure.spans import chosen_spans
 from headwise.scores.few_examples import note_too_few
 from headwise.several import several
 from headwise.tasks.examples import Task

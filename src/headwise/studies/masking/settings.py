@@ -64,7 +64,7 @@ class MaskingSettings(shared.StudySettings):
     """Values of k with layer-matched draws too; by default the third, [] for none."""
     scale: NonNegativeFloat = 0.0
     """Gate of a masked head: 0 removes it; the paper uses .001, its code .0001."""
-    positions: shared.Positions = "all"
+    positions: shared.AnswerPositions = "all"
     """Token positions that gates act on: `all`, or from the `last` prompt token on."""
     max_new_tokens: Count = 16
     """Maximum number of tokens generated per prompt."""

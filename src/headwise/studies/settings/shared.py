@@ -11,7 +11,9 @@ from typing_extensions import Self
 from headwise.errors import HeadwiseError, hint, quoted
 from headwise.metrics import metrics, text_metrics
 from headwise.model.load.load import DTYPES
-from headwise.model.measure.references.registry import Positions as Positions
+from headwise.model.measure.positions import AnswerPositions as AnswerPositions
+from headwise.model.measure.positions import Positions as Positions
+from headwise.model.measure.positions import PositionsOrEach as PositionsOrEach
 from headwise.model.measure.references.registry import ReferenceName as ReferenceName
 from headwise.scores.registry import methods
 from headwise.settings import Count, Named, Seed, Settings, Several, Text, not_empty, one_of, passes

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from headwise.model.model import Model
     from headwise.tasks.examples import Task
 
-POSITIONS = ("all", "last")
-
 
 @dataclass(frozen=True)
 class ReferenceSource:
@@ -63,4 +61,3 @@ def register(name: str) -> Callable[[Compute], Compute]:
 
 
 ReferenceName = Annotated[Text, one_of("reference", REFERENCES.all)]
-Positions = Annotated[Text, one_of("positions", lambda: POSITIONS)]

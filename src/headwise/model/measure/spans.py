@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.model.measure.rows import Block
-from headwise.model.model import Model
+from headwise.model.tokens.encode import Row
 from headwise.model.tokens.spans import encoded
+from headwise.model.tokens.text import Text
 from headwise.several import several
 from headwise.tasks.examples import Task
 
@@ -48,18 +48,23 @@ def chosen_spans(task: Task, spans: Sequence[str] | str | None) -> tuple[str, ..
     return chosen
 
 
-def position_masks(model: Model, task: Task, block: Block, spans: Sequence[str]) -> dict[str, Tensor]:
-    """`[S, T]` for each span: True at the tokens that hold a character of it; `rest` at those of no span."""
-    masks = {name: torch.zeros(block.size, block.length, dtype=torch.bool) for name in spans}
+def position_masks(
+    text: Text, task: Task, rows: Sequence[Row], length: int, spans: Sequence[str]
+) -> dict[str, Tensor]:
+    """`[S, T]` for each span: True at the tokens that hold a character of it; `rest` at those of no span.
+
+    length: T, at least the number of tokens of every row.
+    """
+    masks = {name: torch.zeros(len(rows), length, dtype=torch.bool) for name in spans}
     if not spans:
         return masks
-    for number, row in enumerate(block.rows):
+    for number, row in enumerate(rows):
         example = task.examples[row.example]
-        prompt = model.text.trimmed([example.prompt])[0]
-        whole = model.text.encode_whole([prompt])[0]
-        ids, offsets = encoded(model.text.tokenizer, prompt)
+        prompt = text.trimmed([example.prompt])[0]
+        whole = text.encode_whole([prompt])[0]
+        ids, offsets = encoded(text.tokenizer, prompt)
         lead = len(whole) - len(ids)  # what the tokenizer puts before a text
-        taken = torch.zeros(block.length, dtype=torch.bool)
+        taken = torch.zeros(length, dtype=torch.bool)
         for name, (first, last) in example.spans.items():
             for place, (start, end) in enumerate(offsets):
                 at = lead + place - row.dropped

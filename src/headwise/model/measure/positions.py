@@ -1,0 +1,95 @@
+"""Where gates act: at all tokens, from the last prompt token on, at token positions by number, or at a named span.
+
+S rows, T tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from pydantic import AfterValidator, BeforeValidator
+from torch import Tensor
+
+from headwise.errors import HeadwiseError, quoted, unknown
+from headwise.model.measure.spans import REST, position_masks, span_names
+from headwise.model.tokens.encode import Row
+from headwise.model.tokens.text import Text
+from headwise.settings import Text as TextSetting
+from headwise.settings import one_of
+from headwise.tasks.examples import Task
+
+EACH = "each"
+ANSWERED = ("all", "last")
+"""What generation knows too, which has no spans and goes on after the prompt."""
+_NUMBERS = re.compile(r"-?\d+(\s*,\s*-?\d+)*")
+
+
+def parsed(given: Any) -> str | tuple[int, ...]:
+    """A name, or numbers: 10, [3, 10], and as text "10" and "3,10".
+
+    >>> parsed("S2"), parsed(10), parsed("3, -1")
+    ('S2', (10,), (3, -1))
+    """
+    if isinstance(given, str):
+        text = given.strip()
+        return tuple(int(part) for part in text.split(",")) if _NUMBERS.fullmatch(text) else text
+    listed = list(given) if isinstance(given, Iterable) else [given]
+    if not listed or not all(isinstance(p, int | np.integer) and not isinstance(p, bool) for p in listed):
+        raise HeadwiseError(
+            f"positions is {quoted(given)}; give 'all', 'last', token positions such as [3, -1], or the name of a span"
+        )
+    return tuple(dict.fromkeys(int(position) for position in listed))
+
+
+def _not_each(value: str | tuple[int, ...]) -> str | tuple[int, ...]:
+    if value == EACH:
+        raise HeadwiseError(
+            "positions='each' gives a score for every head and position, which only hw.score and the study score "
+            "compute; here give 'all', 'last', token positions such as [3, -1], or the name of a span"
+        )
+    return value
+
+
+PositionsOrEach = Annotated[str | tuple[int, ...], BeforeValidator(parsed)]
+Positions = Annotated[PositionsOrEach, AfterValidator(_not_each)]
+AnswerPositions = Annotated[TextSetting, one_of("positions", lambda: ANSWERED)]
+
+
+def check_positions(task: Task, positions: str | tuple[int, ...]) -> None:
+    """Refuse a name that is no span of every example."""
+    names = [*ANSWERED, *(spans := span_names(task)), *([REST] if spans else [])]
+    if isinstance(positions, str) and positions not in names:
+        raise unknown("positions", positions, names)
+
+
+def acting(
+    text: Text, task: Task, rows: Sequence[Row], length: int, positions: str | tuple[int, ...]
+) -> Tensor:
+    """`[S, T]`: True where gates act. length: T, at least the number of tokens of every row."""
+    if positions == "all":
+        return torch.ones(len(rows), length, dtype=torch.bool)
+    if positions == "last":
+        starts = torch.tensor([row.start for row in rows])
+        return torch.arange(length)[None, :] >= starts[:, None] - 1
+    if isinstance(positions, str):
+        return position_masks(text, task, rows, length, [positions])[positions]
+    acts = torch.zeros(len(rows), length, dtype=torch.bool)
+    for number, row in enumerate(rows):
+        acts[number, in_prompt(positions, row.start, f"the prompt of example {row.example + 1}")] = True
+    return acts
+
+
+def in_prompt(positions: Iterable[int], length: int, what: str) -> list[int]:
+    """Positions from 0 in a prompt of this many tokens; negative ones count from its end."""
+    listed = list(positions)
+    for position in listed:
+        if not -length <= position < length:
+            raise HeadwiseError(
+                f"positions has {position}; {what} has {length} tokens, which are positions 0 to {length - 1} (or "
+                f"-1 to -{length} from the end)"
+            )
+    return sorted({position % length for position in listed})
