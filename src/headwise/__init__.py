@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headwise.cards import card
     from headwise.explore import explore
     from headwise.harness import lm_eval
-    from headwise.heads import Edge, Edges, Head, Scores
+    from headwise.heads import Edge, Edges, Head, PositionScores, Scores
     from headwise.model.attention.attention import attention
     from headwise.model.generation.generate import generate
     from headwise.model.load.load import load
@@ -43,6 +43,7 @@ _HOMES = {
     "Example": "headwise.tasks",
     "Head": "headwise.heads",
     "Model": "headwise.model.model",
+    "PositionScores": "headwise.heads",
     "Scores": "headwise.heads",
     "Task": "headwise.tasks",
     "card": "headwise.cards",
@@ -73,6 +74,7 @@ __all__ = [
     "Head",
     "HeadwiseError",
     "Model",
+    "PositionScores",
     "Scores",
     "Task",
     "__version__",

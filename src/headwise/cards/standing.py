@@ -18,7 +18,7 @@ from headwise.metrics import metric as metric_named
 from headwise.model.model import Model
 from headwise.names import method_name
 from headwise.runs.gather import Run
-from headwise.scores.registry import score
+from headwise.scores.run import score
 from headwise.tasks.examples import Task
 
 COLUMNS = ["study", "task", "measure", "score", "lo", "hi", "n", "q", "rank", "heads"]

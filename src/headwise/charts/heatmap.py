@@ -38,7 +38,7 @@ LEVEL = 0.05
 SKEWED = 2.0
 """Above this skewness of its values the q-value of a head, a test of symmetry, says less about its mean."""
 HELPS, HINDERS, UNSIGNED = "#2166ac", "#b2182b", "#35608d"
-_DOT: dict[str, Any] = {"dash": "none", "marker": "circle", "size": 2.2, "colour": INK, "edge": PAPER}
+DOT: dict[str, Any] = {"dash": "none", "marker": "circle", "size": 2.2, "colour": INK, "edge": PAPER}
 Ranked = Callable[[pd.DataFrame], pd.DataFrame]
 """Puts the rows of a table of scores in order."""
 SCORED = ("model", "task", "method")
@@ -102,7 +102,7 @@ def head_panel(
         cells = replace(cells, examples=columns_of(table, *SCORED))
     marks: list[Cells | Line] = [cells]
     if dots is not None and len(dots):
-        marks.append(Line(x=dots["head"] % heads, y=dots["layer"], **_DOT))
+        marks.append(Line(x=dots["head"] % heads, y=dots["layer"], **DOT))
     return Panel(
         marks=marks,
         x=_head_axis(heads, most[1], others=others),

@@ -2,8 +2,8 @@
 
 Begin with `head.py` and `scores.py`; `components.py` says where MLPs and the embeddings stand beside heads, `gates.py`
 makes gates from heads, `controls.py` draws random and layer-matched heads, `heads_file.py` reads a list of heads or a
-score table, `array_file.py` is the format of saved scores and edges. Nothing here knows what a model is. May import:
-errors, files, names, settings, stats, charts.
+score table, `array_file.py` is the format of saved scores and edges, `position_scores.py` has scores at token
+positions. Nothing here knows what a model is. May import: errors, files, names, settings, stats, charts.
 """
 
 from headwise.heads.components import COMPONENTS, HEADS, ComponentKinds, Layout
@@ -20,6 +20,7 @@ from headwise.heads.gates import (
 )
 from headwise.heads.head import RANKED_BY, Head, Order, head_list, heads_of, ranked
 from headwise.heads.heads_file import load_order, save_order
+from headwise.heads.position_scores import PositionScores
 from headwise.heads.scores import Scores
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Head",
     "Layout",
     "Order",
+    "PositionScores",
     "Scores",
     "chosen_gates",
     "gate_numbers",

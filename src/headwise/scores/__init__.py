@@ -1,9 +1,10 @@
-"""Score methods: begin with `registry.py`, then `ablation.py`.
+"""Score methods: begin with `run.py` (`hw.score`) and `registry.py`, then `ablation.py`.
 
 `gates/`, `adaptive/` and `probe/` are methods of several files; `compare.py` compares scores. May import: errors,
 registry, stats, charts, heads, tasks, model, metrics.
 """
 
-from headwise.scores.registry import Method, Setup, method, methods, register, score
+from headwise.scores.registry import Method, Setup, method, methods, register
+from headwise.scores.run import score
 
 __all__ = ["Method", "Setup", "method", "methods", "register", "score"]

@@ -10,10 +10,11 @@ from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
 from headwise.heads import RANKED_BY, Head, single_gates
+from headwise.model.measure.by_position import acting_positions, position_effects
 from headwise.model.measure.engine import Engine
 from headwise.scores.adaptive.adaptive import to_precision, top_k
 from headwise.scores.adaptive.sample import Sample, crowding_of
-from headwise.scores.registry import Setup, register
+from headwise.scores.registry import Setup, register, scaled_progress
 from headwise.settings import Count, Settings, one_of
 
 BACKWARD_ROWS = 3
@@ -56,11 +57,22 @@ class AblationOptions(Settings):
         return self.precision is not None or self.top is not None
 
 
+def each_position(setup: Setup) -> np.ndarray:
+    """m(full) − m(head's gate at 0 at one position only), per example `[E, heads, T]`; positive where it helps."""
+    engine = setup.engine()
+    _, changes = acting_positions(engine)
+    engine.advance = scaled_progress(setup.advance, len(setup.task) / max(changes.sum(), 1)) or engine.advance
+    effects = position_effects(engine, single_gates(setup.heads, setup.layout))
+    setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
+    return effects.swapaxes(0, 1)
+
+
 @register(
     "ablation",
     about="exact ablation: metric with the head minus metric without it",
     steps=lambda model, task: len(model.heads()) * len(task),
     options=AblationOptions,
+    each=each_position,
     components=True,
 )
 def ablation(setup: Setup, **options: Any) -> np.ndarray:

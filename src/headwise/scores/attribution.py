@@ -5,13 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from headwise.errors import HeadwiseError
+from headwise.model.measure.by_position import position_gradients
 from headwise.model.outputs.bypass import bypassed, check_residual
 from headwise.scores.registry import Setup, register
+
+
+def each_position(setup: Setup) -> np.ndarray:
+    """∂m/∂g of the gate at one position only, at g = 1, per example `[E, heads, T]`; one backward pass gives all."""
+    engine = setup.engine()
+    gradients = position_gradients(engine)[:, setup.exists]
+    setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
+    return gradients
 
 
 @register(
     "attribution",
     first_order=True,
+    each=each_position,
     about="gradient attribution (first-order estimate of the ablation effect)",
     components=True,
 )

@@ -21,7 +21,8 @@ from headwise.model.model import Model
 from headwise.model.tokens.encode import encode_rows
 from headwise.names import method_name
 from headwise.scores.registry import method as method_named
-from headwise.scores.registry import own_options, score
+from headwise.scores.registry import own_options
+from headwise.scores.run import score
 from headwise.stats.paired import compare_paired
 from headwise.stats.resampling import Groups
 from headwise.tasks import Task

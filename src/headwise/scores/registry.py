@@ -1,4 +1,4 @@
-"""What a score method is, the methods known by name, and `score`, which runs one.
+"""What a score method is, and the methods known by name; `run.py` runs one.
 
 A method is one function from a `Setup` to values per example and head, and one registration; it then turns
 up in the command line, in the tables and in the report by itself.
@@ -16,20 +16,16 @@ import numpy as np
 from pydantic import ConfigDict, create_model
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads import HEADS, ComponentKinds, Layout, Order, Scores, head_list, mask_gates
+from headwise.heads import HEADS, ComponentKinds, Layout, Order, Scores
 from headwise.heads.components import existing
 from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
-from headwise.metrics.leading_space import note_leading_space
 from headwise.model.measure.engine import Engine
-from headwise.model.measure.rows import MeasureSettings
+from headwise.model.measure.positions import ANSWERED, EACH
 from headwise.model.model import Model
-from headwise.progress import Progress, reporting
 from headwise.registry import Registry
-from headwise.scores.few_examples import note_too_few
 from headwise.settings import Settings
 from headwise.tasks.examples import Task
-from headwise.tasks.opening import TaskLike, as_task
 
 
 @dataclass
@@ -41,7 +37,7 @@ class Setup:
     metric: Metric
     reference: str = "mean"
     """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
-    positions: str = "all"
+    positions: str | tuple[int, ...] = "all"
     """Where gates act."""
     seed: int = 0
     reference_task: Task | None = None
@@ -143,6 +139,9 @@ class Method:
     """Whether it replaces heads by the reference, or measures what that would do."""
     components: bool
     """Whether it can score MLPs and the embeddings beside heads; it then has the option `components`."""
+    each: Callable[[Setup], np.ndarray] | None
+    """From a setup to the effect of each scored head at each position `[E, heads, T]` (`positions="each"`); NaN where a
+    prompt has no such position. None for a method without such numbers."""
 
     @cached_property
     def settings(self) -> type[Settings]:
@@ -190,6 +189,7 @@ def register(
     options: type[Settings] | None = None,
     version: int = 1,
     per_label: Callable[..., dict[str, Scores]] | None = None,
+    each: Callable[[Setup], np.ndarray] | None = None,
     **flags: bool,
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
     """Make a method known under `name`; the other arguments are the fields of `Method`.
@@ -218,6 +218,7 @@ def register(
             learned,
             ablates,
             components,
+            each,
         )
         METHODS.add(name, Method(*fields))
         return run
@@ -285,111 +286,21 @@ def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -
         )
 
 
-def score(
-    model: Model,
-    task: TaskLike,
-    method: str = "ablation",
-    *,
-    heads: Any = None,
-    metric: str | None = None,
-    reference: str = "mean",
-    positions: str = "all",
-    seed: int = 0,
-    reference_task: Task | None = None,
-    batch_tokens: int | None = None,
-    progress: Progress = True,
-    **options: Any,
-) -> Scores:
-    """One number per head, with its per-example values and standard error.
-
-    task: a task, or what `hw.task` makes one of: a name, a path, a list of examples, a DataFrame. Options of a file
-        (`columns`) can be given too.
-    method: how heads are scored ("ablation", "attribution", "random", …; `headwise list methods`).
-    heads: score only these, such as ["L3H2"]. `ablation` and `keep` then run only these; gradient methods compute all
-        heads in one pass anyway. q-values correct for the heads that are scored.
-    metric: by default that of the task. reference, positions: see `headwise.model.measure.engine.Engine`.
-    progress: False for no progress bar.
-    options: the method's own. Most have `components`: ["heads", "mlps", "input"] scores the output of each MLP
-        (`MLP12`) and the embeddings (`input`) beside the heads.
-    """
-    chosen = METHODS.get(method)
-    task = as_task(task, model, options)
-    _check_options(chosen, options)
-    note_leading_space(model, task)
-    MeasureSettings(reference=reference, positions=positions, seed=seed, batch_tokens=batch_tokens)
-    measured = metric_named(metric or task.metric)
-    check_metric(chosen, measured, options)
-    setup = Setup(model, task, measured, reference, positions, seed, reference_task, batch_tokens)
-    own = dict(options)
-    if chosen.components:
-        setup.components = chosen.settings(**options).components  # type: ignore[attr-defined]
-        own.pop("components", None)
-    setup.chosen = None if heads is None else _chosen_heads(setup, heads)
-    steps = chosen.steps(model, task)
-    if steps == len(model.heads()) * len(task):  # one step per head and example
-        steps = len(setup.heads) * len(task)
-    if chosen.signed and not getattr(chosen.settings(**options), "early", False):
-        note_too_few(task, len(setup.heads))
-    with reporting(f"{method} on {task.name}", steps, progress) as setup.advance:
-        examples = np.where(setup.exists, _checked_values(setup, method, chosen.run(setup, **own)), np.nan)
-    details = {
-        "reference": reference if chosen.ablates else None,
-        "positions": positions,
-        "seed": seed,
-        **options,
-        **setup.details,
-    }
-    about: dict[str, Any] = {
-        "model": model.name,
-        "task": task.name,
-        "method": method,
-        "signed": chosen.signed if setup.signed is None else setup.signed,
-        "metric": setup.unit or measured.name,
-        "details": details | {"options": options, "examples": task.fingerprint},
-        "exists": np.array(setup.exists),
-        "groups": row_groups(task, setup.details),
-        "components": setup.layout.components,
-    }
-    columns = dict(setup.estimates)
-    if columns:
-        return Scores(columns.pop("value"), columns.pop("stderr"), examples, **about, own=columns)
-    return Scores.from_examples(examples, **about)
-
-
-def _check_options(chosen: Method, options: Mapping[str, Any]) -> None:
-    """Refuse options that the method does not take."""
-    if "components" in options and not chosen.components:
-        able = ", ".join(name for name, other in methods().items() if other.components)
+def check_method_positions(chosen: Method, positions: Any, options: Mapping[str, Any]) -> None:
+    """Refuse positions that a method cannot be restricted to."""
+    if positions == EACH and chosen.each is None:
+        able = " and ".join(name for name, other in methods().items() if other.each)
         raise HeadwiseError(
-            f"the method {chosen.name!r} scores heads alone; components other than heads have scores by {able}"
+            f"the method {chosen.name!r} has no score for every position; positions='each' works with {able}"
         )
-    for option in options:
-        if option not in chosen.options:
-            parameters = inspect.signature(score).parameters.values()
-            shared = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-            raise unknown(f"option of method {chosen.name!r}", option, [*chosen.options, *shared])
-
-
-def _checked_values(setup: Setup, method: str, values: Any) -> np.ndarray:
-    """What a method returned, if it has a value per example and head: `[L, H]` alone would be spread over examples."""
-    values, expected = np.asarray(values), setup.layout.shape
-    if values.ndim != 3 or values.shape[1:] != expected or not len(values):
+    own = [name for name in options if name != "components"]
+    if positions == EACH and own:
+        raise HeadwiseError(f"{own[0]} cannot be combined with positions='each'; leave one of them out")
+    if not chosen.ablates and positions not in ANSWERED:
         raise HeadwiseError(
-            f"the method {method!r} returned an array of shape {list(values.shape)}; expected "
-            f"[{len(setup.task)}, {expected[0]}, {expected[1]}] (examples, layers, heads)"
+            f"the method {chosen.name!r} ablates nothing, so it cannot be restricted to positions; use 'ablation' or "
+            "'attribution', or leave positions out"
         )
-    return values
-
-
-def _chosen_heads(setup: Setup, heads: Any) -> np.ndarray:
-    """`[L, H]`: True for these heads, which the model must have."""
-    listed = head_list(heads)
-    setup.layout.check(listed, setup.model.name)
-    if not listed:
-        raise HeadwiseError(
-            "heads is empty; name at least one head, such as 'L0H0', or leave heads out for all"
-        )
-    return mask_gates(listed, setup.layout) == 0
 
 
 def row_groups(task: Task, details: dict[str, Any]) -> tuple[str | None, ...] | None:

@@ -15,7 +15,7 @@ from headwise.progress import Advance, progress
 from headwise.runs import Cell, RunFolder, read_cells
 from headwise.scores.nested.partial import kept_in
 from headwise.scores.registry import method as method_named
-from headwise.scores.registry import score
+from headwise.scores.run import score
 from headwise.studies.settings.shared import StudySettings
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Task

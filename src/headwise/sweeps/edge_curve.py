@@ -25,10 +25,10 @@ from headwise.model.edges.circuit import Circuits
 from headwise.model.edges.parts import take_apart
 from headwise.model.forward.out_of_memory import in_halves
 from headwise.model.measure.engine import Engine
+from headwise.model.measure.spans import position_masks
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
 from headwise.scores.edges.registry import sender_kinds
-from headwise.model.measure.spans import position_masks
 from headwise.sweeps.explained import EXPLAINED, HeadsNeeded, knee_points, needed_with_intervals
 from headwise.tasks.examples import Task
 

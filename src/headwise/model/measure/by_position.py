@@ -56,8 +56,8 @@ def position_gradients(engine: Engine) -> np.ndarray:
     def fill(numbers: Sequence[int]) -> None:
         block = engine.table.block(numbers)
         shape = (block.size, *engine.layout.shape, block.length)
-        where = {"dtype": engine.model.gate_dtype, "device": engine.model.device}
-        gates = torch.ones(shape, requires_grad=True, **where)
+        dtype, device = engine.model.gate_dtype, engine.model.device
+        gates = torch.ones(shape, dtype=dtype, device=device, requires_grad=True)
         (slopes,) = torch.autograd.grad(engine.differentiable(block, gates).sum(), gates)
         for row, slope in zip(block.rows, slopes.double().cpu().numpy(), strict=True):
             tokens = int(there[row.example].sum())

@@ -75,9 +75,7 @@ class Block:
         ids = self.tensors["ids"][:, first:]
         tensors = {**self.tensors, "ids": ids, "positions": self.tensors["positions"] - first}
         acts = torch.arange(ids.shape[1], device=ids.device) == position - first
-        return replace(
-            self, tensors=tensors, acts=acts.expand_as(ids), references=references, past=past
-        )
+        return replace(self, tensors=tensors, acts=acts.expand_as(ids), references=references, past=past)
 
     def gated(self, values: Tensor, times: int = 1, leave: Container[Head] = (), **more: Any) -> Pass:
         """The same under gates `[B, L, H]` of the rows; of MLPs and the input, those in `leave` have a gate of 1.

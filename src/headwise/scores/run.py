@@ -1,0 +1,176 @@
+"""`hw.score`: one method on one model and task.
+
+L layers, H heads, E examples, T positions.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.heads import PositionScores, Scores, head_list, mask_gates
+from headwise.metrics import metric as metric_named
+from headwise.metrics.leading_space import note_leading_space
+from headwise.model.measure.positions import EACH
+from headwise.model.measure.rows import MeasureSettings
+from headwise.model.model import Model
+from headwise.progress import Progress, reporting
+from headwise.scores.few_examples import note_too_few
+from headwise.scores.registry import (
+    METHODS,
+    Method,
+    Setup,
+    check_method_positions,
+    check_metric,
+    methods,
+    row_groups,
+)
+from headwise.tasks.examples import Task
+from headwise.tasks.opening import TaskLike, as_task
+
+Where = str | int | Sequence[int]
+
+
+@overload
+def score(
+    model: Model, task: TaskLike, method: str = ..., *, positions: Literal["each"], **options: Any
+) -> PositionScores: ...
+
+
+@overload
+def score(model: Model, task: TaskLike, method: str = ..., **options: Any) -> Scores: ...
+
+
+def score(
+    model: Model,
+    task: TaskLike,
+    method: str = "ablation",
+    *,
+    heads: Any = None,
+    metric: str | None = None,
+    reference: str = "mean",
+    positions: Where = "all",
+    seed: int = 0,
+    reference_task: Task | None = None,
+    batch_tokens: int | None = None,
+    progress: Progress = True,
+    **options: Any,
+) -> Scores | PositionScores:
+    """One number per head, with its per-example values and standard error.
+
+    task: a task, or what `hw.task` makes one of: a name, a path, a list of examples, a DataFrame. Options of a file
+        (`columns`) can be given too.
+    method: how heads are scored ("ablation", "attribution", "random", …; `headwise list methods`).
+    heads: score only these, such as ["L3H2"]. `ablation` and `keep` then run only these; gradient methods compute all
+        heads in one pass anyway. q-values correct for the heads that are scored.
+    metric: by default that of the task. reference: see `headwise.model.measure.engine.Engine`.
+    positions: where heads are ablated: `all` tokens, from the `last` prompt token on, token positions such as [3, -1],
+        or the name of a span. "each" gives a score for every head and position (`hw.PositionScores`).
+    progress: False for no progress bar.
+    options: the method's own. Most have `components`: ["heads", "mlps", "input"] scores the output of each MLP
+        (`MLP12`) and the embeddings (`input`) beside the heads.
+    """
+    chosen = METHODS.get(method)
+    task = as_task(task, model, options)
+    _check_options(chosen, options)
+    note_leading_space(model, task)
+    each = positions == EACH
+    check_method_positions(chosen, positions, options)
+    where: Any = "all" if each else positions
+    how = MeasureSettings(reference=reference, positions=where, seed=seed, batch_tokens=batch_tokens)
+    measured = metric_named(metric or task.metric)
+    check_metric(chosen, measured, options)
+    setup = Setup(model, task, measured, reference, how.positions, seed, reference_task, batch_tokens)
+    own = dict(options)
+    if chosen.components:
+        setup.components = chosen.settings(**options).components  # type: ignore[attr-defined]
+        own.pop("components", None)
+    setup.chosen = None if heads is None else _chosen_heads(setup, heads)
+    steps = chosen.steps(model, task)
+    if steps == len(model.heads()) * len(task):  # one step per head and example
+        steps = len(setup.heads) * len(task)
+    tokens = _longest_prompt(model, task) if each else []
+    if each:
+        note_too_few(task, len(setup.heads) * len(tokens), "head-position pair")
+    elif chosen.signed and not getattr(chosen.settings(**options), "early", False):
+        note_too_few(task, len(setup.heads))
+    with reporting(f"{method} on {task.name}", steps, progress) as setup.advance:
+        if each:
+            assert chosen.each is not None
+            by_position = chosen.each(setup)
+        else:
+            values = _checked_values(setup, method, chosen.run(setup, **own))
+    details = {
+        "reference": reference if chosen.ablates else None,
+        "positions": EACH if each else how.positions,
+        "seed": seed,
+        **options,
+        **setup.details,
+    }
+    about: dict[str, Any] = {
+        "model": model.name,
+        "task": task.name,
+        "method": method,
+        "metric": setup.unit or measured.name,
+        "details": details | {"options": options, "examples": task.fingerprint},
+        "groups": row_groups(task, setup.details),
+    }
+    if each:
+        return PositionScores(setup.heads, by_position, tokens, **about)
+    about |= {
+        "signed": chosen.signed if setup.signed is None else setup.signed,
+        "exists": np.array(setup.exists),
+        "components": setup.layout.components,
+    }
+    examples = np.where(setup.exists, values, np.nan)
+    columns = dict(setup.estimates)
+    if columns:
+        return Scores(columns.pop("value"), columns.pop("stderr"), examples, **about, own=columns)
+    return Scores.from_examples(examples, **about)
+
+
+def _check_options(chosen: Method, options: Mapping[str, Any]) -> None:
+    """Refuse options that the method does not take."""
+    if "components" in options and not chosen.components:
+        able = ", ".join(name for name, other in methods().items() if other.components)
+        raise HeadwiseError(
+            f"the method {chosen.name!r} scores heads alone; components other than heads have scores by {able}"
+        )
+    for option in options:
+        if option not in chosen.options:
+            parameters = inspect.signature(score).parameters.values()
+            shared = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+            raise unknown(f"option of method {chosen.name!r}", option, [*chosen.options, *shared])
+
+
+def _checked_values(setup: Setup, method: str, values: Any) -> np.ndarray:
+    """What a method returned, if it has a value per example and head: `[L, H]` alone would be spread over examples."""
+    values, expected = np.asarray(values), setup.layout.shape
+    if values.ndim != 3 or values.shape[1:] != expected or not len(values):
+        raise HeadwiseError(
+            f"the method {method!r} returned an array of shape {list(values.shape)}; expected "
+            f"[{len(setup.task)}, {expected[0]}, {expected[1]}] (examples, layers, heads)"
+        )
+    return values
+
+
+def _chosen_heads(setup: Setup, heads: Any) -> np.ndarray:
+    """`[L, H]`: True for these heads, which the model must have."""
+    listed = head_list(heads)
+    setup.layout.check(listed, setup.model.name)
+    if not listed:
+        raise HeadwiseError(
+            "heads is empty; name at least one head, such as 'L0H0', or leave heads out for all"
+        )
+    return mask_gates(listed, setup.layout) == 0
+
+
+def _longest_prompt(model: Model, task: Task) -> list[str]:
+    """The tokens of the first of the longest prompts."""
+    prompts = model.text.encode_whole(model.text.trimmed([example.prompt for example in task]))
+    longest = max(prompts, key=len) or model.text.start()
+    return [model.text.decode([token]) for token in longest]
