@@ -103,6 +103,36 @@ def test_a_precision_says_what_was_spent_and_a_bad_one_is_one_sentence(folder, t
     )
 
 
+def test_every_position_is_a_table_a_figure_and_a_sentence_and_is_computed_once(folder, tmp_path, here):
+    run = tmp_path / "run"
+    command = ["score", folder, "induction", "-n", 6, "--device", "cpu", "--out", run, "--reference", "mean"]
+    done = headwise(*command, "--positions", "each")
+    assert done.returncode == 0, done.stderr
+    table = pd.read_parquet(run / "tables/positions.parquet")
+    named = "model task method layer head position token score stderr lo hi n p q metric reference".split()
+    assert list(table.columns) == named
+    tokens = table["position"].max() + 1
+    assert len(table) == 16 * tokens
+    examples = pd.read_parquet(run / "tables/position_examples.parquet")
+    means = examples.groupby(["layer", "head", "position"])["value"].mean().to_numpy()
+    np.testing.assert_allclose(means, table["score"], atol=1e-9)
+    largest = table.loc[table["score"].abs().idxmax()]
+    place = f"L{largest['layer']}H{largest['head']} at {largest['position']} {largest['token'].strip()}"
+    assert place in done.stdout
+    assert (run / "figures/tiny-induction-ablation-positions.png").is_file()
+    report = (run / "report.html").read_text(encoding="utf-8")
+    assert "largest scores at one position by ablation (mean reference) are L" in report
+    written = (run / "tables/positions.parquet").read_bytes()
+    again = here(*command, "--positions", "each")
+    assert again.returncode == 0, again.stderr
+    assert "ablation on induction" not in again.stderr  # no progress: the cell is read
+    assert (run / "tables/positions.parquet").read_bytes() == written
+    at_2 = here(*command[:-4], "--out", tmp_path / "at", "--reference", "mean", "--positions", "2,3")
+    assert at_2.returncode == 0, at_2.stderr
+    assert json.loads((tmp_path / "at/run.json").read_text())["settings"]["positions"] == [2, 3]
+    assert len(pd.read_parquet(tmp_path / "at/tables/scores.parquet")) == 16
+
+
 def test_score_writes_the_contracts_files_and_a_figure(folder, tmp_path):
     done = headwise(
         "score",

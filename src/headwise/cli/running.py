@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
@@ -141,24 +141,26 @@ def resumable() -> Iterator[str]:
         raise typer.Exit(1) from None
 
 
-def show_scores(out: Path) -> list[dict[str, Any]]:
-    """Print the heads that stand out; returns every head's row."""
+def show_scores(out: Path, tables: Collection[str]) -> list[dict[str, Any]]:
+    """Print the heads (or heads at positions, where the run has no others) that stand out; returns every row."""
     from headwise.charts.heatmap import SKEWED
     from headwise.charts.section import by_size, too_few
     from headwise.runs import read_table
 
-    table = read_table(out, "scores")
+    table = read_table(out, "scores" if "scores" in tables else "positions")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
         n = span(part["n"].tolist())
         echo(f"{name} on {task}, {model}: {largest_of(len(part))}, n = {n}")
         for row in by_size(part)[:10].to_dict("records"):
             head = component_name(row["layer"], row["head"])
+            if "position" in row:
+                head += f" at {row['position']} {str(row['token']).strip()}"
             # One example or one seed has no interval, and what is not tested has no q.
             interval = "" if isnan(row["lo"]) else f"  [{row['lo']:+.3f}, {row['hi']:+.3f}]"
             q = "" if isnan(row["q"]) else f"  q = {row['q']:.2g}"
             skewed = "  skewed" if abs(row.get("skewness", 0)) > SKEWED else ""
-            echo(f"  {head:<8}{row['score']:+8.3f}{interval}{q}{skewed}")
-        if few := too_few(part):
+            echo(f"  {head:<{24 if 'position' in row else 8}}{row['score']:+8.3f}{interval}{q}{skewed}")
+        if few := too_few(part, "head-position pair" if "position" in part else "head"):
             echo(f"  {few}")
     return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
 

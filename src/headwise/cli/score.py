@@ -13,7 +13,7 @@ from headwise.cli.root import (
     MethodNames,
     MetricName,
     ModelName,
-    Positions,
+    PositionsOrEach,
     ReferenceName,
     TaskName,
     app,
@@ -32,7 +32,7 @@ def score(
     n: Limit = 64,
     metric: MetricName = None,
     reference: ReferenceName = "mean",
-    positions: Positions = "all",
+    positions: PositionsOrEach = "all",
     precision: Annotated[
         float | None, typer.Option(help="ablation: run only as many examples as give ± this")
     ] = None,
@@ -44,7 +44,10 @@ def score(
     ] = None,
     **flags: Any,
 ) -> dict[str, Any]:
-    """Score every head of a model on a task; the same command again resumes."""
+    """Score every head of a model on a task; the same command again resumes.
+
+    With --positions each: every head at every token position.
+    """
     early = {"precision": precision, "top": top, "confidence": confidence}
     settings = {
         "models": [model],
@@ -58,4 +61,4 @@ def score(
     }
     folder = out or default_folder("score", model, task)
     result = run_study("score", folder, None, settings, flags)
-    return {"model": model, "task": task, **result, "scores": show_scores(folder)}
+    return {"model": model, "task": task, **result, "scores": show_scores(folder, result["tables"])}

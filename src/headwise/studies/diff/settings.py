@@ -14,6 +14,9 @@ class DiffSettings(ScoreSettings):
     models: Several[Text] = ()
     """The base model, then the tuned one: bundled aliases, hub ids, folders (also of an adapter) or GGUF files."""
 
+    positions: shared.Positions = "all"
+    """Token positions that gates act on: `all`, from the `last` prompt token on, numbers, or the name of a span."""
+
     def before_run(self) -> None:
         super().before_run()
         for name in self.methods:

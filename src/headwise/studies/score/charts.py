@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headwise.charts.chart import Chart
 from headwise.charts.heatmap import importance, score_chart, score_unit
+from headwise.charts.positions import position_chart
 from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
 from headwise.charts.style import file_name
 from headwise.studies.score.findings import findings
@@ -18,6 +19,8 @@ def charts(tables: Tables) -> list[Chart]:
         for names, rows in groups(part, "model", "task", "method"):
             name = "-".join(map(file_name, names))
             made.append(score_chart(rows.reset_index(drop=True), signed=signed, scale=scale, name=name))
+    for names, rows in groups(table_of(tables, "positions"), "model", "task", "method"):
+        made.append(position_chart(rows, name="-".join(map(file_name, (*names, "positions")))))
     return made
 
 

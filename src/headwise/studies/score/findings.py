@@ -1,4 +1,4 @@
-"""The largest scores; also the findings of every study that has no section of its own."""
+"""The largest scores of heads, or of heads at positions; also the findings of studies without a section of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,27 @@ from headwise.charts.words import joined, method_title
 
 def findings(tables: Tables) -> list[Finding]:
     scores = groups(table_of(tables, "scores"), "model", "method", "task")
-    return [_largest(rows, model, method, task) for (model, method, task), rows in scores]
+    positions = groups(table_of(tables, "positions"), "model", "method", "task")
+    found = [_largest(rows, model, method, task) for (model, method, task), rows in scores]
+    return found + [_at_positions(rows, model, method, task) for (model, method, task), rows in positions]
+
+
+def _at_positions(rows: pd.DataFrame, model: str, method: str, task: str) -> Finding:
+    """The heads and positions with the largest scores."""
+    largest = by_size(rows)[:3]
+    named = [
+        f"{name} at position {r.position} (“{str(r.token).strip()}”; {r.score:+.3g} [{r.lo:.3g}, {r.hi:.3g}])"
+        for name, r in zip(head_names(largest), largest.itertuples(), strict=True)
+    ]
+    few = too_few(rows, "head-position pair")
+    sentence = (
+        f"On {task}, {model}'s largest scores at one position by {method} ({rows['reference'].iloc[0]} reference) are "
+        f"{joined(named)} {rows['metric'].iloc[0]}; {len(significant(rows))} of {len(rows)} pairs of head and position "
+        f"differ from 0 at q < .05{f' ({few})' if few else ''}."
+    )
+    total = rows["score"].abs().sum()
+    share = float(largest["score"].abs().sum() / total) if total and np.isfinite(total) else 0.0
+    return Finding(sentence=sentence, weight=share, chart="-".join(map(file_name, (model, task, method))))
 
 
 def _largest(rows: pd.DataFrame, model: str, method: str, task: str) -> Finding:

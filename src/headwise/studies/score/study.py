@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from headwise.charts.section import Tables
 from headwise.errors import HeadwiseError
+from headwise.heads import PositionScores
+from headwise.model.measure.positions import EACH
 from headwise.runs import Cell, CellResult
 from headwise.scores.registry import own_options, versions
 from headwise.studies.base import Study, register
@@ -21,9 +23,14 @@ from headwise.tasks import Task
 def stages(context: Context[ScoreSettings]) -> Iterator[Sequence[Cell]]:
     pairs = list(_pairs(context))
     yield [_cell(context, *pair, method) for pair in pairs for method in context.settings.methods]
-    if context.settings.cards:
+    if _with_cards(context.settings):
         cells = [_card_cell(context, *pair) for pair in pairs]
         yield [cell for cell in cells if cell is not None]
+
+
+def _with_cards(settings: ScoreSettings) -> bool:
+    """Cards are of heads with a large score; scores of every position have none for the head as a whole."""
+    return settings.cards > 0 and settings.positions != EACH
 
 
 def _pairs(context: Context[ScoreSettings]) -> Iterator[tuple[str, str]]:
@@ -68,6 +75,11 @@ def score_heads(context: Context[ScoreSettings], cell: Cell) -> CellResult:
         **own_options(cell.part, s.method_options),
     )
     about = {"model": scores.model, "task": scores.task}
+    if isinstance(scores, PositionScores):
+        named = about | {"method": scores.method, "metric": scores.metric}
+        tables = {"positions": scores.table(), "position_examples": scores.example_table().assign(**named)}
+        tables["inputs"] = input_table(examples, about, "positions")
+        return CellResult(tables, dict(scores.details))
     return score_result(scores, s.seed, inputs=input_table(examples, about, "scores"))
 
 
@@ -96,7 +108,7 @@ register(
         question="Which heads matter for this task?",
         settings=ScoreSettings,
         stages=stages,
-        stage_names=lambda settings: ("scores", "cards") if settings.cards else ("scores",),
+        stage_names=lambda settings: ("scores", "cards") if _with_cards(settings) else ("scores",),
         compute={"score": score_heads, "card": cards},
         section=section,
         notices=notices,
