@@ -40,7 +40,7 @@ def position_chart(
     marks: list[Mark] = [
         Cells(
             values=values,
-            scale=scale or importance(table["score"], True, f"Score{score_unit(table)}"),
+            scale=scale or importance(shown["score"], True, f"Score{score_unit(table)}"),
             hover="{row} at {column}: {value}",
         )
     ]
