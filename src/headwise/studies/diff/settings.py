@@ -6,6 +6,7 @@ from headwise.errors import HeadwiseError
 from headwise.scores.difference import check_pairable
 from headwise.settings import Several, Text
 from headwise.studies.score.settings import ScoreSettings
+from headwise.studies.settings import shared
 
 
 class DiffSettings(ScoreSettings):
@@ -13,7 +14,6 @@ class DiffSettings(ScoreSettings):
 
     models: Several[Text] = ()
     """The base model, then the tuned one: bundled aliases, hub ids, folders (also of an adapter) or GGUF files."""
-
     positions: shared.Positions = "all"
     """Token positions that gates act on: `all`, from the `last` prompt token on, numbers, or the name of a span."""
 

@@ -1,4 +1,4 @@
-"""The largest scores of heads, or of heads at positions; also the findings of studies without a section of their own."""
+"""The largest scores of heads, or of heads at positions; also the findings of studies without their own section."""
 
 from __future__ import annotations
 
