@@ -121,7 +121,7 @@ def test_every_position_is_a_table_a_figure_and_a_sentence_and_is_computed_once(
     assert place in done.stdout
     assert (run / "figures/tiny-induction-ablation-positions.png").is_file()
     report = (run / "report.html").read_text(encoding="utf-8")
-    assert "largest scores at one position by ablation (mean reference) are L" in report
+    assert "largest scores at one position by ablation (mean) are L" in report
     written = (run / "tables/positions.parquet").read_bytes()
     again = here(*command, "--positions", "each")
     assert again.returncode == 0, again.stderr

@@ -180,7 +180,7 @@ def test_it_is_shown_ranked_saved_and_drawn(each, tmp_path):
         int(each.values.min(0).argmin()),
     )
     assert repr(each).startswith(
-        "PositionScores(ablation on spanned, tiny, mean reference: 16 heads × 6 positions, n = 6"
+        "PositionScores(ablation (mean) on spanned, tiny: 16 heads × 6 positions, n = 6"
     )
     assert f"{head} at {position} (" in repr(each)
     assert each._repr_png_().startswith(b"\x89PNG")

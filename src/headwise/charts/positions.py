@@ -8,7 +8,7 @@ import pandas as pd
 from headwise.charts.chart import Axis, Cells, Chart, Line, Mark, Panel, Scale, names_axis, whole_ticks
 from headwise.charts.heatmap import DOT, check_map, importance, score_unit, significant
 from headwise.charts.section import head_names
-from headwise.charts.words import span
+from headwise.charts.words import method_title, span
 
 _MOST_TOKENS = 48
 """Positions up to which every token has a label."""
@@ -48,12 +48,11 @@ def position_chart(
         marks.append(Line(x=dots["position"], y=dots["row"], **DOT))
     first = table.iloc[0]
     tokens = table.drop_duplicates("position").sort_values("position")["token"].astype(str).tolist()
-    reference = f", {first['reference']} reference" if first.get("reference") else ""
     of = f"The {len(heads)} heads with the largest scores" if len(largest) > len(heads) else "Scores"
     return Chart(
         name=name,
         title=title
-        or f"{str(first['method']).capitalize()} at each position on {first['task']}, {first['model']}{reference}, "
+        or f"{method_title(table)} at each position on {first['task']}, {first['model']}, "
         f"n = {span(table['n'])}",
         panels=[
             Panel(

@@ -18,7 +18,7 @@ from headwise.errors import HeadwiseError, quoted
 from headwise.heads.array_file import reading_arrays, write_arrays
 from headwise.heads.components import kinds_of
 from headwise.heads.head import RANKED_BY, Head, Order, head_list
-from headwise.names import component_kind
+from headwise.names import component_kind, method_name
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,6 +43,11 @@ class PositionScores:
     """Further information from the method: reference, seed, forward rows."""
     groups: Sequence[str | None] | None = None
     """The group of every example, where some share one: intervals and tests then count groups, not examples."""
+
+    @property
+    def reference(self) -> str:
+        """What replaced an ablated head."""
+        return str(self.details.get("reference") or "")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -142,7 +147,7 @@ class PositionScores:
         columns |= {name: array.ravel() for name, array in self._statistics.items() if name != "p"}
         columns |= {"n": np.tile(self.n, N), "p": self._statistics["p"].ravel(), "q": self._q.ravel()}
         return pd.DataFrame(
-            {**columns, "metric": self.metric, "reference": self.details.get("reference", "")}
+            {**columns, "metric": self.metric, "reference": self.reference}
         )
 
     def example_table(self) -> pd.DataFrame:
@@ -191,10 +196,10 @@ class PositionScores:
 
     def __repr__(self) -> str:
         N, T = self.shape
+        name = method_name(self.method, self.reference)
         first = ", ".join(f"{h} at {t} ({self.tokens[t]!r}) {self[h, t]:+.3g}" for h, t in self.top(3))
-        reference = f", {self.details['reference']} reference" if "reference" in self.details else ""
         return (
-            f"PositionScores({self.method} on {self.task}, {self.model}{reference}: {N} heads × {T} positions, "
+            f"PositionScores({name} on {self.task}, {self.model}: {N} heads × {T} positions, "
             f"n = {len(self.examples)}; largest: {first})"
         )
 

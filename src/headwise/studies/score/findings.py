@@ -27,7 +27,7 @@ def _at_positions(rows: pd.DataFrame, model: str, method: str, task: str) -> Fin
     ]
     few = too_few(rows, "head-position pair")
     sentence = (
-        f"On {task}, {model}'s largest scores at one position by {method} ({rows['reference'].iloc[0]} reference) are "
+        f"On {task}, {model}'s largest scores at one position by {method_title(rows).lower()} are "
         f"{joined(named)} {rows['metric'].iloc[0]}; {len(significant(rows))} of {len(rows)} pairs of head and position "
         f"differ from 0 at q < .05{f' ({few})' if few else ''}."
     )
