@@ -1,4 +1,5 @@
-"""Layer × head maps, matrices with named rows and columns, and the chart of a score with its largest heads."""
+"""Layer × head maps, matrices with named rows and columns, the chart of a score with its largest heads, and the map of
+heads × token positions."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ LEVEL = 0.05
 SKEWED = 2.0
 """Above this skewness of its values the q-value of a head, a test of symmetry, says less about its mean."""
 HELPS, HINDERS, UNSIGNED = "#2166ac", "#b2182b", "#35608d"
-DOT: dict[str, Any] = {"dash": "none", "marker": "circle", "size": 2.2, "colour": INK, "edge": PAPER}
+_DOT: dict[str, Any] = {"dash": "none", "marker": "circle", "size": 2.2, "colour": INK, "edge": PAPER}
+_MOST_TOKENS = 48
+"""Positions up to which every token has a label."""
 Ranked = Callable[[pd.DataFrame], pd.DataFrame]
 """Puts the rows of a table of scores in order."""
 SCORED = ("model", "task", "method")
@@ -102,7 +105,7 @@ def head_panel(
         cells = replace(cells, examples=columns_of(table, *SCORED))
     marks: list[Cells | Line] = [cells]
     if dots is not None and len(dots):
-        marks.append(Line(x=dots["head"] % heads, y=dots["layer"], **DOT))
+        marks.append(Line(x=dots["head"] % heads, y=dots["layer"], **_DOT))
     return Panel(
         marks=marks,
         x=_head_axis(heads, most[1], others=others),
@@ -206,6 +209,72 @@ def score_chart(
         widths=(1.25, 1),
         height=360,
     )
+
+
+def position_chart(
+    table: pd.DataFrame,
+    *,
+    most: int = 24,
+    title: str | None = None,
+    scale: Scale | None = None,
+    name: str = "",
+) -> Chart:
+    """The `most` heads with the largest absolute score at any position, layer by layer, against positions.
+
+    Cells whose q-value is below .05 carry a dot.
+    """
+    table = table.assign(named=head_names(table))
+    largest = table.assign(size=table["score"].abs()).groupby("named", sort=False)["size"].max()
+    chosen = set(largest.sort_values(ascending=False, kind="stable").index[:most])
+    shown = table[table["named"].isin(chosen)]
+    heads, T = shown["named"].unique().tolist(), int(table["position"].max()) + 1
+    check_map((len(heads), T))
+    rows = shown["named"].map({name: row for row, name in enumerate(heads)}).to_numpy()
+    columns = shown["position"].to_numpy()
+    values = np.full((len(heads), T), np.nan)
+    values[rows, columns] = shown["score"]
+    dots = significant(shown.assign(row=rows))
+    marks: list[Mark] = [
+        Cells(
+            values=values,
+            scale=scale or importance(shown["score"], True, f"Score{score_unit(table)}"),
+            hover="{row} at {column}: {value}",
+        )
+    ]
+    if len(dots):
+        marks.append(Line(x=dots["position"], y=dots["row"], **_DOT))
+    first = table.iloc[0]
+    tokens = table.drop_duplicates("position").sort_values("position")["token"].astype(str).tolist()
+    of = f"The {len(heads)} heads with the largest scores" if len(largest) > len(heads) else "Scores"
+    return Chart(
+        name=name,
+        title=title
+        or f"{method_title(table)} at each position on {first['task']}, {first['model']}, "
+        f"n = {span(table['n'])}",
+        panels=[
+            Panel(
+                title=f"{of} at each position",
+                note="dot: q < .05" if len(dots) else "",
+                marks=marks,
+                x=_token_axis(tokens),
+                y=names_axis(heads, down=True, size=8),
+                model=str(first["model"]) if "model" in table else "",
+            )
+        ],
+        caption="A cell is the effect of replacing the head's output at this position only. The tokens are those of "
+        "one of the longest prompts; positions are counted from its first token.",
+        size=(float(np.clip(2.6 + 0.3 * T, 5, 12)), float(np.clip(2.4 + 0.19 * len(heads), 3, 8))),
+        columns=1,
+        height=120 + 18 * len(heads),
+    )
+
+
+def _token_axis(tokens: list[str]) -> Axis:
+    """Positions with their tokens; of a long prompt, some of the positions."""
+    places = range(len(tokens)) if len(tokens) <= _MOST_TOKENS else whole_ticks(len(tokens), 12)
+    names = [f"{place} {tokens[place].strip() or repr(tokens[place])}" for place in places]
+    limits = (-0.5, len(tokens) - 0.5)
+    return Axis(label="Position and token", limits=limits, ticks=places, names=names, angle=60, size=8)
 
 
 def significant_first(table: pd.DataFrame) -> pd.DataFrame:

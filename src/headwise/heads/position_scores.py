@@ -146,9 +146,7 @@ class PositionScores:
         columns |= {"position": np.tile(np.arange(T), N), "token": np.tile(np.array(self.tokens, object), N)}
         columns |= {name: array.ravel() for name, array in self._statistics.items() if name != "p"}
         columns |= {"n": np.tile(self.n, N), "p": self._statistics["p"].ravel(), "q": self._q.ravel()}
-        return pd.DataFrame(
-            {**columns, "metric": self.metric, "reference": self.reference}
-        )
+        return pd.DataFrame({**columns, "metric": self.metric, "reference": self.reference})
 
     def example_table(self) -> pd.DataFrame:
         """The values behind the scores: one row per example, head and position that the example has."""
@@ -189,7 +187,7 @@ class PositionScores:
     def plot(self, heads: int = 24, **options: Any) -> Any:
         """Draw the map of the `heads` with the largest absolute scores and all positions; returns the matplotlib
         figure."""
-        from headwise.charts.positions import position_chart
+        from headwise.charts.heatmap import position_chart
         from headwise.charts.static import figure
 
         return figure(position_chart(self.table(), most=heads, **options))

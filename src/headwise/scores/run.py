@@ -104,23 +104,10 @@ def score(
             by_position = chosen.each(setup)
         else:
             values = _checked_values(setup, method, chosen.run(setup, **own))
-    details = {
-        "reference": reference if chosen.ablates else None,
-        "positions": EACH if each else how.positions,
-        "seed": seed,
-        **options,
-        **setup.details,
-    }
-    about: dict[str, Any] = {
-        "model": model.name,
-        "task": task.name,
-        "method": method,
-        "metric": setup.unit or measured.name,
-        "details": details | {"options": options, "examples": task.fingerprint},
-        "groups": row_groups(task, setup.details),
-    }
+    about = _about(setup, chosen, EACH if each else how.positions, options)
     if each:
-        return PositionScores(setup.heads, by_position, tokens, **about)
+        # A prompt that was too long has lost its first tokens.
+        return PositionScores(setup.heads, by_position, tokens[-by_position.shape[-1] :], **about)
     about |= {
         "signed": chosen.signed if setup.signed is None else setup.signed,
         "exists": np.array(setup.exists),
@@ -131,6 +118,25 @@ def score(
     if columns:
         return Scores(columns.pop("value"), columns.pop("stderr"), examples, **about, own=columns)
     return Scores.from_examples(examples, **about)
+
+
+def _about(setup: Setup, chosen: Method, positions: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a result says of itself beside its numbers."""
+    details = {
+        "reference": setup.reference if chosen.ablates else None,
+        "positions": positions,
+        "seed": setup.seed,
+        **options,
+        **setup.details,
+    }
+    return {
+        "model": setup.model.name,
+        "task": setup.task.name,
+        "method": chosen.name,
+        "metric": setup.unit or setup.metric.name,
+        "details": details | {"options": options, "examples": setup.task.fingerprint},
+        "groups": row_groups(setup.task, setup.details),
+    }
 
 
 def _check_options(chosen: Method, options: Mapping[str, Any]) -> None:

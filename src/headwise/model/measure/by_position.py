@@ -1,4 +1,4 @@
-"""The effect of gates at one token position at a time, and the slope of the metric by the gate of each position.
+"""The effect of gates at one token position at a time, and the gradient with respect to the gate of each position.
 
 V variants, E examples, S rows of a block, T tokens of the longest prompt, L layers, H heads.
 """

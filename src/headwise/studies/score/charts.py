@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from headwise.charts.chart import Chart
-from headwise.charts.heatmap import importance, score_chart, score_unit
-from headwise.charts.positions import position_chart
+from headwise.charts.heatmap import importance, position_chart, score_chart, score_unit
 from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
 from headwise.charts.style import file_name
 from headwise.studies.score.findings import findings
