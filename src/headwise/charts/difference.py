@@ -17,7 +17,7 @@ from headwise.charts.heatmap import (
     significant,
     significant_first,
 )
-from headwise.charts.words import method_title, percent, shortened, span
+from headwise.charts.words import method_title, percent, shortened, span, wrapped
 
 BASE, TUNED = "#7f7f7f", "#35608d"
 
@@ -38,7 +38,9 @@ def difference_chart(
     scale = replace(importance(change["score"], True, ""), label=f"{label}; blue: higher, red: lower")
     maps = [scores[scores["model"] == model].reset_index(drop=True) for model in (base, tuned)]
     panels = [
-        head_panel(part, one_scale, title=shortened(model, 24), shape=shape, dots=significant(part))
+        head_panel(
+            part, one_scale, title=shortened(model, 24, (base, tuned)), shape=shape, dots=significant(part)
+        )
         for model, part in zip((base, tuned), maps, strict=True)
     ]
     panels.append(head_panel(change, scale, title="Difference", shape=shape, dots=significant(change)))
@@ -82,6 +84,6 @@ def _accuracy(outcomes: pd.DataFrame, base: str, tuned: str) -> Panel:
     return Panel(
         title=f"Accuracy, {row['test']} p = {row['p']:.2g}",
         marks=[bars],
-        x=names_axis([shortened(base, 18), shortened(tuned, 18)]),
+        x=names_axis([wrapped(shortened(name, 18, (base, tuned)), 18) for name in (base, tuned)]),
         y=Axis(label="Accuracy, 95 % interval", limits=(0, 1.05)),
     )

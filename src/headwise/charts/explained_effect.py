@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,7 +183,7 @@ class _Row:
     def _thick(self, member: Mapping[Any, Any], task: str) -> Line:
         own = self.thick[(self.thick["model"] == member["model"]) & (self.thick["task"] == task)]
         rows = own.sort_values("k")
-        name = shortened(Path(member["model"]).name, _LONGEST_NAME)
+        name = shortened(member["model"], _LONGEST_NAME, set(self.thick["model"]))
         colour = COLOURS[member["pair"] % len(COLOURS)][member["role"]]
         if rows["value"].isna().all():
             # Two points that are not drawn: the page has no legend entry for a line without points.

@@ -10,6 +10,7 @@ import typer
 from headwise.cli.complete import complete
 from headwise.cli.output import echo
 from headwise.cli.root import (
+    MODEL_HELP,
     STUDY,
     Limit,
     MetricName,
@@ -28,7 +29,7 @@ def diff(
     base: Annotated[
         str,
         typer.Argument(
-            help="bundled alias, hub id, folder or GGUF file",
+            help=MODEL_HELP,
             autocompletion=complete("models"),
             metavar="BASE",
         ),

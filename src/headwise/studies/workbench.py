@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.files import named_source
 from headwise.metrics.leading_space import note_leading_space
 from headwise.model.load.load import is_adapted, load, load_in_main_memory, load_text
 from headwise.model.model import Model
@@ -69,10 +69,16 @@ class Workbench:
         return self._models[name]
 
     def display_names(self, sources: Sequence[str]) -> dict[str, str]:
-        """What each model is called in the tables: its own name, or its source where two have the same name."""
+        """What each model is called in the tables; two that would be called alike are refused."""
         names = {source: self.model(source).name for source in sources}
-        counts = Counter(names.values())
-        return {source: name if counts[name] == 1 else source for source, name in names.items()}
+        sources_of: dict[str, str] = {}
+        for source, name in names.items():
+            if (other := sources_of.setdefault(name, source)) != source:
+                raise HeadwiseError(
+                    f"the models {other} and {source} would both be called {name!r} in the tables; give one of them "
+                    f"a name of its own: NAME={named_source(source)[1]}"
+                )
+        return names
 
     def task(
         self, source: str, model: Model, n: int, seed: int, options: Mapping[str, Any] | None = None
@@ -100,4 +106,5 @@ class Workbench:
 
     def fingerprints(self, settings: Any) -> dict[str, str]:
         """Of every model a study names (its tasks' go with their cells)."""
+        self.display_names(settings.models)
         return {name: self.model(name).fingerprint for name in settings.models}

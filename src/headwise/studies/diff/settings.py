@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from headwise.errors import HeadwiseError
 from headwise.scores.difference import check_pairable
-from headwise.settings import Several, Text
 from headwise.studies.score.settings import ScoreSettings
 
 
 class DiffSettings(ScoreSettings):
     """Settings of the study `diff`: those of `score`, and two models."""
 
-    models: Several[Text] = ()
+    models: shared.Models = ()
     """The base model, then the tuned one: bundled aliases, hub ids, folders (also of an adapter) or GGUF files."""
 
     def before_run(self) -> None:

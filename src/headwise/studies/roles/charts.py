@@ -75,7 +75,7 @@ def role_curves(
             ]
             panel = Panel(
                 row=_task_name(task),
-                column=shortened(model),
+                column=shortened(model, among=models),
                 marks=[Rule(at=0, width=0.6), *lines, *_ends(rows, shares)],
                 x=Axis(label="Number of Ablated Heads", limits=(0, longest)),
                 y=Axis(label=label, limits=limits),
@@ -176,7 +176,9 @@ def role_shares(table: pd.DataFrame) -> Chart:
     pairs = list(dict.fromkeys(zip(table["model"], table["task"], strict=True)))
     several = table["model"].nunique() > 1
     names = [
-        f"{_task_name(task, 20)}\n{shortened(model, 20)}" if several else _task_name(task, 28)
+        f"{_task_name(task, 20)}\n{shortened(model, 20, set(table['model']))}"
+        if several
+        else _task_name(task, 28)
         for model, task in pairs
     ]
     counts = table.set_index(["model", "task", "label"])
