@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from io import BytesIO
 from pathlib import Path, PurePath
 from typing import Any
@@ -19,7 +20,6 @@ FORMATS = tuple(_NO_DATES)
 
 _SETTINGS: dict[str, Any] = {
     "font.size": 9,
-    "font.family": "DejaVu Sans",
     "axes.titlesize": 10,
     "axes.labelsize": 9,
     "axes.spines.top": False,
@@ -33,12 +33,45 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
+_FONTS = (
+    "Noto Sans CJK SC,Noto Sans CJK JP,Noto Sans SC,Source Han Sans SC,WenQuanYi Zen Hei,WenQuanYi Micro Hei,"
+    "Droid Sans Fallback,PingFang SC,Hiragino Sans,Microsoft YaHei,SimHei,Malgun Gothic,Arial Unicode MS,"
+    "Noto Sans Arabic,Noto Sans Hebrew,Noto Sans Devanagari,Noto Sans Thai,Noto Emoji,Segoe UI Emoji,Symbola"
+).split(",")
+"""Fonts for characters that the first one lacks, where they are installed; fonts of bitmaps cannot be used."""
+
+
+@cache
+def font_families() -> list[str]:
+    """The font of all figures, and the installed ones in which Matplotlib looks for characters that it lacks."""
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    return ["DejaVu Sans", *(name for name in _FONTS if name in installed)]
+
+
+@cache
+def _characters() -> frozenset[int]:
+    """Every character that one of the fonts has."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    fonts = [get_font(findfont(FontProperties(family=[name]))) for name in font_families()]
+    return frozenset().union(*(font.get_charmap() for font in fonts))
+
+
+def drawable(text: str) -> str:
+    """The text with a box for every character that no font has; Matplotlib would draw one too, and warn."""
+    if text.isascii():
+        return text
+    return "".join(c if c == "\n" or ord(c) in _characters() else "□" for c in text)
+
+
 @contextmanager
 def house_style() -> Iterator[None]:
     """Inside this context matplotlib draws in the house style, without a display."""
     import matplotlib as mpl
 
-    with mpl.rc_context(_SETTINGS):
+    with mpl.rc_context(_SETTINGS | {"font.family": font_families()}):
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,16 +70,16 @@ class Workbench:
         return self._models[name]
 
     def display_names(self, sources: Sequence[str]) -> dict[str, str]:
-        """What each model is called in the tables; two that would be called alike are refused."""
+        """What each model is called in the tables: its own name, or its source where two have the same name."""
         names = {source: self.model(source).name for source in sources}
-        sources_of: dict[str, str] = {}
+        counts = Counter(names.values())
         for source, name in names.items():
-            if (other := sources_of.setdefault(name, source)) != source:
+            if counts[name] > 1 and named_source(source)[0]:
                 raise HeadwiseError(
-                    f"the models {other} and {source} would both be called {name!r} in the tables; give one of them "
-                    f"a name of its own: NAME={named_source(source)[1]}"
+                    f"two models would be called {name!r} in the tables; give {named_source(source)[1]} another name "
+                    "(NAME=path)"
                 )
-        return names
+        return {source: name if counts[name] == 1 else source for source, name in names.items()}
 
     def task(
         self, source: str, model: Model, n: int, seed: int, options: Mapping[str, Any] | None = None

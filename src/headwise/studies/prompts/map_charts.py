@@ -24,6 +24,7 @@ from headwise.charts.chart import (
 )
 from headwise.charts.heatmap import head_panel, saturation
 from headwise.charts.section import groups
+from headwise.display import joined_tokens
 from headwise.studies.prompts.condition_style import colours, short
 
 LEAD = 24
@@ -221,4 +222,4 @@ def prompt_text(profiles: pd.DataFrame) -> str:
         return ""
     begin, first = first_shown(profiles), profiles[profiles["condition"] == profiles["condition"].iloc[0]]
     shown = first[~first["inserted"] & (first["aligned"] >= begin)].sort_values("position")
-    return ("…" if begin else "") + "".join(shown["token"].astype(str))
+    return ("…" if begin else "") + joined_tokens(shown["token"])
