@@ -22,6 +22,7 @@ from headwise.charts.chart import (
     Panel,
     Text,
     columns_of,
+    count_axis,
     curve,
     distinct,
     grid_shape,
@@ -162,7 +163,7 @@ class _Row:
         keys = {line.name: (task, model, self.reference) for line, model in zip(lines, models, strict=True)}
         ordered = {name: key for name, key in keys.items() if key in self.orders}
         label = f"Number of Heads {_ACTIONS[table['action'].iloc[0]][0]}"
-        x = Axis(label=label, limits=(0, total))
+        x = count_axis(label, total)
         if self.few:
             x = Axis(label=f"{label} (√ axis)", limits=(0, total), scale="root", ticks=root_ticks(total))
         marks = [*control_lines(table, self.note), *self._thin(table, task, together), *lines]

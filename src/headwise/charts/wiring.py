@@ -46,7 +46,7 @@ _POINTS = 25
 def wiring_chart(
     edges: pd.DataFrame, *, most: int = MOST, level: float = 0.05, name: str = "", title: str = ""
 ) -> Chart:
-    """The graph of the significant edges (q < `level`), at most the `most` largest; if none is, of the 12 largest in grey.
+    """The graph of the significant edges (q < `level`), at most the `most` largest; else the 12 largest in grey.
 
     edges: rows of one edge table (`Edges.table()`), with
     `sender`, `receiver`, `slot`, `heads`, `score`, `lo`, `hi`, `q`.

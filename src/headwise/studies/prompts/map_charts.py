@@ -18,6 +18,7 @@ from headwise.charts.chart import (
     Scale,
     Span,
     axis_range,
+    count_axis,
     curve,
     distinct,
     whole_ticks,
@@ -146,7 +147,8 @@ def length_curves(table: pd.DataFrame, palette: Mapping[str, str] | None = None)
             look: dict[str, Any] = {"name": short(name), "colour": palette[name], "marker": "circle"}
             lines.append(curve(part, size=3.5, band=0.12, **look))
         y = Axis(label="Right answers, % (95 % bands)", limits=limits)
-        panels.append(Panel(title=str(model), marks=lines, x=Axis(label="Copies inserted"), y=y))
+        x = count_axis("Copies inserted", int(rows["k"].max()))
+        panels.append(Panel(title=str(model), marks=lines, x=x, y=y))
     return Chart(
         title=f"Right answers against copies inserted, {table['task'].iloc[0]}, n = {table['n'].iloc[0]}",
         panels=panels,

@@ -19,6 +19,7 @@ from headwise.charts.chart import (
     Text,
     axis_range,
     columns_of,
+    count_axis,
     curve,
     names_axis,
 )
@@ -77,7 +78,7 @@ def role_curves(
                 row=_task_name(task),
                 column=shortened(model, among=models),
                 marks=[Rule(at=0, width=0.6), *lines, *_ends(rows, shares)],
-                x=Axis(label="Number of Ablated Heads", limits=(0, longest)),
+                x=count_axis("Number of Ablated Heads", longest),
                 y=Axis(label=label, limits=limits),
                 model=str(model),
                 orders=_orders(scores, task, model, longest),
