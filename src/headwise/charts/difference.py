@@ -50,7 +50,7 @@ def difference_chart(
     return Chart(
         name=name,
         title=f"What changed between {shortened(base, among=(tuned,))} and {shortened(tuned, among=(base,))}: "
-        f"{method_title(scores)} on {first['task']}, n = {span(diff['n'])}",
+        f"{method_title(scores).lower()} on {first['task']}, n = {span(diff['n'])}",
         note="dot: q < .05",
         panels=panels,
         caption="The two maps share one scale; the difference (same examples, paired) has its own. The change of a "

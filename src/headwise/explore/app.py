@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from headwise.charts.theme import css_variables
+from headwise.charts.style import css_variables
 from headwise.errors import HeadwiseError
 from headwise.explore import asked
 from headwise.explore.worker import Event, Job, QueueFull, Worker

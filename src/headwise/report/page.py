@@ -21,7 +21,7 @@ from headwise._version import __version__
 from headwise.charts.chart import Chart, Panel
 from headwise.charts.interactive import page_chart, rounded
 from headwise.charts.section import Finding, groups, section_of, too_few
-from headwise.charts.theme import css_variables
+from headwise.charts.style import css_variables
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, replacing
 from headwise.report.cards import head_pages

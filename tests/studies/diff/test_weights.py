@@ -100,7 +100,7 @@ def test_the_study_and_its_chart_have_it_and_rows_begin_with_the_largest_signifi
     assert (table["q"] < 0.05).is_monotonic_decreasing  # significant ones first
     assert set(table.loc[table["weight_change"] > 0, "layer"]) == {1}
     chart = difference_chart(read_table(folder.path, "scores"), table, read_table(folder.path, "outcomes"))
-    assert chart.title.startswith("What changed between base and tuned: attribution on ")
+    assert chart.title.startswith("What changed between base and tuned: attribution (")
     bars, first = chart.panels[3], table.iloc[0]
     share = f"{100 * first['weight_change']:.2g} %"
     assert bars.y.names[0] == f"L{first['layer']}H{first['head']} ({share})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headwise.errors import HeadwiseError
 from headwise.scores.difference import check_pairable
 from headwise.studies.score.settings import ScoreSettings
+from headwise.studies.settings import shared
 
 
 class DiffSettings(ScoreSettings):
