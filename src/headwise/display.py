@@ -28,6 +28,19 @@ def html_facts(title: str, facts: Mapping[str, object]) -> str:
     return html_table(title, (), facts.items())
 
 
+UNFINISHED = "⋯"
+"""Ends a token that has only the first bytes of its last character."""
+
+
+def joined_tokens(tokens: Iterable[str]) -> str:
+    """The text of tokens.
+
+    >>> joined_tokens(["a ⋯", "你"])
+    'a 你'
+    """
+    return "".join(str(token).removesuffix(UNFINISHED) for token in tokens)
+
+
 def counted(number: int, noun: str) -> str:
     """A number of things.
 

@@ -88,6 +88,20 @@ def flush(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def named_source(given: str | Path) -> tuple[str, str]:
+    """The name that the user gives a model ("" for none) and the source of the model, from `NAME=source` or a source.
+
+    A file or folder whose own name has the sign = is a source.
+
+    >>> named_source("Qwen-1.5B=./qwen2.5-1.5b-q4.gguf"), named_source("smollm2")
+    (('Qwen-1.5B', './qwen2.5-1.5b-q4.gguf'), ('', 'smollm2'))
+    """
+    name, sign, source = (part.strip() for part in str(given).partition("="))
+    if not (sign and name and source) or "/" in name or user_path(given).exists():
+        return "", str(given)
+    return name, source
+
+
 def user_path(given: str | Path) -> Path:
     """The path that a user gave, `~` resolved; a `HeadwiseError` where no file or folder can have it."""
     try:

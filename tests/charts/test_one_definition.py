@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from html import unescape
 
 import numpy as np
@@ -127,7 +128,10 @@ def graph() -> Chart:
     x, y = zip(*heads.values(), strict=True)
     nodes = Line(x=x, y=y, dash="none", marker="circle", size=20, colour="#dddddd")
     names = [Text(x=x, y=y, text=name) for name, (x, y) in heads.items()]
-    axes = {"x": Axis(label="Head", limits=(0, 4)), "y": Axis(label="Layer", limits=(-1, 3))}
+    axes = {
+        "x": Axis(label="Head", limits=(0, 4), ticks=range(5)),
+        "y": Axis(label="Layer", limits=(-1, 3), ticks=range(3)),
+    }
     return Chart(title="What L2H2 reads", panels=[Panel(marks=[*edges, nodes, *names], **axes)])
 
 
@@ -315,6 +319,27 @@ def test_marks_and_numbers_are_the_same(chart):
         for kind in one:
             assert matched(one[kind], other[kind]), (kind, one[kind], other[kind])
     assert any(found[kind] for found in page for kind in found)
+
+
+COUNTED = re.compile(r"(Layer|Head)$|Number of|Copies inserted|# Masked Heads")
+"""Labels of axes of numbers of things, and of numbered things."""
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_axes_of_layers_heads_and_counts_have_whole_numbers_however_few_there_are(chart):
+    _, axes = drawn(chart)
+    for one in axes:
+        for axis in (one.xaxis, one.yaxis):
+            if COUNTED.match(axis.get_label_text()):
+                low, high = sorted(axis.get_view_interval())
+                inside = [tick for tick in axis.get_ticklocs() if low <= tick <= high]
+                assert all(float(tick).is_integer() for tick in inside), inside
+    for panel in page_chart(chart)["panels"]:
+        for name in ("x", "y"):
+            if COUNTED.match(panel[name]["title"]):
+                # Without ticks of ours the page chooses some for the width it has: 0, 0.5, 1, …
+                shown = [text for text in panel[name]["ticktext"] if text not in ("MLP", "input")]
+                assert all(float(text).is_integer() for text in shown), shown
 
 
 @pytest.mark.parametrize("chart", CHARTS)

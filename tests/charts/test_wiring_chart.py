@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from headwise.charts.chart import Axis, Line
+from headwise.charts.chart import GREY, Axis, Line
 from headwise.charts.interactive import _axis
-from headwise.charts.wiring import wiring_chart
+from headwise.charts.wiring import SLOT_COLOURS, wiring_chart
 from headwise.heads import Edges
 from headwise.heads.edge import edge_list
 from headwise.studies.wiring.findings import findings
@@ -23,13 +23,24 @@ def edge_table(examples: int) -> pd.DataFrame:
     return Edges(named, values, "m", "ioi", "exact", "logit_diff").table()
 
 
-def test_with_too_few_examples_the_empty_graph_and_the_finding_say_so():
+def said(chart) -> str:
+    """What the chart says below its graph."""
+    return " ".join(chart.note.split())
+
+
+def drawn_edges(chart) -> list[Line]:
+    (panel,) = chart.panels
+    return [mark for mark in panel.marks if isinstance(mark, Line) and mark.hover and not mark.heads]
+
+
+def test_where_no_edge_is_significant_the_largest_are_grey_and_the_chart_and_the_finding_say_why():
     table = edge_table(4)
     assert (table["q"] >= 0.125).all()
-    (panel,) = wiring_chart(table).panels
-    assert panel.title == (
-        "None of 3 edges has q < 0.05: with 4 examples no edge reaches q < .05 however large its effect; a lone edge "
-        "needs 7 examples"
+    chart = wiring_chart(table)
+    assert [line.colour for line in drawn_edges(chart)] == [GREY] * 3
+    assert said(chart) == (
+        "None of 3 edges is significant (q < 0.05); all of them in grey: with 4 examples no edge reaches q < .05 "
+        "however large its effect; a lone edge needs 7 examples"
     )
     (finding,) = findings({"edges": table})
     assert finding.sentence.endswith(
@@ -38,18 +49,36 @@ def test_with_too_few_examples_the_empty_graph_and_the_finding_say_so():
     )
 
 
+def test_of_many_edges_without_a_significant_one_twelve_are_drawn_the_largest():
+    values = np.random.default_rng(0).normal(np.arange(1, 31), 0.1, (4, 30))
+    named = edge_list([f"L0H{head}->L1H0.Q" for head in range(30)])
+    chart = wiring_chart(Edges(named, values, "m", "ioi", "exact", "logit_diff").table())
+    starts = [line.hover[0].split()[0] for line in drawn_edges(chart)]
+    assert starts == [f"L0H{head}" for head in range(29, 17, -1)]
+    assert said(chart).startswith("None of 30 edges is significant (q < 0.05); the 12 largest in grey: ")
+    assert sorted(chart.table["sender"]) == sorted(starts)
+    (panel,) = chart.panels
+    assert {mark.name for mark in panel.marks if isinstance(mark, Line) and mark.name} == {"not significant"}
+
+
 def test_with_enough_examples_neither_mentions_a_smallest_p():
     table = edge_table(12)
     assert (table["q"] < 0.05).all()
     (finding,) = findings({"edges": table})
     assert finding.sentence.endswith("3 of 3 edges differ from 0 at q < .05 on held-out examples.")
-    (panel,) = wiring_chart(table.assign(q=0.5, p=0.4)).panels
-    assert panel.title.endswith("use more examples, or fewer senders and receivers")
+    assert {line.colour for line in drawn_edges(wiring_chart(table))} == {
+        SLOT_COLOURS["Q"],
+        SLOT_COLOURS["logits"],
+    }
+    assert said(wiring_chart(table)) == "3 of 3 edges, q < 0.05"
+    assert said(wiring_chart(table.assign(q=0.5, p=0.4))).endswith(
+        "use more examples, or fewer senders and receivers"
+    )
 
 
 def test_p_values_without_a_bound_are_not_explained_by_the_number_of_examples():
-    (panel,) = wiring_chart(edge_table(4).assign(p=0.001, q=0.9)).panels
-    assert panel.title.endswith("use more examples, or fewer senders and receivers")
+    chart = wiring_chart(edge_table(4).assign(p=0.001, q=0.9))
+    assert said(chart).endswith("use more examples, or fewer senders and receivers")
 
 
 @pytest.mark.parametrize("limits", [(1, 40), (40, 1)])

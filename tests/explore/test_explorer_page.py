@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from importlib import resources
 from urllib.parse import quote
 
 import pytest
@@ -12,6 +14,7 @@ import headwise as hw
 from explore.conftest import PROMPT
 from headwise.explore.explorer import Explorer
 from headwise.model.verify.tiny import tiny_model
+from headwise.report import write_report
 from helpers import make_word_tokenizer
 from report.conftest import HOSTILE, finished_run, score_table
 from report.test_browser import browser, pytestmark  # noqa: F401 - the browser, and why there is none
@@ -211,6 +214,54 @@ def test_live_attribution_colours_the_map_for_the_token_that_is_chosen(page):
     second.click()
     until(page, f"document.getElementById('scale').textContent.includes({json.dumps(word)})")
     assert page.locator("#next td.word button[aria-pressed=true]").inner_text() == word
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_explorer_and_the_report_have_the_same_colours_and_scale(page, browser, tmp_path, scheme):  # noqa: F811
+    """Every variable that either page's style uses has one value, and the map's scale is that of the report's maps."""
+    scores = score_table("tiny", "words", "ablation", (4, 4))
+    report = browser.new_page(color_scheme=scheme)
+    report.goto(
+        write_report(
+            [finished_run(tmp_path / "run", "score", {"scores": scores})], tmp_path / "r.html"
+        ).as_uri()
+    )
+    page.emulate_media(color_scheme=scheme)
+    for one in (page, report):
+        one.wait_for_selector(f"html[data-theme={scheme}]")
+    names = {
+        name for folder in ("report", "explore") for name in re.findall(r"var\((--[\w-]+)\)", styles(folder))
+    }
+    asked = (
+        "(names) => names.map((name) => getComputedStyle(document.documentElement).getPropertyValue(name))"
+    )
+    listed = sorted(names - {"--share"})  # a number that a script sets
+    values = page.evaluate(asked, listed)
+    assert values == report.evaluate(asked, listed)
+    assert all(values)
+    until(page, "document.querySelector('#scale canvas') !== null")
+    ends = page.evaluate(
+        """(() => { const bar = document.querySelector('#scale canvas'), pen = bar.getContext('2d');
+        return [0, bar.width - 1].map((x) => [...pen.getImageData(x, 4, 1, 1).data].slice(0, 3)); })()"""
+    )
+    chart = json.loads(report.locator("#data").text_content())["charts"]["chart-0"]
+    trace = chart["panels"][0]["traces"][0]
+    scale = [bytes.fromhex(colour[1:]) for _, colour in trace["dark" if scheme == "dark" else "colorscale"]]
+    assert ends == [list(scale[0]), list(scale[-1])]
+    report.close()
+
+
+def styles(folder) -> str:
+    """All style sheets and scripts of one page."""
+    assets = resources.files(f"headwise.{folder}") / "assets"
+    return "".join(
+        file.read_text() for file in assets.iterdir() if file.name.endswith((".css", ".js", ".html"))
+    )
+
+
+@pytest.mark.parametrize("folder", ["report", "explore"])
+def test_no_page_has_theme_colours_of_its_own(folder):
+    assert not re.findall(r"--[\w-]+:\s*#", styles(folder).partition("@media print")[0])
 
 
 def test_the_url_restores_the_screen(page, explorer, browser):  # noqa: F811

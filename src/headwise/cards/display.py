@@ -10,6 +10,7 @@ import pandas as pd
 
 from headwise.charts.card import PATTERNS, answer_row, number, sentences
 from headwise.charts.section import Tables, groups, table_of
+from headwise.display import joined_tokens
 
 _WIDTH = 14
 _ATTENDED = 5
@@ -25,7 +26,7 @@ def as_text(title: str, tables: Tables, notes: Sequence[str]) -> str:
     for example, attention in groups(table_of(tables, "attention"), "example"):
         tokens = table_of(tables, "tokens")
         listed = tokens[tokens["example"] == example] if len(tokens) else tokens
-        inside = [f"{''.join(answer_row(attention)['token'])!r}", f"attends to  {_attended(attention)}"]
+        inside = [f"{joined_tokens(answer_row(attention)['token'])!r}", f"attends to  {_attended(attention)}"]
         inside += [f"{words}  {_tokens(rows)}" for words, rows in _lists(listed)]
         lines += _block(f"example {example + 1}", inside)
     for source, rows in _by_source(table_of(tables, "tokens")):

@@ -125,7 +125,7 @@ class TokenReader:
             yield {"kind": kind, "rank": rank, "of": count, "token": self._text(token), "logit": logit}
 
     def _text(self, token: int) -> str:
-        return self.model.text.decode([token])
+        return self.model.text.readable_token(token)
 
 
 def _averaged(norms: Sequence[FrozenNorm]) -> FrozenNorm:

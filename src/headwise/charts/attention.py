@@ -12,6 +12,7 @@ from headwise.charts.chart import Axis, Cells, Chart, Panel, Scale, distinct
 from headwise.charts.heatmap import check_map
 from headwise.charts.section import groups, head_names
 from headwise.charts.words import joined, task_title
+from headwise.display import joined_tokens
 
 _MOST_LABELS = 48
 _HOVER = "from “{row}” to “{column}”: {value}"
@@ -70,7 +71,7 @@ def _prompt(table: pd.DataFrame) -> str:
     """The text whose tokens the first map has."""
     _, part = groups(table, "model", "rank")[0]
     last = part[part["query"] == part["query"].max()].sort_values("key")
-    return "".join(last["token"].astype(str))
+    return joined_tokens(last["token"])
 
 
 def _kept(part: pd.DataFrame, scale: Scale, side: float) -> Panel:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count as count_from
 from typing import Any, Literal
 
 import numpy as np
@@ -338,8 +339,13 @@ def whole_ticks(count: int, most: int) -> list[int]:
     >>> whole_ticks(9, 5), whole_ticks(32, 5), whole_ticks(4, 10)
     ([0, 2, 4, 6, 8], [0, 10, 20, 30], [0, 1, 2, 3])
     """
-    step = next((step for step in (1, 2, 5, 10, 20, 50, 100) if -(-count // step) <= most), 1000)
-    return list(range(0, count, step))
+    steps = (digit * 10**power for power in count_from(0) for digit in (1, 2, 5))
+    return list(range(0, count, next(step for step in steps if -(-count // step) <= most)))
+
+
+def count_axis(label: str, last: int, **look: Any) -> Axis:
+    """An axis of a number of things from 0 to `last`, with whole numbers at its ticks however few there are."""
+    return Axis(label=label, limits=(0, last), ticks=whole_ticks(last + 1, 8), **look)
 
 
 def axis_range(*values: Numbers, room: float = 0.05) -> tuple[float, float] | None:

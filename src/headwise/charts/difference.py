@@ -17,8 +17,9 @@ from headwise.charts.heatmap import (
     significant,
     significant_first,
 )
-from headwise.charts.words import method_title, percent, shortened, span
+from headwise.charts.words import method_title, percent, shortened, span, wrapped
 
+_COLUMNS = "layer head base_score tuned_score difference lo hi p q weight_change".split()
 BASE, TUNED = "#7f7f7f", "#35608d"
 
 
@@ -38,30 +39,50 @@ def difference_chart(
     scale = replace(importance(change["score"], True, ""), label=f"{label}; blue: higher, red: lower")
     maps = [scores[scores["model"] == model].reset_index(drop=True) for model in (base, tuned)]
     panels = [
-        head_panel(part, one_scale, title=shortened(model, 24), shape=shape, dots=significant(part))
+        head_panel(
+            part, one_scale, title=shortened(model, 24, (base, tuned)), shape=shape, dots=significant(part)
+        )
         for model, part in zip((base, tuned), maps, strict=True)
     ]
     panels.append(head_panel(change, scale, title="Difference", shape=shape, dots=significant(change)))
-    panels.append(
-        replace(
-            largest_panel(change, True, 12, "Change of the score", ranked=significant_first),
-            title="The first 12 changes: significant ones (*), then by size",
-        )
-    )
+    panels.append(_largest(change))
     panels.append(_accuracy(outcomes, base, tuned))
     return Chart(
         name=name,
-        title=f"{method_title(scores)} on {first['task']}: {shortened(tuned)} − {shortened(base)}, "
-        f"n = {span(diff['n'])}",
+        title=f"What changed between {shortened(base, among=(tuned,))} and {shortened(tuned, among=(base,))}: "
+        f"{method_title(scores).lower()} on {first['task']}, n = {span(diff['n'])}",
         note="dot: q < .05",
         panels=panels,
-        caption="The two maps share one scale; the difference (same examples, paired) has its own.",
+        caption="The two maps share one scale; the difference (same examples, paired) has its own. The change of a "
+        "head's weights is ‖ΔW‖ / ‖W‖ (Frobenius norm) of its queries and outputs, and its group's keys and values.",
         size=(11.5, 8.2),
         places=[[0, 1, 2], [3, 3, 4]],
         page_columns=3,
         least=260,
         height=380,
-        table=diff[["layer", "head", "base_score", "tuned_score", "difference", "lo", "hi", "p", "q"]][:20],
+        table=diff[[name for name in _COLUMNS if name in diff]][:20],
+    )
+
+
+def _largest(change: pd.DataFrame) -> Panel:
+    """The first changes; behind the name of a head, how much its weights changed."""
+    panel = largest_panel(change, True, 12, "Change of the score", ranked=significant_first)
+    title = "The first 12 changes: significant ones (*), then by size"
+    if "weight_change" not in change:
+        return replace(panel, title=title)
+    weights = significant_first(change)["weight_change"][:12]
+    written = [f"{100 * share:.2g} %" for share in weights]
+    names = [f"{name} ({share})" for name, share in zip(panel.y.names or (), written, strict=True)]
+    bars, *others = panel.marks
+    assert isinstance(bars, Bars)
+    hover = [
+        f"{words}; weights changed by {share}" for words, share in zip(bars.hover or (), written, strict=True)
+    ]
+    return replace(
+        panel,
+        title=f"{title}; in brackets the change of the head's weights",
+        marks=[replace(bars, hover=hover), *others],
+        y=replace(panel.y, names=names),
     )
 
 
@@ -82,6 +103,6 @@ def _accuracy(outcomes: pd.DataFrame, base: str, tuned: str) -> Panel:
     return Panel(
         title=f"Accuracy, {row['test']} p = {row['p']:.2g}",
         marks=[bars],
-        x=names_axis([shortened(base, 18), shortened(tuned, 18)]),
+        x=names_axis([wrapped(shortened(name, 18, (base, tuned)), 18) for name in (base, tuned)]),
         y=Axis(label="Accuracy, 95 % interval", limits=(0, 1.05)),
     )

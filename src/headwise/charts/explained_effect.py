@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from headwise.charts.chart import (
     Panel,
     Text,
     columns_of,
+    count_axis,
     curve,
     distinct,
     grid_shape,
@@ -163,7 +163,7 @@ class _Row:
         keys = {line.name: (task, model, self.reference) for line, model in zip(lines, models, strict=True)}
         ordered = {name: key for name, key in keys.items() if key in self.orders}
         label = f"Number of Heads {_ACTIONS[table['action'].iloc[0]][0]}"
-        x = Axis(label=label, limits=(0, total))
+        x = count_axis(label, total)
         if self.few:
             x = Axis(label=f"{label} (√ axis)", limits=(0, total), scale="root", ticks=root_ticks(total))
         marks = [*control_lines(table, self.note), *self._thin(table, task, together), *lines]
@@ -184,7 +184,7 @@ class _Row:
     def _thick(self, member: Mapping[Any, Any], task: str) -> Line:
         own = self.thick[(self.thick["model"] == member["model"]) & (self.thick["task"] == task)]
         rows = own.sort_values("k")
-        name = shortened(Path(member["model"]).name, _LONGEST_NAME)
+        name = shortened(member["model"], _LONGEST_NAME, set(self.thick["model"]))
         colour = COLOURS[member["pair"] % len(COLOURS)][member["role"]]
         if rows["value"].isna().all():
             # Two points that are not drawn: the page has no legend entry for a line without points.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headwise.charts.chart import INK, PAPER, Axis, Bars, Cells, Chart, Line, Panel, Rule, Scale, Span, Text
-from headwise.charts.style import house_style
+from headwise.charts.style import drawable, house_style
 
 _DASHES = {"solid": "-", "dash": (0, (4, 2)), "dot": ":", "dashdot": "-.", "none": "none"}
 _MARKERS = {"": "", "circle": "o", "diamond": "D"}
@@ -289,5 +289,5 @@ def _ink(colour: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text with its dollar signs escaped: matplotlib reads text between two of them as mathematics."""
-    return str(text).replace("$", r"\$")
+    """Text that every font has, its dollar signs escaped: matplotlib reads text between two of them as mathematics."""
+    return drawable(str(text)).replace("$", r"\$")

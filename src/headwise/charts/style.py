@@ -1,4 +1,4 @@
-"""How every figure looks, and how it is written to files."""
+"""How every figure and page looks, and how a figure is written to files."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from io import BytesIO
 from pathlib import Path, PurePath
 from typing import Any
 
+from headwise.charts.chart import DARK_PALETTES, PALETTES
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, inside, replacing
 
@@ -19,7 +21,6 @@ FORMATS = tuple(_NO_DATES)
 
 _SETTINGS: dict[str, Any] = {
     "font.size": 9,
-    "font.family": "DejaVu Sans",
     "axes.titlesize": 10,
     "axes.labelsize": 9,
     "axes.spines.top": False,
@@ -33,12 +34,45 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
+_FONTS = (
+    "Noto Sans CJK SC,Noto Sans CJK JP,Noto Sans SC,Source Han Sans SC,WenQuanYi Zen Hei,WenQuanYi Micro Hei,"
+    "Droid Sans Fallback,PingFang SC,Hiragino Sans,Microsoft YaHei,SimHei,Malgun Gothic,Arial Unicode MS,"
+    "Noto Sans Arabic,Noto Sans Hebrew,Noto Sans Devanagari,Noto Sans Thai,Noto Emoji,Segoe UI Emoji,Symbola"
+).split(",")
+"""Fonts for characters that the first one lacks, where they are installed; fonts of bitmaps cannot be used."""
+
+
+@cache
+def font_families() -> list[str]:
+    """The font of all figures, and the installed ones in which Matplotlib looks for characters that it lacks."""
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    return ["DejaVu Sans", *(name for name in _FONTS if name in installed)]
+
+
+@cache
+def _characters() -> frozenset[int]:
+    """Every character that one of the fonts has."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    fonts = [get_font(findfont(FontProperties(family=[name]))) for name in font_families()]
+    return frozenset().union(*(font.get_charmap() for font in fonts))
+
+
+def drawable(text: str) -> str:
+    """The text with a box for every character that no font has; Matplotlib would draw one too, and warn."""
+    if text.isascii():
+        return text
+    return "".join(c if c == "\n" or ord(c) in _characters() else "□" for c in text)
+
+
 @contextmanager
 def house_style() -> Iterator[None]:
     """Inside this context matplotlib draws in the house style, without a display."""
     import matplotlib as mpl
 
-    with mpl.rc_context(_SETTINGS):
+    with mpl.rc_context(_SETTINGS | {"font.family": font_families()}):
         yield
 
 
@@ -104,3 +138,48 @@ def save(figure: Any, folder: Path, name: str) -> list[Path]:
             with replacing(path) as partial:
                 partial.write_bytes(content)
     return paths
+
+
+# ---- the pages: the report and the live explorer -------------------------------------------------------------
+
+LIGHT = {
+    "paper": "#ffffff",
+    "raised": "#f6f7f9",
+    "ink": "#1b1f24",
+    "soft": "#545c66",
+    "line": "#dfe3e8",
+    "accent": "#1f5fa8",
+    "mark": "#c2410c",
+    "mark-paper": "#ffe8d9",
+    "warn": "#8a4b00",
+    "warn-paper": "#fff4e0",
+    "bad": "#a11212",
+    "bad-paper": "#ffeceb",
+    "off": "#1b1f24",
+    "cell": "#e4e8ed",
+}
+DARK = {
+    "paper": "#14171b",
+    "raised": "#1d2127",
+    "ink": "#e8eaed",
+    "soft": "#a9b1bb",
+    "line": "#333a43",
+    "accent": "#7db4f0",
+    "mark": "#ffa366",
+    "mark-paper": "#4a2a12",
+    "warn": "#ffcf8a",
+    "warn-paper": "#33270f",
+    "bad": "#ffb4ad",
+    "bad-paper": "#3d1512",
+    "off": "#f2f4f6",
+    "cell": "#2b313a",
+}
+
+
+def css_variables() -> str:
+    """The start of a style sheet: `--paper`, …, and each palette of the charts, `--RdBu`, as colours with spaces."""
+    dark = "".join(f"--{name}: {value}; " for name, value in (DARK | DARK_PALETTES).items())
+    light = "".join(f"--{name}: {value}; " for name, value in (LIGHT | PALETTES).items())
+    return (
+        f':root {{ color-scheme: light; {light}}}\n:root[data-theme="dark"] {{ color-scheme: dark; {dark}}}\n'
+    )

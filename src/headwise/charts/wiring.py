@@ -8,6 +8,8 @@ of one pair lie apart and none runs behind another component. Hover texts stand 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,9 @@ SLOT_NAMES = {
     "MLP": "read by an MLP",
     "logits": "to logits",
 }
+_LOOKS = {slot: (SLOT_NAMES[slot], SLOT_COLOURS[slot]) for slot in SLOT_NAMES}
+MOST_GREY = 12
+"""Edges in a graph in which none is significant."""
 MOST = 60
 """Edges in one graph; more are not readable."""
 _WIDEST = 4.0
@@ -41,13 +46,13 @@ _POINTS = 25
 def wiring_chart(
     edges: pd.DataFrame, *, most: int = MOST, level: float = 0.05, name: str = "", title: str = ""
 ) -> Chart:
-    """The graph of the significant edges (q < `level`), at most the `most` largest.
+    """The graph of the significant edges (q < `level`), at most the `most` largest; else the 12 largest in grey.
 
     edges: rows of one edge table (`Edges.table()`), with
     `sender`, `receiver`, `slot`, `heads`, `score`, `lo`, `hi`, `q`.
     """
     found = edges[edges["q"] < level] if edges["q"].notna().any() else edges
-    shown = by_size(found)[:most]
+    shown = by_size(edges)[: min(most, MOST_GREY)] if found.empty else by_size(found)[:most]
     first = edges.iloc[0]
     heading = (
         title
@@ -56,17 +61,18 @@ def wiring_chart(
     counted = f"{len(shown)} of {len(edges)} edges, q < {level:g}"
     if len(found) > most:
         counted = f"The {most} largest of {len(found)} edges with q < {level:g}; {len(edges)} were scored"
-    panel = _no_graph(edges, level) if shown.empty else _graph(shown)
+    if found.empty:
+        counted = "\n".join(wrap(_none_found(edges, len(shown), level), 100))
     return Chart(
         name=name,
         title=heading,
-        panels=[panel],
-        size=(7.2, 1.0 if shown.empty else 5.6),
+        panels=[_graph(shown, grey=found.empty)],
+        size=(7.2, 5.6),
         columns=1,
         legend="right",
-        height=160 if shown.empty else 560,
+        height=560,
         least=520,
-        note=counted if len(shown) else "",
+        note=counted,
         caption="Layers go upwards. The colour of an edge says what reads it (query, key, value, MLP, logits), its "
         "width how large its effect is; dashed edges hinder. "
         "K and V of grouped-query attention belong to the group: such an edge ends at each head that shares them.",
@@ -74,16 +80,17 @@ def wiring_chart(
     )
 
 
-def _no_graph(edges: pd.DataFrame, level: float) -> Panel:
-    """A panel that says why there is no graph."""
+def _none_found(edges: pd.DataFrame, shown: int, level: float) -> str:
+    """Why all edges are grey."""
     advice = too_few(edges, "edge") or "use more examples, or fewer senders and receivers"
-    words = f"None of {len(edges)} edges has q < {level:g}: {advice}"
-    return Panel(title=words, bare=True, x=Axis(ticks=[]), y=Axis(ticks=[]))
+    which = f"the {shown} largest" if shown < len(edges) else "all of them"
+    return f"None of {len(edges)} edges is significant (q < {level:g}); {which} in grey: {advice}"
 
 
-def _graph(edges: pd.DataFrame) -> Panel:
+def _graph(edges: pd.DataFrame, *, grey: bool) -> Panel:
     places = _places(edges)
-    marks = _legend(edges)
+    looks = dict.fromkeys(SLOT_NAMES, ("not significant", GREY)) if grey else _LOOKS
+    marks = _legend(edges, looks)
     largest = float(edges["score"].abs().max()) or 1.0
     for row in edges.to_dict("records"):
         for end in _ends(row):
@@ -94,8 +101,8 @@ def _graph(edges: pd.DataFrame) -> Panel:
                 Line(
                     x=x,
                     y=y,
-                    name=SLOT_NAMES[row["slot"]],
-                    colour=SLOT_COLOURS[row["slot"]],
+                    name=looks[row["slot"]][0],
+                    colour=looks[row["slot"]][1],
                     width=max(0.4, _WIDEST * abs(row["score"]) / largest),
                     dash="solid" if row["score"] > 0 else "dash",
                     hover=[f"{row['sender']} → {row['receiver']}{span}: {effect}"] * len(x),
@@ -148,14 +155,11 @@ def _path(
     return x.tolist(), y.tolist()
 
 
-def _legend(edges: pd.DataFrame) -> list[Mark]:
+def _legend(edges: pd.DataFrame, looks: Mapping[str, tuple[str, str]]) -> list[Mark]:
     """One entry for each way in which edges are read, and one for dashes; they draw nothing."""
     nowhere: dict[str, Any] = {"x": [np.nan], "y": [np.nan]}
-    entries: list[Mark] = [
-        Line(name=name, colour=SLOT_COLOURS[slot], width=2, **nowhere)
-        for slot, name in SLOT_NAMES.items()
-        if (edges["slot"] == slot).any()
-    ]
+    used = dict(look for slot, look in looks.items() if (edges["slot"] == slot).any())
+    entries: list[Mark] = [Line(name=name, colour=used[name], width=2, **nowhere) for name in used]
     if (edges["score"] < 0).any():
         entries.append(Line(name="hinders", dash="dash", colour=INK, width=1.2, **nowhere))
     return entries

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
 import pandas as pd
@@ -30,19 +31,31 @@ def task_title(task: str) -> str:
     return " ".join("IOI" if word == "ioi" else word[:1].upper() + word[1:] for word in words)
 
 
-def shortened(name: str, most: int = 28) -> str:
-    """A model or a task in at most so many characters: without its owner or folders, then without its middle.
+def shortened(name: str, most: int = 28, among: Iterable[str] = ()) -> str:
+    """A model or a task in about so many characters: without its owner or folders, then without its last words.
+
+    It keeps more where another one of `among` would be called alike.
 
     >>> shortened("smollm2"), shortened("owner/a-model-with-a-name", 20)
     ('smollm2', 'a-model-with-a-name')
-    >>> shortened("qwen2.5-coder-1.5b-instruct-q4_k_m")
-    'qwen2.5-coder-1.5b…ct-q4_k_m'
+    >>> qwen = "qwen2.5-coder-1.5b-instruct-q4_k_m"
+    >>> shortened(qwen), shortened(qwen, among=[qwen, "qwen2.5-coder-1.5b-instruct-q8_0"])
+    ('qwen2.5-coder-1.5b-instruct…', 'qwen2.5-coder-1.5b-instruct-q4_k_m')
     """
+    forms = [_few_words(name, most), name.rstrip("/").rsplit("/", 1)[-1], name]
+    others = [
+        [_few_words(other, most), other.rstrip("/").rsplit("/", 1)[-1]] for other in among if other != name
+    ]
+    return next(form for form in forms if form == name or all(form not in taken for taken in others))
+
+
+def _few_words(name: str, most: int) -> str:
+    """Whole words only: of a single one that is too long nothing is left out."""
     if len(name) <= most:
         return name
     last = name.rstrip("/").rsplit("/", 1)[-1]
-    end = (most - 1) // 3
-    return last if len(last) <= most else f"{last[: most - 1 - end]}…{last[-end:]}"
+    ends = [match.start() for match in re.finditer(r"[-_.,\s]+", last) if 0 < match.start() < most]
+    return last if len(last) <= most or not ends else f"{last[: ends[-1]]}…"
 
 
 def span(numbers: pd.Series) -> str:

@@ -10,6 +10,7 @@ import typer
 from headwise.cli.complete import complete
 from headwise.cli.output import echo
 from headwise.cli.root import (
+    MODEL_HELP,
     STUDY,
     Limit,
     MetricName,
@@ -28,7 +29,7 @@ def diff(
     base: Annotated[
         str,
         typer.Argument(
-            help="bundled alias, hub id, folder or GGUF file",
+            help=MODEL_HELP,
             autocompletion=complete("models"),
             metavar="BASE",
         ),
@@ -76,5 +77,6 @@ def show_diff(out: Path) -> dict[str, Any]:
         for row in part[:10].to_dict("records"):
             interval = f"{row['difference']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]  q = {row['q']:.2g}"
             head = f"L{row['layer']}H{row['head']}{'*' if row['q'] < 0.05 else ''}"
-            echo(f"  {head:<8}{interval}  ({row['base_score']:+.3f} → {row['tuned_score']:+.3f})")
+            weights = f"  weights {row['weight_change']:.2%}" if "weight_change" in row else ""
+            echo(f"  {head:<8}{interval}  ({row['base_score']:+.3f} → {row['tuned_score']:+.3f}){weights}")
     return {name: table.to_dict("records") for name, table in tables.items()}

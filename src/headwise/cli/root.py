@@ -73,11 +73,10 @@ def root(
     """The options of `headwise` itself."""
 
 
+MODEL_HELP = "bundled alias, hub id, folder or GGUF file; NAME=path gives it a name"
 ModelName = Annotated[
     str,
-    typer.Argument(
-        help="bundled alias, hub id, folder or GGUF file", autocompletion=complete("models"), metavar="MODEL"
-    ),
+    typer.Argument(help=MODEL_HELP, autocompletion=complete("models"), metavar="MODEL"),
 ]
 TaskName = Annotated[
     str,

@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from headwise.cli.complete import complete, names
 from headwise.cli.output import echo, note
-from headwise.cli.root import STUDY, MethodNames, MetricName, app, with_options
+from headwise.cli.root import MODEL_HELP, STUDY, MethodNames, MetricName, app, with_options
 from headwise.cli.running import default_folder, run_study
 
 SHOWN = 5
@@ -66,7 +66,7 @@ def run(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="bundled alias, hub id, folder or GGUF file; repeat for several",
+            help=f"{MODEL_HELP}; repeat for several",
             autocompletion=complete("models"),
         ),
     ] = None,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headwise.cli.output import echo
+from headwise.files import named_source
 from headwise.names import component_name
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def default_folder(study: str, *words: str) -> Path:
     'runs/score-smollm2-data-mine'
     """
     endings = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt", ".gguf")
+    words = tuple(named_source(word)[0] or word for word in words)
     parts = [
         study,
         *(word.removesuffix(Path(word).suffix if word.endswith(endings) else "") for word in words),

@@ -106,7 +106,7 @@ def _target_pieces(model: Any, example: Example) -> list[str]:
     from headwise.model.tokens.encode import encode_rows
 
     (row,) = encode_rows(model.text, [example], "target")
-    return [model.text.decode([token]) for token in row.tokens]
+    return model.text.readable(row.tokens)
 
 
 def _accuracy(model: Any, examples: Task) -> dict[str, Any]:

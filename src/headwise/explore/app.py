@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from headwise.charts.style import css_variables
 from headwise.errors import HeadwiseError
 from headwise.explore import asked
 from headwise.explore.worker import Event, Job, QueueFull, Worker
@@ -43,6 +44,8 @@ def make_app(worker: Worker, start: Mapping[str, Any], answers: Mapping[str, Ans
     routes = [Route("/", _file("index.html")), Route("/api/start", lambda _: begin)]
     # A list of what there is, and no path into a folder: nothing else can be asked for.
     routes += [Route(f"/{name}", _file(name)) for name in _names() if name != "index.html"]
+    palette = Response(css_variables(), media_type=_TYPES["css"])
+    routes.append(Route("/palette.css", lambda _: palette))
     routes += [
         Route(f"/api/{name}", _endpoint(worker, name, one), methods=["POST"]) for name, one in answers.items()
     ]

@@ -237,7 +237,7 @@ class Live:
         return {"tokens": [{"id": i, "text": t} for i, t in zip(ids, pieces, strict=True)], "ended": ended}
 
     def _token(self, token: int) -> str:
-        return self.model.text.decode([token])
+        return self.model.text.readable_token(token)
 
     # ---- attribution -----------------------------------------------------------------------------------
 

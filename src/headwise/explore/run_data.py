@@ -13,6 +13,7 @@ from headwise.charts.heatmap import grid
 from headwise.charts.section import by_size, groups, section_of, table_of
 from headwise.errors import HeadwiseError, visible
 from headwise.explore.live import listed
+from headwise.files import named_source
 from headwise.heads import Head, heads_of, ranked
 from headwise.model.model import Model
 from headwise.runs.gather import Run
@@ -156,7 +157,7 @@ def model_of_run(path: Path, wanted: str | None) -> str:
     names = settings.get("models") or settings.get("model") or run.models
     names = [str(name) for name in (names if isinstance(names, list | tuple) else [names])]
     if wanted is not None:
-        return wanted
+        return next((name for name in names if named_source(name)[0] == wanted), wanted)
     if not names:
         raise HeadwiseError(f"the run {path} does not say which model it is about; give it with --model")
     return names[0]

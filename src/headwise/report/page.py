@@ -21,6 +21,7 @@ from headwise._version import __version__
 from headwise.charts.chart import Chart, Panel
 from headwise.charts.interactive import page_chart, rounded
 from headwise.charts.section import Finding, groups, section_of, too_few
+from headwise.charts.style import css_variables
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, replacing
 from headwise.report.cards import head_pages
@@ -136,7 +137,11 @@ def _page(runs: Sequence[Run]) -> str:
     docs = [name for name in dict.fromkeys(section["docs"] for section in sections) if markdown(name)]
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_asset("page.html"))
     content = {"charts": charts, "heads": _heads(heads), "sets": examples.sets, "inputs": examples.inputs}
-    parts = {"style": _asset("page.css"), "script": _asset("page.js"), "plotly": get_plotlyjs()}
+    parts = {
+        "style": css_variables() + _asset("page.css"),
+        "script": _asset("page.js"),
+        "plotly": get_plotlyjs(),
+    }
     parts |= {"card_style": _asset("card.css"), "card_script": _asset("card.js"), "cards": _in_script(cards)}
     return template.render(
         version=__version__,

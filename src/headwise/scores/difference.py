@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,10 +24,13 @@ from headwise.names import method_name
 from headwise.scores.registry import method as method_named
 from headwise.scores.registry import own_options
 from headwise.scores.run import score
+from headwise.scores.weight_change import weight_change
 from headwise.stats.paired import compare_paired
 from headwise.stats.resampling import Groups
 from headwise.tasks import Task
 from headwise.tasks import task as open_task
+
+log = logging.getLogger("headwise")
 
 ACCURACY = "accuracy"
 
@@ -41,11 +45,16 @@ class Diff:
     """tuned − base, per example: positive where a head helps the tuned model more than the base model."""
     outcomes: pd.DataFrame
     """Accuracy and metric of both models with all heads, their difference, its interval and its test."""
+    weights: np.ndarray | None = None
+    """How much the weights of each head changed (`weight_change`); None where they cannot be compared."""
     seed: int = 0
 
     def table(self) -> pd.DataFrame:
-        """One row per head, significant changes first: both scores, the difference, its interval, p and q."""
-        return diff_table(self.base, self.tuned, self.seed)
+        """One row per head, significant changes first: both scores, the difference, its interval, p and q.
+
+        `weight_change` is ‖ΔW‖ / ‖W‖ of the head's weights, where they can be compared.
+        """
+        return diff_table(self.base, self.tuned, self.seed, self.weights)
 
     def plot(self) -> Any:
         """Draw both maps, the difference, the largest changes and the accuracies; returns the matplotlib figure."""
@@ -108,7 +117,18 @@ def diff(
         | outcome(name, measured[0][name], measured[1][name], task.shared_groups(), seed)
         for name in measured[0]
     ]
-    return Diff(scores[0], scores[1], scores[1] - scores[0], pd.DataFrame(rows), seed)
+    weights, why = compare_weights(*models)
+    if why:
+        log.warning(why)
+    return Diff(scores[0], scores[1], scores[1] - scores[0], pd.DataFrame(rows), weights, seed)
+
+
+def compare_weights(base: Model, tuned: Model) -> tuple[np.ndarray | None, str]:
+    """How much the weights of each head changed; or None, and a sentence that says why they are not compared."""
+    try:
+        return weight_change(base, tuned), ""
+    except HeadwiseError as error:
+        return None, f"the weights of the two models are not compared: {error}"
 
 
 # ---- what can be compared -------------------------------------------------------------------------------------------
@@ -162,8 +182,8 @@ def check_same_tokens(models: Sequence[Model], tasks: Sequence[Task]) -> None:
 # ---- numbers --------------------------------------------------------------------------------------------------------
 
 
-def diff_table(base: Scores, tuned: Scores, seed: int = 0) -> pd.DataFrame:
-    """One row per head: both scores, tuned − base, its interval, p and q.
+def diff_table(base: Scores, tuned: Scores, seed: int = 0, weights: np.ndarray | None = None) -> pd.DataFrame:
+    """One row per head: both scores, tuned − base, its interval, p and q, and the change of its `weights`.
 
     p: sign-flip test over examples; q: Benjamini–Hochberg over heads. Significant changes (q < .05) come first, the
     largest first, then all others by size: a noisy head can have the largest mean change by chance.
@@ -175,7 +195,13 @@ def diff_table(base: Scores, tuned: Scores, seed: int = 0) -> pd.DataFrame:
     scores = {name: [one.values[head] for head in heads] for name, one in both.items()}
     about = ["task", "method", "base", "tuned", "layer", "head", *both]
     table = table.assign(base=base.model, tuned=tuned.model, **scores)
-    return table[[*about, "difference", "stderr", "lo", "hi", "n", "p", "q", "metric", "reference"]]
+    numbers = ["difference", "stderr", "lo", "hi", "n", "p", "q"]
+    if weights is not None:
+        table, numbers = (
+            table.assign(weight_change=[weights[head] for head in heads]),
+            [*numbers, "weight_change"],
+        )
+    return table[[*about, *numbers, "metric", "reference"]]
 
 
 def full_values(model: Model, task: Task, metric: str | None, **options: Any) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.files import explain_disk_errors, user_path
+from headwise.files import explain_disk_errors, named_source, user_path
 from headwise.model.load.companions import companions
 from headwise.model.load.load import load
 from headwise.model.model import Model
@@ -41,7 +41,8 @@ log = logging.getLogger("headwise")
 
 def is_sparse(model: str | Path) -> bool:
     """Whether a name or a folder is a finished sparse model or its control, and not one to be trained."""
-    return str(model) in companions() or is_adapter(user_path(model))
+    source = named_source(model)[1]
+    return source in companions() or is_adapter(user_path(source))
 
 
 def sparsify(
@@ -170,8 +171,9 @@ def _sampled(loaded: Model, texts: Tensor, settings: SparsifySettings, disk: Dis
 
 def _base_name(model: str) -> str:
     """How the finished folder finds its base again: a folder by its whole path, all else as it was named."""
-    path = user_path(model)
-    return str(path.resolve()) if path.exists() else model
+    source = named_source(model)[1]
+    path = user_path(source)
+    return str(path.resolve()) if path.exists() else source
 
 
 def _digest(path: Path) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.files import named_source
 from headwise.metrics.leading_space import note_leading_space
 from headwise.model.load.load import is_adapted, load, load_in_main_memory, load_text
 from headwise.model.model import Model
@@ -72,6 +73,12 @@ class Workbench:
         """What each model is called in the tables: its own name, or its source where two have the same name."""
         names = {source: self.model(source).name for source in sources}
         counts = Counter(names.values())
+        for source, name in names.items():
+            if counts[name] > 1 and named_source(source)[0]:
+                raise HeadwiseError(
+                    f"two models would be called {name!r} in the tables; give {named_source(source)[1]} another name "
+                    "(NAME=path)"
+                )
         return {source: name if counts[name] == 1 else source for source, name in names.items()}
 
     def task(
@@ -100,4 +107,5 @@ class Workbench:
 
     def fingerprints(self, settings: Any) -> dict[str, str]:
         """Of every model a study names (its tasks' go with their cells)."""
+        self.display_names(settings.models)
         return {name: self.model(name).fingerprint for name in settings.models}

@@ -73,8 +73,8 @@ function scores() {
 }
 
 function paint() {
-  const shown = scores(), dark = document.documentElement.dataset.theme === "dark";
-  const scale = shown && scaleOf(shown, dark);
+  const shown = scores();
+  const scale = shown && scaleOf(shown);
   map.colour = scale ? (layer, at) => (shown.values[layer]?.[at] == null ? null : scale.colour(shown.values[layer][at])) : null;
   map.gates = state.gates;
   map.draw();

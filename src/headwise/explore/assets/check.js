@@ -40,7 +40,7 @@ function chart(rows, metric) {
     const y = 18 + at * 24;
     marks.push(make("svg:text", { x: 0, y: y + 4, fill: "currentColor", "font-size": 12 }, name),
       make("svg:line", { x1: x(one.lo), x2: x(one.hi), y1: y, y2: y, stroke: "currentColor", "stroke-width": 2 }),
-      make("svg:circle", { cx: x(one.mean), cy: y, r: 4.5, fill: "var(--gated)" }));
+      make("svg:circle", { cx: x(one.mean), cy: y, r: 4.5, fill: "var(--mark)" }));
   });
   marks.push(make("svg:line", { x1: x(0), x2: x(0), y1: 4, y2: 78, stroke: "var(--soft)", "stroke-dasharray": "3 3" }), make("svg:text", { ...(x(0) > 320 ? { x: Math.min(398, x(0) + 6), "text-anchor": "end" } : { x: x(0), "text-anchor": "middle" }), y: 92, fill: "var(--soft)", "font-size": 11 }, `0 (${metric} lost)`));
   return make("svg:svg", { viewBox: "0 0 400 96", class: "forest", role: "img", "aria-label": rows.map(([name, one]) => `${name} ${interval(one)}`).join("; ") }, marks);

@@ -106,7 +106,7 @@ function heat(seen, choose) {
   const size = seen.tokens.length, cell = Math.max(9, Math.min(18, Math.floor(560 / size))), side = 92, ratio = window.devicePixelRatio || 1;
   const canvas = make("canvas", { width: (side + cell * size) * ratio, height: (side + cell * size) * ratio, role: "img", "aria-label": `attention map of ${size} tokens` });
   canvas.style.width = canvas.style.height = `${side + cell * size}px`;
-  const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement), [soft, accent, line, gated] = ["--soft", "--accent", "--line", "--gated"].map((name) => style.getPropertyValue(name).trim());
+  const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement), [soft, accent, line, gated] = ["--soft", "--accent", "--line", "--mark"].map((name) => style.getPropertyValue(name).trim());
   pen.scale(ratio, ratio);
   pen.font = `${Math.min(11, cell)}px ui-monospace, monospace`; pen.textBaseline = "middle";
   seen.tokens.forEach((text, at) => {

@@ -47,7 +47,7 @@ export class HeadMap {
       canvas.style.width = `${width}px`; canvas.style.height = `${height}px`;
     }
     const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
-    const [paper, soft, cell, off, gated, accent] = ["--paper", "--soft", "--cell", "--off", "--gated", "--accent"].map((name) => style.getPropertyValue(name));
+    const [paper, soft, cell, off, gated, accent] = ["--paper", "--soft", "--cell", "--off", "--mark", "--accent"].map((name) => style.getPropertyValue(name));
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.fillStyle = paper; pen.fillRect(0, 0, width, height);
     this.#labels(pen, soft);

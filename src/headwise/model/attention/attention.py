@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.display import counted, html_table, shortened
+from headwise.display import counted, html_table, joined_tokens, shortened
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads import Head, head_list
 from headwise.model.attention.blocks import attention_blocks, watchable
@@ -73,7 +73,7 @@ class Attention:
         maps = ", with whole maps" if self.maps is not None else ""
         return (
             f"Attention({self.model}: {counted(len(self.heads), 'head')} ({some}) on "
-            f"{len(self.tokens)} tokens {shortened(''.join(self.tokens), 60)!r}{maps})"
+            f"{len(self.tokens)} tokens {shortened(joined_tokens(self.tokens), 60)!r}{maps})"
         )
 
     def _repr_html_(self) -> str:
@@ -240,7 +240,7 @@ def _empty(
     return Attention(
         model=model.name,
         heads=heads,
-        tokens=[text.decode([token]) if text is not None else str(token) for token in ids],
+        tokens=[str(token) for token in ids] if text is None else text.readable(ids),
         ids=ids,
         profile=np.zeros((count, length)),
         queries=rows,

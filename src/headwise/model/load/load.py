@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, first_line, out_of_memory, quoted, unknown
-from headwise.files import user_path
+from headwise.files import named_source, user_path
 from headwise.model.load import bundled, checkpoint, converted, gguf, hub
 from headwise.model.load.companions import companion_folder, companions
 from headwise.model.load.gguf_tokenizer import check_tokenizer
@@ -54,6 +54,7 @@ def load(
         `tokenizer=`; it must be in evaluation mode, and is left as it was). A folder may be what
         `headwise sparsify` makes, or a LoRA adapter of peft; its base model is then found by the name in it, or is
         `base`.
+    name: what tables, titles and reports call the model; "NAME=source" gives it too.
     device: "cpu", "cuda", "cuda:1", "mps"; by default an accelerator if there is one; "auto" spreads the layers over
         all of them. device_map: as in transformers.
     dtype: "float32", "bfloat16", "float16", "float64"; by default float32 on a CPU, else bfloat16.
@@ -72,6 +73,7 @@ def load(
     if isinstance(source, nn.Module):
         hf, label, wants_bos = source, name or _live_name(source), bos
     else:
+        given_name, source = named_source(source)
         if device == "auto":
             device, device_map = None, device_map or "auto"
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -79,16 +81,16 @@ def load(
             further = {"device_map": device_map, "bos": bos, "batch_tokens": batch_tokens, "compile": compile}
             further |= {"truncate": truncate, "base": None if base is None else str(base)}
             origin_of_weights = origin(load, source, device, options | further)
-        folder = companion_folder(str(source)) or user_path(source)
+        folder = companion_folder(source) or user_path(source)
         if is_adapted(source):
             checkpoint_source, hf, gates = _adapted(folder, base, device, dtype, device_map, options)
-            label = name or (str(source) if str(source) in companions() else folder.resolve().name)
+            label = name or given_name or (source if source in companions() else folder.resolve().name)
         elif base is not None:
             raise HeadwiseError(f"base is {base}, but {source} is no adapter; leave base out")
         else:
-            checkpoint_source = _find(str(source))
+            checkpoint_source = _find(source)
             hf = _from_pretrained(checkpoint_source, device, dtype, device_map, options)
-            label = name or checkpoint_source.label
+            label = name or given_name or checkpoint_source.label
         wants_bos = checkpoint_source.wants_bos if bos is None else bos
         tokenizer = tokenizer or _tokenizer(checkpoint_source, options)
     if wants_bos is None and str(getattr(hf.config, "model_type", "")).startswith("gemma"):
@@ -109,7 +111,7 @@ def load_in_main_memory(source: str | Path, *, device: str | None = None, **opti
     model = load(source, device="cpu", dtype=dtype, **options)
     assert model.origin is not None
     # The process that uses the model chooses the device.
-    model.origin = origin(load, source, device, model.origin.options)
+    model.origin = origin(load, model.origin.source, device, model.origin.options)
     return model
 
 
@@ -117,7 +119,7 @@ def load_text(
     source: str, *, revision: str | None = None, trust_remote_code: bool = False, base: str | None = None
 ) -> Text:
     """The tokenizer of a model without its weights, to check data before they are loaded."""
-    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    options, source = {"revision": revision, "trust_remote_code": trust_remote_code}, named_source(source)[1]
     if not is_adapted(source):
         found = _find(source)
         return Text(_tokenizer(found, options), found.wants_bos)
@@ -128,7 +130,8 @@ def load_text(
 
 def is_adapted(source: str | Path) -> bool:
     """Whether a source is an adapter, which is loaded with its base model."""
-    folder = companion_folder(str(source)) or user_path(source)
+    source = named_source(source)[1]
+    folder = companion_folder(source) or user_path(source)
     return adapter.is_adapter(folder) or adapter.is_lora(folder)
 
 
@@ -289,11 +292,9 @@ def _opened(source: _Source, dtype: torch.dtype, device_map: Any, options: dict[
         raise
     except Exception as error:
         raise _explained(error, source) from error
-    label, unused = source.label, checkpoint.complete(source.label, report)
-    if unused:
-        log.warning(
-            "%s: %d tensors of the checkpoint are not used, such as %s", label, len(unused), unused[0]
-        )
+    if unused := checkpoint.complete(source.label, report):
+        count, first = len(unused), unused[0]
+        log.warning("%s: %d tensors of the checkpoint are not used, such as %s", source.label, count, first)
     loaded: nn.Module = hf
     return loaded
 
@@ -337,9 +338,8 @@ def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
     except HeadwiseError:
         raise
     except Exception as error:
-        raise HeadwiseError(
-            f"the tokenizer of {source.label} could not be loaded: {first_line(error)}"
-        ) from error
+        reason = first_line(error)
+        raise HeadwiseError(f"the tokenizer of {source.label} could not be loaded: {reason}") from error
 
 
 _HUB_ERRORS = {

@@ -89,7 +89,7 @@ class Patched:
         return rows
 
     def _token(self, token: int) -> str:
-        return str(self.model.text.tokenizer.decode([token]))
+        return self.model.text.readable_token(token)
 
     def _tokens(self, name: str, given: str | Sequence[str]) -> np.ndarray:
         texts = several(given)

@@ -12,6 +12,7 @@ from typing import Any
 
 from headwise.errors import HeadwiseError, first_line, panics_as_errors, quoted
 from headwise.model.tokens import chat
+from headwise.model.tokens.readable import readable_token, readable_tokens
 
 log = logging.getLogger("headwise")
 
@@ -168,7 +169,15 @@ class Text:
 
     def pieces(self, text: str) -> list[str]:
         """The tokens of `text` as readable strings."""
-        return [self.decode([token]) for token in self.encode(text)]
+        return self.readable(self.encode(text))
+
+    def readable(self, ids: Sequence[int]) -> list[str]:
+        """The tokens of one text as readable strings, whole characters each."""
+        return readable_tokens(self.tokenizer, ids)
+
+    def readable_token(self, token: int) -> str:
+        """A token by itself as a readable string."""
+        return readable_token(self.tokenizer, token)
 
 
 _GROWTH = 1_000

@@ -64,7 +64,7 @@
     listOf("Promoted tokens (logit)", of.promoted, false, answers), listOf("Suppressed tokens (logit)", of.suppressed, true, answers));
 
   function exampleOf(card, seen, open) {
-    const part = make("details", null, open ? { open: "" } : {}, make("summary", `Example ${seen.example}: ${seen.tokens.join("").slice(-70)}`));
+    const part = make("details", null, open ? { open: "" } : {}, make("summary", `Example ${seen.example}: ${seen.tokens.map((token) => token.replace(/⋯$/, "")).join("").slice(-70)}`));
     part.append(make("h4", "Prompt, shaded by the attention of its last token"), promptOf(seen));
     if (seen.map) part.append(...mapOf(seen, card.name));
     else part.append(make("p", "The prompt is long: only the attention of its last token was kept.", { class: "small" }));

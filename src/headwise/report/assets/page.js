@@ -33,6 +33,17 @@
     };
   };
 
+  // Words on lines of at most so many characters; a word alone may be longer.
+  function folded(text, most) {
+    const lines = [""];
+    for (const word of text.replaceAll("<br>", " ").trim().split(/(?<=[ _/,;-])/)) {
+      if (lines.at(-1) && (lines.at(-1) + word).trimEnd().length > most) lines.push(word);
+      else lines.push(lines.pop() + word);
+    }
+    return lines.map((line) => line.trim()).join("<br>");
+  }
+  const lineCount = (text) => text.split("<br>").length;
+
   const lighter = (part) => Math.round(0.7 * part + 0.3 * 255); // lines and bands on a dark page
 
   // Colours that depend on the page: text, background, and palettes that are nearly white at 0.
@@ -75,10 +86,20 @@
     const entries = chart.panels.flatMap((p) => p.traces.filter((t) => t.showlegend && !t.corner).map((t) => t.name));
     const longest = Math.max(0, ...entries.map((name) => name.length));
     const legendLines = Math.ceil(entries.length / Math.max(1, Math.floor(width / (60 + 7 * longest))));
-    const titleLines = Math.max(1, ...chart.panels.map((p) => p.title.split("<br>").length));
-    const above = 18 + 16 * titleLines + 22 * legendLines, below = chart.below;
-    const left = chart.gap - 4, right = chart.bars ? (width < 500 ? 84 : 112) : 20;
+    // On a phone colour bars are above the panels, and long names at the left are on several lines.
+    const narrow = width < 500, most = Math.max(66, 0.32 * width);
+    const foldable = narrow && chart.gap > most && chart.panels.every((p) => !p.y.ticktext || chart.height / p.y.ticktext.length > 30);
+    const letters = Math.floor((most - 18) / 6);
+    const left = (foldable ? most : chart.gap) - 4, right = chart.bars && !narrow ? 112 : 20;
     const each = (width - left - right - chart.gap * (columns - 1)) / columns; // pixels of a panel
+    const wrapped = (title) => ((title.length * 6.8 > each) ? folded(title, Math.floor((columns > 1 ? each : width - 40) / 6.8)) : title);
+    const titleLines = Math.max(1, ...chart.panels.map((p) => lineCount(wrapped(p.title))));
+    const barTitle = (bar) => folded(bar.title.text, Math.floor(each / 6));
+    const bars = narrow ? chart.panels.flatMap((p) => p.traces).filter((t) => t.colorbar).map((t) => 60 + 14 * lineCount(barTitle(t.colorbar))) : [];
+    const legendTop = 18 + 16 * titleLines + 22 * legendLines;
+    const label = (axis) => (narrow && axis.title ? folded(axis.title, Math.floor(each / 6.2)) : axis.title);
+    const labelLines = Math.max(1, ...chart.panels.map((p) => lineCount(label(p.x) || "")));
+    const above = legendTop + bars.reduce((sum, height) => sum + height, 0), below = chart.below + 15 * (labelLines - 1);
     const panelHeight = chart.square ? Math.max(220, Math.min(each, 520)) : chart.height;
     const height = rows * panelHeight + (rows - 1) * (below + 16 * titleLines) + above + below;
     const inner = height - above - below;
@@ -96,10 +117,12 @@
       const row = Math.floor(i / columns), column = i % columns;
       const n = i === 0 ? "" : String(i + 1);
       const start = column * (wide + gapX), bottom = 1 - row * (tall + gapY) - tall;
-      layout["xaxis" + n] = axisStyle(panel.x, [start, start + wide], "y" + n, each);
-      layout["yaxis" + n] = axisStyle(panel.y, [bottom, bottom + tall], "x" + n, tall * inner);
+      layout["xaxis" + n] = axisStyle({ ...panel.x, title: label(panel.x) }, [start, start + wide], "y" + n, each);
+      const y = foldable && panel.y.ticktext ? { ...panel.y, ticktext: panel.y.ticktext.map((name) => folded(name, letters)) } : panel.y;
+      layout["yaxis" + n] = axisStyle(y, [bottom, bottom + tall], "x" + n, tall * inner);
+      const centre = columns > 1 ? start + wide / 2 : (width / 2 - left) / (width - left - right);
       layout.annotations.push({
-        text: panel.title, x: start + wide / 2, y: bottom + tall, xref: "paper", yref: "paper", yanchor: "bottom", xanchor: "center",
+        text: wrapped(panel.title), x: wrapped(panel.title) === panel.title ? start + wide / 2 : centre, y: bottom + tall, xref: "paper", yref: "paper", yanchor: "bottom", xanchor: "center",
         showarrow: false, font: { size: 12.5 },
       });
       for (const mark of panel.marks) {
@@ -111,14 +134,17 @@
         const { corner, ...rest } = themed(trace);
         if (rest.colorbar) {
           const { number, ...bar } = rest.colorbar, share = Math.min(1 / chart.bars, 300 / inner);
-          rest.colorbar = { ...bar, len: 0.96 * share, y: 1 - number * share, yanchor: "top", tickfont: { size: 10 } };
+          const up = bars.slice(number + 1).reduce((sum, height) => sum + height, legendTop);
+          rest.colorbar = narrow
+            ? { ...bar, orientation: "h", len: 0.96, x: 0.5, xanchor: "center", y: 1 + up / inner, yanchor: "bottom", xpad: 0, ypad: 0, tickfont: { size: 10 }, title: { ...bar.title, text: barTitle(bar) } }
+            : { ...bar, len: 0.96 * share, y: 1 - number * share, yanchor: "top", tickfont: { size: 10 } };
         }
         if (corner) rest.legend = cornerLegend(layout, i, corner, [start, start + wide], [bottom, bottom + tall]);
         traces.push({ ...rest, xaxis: "x" + n, yaxis: "y" + n });
       }
       references.push({ xref: "x" + n, yref: "y" + n, panel });
     });
-    return { traces, layout, references, columns, shapes: layout.shapes.length };
+    return { traces, layout, references, columns, narrow, shapes: layout.shapes.length };
   }
 
   // An MLP has the head number -1, the embeddings are (0, -2).
@@ -156,8 +182,10 @@
     const made = layOut(chart, place.clientWidth || 800);
     const own = made.layout.shapes;
     made.layout.shapes = [...own, ...marksOf(made.references)];
-    Plotly.react(place, made.traces, made.layout, { responsive: false, displaylogo: false, displayModeBar: false });
-    if (!drawn.has(id)) {
+    // Plotly leaves the words of a colour bar where they were when the bar is turned.
+    const anew = !drawn.has(id) || drawn.get(id).narrow !== made.narrow;
+    (anew ? Plotly.newPlot : Plotly.react)(place, made.traces, made.layout, { responsive: false, displaylogo: false, displayModeBar: false });
+    if (anew) {
       place.on("plotly_click", (event) => {
         const point = event.points[0];
         const panel = drawn.get(id).references.find((r) => r.xref === point.data.xaxis).panel;

@@ -66,7 +66,7 @@ class CircuitsSettings(shared.StudySettings):
     """Models given by flag take the place of a file's pairs."""
     QUICK: ClassVar = {"n": 12, "points": 11, "draws": DRAWS}
 
-    models: Several[Text] = ()
+    models: shared.Models = ()
     """One model; or a pair, the dense one first; or a pair and its dense control. By default smollm2."""
     pairs: Several[Pair] = ()
     """Several pairs, each with `dense`, `sparse`, `control`, `tasks`; instead of `models`."""

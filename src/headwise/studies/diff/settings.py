@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from headwise.errors import HeadwiseError
 from headwise.scores.difference import check_pairable
-from headwise.settings import Several, Text
 from headwise.studies.score.settings import ScoreSettings
 from headwise.studies.settings import shared
 
@@ -12,7 +11,7 @@ from headwise.studies.settings import shared
 class DiffSettings(ScoreSettings):
     """Settings of the study `diff`: those of `score`, and two models."""
 
-    models: Several[Text] = ()
+    models: shared.Models = ()
     """The base model, then the tuned one: bundled aliases, hub ids, folders (also of an adapter) or GGUF files."""
     positions: shared.Positions = "all"
     """Token positions that gates act on: `all`, from the `last` prompt token on, numbers, or the name of a span."""

@@ -16,7 +16,14 @@ import pandas as pd
 from headwise.charts.section import Tables, too_few
 from headwise.heads import Scores, heads_of
 from headwise.runs import Cell, CellResult
-from headwise.scores.difference import check_same_heads, check_same_tokens, diff_table, full_values, outcome
+from headwise.scores.difference import (
+    check_same_heads,
+    check_same_tokens,
+    compare_weights,
+    diff_table,
+    full_values,
+    outcome,
+)
 from headwise.scores.registry import own_options, versions
 from headwise.studies.base import Study, register
 from headwise.studies.context import Context
@@ -69,7 +76,9 @@ def _pair_cells(context: Context[DiffSettings], task: str) -> Iterator[Cell]:
     yield context.cell("outcomes", PAIR, task, "outcomes", about, {"answers": fingerprint(task, *values)})
     for method in context.settings.methods:
         arrays = [context.once(_scores, model, task, method).examples for model in context.settings.models]
-        yield context.cell("diff", PAIR, task, method, about, {"scores": fingerprint(method, *arrays)})
+        prints = {"scores": fingerprint(method, *arrays)}
+        prints |= {"weights": " ".join(context.model(name).fingerprint for name in context.settings.models)}
+        yield context.cell("diff", PAIR, task, method, about, prints)
 
 
 def _card_cell(context: Context[DiffSettings], model: str, task: str) -> Cell | None:
@@ -126,7 +135,9 @@ def _scores(context: Context[DiffSettings], model: str, task: str, method: str) 
 
 def compare_heads(context: Context[DiffSettings], cell: Cell) -> CellResult:
     base, tuned = (context.once(_scores, model, cell.task, cell.part) for model in context.settings.models)
-    return CellResult({"diff": diff_table(base, tuned, context.settings.seed)})
+    weights, why = compare_weights(*map(context.model, context.settings.models))
+    table = diff_table(base, tuned, context.settings.seed, weights)
+    return CellResult({"diff": table}, {"said": why} if why else {})
 
 
 def compare_answers(context: Context[DiffSettings], cell: Cell) -> CellResult:

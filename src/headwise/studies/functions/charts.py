@@ -64,7 +64,7 @@ def model_grid(table: pd.DataFrame) -> Chart:
             part,
             scale,
             row=wrapped(ability, 14),
-            column=shortened(model, 20),
+            column=shortened(model, 20, models),
             shape=shapes[model],
             dots=significant(part),
             most=(4, 5),

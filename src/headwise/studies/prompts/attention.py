@@ -249,7 +249,7 @@ def _profiles(
         number[shared] = np.arange(len(shared))
         about = {
             "position": np.arange(length, dtype=np.int32),
-            "token": [model.text.decode([token]) for token in prompt.ids[:length]],
+            "token": model.text.readable(prompt.ids[:length]),
             "inserted": prompt.inserted[:length],
             "aligned": number[:length],
         }

@@ -18,12 +18,14 @@ from headwise.charts.chart import (
     Scale,
     Span,
     axis_range,
+    count_axis,
     curve,
     distinct,
     whole_ticks,
 )
 from headwise.charts.heatmap import head_panel, saturation
 from headwise.charts.section import groups
+from headwise.display import joined_tokens
 from headwise.studies.prompts.condition_style import colours, short
 
 LEAD = 24
@@ -145,7 +147,8 @@ def length_curves(table: pd.DataFrame, palette: Mapping[str, str] | None = None)
             look: dict[str, Any] = {"name": short(name), "colour": palette[name], "marker": "circle"}
             lines.append(curve(part, size=3.5, band=0.12, **look))
         y = Axis(label="Right answers, % (95 % bands)", limits=limits)
-        panels.append(Panel(title=str(model), marks=lines, x=Axis(label="Copies inserted"), y=y))
+        x = count_axis("Copies inserted", int(rows["k"].max()))
+        panels.append(Panel(title=str(model), marks=lines, x=x, y=y))
     return Chart(
         title=f"Right answers against copies inserted, {table['task'].iloc[0]}, n = {table['n'].iloc[0]}",
         panels=panels,
@@ -221,4 +224,4 @@ def prompt_text(profiles: pd.DataFrame) -> str:
         return ""
     begin, first = first_shown(profiles), profiles[profiles["condition"] == profiles["condition"].iloc[0]]
     shown = first[~first["inserted"] & (first["aligned"] >= begin)].sort_values("position")
-    return ("…" if begin else "") + "".join(shown["token"].astype(str))
+    return ("…" if begin else "") + joined_tokens(shown["token"])

@@ -19,6 +19,7 @@ from headwise.charts.chart import (
     Text,
     axis_range,
     columns_of,
+    count_axis,
     curve,
     names_axis,
 )
@@ -75,9 +76,9 @@ def role_curves(
             ]
             panel = Panel(
                 row=_task_name(task),
-                column=shortened(model),
+                column=shortened(model, among=models),
                 marks=[Rule(at=0, width=0.6), *lines, *_ends(rows, shares)],
-                x=Axis(label="Number of Ablated Heads", limits=(0, longest)),
+                x=count_axis("Number of Ablated Heads", longest),
                 y=Axis(label=label, limits=limits),
                 model=str(model),
                 orders=_orders(scores, task, model, longest),
@@ -176,7 +177,9 @@ def role_shares(table: pd.DataFrame) -> Chart:
     pairs = list(dict.fromkeys(zip(table["model"], table["task"], strict=True)))
     several = table["model"].nunique() > 1
     names = [
-        f"{_task_name(task, 20)}\n{shortened(model, 20)}" if several else _task_name(task, 28)
+        f"{_task_name(task, 20)}\n{shortened(model, 20, set(table['model']))}"
+        if several
+        else _task_name(task, 28)
         for model, task in pairs
     ]
     counts = table.set_index(["model", "task", "label"])

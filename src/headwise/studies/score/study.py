@@ -43,7 +43,7 @@ def _pairs(context: Context[ScoreSettings]) -> Iterator[tuple[str, str]]:
             if other != (model, task):  # their rows could not be told apart in the tables
                 raise HeadwiseError(
                     f"{other} and {(model, task)} would both be called {names[1]!r} with {names[0]!r} "
-                    "in the tables; rename the file or the folder of one of them"
+                    "in the tables; name one of the models (NAME=path), or rename the file of one of the tasks"
                 )
             yield model, task
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
+from pydantic import BeforeValidator
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError, hint, quoted
@@ -29,12 +30,18 @@ def _check_device(value: str) -> None:
         raise HeadwiseError(f"device is {quoted(value)}; expected cpu, cuda, cuda:1, mps or auto")
 
 
+def _with_names(value: Any) -> Any:
+    return [f"{name}={source}" for name, source in value.items()] if isinstance(value, Mapping) else value
+
+
 TaskName = Annotated[Text, passes(check_source)]
 """A built-in task, a file, or hub:owner/name."""
 MethodName = Annotated[Text, one_of("method", methods)]
 MetricName = Annotated[Text, one_of("metric", metrics)]
 TextMetricName = Annotated[Text, one_of("text metric", text_metrics)]
-ModelNames = Annotated[Several[Text], not_empty("model")]
+Models = Annotated[Several[Text], BeforeValidator(_with_names)]
+"""Sources of models, each with a name for the tables or without: `NAME=source`, or a mapping of names to sources."""
+ModelNames = Annotated[Models, not_empty("model")]
 TaskNames = Annotated[Several[TaskName], not_empty("task")]
 MethodNames = Annotated[Several[MethodName], not_empty("method")]
 Options = Named[Any]
@@ -47,7 +54,7 @@ class StudySettings(Settings):
     """The largest value of some numbers with `quick`."""
 
     models: ModelNames = ("smollm2",)
-    """Bundled aliases, hub ids, folders or GGUF files; several are shown side by side."""
+    """Bundled aliases, hub ids, folders or GGUF files; several are shown side by side. NAME=path gives a name."""
     seed: Seed = 0
     """Random seed."""
     quick: bool = False

@@ -23,7 +23,7 @@ class WiringSettings(shared.StudySettings):
 
     QUICK: ClassVar = {"n": 24, "heads": 6, "points": 7, "cards": 2}
 
-    models: Several[Text] = ("smollm2",)
+    models: shared.Models = ("smollm2",)
     """One model; or two, the dense one first, then the sparse one, whose circuits are compared."""
     tasks: shared.TaskNames = ("ioi",)
     """Built-in names, files, or hub:owner/name."""
