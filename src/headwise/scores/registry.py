@@ -144,6 +144,11 @@ class Method:
     components: bool
     """Whether it can score MLPs and the embeddings beside heads; it then has the option `components`."""
 
+    @property
+    def reference(self) -> str:
+        """The default ablation type."""
+        return "mean" if self.ablates else "zero"
+
     @cached_property
     def settings(self) -> type[Settings]:
         """The method's own options: their types, bounds and defaults."""
@@ -205,21 +210,8 @@ def register(
         )
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        fields = (
-            name,
-            about,
-            run,
-            signed,
-            first_order,
-            steps,
-            options,
-            version,
-            per_label,
-            learned,
-            ablates,
-            components,
-        )
-        METHODS.add(name, Method(*fields))
+        fields = (name, about, run, signed, first_order, steps, options, version, per_label, learned)
+        METHODS.add(name, Method(*fields, ablates, components))
         return run
 
     return add
@@ -292,7 +284,7 @@ def score(
     *,
     heads: Any = None,
     metric: str | None = None,
-    reference: str = "mean",
+    reference: str | None = None,
     positions: str = "all",
     seed: int = 0,
     reference_task: Task | None = None,
@@ -307,7 +299,10 @@ def score(
     method: how heads are scored ("ablation", "attribution", "random", …; `headwise list methods`).
     heads: score only these, such as ["L3H2"]. `ablation` and `keep` then run only these; gradient methods compute all
         heads in one pass anyway. q-values correct for the heads that are scored.
-    metric: by default that of the task. reference, positions: see `headwise.model.measure.engine.Engine`.
+    metric: by default that of the task.
+    reference: what replaces an ablated head (zero, mean, position_mean, resample, patch); by default `mean`. Methods that
+        ablate nothing do not use it, except `direct`, for which it is `zero` by default: the head's whole output counts.
+    positions: see `headwise.model.measure.engine.Engine`.
     progress: False for no progress bar.
     options: the method's own. Most have `components`: ["heads", "mlps", "input"] scores the output of each MLP
         (`MLP12`) and the embeddings (`input`) beside the heads.
@@ -316,6 +311,7 @@ def score(
     task = as_task(task, model, options)
     _check_options(chosen, options)
     note_leading_space(model, task)
+    reference = reference or chosen.reference
     MeasureSettings(reference=reference, positions=positions, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
     check_metric(chosen, measured, options)
