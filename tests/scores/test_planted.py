@@ -110,9 +110,7 @@ def test_idle_heads_score_exactly_zero_by_ablation_and_keep(induction):
 
 def test_half_of_the_pair_is_little_alone(induction):
     """Which is why `keep` cannot find it: the known failure in its docstring."""
-    alone, needed = (
-        hw.score(induction, repeated(), name, reference="zero") for name in ("keep", "ablation")
-    )
+    alone, needed = (hw.score(induction, repeated(), name, reference="zero") for name in ("keep", "ablation"))
     assert alone["L0H1"] == pytest.approx(0, abs=0.02 * needed["L0H1"])
 
 

@@ -114,7 +114,14 @@ def by_hand(model, example, kept):
 @pytest.mark.parametrize("action", ["keep", "mask"])
 def test_every_value_is_what_hooks_give(planted, halves, scores, action):
     found = sweep(
-        planted, halves[1], scores, action, k=[0, 1, 3, 7, 16], controls=["random"], draws=1, reference="patch"
+        planted,
+        halves[1],
+        scores,
+        action,
+        k=[0, 1, 3, 7, 16],
+        controls=["random"],
+        draws=1,
+        reference="patch",
     )
     heads = planted.heads()
     for curve in (found, *found.controls):

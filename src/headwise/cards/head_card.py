@@ -57,7 +57,7 @@ class Card:
 
         return figure(
             card_chart(
-                f"{self._title}, {ablation_name(self.reference)}",
+                f"{self._title} (effects: {ablation_name(self.reference)})",
                 *(self.table(name) for name in ("attention", "tokens", "patterns")),
             )
         )

@@ -300,8 +300,8 @@ def score(
     heads: score only these, such as ["L3H2"]. `ablation` and `keep` then run only these; gradient methods compute all
         heads in one pass anyway. q-values correct for the heads that are scored.
     metric: by default that of the task.
-    reference: what replaces an ablated head (zero, mean, position_mean, resample, patch); by default `mean`. Methods that
-        ablate nothing do not use it, except `direct`, for which it is `zero` by default: the head's whole output counts.
+    reference: what replaces an ablated head (zero, mean, position_mean, resample, patch); by default `mean`. Methods
+        that ablate nothing ignore it, except `direct`: by default `zero` there, so the head's whole output counts.
     positions: see `headwise.model.measure.engine.Engine`.
     progress: False for no progress bar.
     options: the method's own. Most have `components`: ["heads", "mlps", "input"] scores the output of each MLP

@@ -206,7 +206,19 @@ def test_the_command_prints_the_largest_pairs_and_writes_table_and_figure(
     assert len(table) == 3
     assert (tmp_path / "found/interactions.png").stat().st_size > 3_000
     said = CliRunner().invoke(
-        app, [*command[:3], "--given", str(primary), "-n", "8", "--reference", "zero", "--device", "cpu", "--json"]
+        app,
+        [
+            *command[:3],
+            "--given",
+            str(primary),
+            "-n",
+            "8",
+            "--reference",
+            "zero",
+            "--device",
+            "cpu",
+            "--json",
+        ],
     )
     assert said.exit_code == 0, said.output
     answer = json.loads(said.stdout)

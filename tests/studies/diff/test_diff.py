@@ -177,7 +177,9 @@ def test_the_highest_scoring_head_of_smollm2_is_first_when_it_is_weakened(smollm
     assert table["difference"].abs()[1:].max() < abs(first["difference"])
 
 
-def test_without_a_reference_heads_are_replaced_by_their_mean_with_and_without_counterfactuals(base, task, planted):
+def test_without_a_reference_heads_are_replaced_by_their_mean_with_and_without_counterfactuals(
+    base, task, planted
+):
     weak = planted[1]
     plain = hw.Task("plain", tuple(dataclasses.replace(e, counterfactual=None) for e in task), task.metric)
     for examples in (task, plain):
@@ -265,7 +267,8 @@ def test_the_command_names_the_head_of_two_folders(base, task, planted, tmp_path
         model.text.tokenizer.save_pretrained(folder)
     written(task, tmp_path / "apart.jsonl")
     done = CliRunner().invoke(
-        app, ["diff", "a/model", "b/model", "apart.jsonl", "-n", "24", "--device", "cpu", "--reference", "patch"]
+        app,
+        ["diff", "a/model", "b/model", "apart.jsonl", "-n", "24", "--device", "cpu", "--reference", "patch"],
     )
     assert done.exit_code == 0, done.output
     assert f"The largest of them is {top}: −" in done.output
