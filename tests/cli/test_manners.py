@@ -232,7 +232,7 @@ def test_diff_card_and_export_have_json_too(folder, tmp_path, here):
     assert {row["metric"] for row in found["outcomes"]} >= {"accuracy"}
     card = json.loads(here("card", folder, "induction", "L1H2", "--limit", 4, *cpu).stdout)
     assert card["head"] == "L1H2"
-    assert {row["measure"] for row in card["scores"]} == {"ablation", "attribution"}
+    assert {row["measure"] for row in card["scores"]} == {"ablation (mean)", "attribution (mean)"}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def array(model, gates):
 
 def test_the_attention_of_a_head_is_that_of_the_library_under_the_gates(explorer, tiny):
     attention, *_ = ask(explorer, "head", head="L3H1", prompt=PROMPT, gates=GATES)
-    with tiny.gated(array(tiny, GATES)):
+    with tiny.gated(array(tiny, GATES), reference_prompts=[PROMPT]):
         expected = hw.attention(tiny, PROMPT, "L3H1", maps=True)
     np.testing.assert_allclose(np.array(attention["map"], float), expected.maps[0], atol=6e-4)
     assert attention["tokens"] == expected.tokens

@@ -48,7 +48,7 @@ def test_a_sweep_ablates_the_chosen_heads_as_listed(tiny):
     swept = hw.sweep(tiny, task, ablate=HEADS, reference="zero", controls=())
     assert (swept.action, swept.k.tolist()) == ("mask", [0, 1, 2])
     for k in (1, 2):
-        expected = hw.measure(tiny, task, ablate=HEADS[:k]).values
+        expected = hw.measure(tiny, task, ablate=HEADS[:k], reference="zero").values
         np.testing.assert_allclose(swept.values[k], expected, atol=1e-5)
     assert "nan" not in repr(swept)
 
@@ -78,7 +78,7 @@ def test_a_sweep_ranks_the_chosen_heads_by_the_scores(tiny):
     assert swept.action == "keep"
     assert hw.sweep(tiny, task, scores, "mask", heads=chosen, controls=()).action == "mask"
     kept = hw.sweep(tiny, task, keep=chosen, reference="zero", controls=())
-    expected = hw.measure(tiny, task, keep=chosen[:2]).values
+    expected = hw.measure(tiny, task, keep=chosen[:2], reference="zero").values
     np.testing.assert_allclose(kept.values[kept.k.tolist().index(2)], expected, atol=1e-5)
     with pytest.raises(HeadwiseError, match="give one of them"):
         hw.sweep(tiny, task, scores, ablate=chosen)

@@ -64,7 +64,7 @@ def test_no_step_at_all_is_refused(tiny64):
 def test_sensitivity_does_not_let_examples_cancel(tiny64):
     task = word_task(5)
     scores = hw.score(tiny64, task, "sensitivity", metric="logprob")
-    engine = Engine(tiny64, task, metric("logprob"))
+    engine = Engine(tiny64, task, metric("logprob"), reference="mean")
     step = 1e-5
     for layer, head in [(0, 0), (2, 3)]:
         moved = np.ones((2, *tiny64.shape))
@@ -105,7 +105,7 @@ def graddrop_by_hand(model, task):
 
 def test_graddrop_equals_a_hand_written_pass_per_layer(tiny64):
     task = word_task(2)
-    scores = hw.score(tiny64, task, "attribution", graddrop=True)
+    scores = hw.score(tiny64, task, "attribution", reference="zero", graddrop=True)
     np.testing.assert_allclose(scores.examples, graddrop_by_hand(tiny64, task), rtol=1e-6, atol=1e-9)
     assert not scores.signed
     assert np.isnan(scores.table()["p"]).all()

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
@@ -16,13 +17,19 @@ ABLATED = ["L1H2", "L3H0"]
 
 
 def by_hooks(model, task, ablated):
-    """logit(target) − logit(foil) of every example with these heads set to 0 by hooks."""
+    """logit(target) − logit(foil) of every example with these heads' means over all tokens put in by hooks."""
+    seen = []  # of every example and layer: T, H, D
+    with HeadsByHook(model, lambda layer, z: seen.append(z[0]) or z):
+        for example in task:
+            plain_logits(model, model.tokens(example.prompt))
+    layers = model.shape[0]
+    means = [torch.cat(seen[layer::layers]).mean(0) for layer in range(layers)]  # H, D
 
     def edit(layer, z):
         z = z.clone()
         for head in map(hw.Head.parse, ablated):
             if head.layer == layer:
-                z[:, :, head.head] = 0
+                z[:, :, head.head] = means[layer][head.head]
         return z
 
     values = []
@@ -73,7 +80,7 @@ def test_the_display_has_the_interval_of_the_examples(tiny):
     row = measured.table().iloc[0]
     assert (row["lo"], row["hi"]) == (pytest.approx(lo[0]), pytest.approx(hi[0]))
     assert f"{measured.mean:.4g} [{lo[0]:.4g}, {hi[0]:.4g}]" in repr(measured)
-    assert "patch ablation, n = 6" in repr(measured)
+    assert "counterfactual patching, n = 6" in repr(measured)
     assert f"[{lo[0]:.4g}, {hi[0]:.4g}]" in measured._repr_html_()
     assert np.asarray(measured).shape == (6,)
 

@@ -87,7 +87,7 @@ def test_the_planted_pair_does_induction(induction):
 
 @pytest.mark.parametrize("name", ["ablation", "sensitivity", "attribution"])
 def test_the_pair_is_ranked_first_by_what_it_is_needed_for(induction, name):
-    scores = hw.score(induction, repeated(), name)
+    scores = hw.score(induction, repeated(), name, reference="zero")
     assert set(scores.top(2, "absolute")) == PAIR
     if name == "ablation":
         assert scores["L0H1"] == pytest.approx(scores["L1H2"], rel=1e-4)  # either is all of it
@@ -110,7 +110,7 @@ def test_idle_heads_score_exactly_zero_by_ablation_and_keep(induction):
 
 def test_half_of_the_pair_is_little_alone(induction):
     """Which is why `keep` cannot find it: the known failure in its docstring."""
-    alone, needed = (hw.score(induction, repeated(), name) for name in ("keep", "ablation"))
+    alone, needed = (hw.score(induction, repeated(), name, reference="zero") for name in ("keep", "ablation"))
     assert alone["L0H1"] == pytest.approx(0, abs=0.02 * needed["L0H1"])
 
 
@@ -139,6 +139,6 @@ def test_a_head_that_always_writes_the_answer_is_first_in_every_signed_method(wo
     """Its values are constant, so it writes the same whatever the others do: enough alone, and seen directly."""
     task = word_task(4).take([0])
     model = one_writer(word_tokenizer, task.examples[0])
-    scores = hw.score(model, task, name)
+    scores = hw.score(model, task, name, reference="zero")
     assert scores.order()[0] == (2, 1)
     assert scores["L2H1"] > 2 * np.sort(np.abs(np.delete(scores.values.ravel(), 9)))[-1]

@@ -30,7 +30,7 @@ def noisy(induction):  # noqa: F811
 def test_idle_heads_are_irrelevant_and_the_noisy_one_interferes_in_every_seed(noisy, clip):
     """The pair itself is needed, but not whole: its lookup is sure of itself, and the norm at the end undoes any size.
     A small part of it is enough, and soft gates say so; ablation is what finds it."""
-    scores = hw.score(noisy, repeated(12), "gating", seeds=3, updates=80, clip=clip)
+    scores = hw.score(noisy, repeated(12), "gating", reference="zero", seeds=3, updates=80, clip=clip)
     roles = {name: np.array(values) for name, values in scores.details["roles"].items()}
     labels = role_labels(1 - roles["interference"], roles["facilitation"])
     for head in IDLE:
@@ -46,7 +46,7 @@ def test_a_head_that_always_writes_for_or_against_the_answer_is_named_for_it(wor
     """Its values are constant, and what it writes competes with what all other heads and layers write."""
     task = word_task(4).take([0])
     model = one_writer(word_tokenizer, task.examples[0], sign)
-    scores = hw.score(model, task, "gating", seeds=3, updates=60)
+    scores = hw.score(model, task, "gating", reference="zero", seeds=3, updates=60)
     roles = {name: np.array(values) for name, values in scores.details["roles"].items()}
     labels = role_labels(1 - roles["interference"], roles["facilitation"])
     assert (labels[:, 2, 1] == role).all(), labels[:, 2, 1]
@@ -54,7 +54,7 @@ def test_a_head_that_always_writes_for_or_against_the_answer_is_named_for_it(wor
 
 def test_reading_the_gates_the_wrong_way_round_would_not_pass(noisy):
     """With necessary and sufficient swapped the noisy head would be called irrelevant or needed."""
-    scores = hw.score(noisy, repeated(12), "gating", seeds=1, updates=80)
+    scores = hw.score(noisy, repeated(12), "gating", reference="zero", seeds=1, updates=80)
     roles = {name: np.array(values) for name, values in scores.details["roles"].items()}
     swapped = role_labels(roles["facilitation"], 1 - roles["interference"])
     assert swapped[0, NOISY.layer, NOISY.head] == "interfering"  # shut in both fits, whichever comes first

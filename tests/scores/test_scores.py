@@ -19,7 +19,7 @@ from helpers import HeadsByHook, plain_logits, word_task
 
 def test_ablation_equals_zeroed_columns_of_the_output_projection(tiny):
     task = word_task(4)
-    scores = hw.score(tiny, task, "ablation")
+    scores = hw.score(tiny, task, "ablation", reference="zero")
     for layer, head in [(0, 0), (1, 2), (3, 3)]:
         weight = tiny.hf.model.layers[layer].self_attn.o_proj.weight.data
         saved = weight.clone()
@@ -63,7 +63,7 @@ def test_a_head_that_helps_is_positive_in_every_signed_method(tiny):
         z = seen[-1][0, -1, 1]  # the head's output at the last token
         attention.o_proj.weight[:, 8:16] = 3 * torch.outer(direction, z) / z.norm() / direction.norm()
     for name in ("ablation", "attribution"):
-        scores = hw.score(tiny, task, name)
+        scores = hw.score(tiny, task, name, reference="zero")
         assert scores["L3H1"] > 0.1, name
         assert scores.order()[0] == (3, 1), name
 

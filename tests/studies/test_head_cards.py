@@ -46,7 +46,9 @@ def head_pages(folder):
 
 
 def test_functions_has_pages_of_each_abilitys_largest_significant_heads(base, file, tmp_path):
-    folder = run_on("functions", tmp_path / "run", base, tasks=[file], methods=["attribution"])
+    folder = run_on(
+        "functions", tmp_path / "run", base, tasks=[file], methods=["attribution"], reference="zero"
+    )
     scores = read_table(folder.path, "scores")
     largest = heads_of(by_size(scores[scores["q"] < 0.05]).head(2))
     assert len(largest) == 2, "there is something to find"

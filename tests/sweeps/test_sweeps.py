@@ -113,7 +113,16 @@ def by_hand(model, example, kept):
 
 @pytest.mark.parametrize("action", ["keep", "mask"])
 def test_every_value_is_what_hooks_give(planted, halves, scores, action):
-    found = sweep(planted, halves[1], scores, action, k=[0, 1, 3, 7, 16], controls=["random"], draws=1)
+    found = sweep(
+        planted,
+        halves[1],
+        scores,
+        action,
+        k=[0, 1, 3, 7, 16],
+        controls=["random"],
+        draws=1,
+        reference="patch",
+    )
     heads = planted.heads()
     for curve in (found, *found.controls):
         for place, k in enumerate(curve.k):
@@ -272,11 +281,14 @@ def test_an_order_that_does_not_get_there_says_so(planted, halves, scores):
     assert np.isnan([needed.k, needed.hi, needed.stays]).all()
 
 
-def test_without_counterfactuals_the_reference_is_the_mean(tiny):
+def test_the_reference_is_the_mean_with_and_without_counterfactuals(tiny):
     task = word_task(6)
     plain = hw.Task("plain", tuple(hw.Example(e.prompt, e.target, e.foils) for e in task), "logit_diff")
-    assert sweep(tiny, plain, tiny.heads(), k=[0, 5], controls=()).reference == "mean"
-    assert sweep(tiny, task, tiny.heads(), k=[0, 5], controls=()).reference == "patch"
+    named = sweep(tiny, task, tiny.heads(), k=[0, 5], controls=(), reference="mean")
+    for examples in (task, plain):
+        found = sweep(tiny, examples, tiny.heads(), k=[0, 5], controls=())
+        assert found.reference == "mean"
+        np.testing.assert_array_equal(found.values, named.values)
 
 
 @pytest.mark.parametrize("name", ["logprob", "accuracy", "kl"])
@@ -317,7 +329,7 @@ def test_a_sweep_draws_itself(swept):
     np.testing.assert_allclose(line.get_ydata(), swept.explained()["value"])
     assert swept._repr_png_().startswith(b"\x89PNG")
     assert repr(swept).startswith(
-        "Sweep(keep by ablation absolute on apart, planted: 17 points up to 16 of 16 heads"
+        "Sweep(keep by ablation absolute on apart, planted, mean ablation: 17 points up to 16 of 16 heads"
     )
 
 

@@ -56,7 +56,10 @@ class Card:
         from headwise.charts.static import figure
 
         return figure(
-            card_chart(self._title, *(self.table(name) for name in ("attention", "tokens", "patterns")))
+            card_chart(
+                f"{self._title} (effects: {ablation_name(self.reference)})",
+                *(self.table(name) for name in ("attention", "tokens", "patterns")),
+            )
         )
 
     @property

@@ -48,7 +48,7 @@ _NAMED = 8
 def interaction_chart(table: pd.DataFrame, *, order: str = "layer") -> Chart:
     """The interaction matrix of one model and task; for one set with many heads, the effects given the set."""
     first = table.iloc[0]
-    title = f"Interactions on {first['task']}, {first['model']}, n = {span(table['n'])}"
+    title = f"Interactions on {first['task']}, {first['model']}, n = {span(table['n'])}{under(table)}"
     if table["a"].nunique() == 1 and len(table) > 1:
         rows = table.rename(columns={"effect_b": "single"})
         panel = effects_panel(

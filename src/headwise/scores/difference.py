@@ -97,7 +97,7 @@ def diff(
 
     base, tuned: loaded models, or what `hw.load` takes (a folder may be an adapter). task: a task, or a name or file
     of which `n` examples are taken. method: any signed method with a value for every example. options: those of
-    `hw.score`; `reference` is by default "patch" where every example has a counterfactual, else "mean".
+    `hw.score`.
     """
     check_pairable(method, options)
     models = [model if isinstance(model, Model) else load(model) for model in (base, tuned)]
@@ -105,7 +105,6 @@ def diff(
     if not isinstance(task, Task):
         task = open_task(task, n, seed=seed, model=models[0])
     check_same_tokens(models, [task, task])
-    options["reference"] = options.get("reference") or "mean"
     scores = [score(m, task, method, metric=metric, seed=seed, **options) for m in models]
     if scores[0].model == scores[1].model:
         scores = [

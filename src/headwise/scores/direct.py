@@ -22,10 +22,10 @@ def direct(setup: Setup) -> np.ndarray:
 
     z − r through the head's columns of the output projection (and the norm after it, where a family has one),
     the final norm with its scale frozen, and the unembedding of target − mean of foils, at the position where
-    they first differ. An exact share: with `zero`, all heads plus the rest (embedding, MLPs, biases; its mean
-    is kept as `rest`) sum to the logit difference. With another reference r, the share of what differs from r.
-    Cost: one forward pass. Known failure: blind to everything that later layers do with a head's output, so a
-    head that only feeds others (a previous-token head) scores 0, and one whose writing a later layer erases
+    they first differ. An exact share: with `zero`, the default, all heads plus the rest (embedding, MLPs, biases;
+    its mean is kept as `rest`) sum to the logit difference. With another reference r, the share of what differs
+    from r. Cost: one forward pass. Known failure: blind to everything that later layers do with a head's output,
+    so a head that only feeds others (a previous-token head) scores 0, and one whose writing a later layer erases
     scores high (nostalgebraist 2020, the logit lens; Elhage et al. 2021; Wang et al. 2022, arXiv 2211.00593).
     """
     if setup.metric.name != "logit_diff":
@@ -58,6 +58,7 @@ def direct(setup: Setup) -> np.ndarray:
         if setup.advance:
             setup.advance(len(numbers))
     setup.details |= {"batch_tokens": engine.batch_tokens, "rest": float(rest.mean())}
+    setup.details["reference"] = None if setup.reference == "zero" else setup.reference
     return examples
 
 

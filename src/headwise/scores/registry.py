@@ -143,6 +143,11 @@ class Method:
     """From a setup to the effect of each scored head at each position `[E, heads, T]` (`positions="each"`); NaN where a
     prompt has no such position. None for a method without such numbers."""
 
+    @property
+    def reference(self) -> str:
+        """The default ablation type."""
+        return "mean" if self.ablates else "zero"
+
     @cached_property
     def settings(self) -> type[Settings]:
         """The method's own options: their types, bounds and defaults."""
@@ -205,22 +210,8 @@ def register(
         )
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        fields = (
-            name,
-            about,
-            run,
-            signed,
-            first_order,
-            steps,
-            options,
-            version,
-            per_label,
-            learned,
-            ablates,
-            components,
-            each,
-        )
-        METHODS.add(name, Method(*fields))
+        fields = (name, about, run, signed, first_order, steps, options, version, per_label, learned)
+        METHODS.add(name, Method(*fields, ablates, components, each))
         return run
 
     return add

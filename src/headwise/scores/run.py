@@ -52,7 +52,7 @@ def score(
     *,
     heads: Any = None,
     metric: str | None = None,
-    reference: str = "mean",
+    reference: str | None = None,
     positions: Where = "all",
     seed: int = 0,
     reference_task: Task | None = None,
@@ -67,7 +67,9 @@ def score(
     method: how heads are scored ("ablation", "attribution", "random", …; `headwise list methods`).
     heads: score only these, such as ["L3H2"]. `ablation` and `keep` then run only these; gradient methods compute all
         heads in one pass anyway. q-values correct for the heads that are scored.
-    metric: by default that of the task. reference: see `headwise.model.measure.engine.Engine`.
+    metric: by default that of the task.
+    reference: what replaces an ablated head (zero, mean, position_mean, resample, patch); by default `mean`. Methods
+        that ablate nothing ignore it, except `direct`: by default `zero` there, so the head's whole output counts.
     positions: where heads are ablated: `all` tokens, from the `last` prompt token on, token positions such as [3, -1],
         or the name of a span. "each" gives a score for every head and position (`hw.PositionScores`).
     progress: False for no progress bar.
@@ -78,6 +80,7 @@ def score(
     task = as_task(task, model, options)
     _check_options(chosen, options)
     note_leading_space(model, task)
+    reference = reference or chosen.reference
     each = positions == EACH
     check_method_positions(chosen, positions, options)
     where: Any = "all" if each else positions

@@ -100,7 +100,12 @@ class Context(Generic[S]):
     def scores(
         self, label: str, model: Model, task: Task, method: str, *, seed: int | None = None, **options: Any
     ) -> Scores:
-        """Scores by a method, by default with the study's seed, under a progress bar."""
+        """Scores by a method, by default with the study's seed, under a progress bar.
+
+        A study's `reference: mean` is for methods that ablate: `direct` then has its own default, as in `hw.score`.
+        """
+        if options.get("reference") == "mean":
+            options["reference"] = None
         kept = None if self._folder is None else self._folder.path / "partial"
         with self.progress(label, method_named(method).steps(model, task)) as advance, kept_in(kept):
             seed = self.settings.seed if seed is None else seed

@@ -213,7 +213,8 @@ class Sweep:
         from headwise.charts.explained_effect import explained_chart
         from headwise.charts.static import figure
 
-        return figure(explained_chart(self.table(), threshold=threshold))
+        chart = explained_chart(self.table(), threshold=threshold)
+        return figure(replace(chart, heading=ablation_name(self.reference).capitalize()))
 
     def _repr_png_(self) -> bytes:
         """In a notebook, the curve."""

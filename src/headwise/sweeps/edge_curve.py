@@ -10,7 +10,7 @@ K points of a curve, E examples, N edges.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from headwise.model.forward.out_of_memory import in_halves
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.spans import position_masks
 from headwise.model.model import Model
+from headwise.names import ablation_name
 from headwise.progress import Progress, reporting
 from headwise.scores.edges.registry import sender_kinds
 from headwise.sweeps.explained import EXPLAINED, HeadsNeeded, knee_points, needed_with_intervals
@@ -84,7 +85,8 @@ class EdgeCurve:
         from headwise.charts.static import figure
         from headwise.charts.wiring import edge_curve_chart
 
-        return figure(edge_curve_chart(self.table()))
+        heading = ablation_name(self.details.get("reference", "")).capitalize()
+        return figure(replace(edge_curve_chart(self.table()), heading=heading))
 
 
 def edge_curve(

@@ -51,7 +51,7 @@ HEADS = [hw.Head(*pair) for pair in ((0, 1), (1, 0), (1, 3), (2, 2), (3, 0))]
 
 def test_joint_effects_and_interactions_are_those_of_a_plain_loop_of_hooks(tiny):
     task = word_task(5)
-    found = hw.interactions(tiny, task, HEADS)
+    found = hw.interactions(tiny, task, HEADS, reference="zero")
     full = removed_by_hook(tiny, task, [])
     alone = {head: full - removed_by_hook(tiny, task, [head]) for head in HEADS}
     table = found.table().set_index(["a", "b"])
@@ -84,14 +84,14 @@ def test_a_head_that_writes_nothing_on_these_prompts_may_still_interact(word_tok
     from planted import backup_model, second_words
 
     model, primary, backup = backup_model(word_tokenizer, 3)
-    row = hw.interactions(model, second_words(12), [primary, backup]).table().iloc[0]
+    row = hw.interactions(model, second_words(12), [primary, backup], reference="zero").table().iloc[0]
     assert abs(row["effect_b"]) < 0.01
     assert row["interaction"] > 1
 
 
 def test_a_set_with_each_head_gives_the_effects_given_the_set(tiny):
     task, removed = word_task(5), ["L1H0", "L2H2"]
-    found = hw.interactions(tiny, task, ["L0H1", "L3H0"], given=removed)
+    found = hw.interactions(tiny, task, ["L0H1", "L3H0"], given=removed, reference="zero")
     table = found.table().set_index("b")
     sets = {name: [*map(hw.Head.parse, removed), hw.Head.parse(name)] for name in ("L0H1", "L3H0")}
     without = removed_by_hook(tiny, task, [hw.Head.parse(head) for head in removed])
@@ -108,7 +108,7 @@ def test_the_estimate_is_the_gradient_with_one_head_removed_minus_the_plain_one(
     """Finite differences of the metric with respect to gate b, with a at 0 and at 1."""
     task, a, b = word_task(4), hw.Head(0, 1), hw.Head(2, 2)
     found = hw.interactions(tiny64, task, [a, b], estimate=True)
-    engine, step = Engine(tiny64, task, metric("logit_diff")), 1e-4
+    engine, step = Engine(tiny64, task, metric("logit_diff"), reference="mean"), 1e-4
 
     def slope(at, removed=None):
         gates = np.ones((2, *tiny64.shape))

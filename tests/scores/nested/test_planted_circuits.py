@@ -48,9 +48,9 @@ def same_answer(n=12):
 
 def test_one_of_two_heads_that_replace_each_other_is_first_though_ablation_scores_both_near_zero(twins):
     task = same_answer()
-    scores = hw.score(twins, task, "nested", rows=600, progress=False)
+    scores = hw.score(twins, task, "nested", reference="zero", rows=600, progress=False)
     effect = scores.details["effect"][0]
-    alone = hw.score(twins, task, "ablation", progress=False)
+    alone = hw.score(twins, task, "ablation", reference="zero", progress=False)
     for head in TWINS:
         assert abs(alone[head]) < 0.02 * effect
     assert {Head.parse(order[0]) for order in scores.details["orders"]} <= TWINS

@@ -197,7 +197,7 @@ def test_the_command_prints_the_largest_pairs_and_writes_table_and_figure(
         "L0H2" if Head(0, 2) != primary else "L0H3",
     ]
     command = ["interactions", "model", file, *pair, "-n", "12", "--device", "cpu", "--out", "found"]
-    done = CliRunner().invoke(app, [*command, "--metric", "logit_diff"])
+    done = CliRunner().invoke(app, [*command, "--metric", "logit_diff", "--reference", "zero"])
     assert done.exit_code == 0, done.output
     first = done.output.split("\n")[1]
     assert str(primary) in first
@@ -206,7 +206,19 @@ def test_the_command_prints_the_largest_pairs_and_writes_table_and_figure(
     assert len(table) == 3
     assert (tmp_path / "found/interactions.png").stat().st_size > 3_000
     said = CliRunner().invoke(
-        app, [*command[:3], "--given", str(primary), "-n", "8", "--device", "cpu", "--json"]
+        app,
+        [
+            *command[:3],
+            "--given",
+            str(primary),
+            "-n",
+            "8",
+            "--reference",
+            "zero",
+            "--device",
+            "cpu",
+            "--json",
+        ],
     )
     assert said.exit_code == 0, said.output
     answer = json.loads(said.stdout)

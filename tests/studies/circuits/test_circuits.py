@@ -113,7 +113,7 @@ def test_heads_are_ranked_and_swept_on_disjoint_halves(finished, models, task):
         scores = hw.score(model, found, "integrated", reference="patch")
         own = read_table(finished.path, "scores").query("model == @name")
         np.testing.assert_allclose(own["score"], scores.values.ravel())
-        swept = hw.sweep(model, tested, scores, by="absolute", points=21, controls=())
+        swept = hw.sweep(model, tested, scores, by="absolute", points=21, controls=(), reference="patch")
         curve = read_table(finished.path, "curves").query(
             "model == @name and series == 'integrated absolute' and metric == 'explained_effect'"
         )

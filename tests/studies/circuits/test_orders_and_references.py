@@ -165,7 +165,7 @@ def test_the_findings_say_what_the_other_order_takes(tables):
 
 def test_the_table_of_heads_names_the_ablation_type(tables):
     rows = studies()["circuits"].section.heads(tables)
-    assert {"integrated, mean", "integrated, patch"} <= set(rows["measure"])
+    assert {"integrated (mean)", "integrated (patch)"} <= set(rows["measure"])
     assert not rows.duplicated(["model", "task", "measure", "layer", "head"]).any()
 
 

@@ -61,7 +61,7 @@ def planted(base, task):
 
 def test_a_weakened_head_is_first_and_no_other_change_is_larger(base, task, planted):
     top, weak = planted
-    found = hw.diff(base, weak, task)
+    found = hw.diff(base, weak, task, reference="patch")
     table = found.table()
     first = table.iloc[0]
     assert f"L{first['layer']}H{first['head']}" == top
@@ -90,9 +90,9 @@ def test_a_difference_is_what_edited_weights_give_one_example_at_a_time(base, ta
 
 def test_the_study_gives_the_numbers_of_the_python_call_and_a_report(base, task, planted, tmp_path):
     _, weak = planted
-    file = written(task, tmp_path / "apart.jsonl")
-    folder = run_on("diff", tmp_path / "run", base, weak, tasks=[file], n=24, metric="logit_diff")
-    found = hw.diff(base, weak, hw.task(file, 24, model=base), metric="logit_diff")
+    file, how = written(task, tmp_path / "apart.jsonl"), {"metric": "logit_diff", "reference": "patch"}
+    folder = run_on("diff", tmp_path / "run", base, weak, tasks=[file], n=24, **how)
+    found = hw.diff(base, weak, hw.task(file, 24, model=base), **how)
     table = read_table(folder.path, "diff")
     pd.testing.assert_frame_equal(table, found.table(), check_dtype=False)
     outcomes = read_table(folder.path, "outcomes")
@@ -167,8 +167,8 @@ def test_the_sentence_names_a_significant_head_although_a_noisy_one_changed_more
 def test_the_highest_scoring_head_of_smollm2_is_first_when_it_is_weakened(smollm2):
     """With the default ablation type; among the 24 heads with the largest effects, which keeps the test short."""
     task = hw.task("ioi", 16, model=smollm2)
-    heads = hw.score(smollm2, task, "attribution", reference="patch").top(24, by="absolute")
-    top = hw.score(smollm2, task, heads=heads, reference="patch").top(1)[0]
+    heads = hw.score(smollm2, task, "attribution").top(24, by="absolute")
+    top = hw.score(smollm2, task, heads=heads).top(1)[0]
     table = hw.diff(smollm2, weakened(smollm2, str(top)), task, heads=heads).table()
     first = table.iloc[0]
     assert (first["layer"], first["head"]) == top
@@ -177,15 +177,17 @@ def test_the_highest_scoring_head_of_smollm2_is_first_when_it_is_weakened(smollm
     assert table["difference"].abs()[1:].max() < abs(first["difference"])
 
 
-def test_without_a_reference_heads_are_patched_or_else_replaced_by_their_mean(base, task, planted):
+def test_without_a_reference_heads_are_replaced_by_their_mean_with_and_without_counterfactuals(
+    base, task, planted
+):
     weak = planted[1]
     plain = hw.Task("plain", tuple(dataclasses.replace(e, counterfactual=None) for e in task), task.metric)
-    for examples, reference in ((task, "patch"), (plain, "mean")):
+    for examples in (task, plain):
         found, named = (
-            hw.diff(base, weak, examples, "attribution", **how) for how in ({}, {"reference": reference})
+            hw.diff(base, weak, examples, "attribution", **how) for how in ({}, {"reference": "mean"})
         )
         np.testing.assert_array_equal(found.change.examples, named.change.examples)
-        assert found.base.details["reference"] == reference
+        assert found.base.reference == found.change.reference == "mean"
 
 
 # ---- the null -------------------------------------------------------------------------------------------------------
@@ -265,7 +267,8 @@ def test_the_command_names_the_head_of_two_folders(base, task, planted, tmp_path
         model.text.tokenizer.save_pretrained(folder)
     written(task, tmp_path / "apart.jsonl")
     done = CliRunner().invoke(
-        app, ["diff", "a/model", "b/model", "apart.jsonl", "-n", "24", "--device", "cpu"]
+        app,
+        ["diff", "a/model", "b/model", "apart.jsonl", "-n", "24", "--device", "cpu", "--reference", "patch"],
     )
     assert done.exit_code == 0, done.output
     assert f"The largest of them is {top}: −" in done.output

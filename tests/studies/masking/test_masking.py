@@ -127,7 +127,7 @@ def test_the_order_comes_from_one_half_and_the_texts_from_the_other(model, data,
     samples = read_table(finished.path, "samples")
     for label in LABELS:
         find, test = halves(data, label)
-        expected = hw.score(model, find, "attribution", metric="logprob").order()
+        expected = hw.score(model, find, "attribution", metric="logprob", reference="zero").order()
         for k in (1, 2, 4):
             assert masked_heads(orders, task=label, series="top", k=k) == expected[:k]
         assert samples.loc[samples["task"] == label, "prompt"].tolist() == [e.prompt for e in test]
@@ -333,7 +333,7 @@ def test_any_score_can_give_the_order(model, data, tmp_path, monkeypatch, name):
         every = probe(model, Task("both", tuple(e for find in finds for e in find)))
         expected = [every[label].top(2, "absolute") for label in LABELS]
     else:
-        maps = [hw.score(model, find, name, metric="logprob") for find in finds]
+        maps = [hw.score(model, find, name, metric="logprob", reference="zero") for find in finds]
         expected = [one.top(2, "signed" if one.signed else "absolute") for one in maps]
     for label, heads in zip(LABELS, expected, strict=True):
         assert masked_heads(orders, task=label, series="top") == heads

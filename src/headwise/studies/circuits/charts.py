@@ -9,7 +9,7 @@ import pandas as pd
 from headwise.charts.attention import kept_heads
 from headwise.charts.chart import Chart
 from headwise.charts.explained_effect import explained_chart
-from headwise.charts.section import SECTIONS, Section, Tables, groups, head_rows, table_of
+from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
 from headwise.charts.style import file_name
 from headwise.heads import heads_of, ranked
 from headwise.studies.circuits.findings import findings
@@ -75,13 +75,5 @@ def _orders(curves: pd.DataFrame, scores: pd.DataFrame) -> dict[tuple[str, str, 
     return orders
 
 
-def heads(tables: Tables) -> pd.DataFrame | None:
-    """The rows of `scores` for the table of heads; the measure names the ablation type too."""
-    rows = head_rows(tables)
-    if rows is None or "reference" not in tables["scores"]:
-        return rows
-    return rows.assign(measure=rows["measure"] + ", " + tables["scores"]["reference"])
-
-
-section = Section(charts=charts, findings=findings, heads=heads, docs="circuits")
+section = Section(charts=charts, findings=findings, docs="circuits")
 SECTIONS.add("circuits", section)

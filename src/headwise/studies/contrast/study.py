@@ -74,7 +74,8 @@ def fit(context: Context[ContrastSettings], cell: Cell) -> CellResult:
         )
     names = {"model": context.display_name(cell.model), "task": cell.task}
     gates = np.where(model.exists, fitting.gates, np.nan)
-    scores = Scores.from_examples(gates, **names, method="contrastive", signed=False, metric=UNIT)
+    meaning = {"method": "contrastive", "metric": UNIT, "details": {"reference": s.reference}}
+    scores = Scores.from_examples(gates, **names, **meaning, signed=False)
     about = {**names, "fit": "contrast"}
     tables = {
         "contrast": fitting.table.assign(model=names["model"]),

@@ -129,8 +129,8 @@ def _scores(context: Context[DiffSettings], model: str, task: str, method: str) 
     values[:, layers, heads] = examples["value"].to_numpy().reshape(-1, len(table))  # E, heads
     groups = tuple(examples["group"][:: len(table)]) if "group" in examples else None
     about = {name: str(first[name]) for name in ("model", "task", "method", "metric")}
-    exists, signed = context.model(model).exists, bool(first["signed"])
-    return Scores.from_examples(values, **about, signed=signed, exists=exists, groups=groups)
+    more = {"signed": bool(first["signed"]), "details": {"reference": first["reference"]}}
+    return Scores.from_examples(values, **about, **more, exists=context.model(model).exists, groups=groups)
 
 
 def compare_heads(context: Context[DiffSettings], cell: Cell) -> CellResult:

@@ -199,7 +199,10 @@ def label_heads(context: Context[RolesSettings], cell: Cell) -> CellResult:
     labels = role_labels(plus, minus)
     label, share = majority(labels)
     gates = np.where(model.exists, minus, np.nan)
-    scores = Scores.from_examples(gates, **case.about, method="gating", signed=False, metric=UNIT)
+    replaced_by = {"reference": case.how["reference"]}
+    scores = Scores.from_examples(
+        gates, **case.about, method="gating", signed=False, metric=UNIT, details=replaced_by
+    )
     table = scores.table(s.seed)
     for name, values in role_scores(plus, minus).items():
         table[name] = [float(values[:, layer, head].mean()) for layer, head in heads]
