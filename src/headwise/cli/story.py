@@ -140,6 +140,7 @@ def _picture(
     """Left, the head among all heads; right, the words that it looks at when it must name the person."""
     from headwise.charts.chart import GREY, Axis, Bars, Chart, Line, Panel, names_axis
     from headwise.charts.heatmap import head_panel, importance
+    from headwise.charts.words import percent
 
     rows = estimated.table()
     scale = importance(rows["score"], True, "Estimated effect of the head (logit difference)")
@@ -148,6 +149,9 @@ def _picture(
     heads = head_panel(rows, scale, title=f"Where {head} is (ring)")
     right = example.target.strip()
     words = [token.strip() or repr(token) for token in tokens]
+    first = 1 + int(np.argmax(attention[1:]))  # many heads rest on the first token
+    most = f"Apart from the first word, most goes to “{words[first]}” ({percent(float(attention[first]))})"
+    most += ", the wrong name." if words[first] == example.foils[0].strip() else "."
     bars = Bars(
         at=np.arange(len(tokens)),
         values=attention,
@@ -166,7 +170,7 @@ def _picture(
         panels=[replace(heads, marks=[*heads.marks, ring]), looks],
         caption=f"Left: every head of {estimated.model}; blue helps to name the right person, red hinders (gradient "
         f"attribution, mean ablation, {CHOOSE} other sentences, which also chose the head). Right: the attention from "
-        f"the end of the prompt to each word; orange: “{right}”, the right name.",
+        f"the end of the prompt to each word; orange: “{right}”, the right name. {most}",
         page_columns=2,
         height=440,
     )

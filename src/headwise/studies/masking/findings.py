@@ -30,12 +30,16 @@ def findings(tables: Tables) -> list[Finding]:
             f"{task}, {model}: accuracy {percent(full['value'])} with all heads, {with_top} when its top {k} "
             f"heads are ablated, {with_random} when {k} random heads are ablated{overlap}."
         )
-        others = f"with all heads it gives {percent(full['value'])}, without {k} random heads {percent(control['value'])}"
-        plain = f"{model} gives {percent(ablated['value'])} right answers in {task} without its {k} most important heads; {others}."
+        least = f"{percent(ablated['value'])} right answers"
+        others = f"{percent(full['value'])}, without {k} random heads {percent(control['value'])}"
+        plain = (
+            f"{model} gives {least} in {task} without its {k} most important heads; with all heads it gives "
+            f"{others}."
+        )
         if not apart:
             plain = (
-                f"A clear loss of {model} in {task}: it gives {percent(ablated['value'])} right answers without its {k} "
-                f"most important heads; {others}; so few examples cannot tell these apart."
+                f"A clear loss of {model} in {task}: it gives {least} without its {k} most important heads, with all "
+                f"heads {others}; so few examples cannot tell these apart."
             )
         made.append(
             Finding(
