@@ -109,7 +109,7 @@ def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = 
 
 def _story(bench: Workbench, tell: Callable[[str], None]) -> Story | None:
     """The story that the report begins with; a report without one is better than none."""
-    from headwise.cli.story import tell_story
+    from headwise.studies.story import tell_story
 
     try:
         story = tell_story(bench.model("smollm2"))

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.cli import story
 from headwise.scores.measure import Measurement
+from headwise.studies import story
 from headwise.tasks import Example
 
 EXAMPLE = Example("Ann and Bob went out, Bob gave a book to", " Ann", (" Bob",))
