@@ -32,7 +32,7 @@ def test_on_a_llama_it_is_the_head_s_columns_then_rms_norm_then_the_unembedding(
     with torch.no_grad():
         tiny.hf.model.norm.weight.copy_(torch.linspace(0.5, 1.5, 32))
     task = word_task(3)
-    scores = hw.score(tiny, task, "direct")
+    scores = hw.score(tiny, task, "direct", reference="zero")
     for e, example in enumerate(task):
         (target,), (foil,) = (tiny.tokens(t.strip()) for t in (example.target, example.foils[0]))
         x, _ = seen_by(tiny.hf.model.norm, tiny, example.prompt)
@@ -54,7 +54,7 @@ def test_on_a_gpt2_it_also_takes_off_the_mean(word_tokenizer):
         model.hf.transformer.ln_f.weight.copy_(torch.linspace(0.5, 1.5, 32))
         model.hf.transformer.ln_f.bias.copy_(torch.linspace(-1, 1, 32))
     task = word_task(2)
-    scores = hw.score(model, task, "direct")
+    scores = hw.score(model, task, "direct", reference="zero")
     norm = model.hf.transformer.ln_f
     for e, example in enumerate(task):
         (target,), (foil,) = (model.tokens(t.strip()) for t in (example.target, example.foils[0]))
@@ -87,7 +87,7 @@ def test_the_last_layer_s_shares_are_what_the_stream_loses_without_its_heads(fam
     options = {"residual_multiplier": 0.3, "logits_scaling": 2.0} if family == "granite" else {}
     model = loaded(family, word_tokenizer, **options)
     task = word_task(2)
-    scores = hw.score(model, task, "direct")
+    scores = hw.score(model, task, "direct", reference="zero")
     block, projection = model.hooks.blocks[-1], model.hooks.sites[-1].projections[0]
     name, factor = LAST_ADDITION[family]
     stack = model.hf.get_decoder()
@@ -116,7 +116,7 @@ def test_the_last_layer_s_shares_are_what_the_stream_loses_without_its_heads(fam
 
 def test_heads_and_rest_sum_to_the_logit_difference(tiny):
     task = word_task(4, equal_length=False)
-    scores = hw.score(tiny, task, "direct")
+    scores = hw.score(tiny, task, "direct", reference="zero")
     diffs = []
     for example in task:
         last = plain_logits(tiny, tiny.tokens(example.prompt))[-1]
@@ -127,7 +127,7 @@ def test_heads_and_rest_sum_to_the_logit_difference(tiny):
 
 def test_with_a_patch_reference_it_is_the_share_of_what_differs(tiny):
     task = word_task(3)
-    zero = hw.score(tiny, task, "direct").examples
+    zero = hw.score(tiny, task, "direct", reference="zero").examples
     patch = hw.score(tiny, task, "direct", reference="patch").examples
     same = Task("same", tuple(Example(e.prompt, e.target, e.foils, e.prompt) for e in task))
     assert not hw.score(tiny, same, "direct", reference="patch", metric="logit_diff").examples.any()
@@ -177,7 +177,7 @@ def test_only_a_difference_of_logits_is_taken_apart(tiny):
 
 def test_reading_directly_leaves_no_hook_behind(tiny):
     before = plain_logits(tiny, [3, 4, 5])
-    hw.score(tiny, word_task(2), "direct")
+    hw.score(tiny, word_task(2), "direct", reference="zero")
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in tiny.hf.modules())
     assert torch.equal(plain_logits(tiny, [3, 4, 5]), before)
 
@@ -185,7 +185,7 @@ def test_reading_directly_leaves_no_hook_behind(tiny):
 @pytest.mark.bundled
 def test_on_the_real_model_the_name_mover_leads(smollm2):
     task = hw.task("ioi", 4, tokens=smollm2.tokens)
-    scores = hw.score(smollm2, task, "direct")
+    scores = hw.score(smollm2, task, "direct", reference="zero")
     assert "L23H3" in [str(h) for h in scores.top(3)]
     assert scores["L23H3"] > 1
 
