@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headwise.scores.difference import diff
     from headwise.scores.edges import edges
     from headwise.scores.interactions.interactions import interactions
+    from headwise.scores.lens import lens
     from headwise.scores.measure import measure
     from headwise.studies.base import run
     from headwise.sweeps.mib import mib
@@ -54,6 +55,7 @@ _HOMES = {
     "explore": "headwise.explore",
     "generate": "headwise.model.generation.generate",
     "interactions": "headwise.scores.interactions.interactions",
+    "lens": "headwise.scores.lens",
     "lm_eval": "headwise.harness",
     "load": "headwise.model.load.load",
     "measure": "headwise.scores.measure",
@@ -86,6 +88,7 @@ __all__ = [
     "explore",
     "generate",
     "interactions",
+    "lens",
     "lm_eval",
     "load",
     "measure",

@@ -245,12 +245,11 @@ def test_a_run_of_another_model_is_refused(tiny, run_folder):
 # ---- the study -------------------------------------------------------------------------------------------------
 
 
-def test_the_study_score_stores_cards_of_its_largest_significant_heads(tiny, run_folder):
+def test_the_study_score_stores_cards_of_its_largest_heads(tiny, run_folder):
     from headwise.runs import read_table
 
     scores = read_table(run_folder.path, "scores")
-    largest = scores[scores["q"] < 0.05].sort_values("score", key=abs, ascending=False)[:2]
-    assert len(largest), "the test needs a significant head"
+    largest = scores.sort_values("score", key=abs, ascending=False)[:2]
     heads = {*zip(largest["layer"], largest["head"], strict=True)}
     for name in ("card_attention", "card_tokens", "card_patterns", "card_examples"):
         table = read_table(run_folder.path, name)

@@ -445,7 +445,8 @@ def test_the_demo_leaves_out_the_sparse_companion_where_it_is_not_installed_and_
         "headwise.studies.base.run",
         lambda name, out, **options: asked.setdefault(name, options) and SimpleNamespace(path=out),
     )
-    monkeypatch.setattr("headwise.report.write_report", lambda folders, page: page)
+    monkeypatch.setattr("headwise.report.write_report", lambda folders, page, story: page)
+    monkeypatch.setattr("headwise.cli.demo._story", lambda bench, tell: None)
     monkeypatch.setattr("headwise.report.findings", lambda folders: [])
     demo.run_demo(tmp_path, tell=told.append)
     assert asked["circuits"]["models"] == ["smollm2", *known]

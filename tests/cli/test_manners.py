@@ -386,13 +386,14 @@ def pretended(monkeypatch, tmp_path):
         carried_out.append(name)
         return SimpleNamespace(path=out)
 
-    def write_report(folders, page):
+    def write_report(folders, page, story):
         reports.append([folder.name for folder in folders])
         return page
 
     monkeypatch.setattr("headwise.cli.demo.check", lambda model: None)
     monkeypatch.setattr("headwise.studies.base.run", run)
     monkeypatch.setattr("headwise.report.write_report", write_report)
+    monkeypatch.setattr("headwise.cli.demo._story", lambda bench, tell: None)
     monkeypatch.setattr("headwise.report.findings", lambda folders: [])
     return broken, carried_out, reports
 

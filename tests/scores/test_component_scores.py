@@ -61,7 +61,7 @@ def test_chosen_components_are_scored_alone(tiny):
         hw.score(tiny, word_task(4), "ablation", heads=["MLP2"])
 
 
-@pytest.mark.parametrize("method", ["gating", "probe", "direct", "pattern", "sensitivity"])
+@pytest.mark.parametrize("method", ["gating", "probe", "pattern", "sensitivity"])
 def test_methods_that_know_heads_alone_say_so(tiny, method):
     with pytest.raises(HeadwiseError, match=f"'{method}' scores heads alone"):
         hw.score(tiny, word_task(4), method, components=ALL)

@@ -27,7 +27,15 @@ from headwise.charts.chart import (
     distinct,
     grid_shape,
 )
-from headwise.charts.random_controls import CONTROLS, about_controls, control_lines, mean_of_draws, moved_note
+from headwise.charts.random_controls import (
+    CONTROLS,
+    about_controls,
+    better_than_all,
+    control_lines,
+    mean_of_draws,
+    moved_note,
+)
+from headwise.charts.section import groups
 from headwise.charts.words import joined, shortened, task_title, under
 from headwise.names import ablation_name
 
@@ -96,6 +104,7 @@ def explained_chart(
         + ("Thick: the order with the smallest circuit on the other half of the examples. " * several)
         + ("Thin: the other orders. " * several)
         + about_controls(table, note)
+        + _better_controls(table)
         + "The dashed segment joins two models where they reach the threshold; beside it is the ratio of their "
         "circuit sizes.",
         size=(4.6, 3.2) if len(panels) == 1 else (2.75 * columns + 0.4, 2.55 * rows + 0.2),
@@ -104,6 +113,16 @@ def explained_chart(
         legend="bottom",
         legend_columns=3 if several and len(tasks) > 2 else 2,
         table=mean_of_draws(table)[["model", "task", "reference", "series", "k", "value", "lo", "hi", "n"]],
+    )
+
+
+def _better_controls(table: pd.DataFrame) -> str:
+    """That random heads alone do better than all heads of a model, where they do: all heads are 1 by definition."""
+    kept = table[table["series"].isin(CONTROLS) & (table["action"] == "keep")]
+    what = "with only {k} random heads kept the explained effect rises from"
+    return "".join(
+        better_than_all(part, (1.0, 1.0), f"{model}, {task_title(task)}", what, lambda value: f"{value:.2f}")
+        for (model, task, _), part in groups(mean_of_draws(kept), "model", "task", "reference")
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -55,3 +56,24 @@ def about_controls(table: pd.DataFrame, note: str) -> str:
         "95 % CIs over draws and examples; it ends where too few other heads are left. "
     )
     return controls if draws else ""
+
+
+def better_than_all(
+    controls: pd.DataFrame, full: tuple[float, float], where: str, what: str, write: Callable[[float], str]
+) -> str:
+    """That a control does better than the model with all its heads, and whether this is noise; empty where none does.
+
+    controls: rows of `curves` with one model and task; full: the value with all heads and the upper end of its
+    interval. what: the change and its metric, `{k}` in it the number of heads; write: a value in words.
+    """
+    above = controls[controls["value"] > full[0]].sort_values("value").to_dict("records")
+    if not above:
+        return ""
+    best = above[-1]
+    noise = "the intervals overlap, so this is within noise"
+    if best["lo"] > full[1]:
+        noise = (
+            "the intervals do not overlap, so this is more than noise: some of these heads stand in the way"
+        )
+    changed = what.format(k=int(best["k"]))
+    return f"{where}: {changed} {write(full[0])} to {write(best['value'])}; {noise}. "

@@ -44,6 +44,10 @@ class Finding:
     """Rank among findings, where only the first few are shown: an effect size between 0 and 1."""
     chart: str = ""
     """Start of the name of the chart that shows it; by default the study's first chart."""
+    plain: str = ""
+    """The same in everyday words, for the top of the page; by default the sentence."""
+    found: bool = True
+    """False where the examples show no effect: such results come after the others."""
 
 
 def table_of(tables: Tables, name: str) -> pd.DataFrame:

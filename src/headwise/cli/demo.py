@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,10 @@ from headwise.cli.root import app
 from headwise.cli.running import resumable
 from headwise.errors import HeadwiseError, first_line
 from headwise.files import DiskError
+
+if TYPE_CHECKING:
+    from headwise.report import Story
+    from headwise.studies.workbench import Workbench
 
 # Chosen by measuring, so that each takes 60 to 90 seconds on two cores: large enough to show what a study says,
 # too small for its bands to be narrow.
@@ -93,11 +97,29 @@ def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = 
                 traceback.print_exc()
             failed[name] = str(error) if isinstance(error, HeadwiseError) else first_line(error)
             tell(f"the study {name} failed: {failed[name]}")
-    page = write_report(folders, out / "report.html") if folders else None
-    sentences = [finding.sentence for finding in findings(folders)]
-    for sentence in sentences[:SHOWN]:
-        tell(f"- {sentence}")
-    return {"report": page, "runs": folders, "failed": failed, "findings": sentences}
+    story = _story(bench, tell) if folders else None
+    page = write_report(folders, out / "report.html", story) if folders else None
+    found = findings(folders)
+    for finding in found[:SHOWN]:
+        tell(f"- {'' if finding.found else 'Not found: '}{finding.plain or finding.sentence}")
+    sentences = [finding.sentence for finding in found]
+    told = list(story.sentences) if story else []
+    return {"report": page, "runs": folders, "failed": failed, "story": told, "findings": sentences}
+
+
+def _story(bench: Workbench, tell: Callable[[str], None]) -> Story | None:
+    """The story that the report begins with; a report without one is better than none."""
+    from headwise.studies.story import tell_story
+
+    try:
+        story = tell_story(bench.model("smollm2"))
+    except HeadwiseError as error:
+        tell(f"the report has no story: {error}")
+        return None
+    tell(story.title + ":")
+    for sentence in story.sentences:
+        tell(f"  {sentence}")
+    return story
 
 
 def explored(runs: list[Path]) -> str:

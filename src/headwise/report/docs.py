@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 
 _FOLDERS = (Path(__file__).parent / "docs", Path(__file__).parents[3] / "docs")
@@ -27,6 +27,8 @@ class Term:
 
     id: str
     names: tuple[str, ...]
+    meaning: str
+    """The first sentence of the entry."""
 
 
 @cache
@@ -66,12 +68,16 @@ def glossary(others: Collection[str] = ()) -> str:
 @cache
 def terms() -> tuple[Term, ...]:
     """The entries of the glossary, in order."""
-    found = re.findall(r"^- \*\*(.+?)\*\*(?: \(([^)]*)\))?", markdown(GLOSSARY), flags=re.MULTILINE)
+    entry = r"^- \*\*(.+?)\*\*(?: \(([^)]*)\))?(.*?)(?=^- \*\*|^$|\Z)"
+    found = re.findall(entry, markdown(GLOSSARY), flags=re.MULTILINE | re.DOTALL)
     entries = []
-    for number, (bold, code) in enumerate(found):
+    for number, (bold, code, text) in enumerate(found):
         names = re.split(r",\s*|\s+=\s+", unescape(re.sub(r"\s*\(([^)]*)\)", r", \1", bold)))
         names += re.findall(r"`([^`]+)`", code)  # as settings and tables call it
-        entries.append(Term(f"term-{number}", tuple(name.strip("` ") for name in names if name.strip("` "))))
+        plain = re.sub(r"\s*\(?\[[^\]]*\]\([^)]*\)\)?|[`*]", "", " ".join(text.lstrip(": ").split()))
+        meaning = re.split(r"(?<=[^.]{3}\.) ", plain, maxsplit=1)[0]
+        listed = tuple(name.strip("` ") for name in names if name.strip("` "))
+        entries.append(Term(f"term-{number}", listed, meaning))
     return tuple(entries)
 
 
@@ -80,12 +86,32 @@ def terms_in(text: str, most: int = 8) -> list[tuple[str, str]]:
     places: dict[str, tuple[int, str]] = {}
     for term in terms():
         for name in term.names:
-            exact = len(name) < 4  # `q`, `lo`, `EE` are written so and not otherwise
-            hit = re.search(
-                rf"(?<!{_WORD}){re.escape(name)}s?(?!{_WORD})", text, 0 if exact else re.IGNORECASE
-            )
+            hit = re.search(_written(name), text)
             known = term.id in places or name in _COMMON or name in (other for _, other in places.values())
             if hit and not known:
                 places[term.id] = (hit.start(), name)
     ordered = sorted((start, name, anchor) for anchor, (start, name) in places.items())
     return [(name, anchor) for _, name, anchor in ordered[:most]]
+
+
+def glossed(text: str) -> str:
+    """A text as HTML in which the first use of each of the glossary's terms has its meaning as a tooltip, which the
+    keyboard reaches and print shows."""
+    used = {anchor: name for name, anchor in terms_in(text, 20)}
+    hits = sorted(
+        (re.search(_written(used[term.id]), text).span(), term.meaning)  # type: ignore[union-attr]
+        for term in terms()
+        if term.id in used
+    )
+    html, end = "", 0
+    for (start, stop), meaning in hits:
+        if start >= end:
+            shown = f'<abbr tabindex="0" title="{escape(meaning)}">{escape(text[start:stop])}</abbr>'
+            html, end = html + escape(text[end:start]) + shown, stop
+    return html + escape(text[end:])
+
+
+def _written(name: str) -> str:
+    """A pattern for a term as a word of its own, in the plural too."""
+    exact = len(name) < 4  # `q`, `lo`, `EE` are written so and not otherwise
+    return rf"(?<!{_WORD})(?{'' if exact else 'i'}:{re.escape(name)}s?)(?!{_WORD})"

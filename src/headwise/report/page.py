@@ -25,7 +25,7 @@ from headwise.charts.style import css_variables
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, replacing
 from headwise.report.cards import head_pages
-from headwise.report.docs import glossary, markdown, terms_in
+from headwise.report.docs import glossary, glossed, markdown, terms_in
 from headwise.report.docs import page as doc_page
 from headwise.report.examples import ExampleSets
 from headwise.runs.gather import Run
@@ -38,11 +38,21 @@ _TEXTS = 60
 """Most sample texts on the page."""
 _NUMBERS = ("score", "lo", "hi", "n", "q")
 """Columns of the table of heads that hold numbers, or none."""
+_STORY = "chart-story"
 _TOP = 5
 """Findings at the top of the page."""
 
 
-def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """What a page tells before its findings: one result, in sentences for a newcomer, with one picture."""
+
+    title: str
+    sentences: Sequence[str]
+    chart: Chart
+
+
+def write_report(runs: Sequence[str | Path], out: str | Path, story: Story | None = None) -> Path:
     """Write the report over `runs` (run folders) to the file `out`; returns its path."""
     if not runs:
         raise HeadwiseError("a report needs at least one run folder")
@@ -53,7 +63,7 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
             "--out a name such as report.html"
         )
     opened = [Run(Path(run)) for run in runs]
-    page = _page(opened)
+    page = _page(opened, story)
     for run in opened:
         for warning in run.warnings:
             log.warning("%s: %s", run.path, warning)
@@ -80,17 +90,27 @@ class _Linked:
 
 
 def _ranked(by_run: Sequence[Sequence[_Linked]]) -> list[_Linked]:
-    """The findings of all runs by weight; the heaviest of each run comes before all others."""
-    in_order = [sorted(found, key=lambda linked: -linked.finding.weight) for found in by_run]
-    ranked = [(rank > 0, linked) for found in in_order for rank, linked in enumerate(found)]
-    return [linked for _, linked in sorted(ranked, key=lambda entry: (entry[0], -entry[1].finding.weight))]
+    """The findings of all runs by weight, those that found nothing last; within both, the heaviest of each run comes
+    before all others."""
+    ranked = []
+    for found in by_run:
+        for shown in (True, False):
+            of_run = [linked for linked in found if linked.finding.found is shown]
+            of_run.sort(key=lambda linked: -linked.finding.weight)
+            ranked += [(not shown, rank > 0, linked) for rank, linked in enumerate(of_run)]
+    ranked.sort(key=lambda entry: (*entry[:2], -entry[2].finding.weight))
+    return [linked for *_, linked in ranked]
 
 
 def _top(by_run: Sequence[Sequence[_Linked]]) -> list[_Linked]:
     """The findings at the top of the page; none where the list of the only study, just below, has the same ones."""
     if len(by_run) == 1 and len(by_run[0]) <= _TOP:
         return []
-    return _ranked(by_run)[:_TOP]
+    heaviest = {id(max(found, key=lambda one: one.finding.weight)) for found in by_run if found}
+    ranked = _ranked(by_run)
+    # Of what was not found, only the main question of a study: every study is named once.
+    nulls = [linked for linked in ranked if not linked.finding.found and id(linked) in heaviest]
+    return [*[linked for linked in ranked if linked.finding.found][: _TOP - len(nulls)], *nulls][:_TOP]
 
 
 @dataclass(frozen=True)
@@ -114,11 +134,16 @@ def _section(run: Run) -> _Section:
         return _Section(*parts, head_pages(tables), study.docs)
 
 
-def _page(runs: Sequence[Run]) -> str:
+def _page(runs: Sequence[Run], story: Story | None = None) -> str:
     from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
     charts: dict[str, Any] = {}
+    told = None
+    if story is not None:
+        charts[_STORY] = page_chart(story.chart) | {"sets": []}
+        told = {"title": story.title, "sentences": story.sentences, "chart": _shown(story.chart, _STORY)}
     examples = ExampleSets()
     sections, heads, cards = [], [], list[dict[str, Any]]()
     for number, run in enumerate(runs):
@@ -135,7 +160,9 @@ def _page(runs: Sequence[Run]) -> str:
         cards += [{"study": run.study, **card} for card in section.cards]
         sections.append(_words(run, section, shown, f"study-{number}"))
     docs = [name for name in dict.fromkeys(section["docs"] for section in sections) if markdown(name)]
-    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_asset("page.html"))
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.filters["glossed"] = lambda text: Markup(glossed(text))  # noqa: S704 - it escapes
+    template = environment.from_string(_asset("page.html"))
     content = {"charts": charts, "heads": _heads(heads), "sets": examples.sets, "inputs": examples.inputs}
     parts = {
         "style": css_variables() + _asset("page.css"),
@@ -146,6 +173,7 @@ def _page(runs: Sequence[Run]) -> str:
     return template.render(
         version=__version__,
         models=list(dict.fromkeys(model for run in runs for model in run.models)),
+        story=told,
         sections=sections,
         few=_few(heads),
         top=_top([section["findings"] for section in sections]),

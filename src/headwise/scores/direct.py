@@ -1,4 +1,4 @@
-"""Direct logit attribution: what a head writes towards the answer, past all later layers."""
+"""Direct logit attribution: what a head, an MLP or the embeddings write towards the answer, past all later layers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
+from headwise.heads import Head
 from headwise.model.outputs.readout import Readout, rounding
 from headwise.model.tokens.encode import Row
 from headwise.scores.registry import Setup, register
@@ -16,16 +17,19 @@ from headwise.scores.registry import Setup, register
     "direct",
     ablates=False,
     about="direct logit attribution: the head's direct contribution to the logit of target − foils",
+    components=True,
 )
 def direct(setup: Setup) -> np.ndarray:
     """The part of the logit difference that the head writes itself, per example, in logits; positive helps.
 
     z − r through the head's columns of the output projection (and the norm after it, where a family has one),
     the final norm with its scale frozen, and the unembedding of target − mean of foils, at the position where
-    they first differ. An exact share: with `zero`, the default, all heads plus the rest (embedding, MLPs, biases;
-    its mean is kept as `rest`) sum to the logit difference. With another reference r, the share of what differs
-    from r. Cost: one forward pass. Known failure: blind to everything that later layers do with a head's output,
-    so a head that only feeds others (a previous-token head) scores 0, and one whose writing a later layer erases
+    they first differ. An exact share: with `zero`, the default, all heads plus the rest (its mean is kept as `rest`) sum to the
+    logit difference. With another reference r, the share of what differs from r. `components` takes MLPs (with the
+    biases inside them) and the embeddings out of the rest; with all of them, and `zero`, what is left there are
+    embeddings of positions and the biases of output projections, norms and the unembedding, so 0 in a Llama.
+    Cost: one forward pass. Known failure: blind to everything that later layers do with a head's output, so a
+    head that only feeds others (a previous-token head) scores 0, and one whose writing a later layer erases
     scores high (nostalgebraist 2020, the logit lens; Elhage et al. 2021; Wang et al. 2022, arXiv 2211.00593).
     """
     if setup.metric.name != "logit_diff":
@@ -33,9 +37,9 @@ def direct(setup: Setup) -> np.ndarray:
             f"the method 'direct' decomposes a logit difference, but the metric is {setup.metric.name!r}; "
             "use the metric logit_diff and examples with foils"
         )
-    readout = Readout(setup.model)
+    readout = Readout(setup.model, setup.layout.modules)
     engine = setup.engine()
-    examples = np.full((len(setup.task), *setup.model.shape), np.nan)
+    examples = np.full((len(setup.task), *setup.layout.shape), np.nan)
     rest = np.zeros(len(setup.task))
     for numbers, block in engine.blocks():
         positions = block.tensors["positions"]
@@ -43,18 +47,20 @@ def direct(setup: Setup) -> np.ndarray:
         direction, constant = _answers(readout, block.rows, positions.shape[1])
         metric = setup.metric.per_row(block.scored(reading.logits)).double()
         _check(readout, reading.logits, metric, readout.linear(reading, direction).sum(1) + constant)
-        total = torch.zeros_like(metric)
         rows = [engine.rows[n].example for n in numbers]
-        for layer, vector in readout.towards(reading, direction):
-            away = reading.z[layer].double()
+        for of, vector in readout.towards(reading, direction):
+            away = reading.modules[of][:, :, None] if isinstance(of, Head) else reading.z[of].double()
             if block.references is not None:
-                away = away - _at(block.references[layer], positions).double()
+                away = away - _at(block.references[of], positions).double()
             if block.acts is not None:
                 away = away * block.acts.gather(1, positions)[:, :, None, None]
-            shares = (away * vector).sum((1, 3))  # S, H
-            examples[rows, layer, : shares.shape[1]] = shares.cpu().numpy()
-            total += shares.sum(1)
-        rest[rows] = (metric - total).cpu().numpy()
+            shares = (away * vector.reshape(away.shape)).sum((1, 3))  # S, H
+            layer, columns = of, slice(shares.shape[1])
+            if isinstance(of, Head):
+                layer, columns = of.layer, slice(of.head, of.head + 1 or None)
+            examples[rows, layer, columns] = shares.cpu().numpy()
+        given = np.where(setup.layout.exists, examples[rows], 0.0).sum((1, 2))
+        rest[rows] = metric.cpu().numpy() - given
         if setup.advance:
             setup.advance(len(numbers))
     setup.details |= {"batch_tokens": engine.batch_tokens, "rest": float(rest.mean())}

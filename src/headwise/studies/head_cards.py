@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 
 from headwise.cards.measured import STEPS, measure_heads
-from headwise.charts.heatmap import significant
 from headwise.charts.section import by_size
 from headwise.display import counted
 from headwise.errors import HeadwiseError
@@ -19,8 +18,13 @@ from headwise.tasks import Task
 
 
 def strongest(scores: pd.DataFrame, most: int) -> list[str]:
-    """The heads with the largest significant scores, `most` of each method, each head once."""
-    tops = [by_size(significant(rows)).head(most) for _, rows in scores.groupby("method", sort=False)]
+    """The heads with the largest scores, `most` of each method, each head once: a card is about an attention head.
+
+    They need not be significant: the darkest cell of a map is the first that a reader clicks, and its page says how
+    sure its number is.
+    """
+    heads = scores[scores["head"] >= 0]
+    tops = [by_size(rows).head(most) for _, rows in heads.groupby("method", sort=False)]
     return list(dict.fromkeys(str(head) for top in tops for head in heads_of(top)))
 
 
@@ -30,7 +34,7 @@ def card_cell(
     """The cell of the cards of these heads; None without any. how: what else the cards depend on."""
     if not heads:
         return None
-    about = {"seed": context.settings.seed, "metric": context.settings.metric or examples.metric, **how}
+    about = {"seed": context.settings.seed, "metric": _metric(context) or examples.metric, **how}
     about |= {"dtype": context.dtype(model), "heads": list(heads)}
     prints = {"model": context.model(model).fingerprint, "task": examples.fingerprint}
     return context.cell("card", model, task, "cards", about, prints)
@@ -45,10 +49,15 @@ def make_cards(context: Context[Any], cell: Cell, examples: Task, **how: Any) ->
     label = f"cards of {counted(len(heads), 'head')} on {cell.task}"
     try:
         with context.progress(label, STEPS) as advance:
-            model, how = context.model(cell.model), {"metric": s.metric, "seed": s.seed, **how}
+            model, how = context.model(cell.model), {"metric": _metric(context), "seed": s.seed, **how}
             measured = measure_heads(model, examples, heads, advance=advance, **how)
     except HeadwiseError as error:
         return CellResult(notes={"said": f"no head pages: {error}"})
     said = {"said": "; ".join(measured.notes)} if measured.notes else {}
     name = context.display_name(cell.model)
     return CellResult({key: table.assign(model=name) for key, table in measured.tables.items()}, said)
+
+
+def _metric(context: Context[Any]) -> str | None:
+    """The metric of the study, where it has a setting for it; None for that of the task."""
+    return getattr(context.settings, "metric", None)

@@ -1,8 +1,9 @@
-"""From a head's output to the logits along the residual stream alone, as a linear map.
+"""From what a head, an MLP or the embeddings write to the logits along the residual stream alone, as a linear map.
 
 A head's output goes through its columns of the output projection, in some families through a norm of its own
 (Gemma, OLMo 2) or a fixed factor (Granite), into the stream; the stream goes through the final norm and the
-unembedding. Norms are the only nonlinear part, and with their scale frozen at what it was they are linear too.
+unembedding. Norms are the only nonlinear part, and with their scale frozen at what it was they are linear too. An MLP's
+output takes the same way from where its module ends, and so do the embeddings.
 
 No family is declared. One probing pass looks which modules run where, and the linear form is solved for and
 checked against what the model computes; a model whose parts do not fit (soft-capped logits, a norm after the
@@ -32,6 +33,7 @@ from headwise.model.outputs.bypass import check_residual
 from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input
 from headwise.model.sites.sites import Site
+from headwise.names import INPUT
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -103,14 +105,18 @@ class Call:
 
 @dataclass
 class Write:
-    """How the heads of one layer are added to the residual stream."""
+    """How what a module gives out is added to the residual stream."""
 
-    site: Site
-    projection: nn.Module
+    module: nn.Module
+    """The output projection of heads, an MLP, or the embeddings."""
     norm: nn.Module | None
-    """The norm between the output projection and the stream, where there is one."""
+    """The norm between the module and the stream, where there is one."""
     factor: float
     """The family's factor on what is added to the stream."""
+
+    def back(self, direction: Tensor, norms: Mapping[nn.Module, FrozenNorm]) -> Tensor:
+        """The direction in what the module gives out that reads `direction[B, P, W]` in the stream."""
+        return self.factor * (direction if self.norm is None else norms[self.norm].transposed(direction))
 
 
 @dataclass
@@ -121,13 +127,17 @@ class Reading:
     stream: Tensor  # B, P, W: what the last block wrote
     logits: Tensor  # B, P, vocabulary
     norms: dict[nn.Module, FrozenNorm]
+    modules: dict[Head, Tensor]  # MLP or input -> B, P, W
 
 
 class Readout:
-    """The path from every head to the logits of one model."""
+    """The path from every head, and from the MLPs and embeddings that are asked for, to the logits of one model."""
 
-    def __init__(self, model: Model) -> None:
-        """Find the path by one probing pass, or refuse the model with the part that is not linear."""
+    def __init__(self, model: Model, components: Sequence[Head] = ()) -> None:
+        """Find the path by one probing pass, or refuse the model with the part that is not linear.
+
+        components: MLPs and the input, beside the heads.
+        """
         check_residual(model, "direct logit attribution")
         self.model = model
         self.unembedding = model.hf.get_output_embeddings()  # type: ignore[operator]
@@ -142,7 +152,11 @@ class Readout:
         self.norm = self._final_norm(calls)
         self.factor = self._logit_factor(calls, logits)
         z = model.outputs(ids)
-        self.writes = [self._write(site, z[site.layer], calls) for site in model.hooks.sites]
+        self.writes = [(site, self._write(site, z[site.layer], calls)) for site in model.hooks.sites]
+        self.modules = {
+            one: self._input(module, calls) if one.head == INPUT else self._mlp(one.layer, module, calls)
+            for one, module in model.modules(components).items()
+        }
 
     # ---- finding the path --------------------------------------------------------------------------------
 
@@ -175,25 +189,49 @@ class Readout:
         sums = [c.read.double().reshape(read.shape) - read for c in inside.values() if _alike(c.read, read)]
         written = [c.wrote for c in inside.values() if _alike(c.wrote, read)]
         sums += [wrote - read - part.double().reshape(read.shape) for part in written]
-        best, least = None, rounding(calls[block].wrote.dtype) * float(read.norm() + wrote.norm())
-        for projection in site.projections:
-            if projection not in calls or not _same(calls[projection].read, z.flatten(-2)):
-                continue
-            out = calls[projection].wrote
-            norms = [m for m, c in inside.items() if _same(c.read, out) and frozen_norm(m, out, c.wrote)]
-            for norm in [*norms, None]:
-                added = (out if norm is None else calls[norm].wrote).double().reshape(read.shape)
-                for total in sums:
-                    factor = float((total * added).sum() / (added * added).sum().clamp_min(1e-30))
-                    missed = float((total - factor * added).norm())
-                    if factor > 0.01 and missed <= least:
-                        best, least = Write(site, projection, norm, factor), missed
-        if best is not None:
-            best.factor = 1.0 if abs(best.factor - 1) < 0.01 else best.factor
-            return best
+        room = rounding(calls[block].wrote.dtype) * float(read.norm() + wrote.norm())
+        read_z = [p for p in site.projections if p in calls and _same(calls[p].read, z.flatten(-2))]
+        found = [one for p in read_z if (one := _fitted(p, calls[p].wrote, inside, sums, room))]
+        if found:
+            return min(found, key=lambda one: one[1])[0]
         raise self._refusal(
             f"what the heads of layer {site.layer} add to the stream is not linear in their output"
         )
+
+    def _mlp(self, layer: int, mlp: nn.Module, calls: dict[nn.Module, Call]) -> Write:
+        """How an MLP is added to the stream: its block's output less what the block read and its heads added."""
+        block = self.model.hooks.blocks[layer]
+        inside = {m: calls[m] for m in block.modules() if m in calls and m is not block}
+        read, wrote = calls[block].read.double(), calls[block].wrote.double()
+        total = wrote - read
+        for site, write in self.writes:
+            if site.layer == layer:
+                added = calls[write.norm or write.module].wrote.double()
+                total = total - write.factor * added.reshape(read.shape)
+        room = rounding(calls[block].wrote.dtype) * float(read.norm() + wrote.norm())
+        found = _fitted(mlp, calls[mlp].wrote, inside, [total], room) if mlp in calls else None
+        if found is None:
+            raise self._refusal(
+                f"what block {layer} adds to the stream is not its heads plus its MLP; leave 'mlps' out of components"
+            )
+        return found[0]
+
+    def _input(self, embeddings: nn.Module, calls: dict[nn.Module, Call]) -> Write:
+        """How embeddings reach the first block: two prompts differ there by a factor on how their embeddings differ.
+
+        What both have in common, embeddings of positions, is not the embedding module's.
+        """
+        first = calls[self.model.hooks.blocks[0]].read.double()
+        wrote = calls[embeddings].wrote.double()
+        room = rounding(calls[embeddings].wrote.dtype) * float(first.norm())
+        found = None
+        if wrote.shape == first.shape:
+            found = _fitted(embeddings, wrote[0] - wrote[1], {}, [first[0] - first[1]], room)
+        if found is None:
+            raise self._refusal(
+                "its first block does not read its embeddings times a number; leave 'input' out of components"
+            )
+        return found[0]
 
     def _refusal(self, why: str) -> HeadwiseError:
         return HeadwiseError(
@@ -211,9 +249,11 @@ class Readout:
             return outputs
 
         last = self.model.hooks.blocks[-1]
-        norms = [n for n in (self.norm, *(w.norm for w in self.writes)) if n is not None]
+        writes = [*(write for _, write in self.writes), *self.modules.values()]
+        norms = [n for n in (self.norm, *(w.norm for w in writes)) if n is not None]
+        written = [write.module for write in self.modules.values()]
         calls: dict[nn.Module, Call] = {}
-        with torch.no_grad(), _observed([last, *norms], calls, positions):
+        with torch.no_grad(), _observed([last, *norms, *written], calls, positions):
             logits = self.model.run_whole(Pass(ids=ids, scored=positions, heads=note)).logits
         frozen: dict[nn.Module, FrozenNorm] = {}
         for norm in norms:
@@ -221,23 +261,27 @@ class Readout:
             if solved is None:
                 raise self._refusal(f"its {type(norm).__name__} is no affine map on these prompts")
             frozen[norm] = solved
-        return Reading(z, calls[last].wrote.double(), logits, frozen)
+        modules = {one: calls[write.module].wrote.double() for one, write in self.modules.items()}
+        return Reading(z, calls[last].wrote.double(), logits, frozen, modules)
 
-    def towards(self, reading: Reading, direction: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """For each layer the vector in z `[B, P, H, D]` that reads `direction[B, P, W]` before the unembedding."""
+    def towards(self, reading: Reading, direction: Tensor) -> Iterator[tuple[int | Head, Tensor]]:
+        """The vector that reads `direction[B, P, W]` before the unembedding: of each layer in z `[B, P, H, D]`, then of
+        each MLP and of the input in what it writes `[B, P, W]`."""
         back = direction if self.norm is None else reading.norms[self.norm].transposed(direction)
-        for write in self.writes:
-            into = write.factor * (back if write.norm is None else reading.norms[write.norm].transposed(back))
-            yield write.site.layer, _transposed(write.projection, into, reading.z[write.site.layer])
+        for site, write in self.writes:
+            into = write.back(back, reading.norms)
+            yield site.layer, _transposed(write.module, into, reading.z[site.layer])
+        for component, write in self.modules.items():
+            yield component, write.back(back, reading.norms)
 
     def written(self, head: Head, z: Tensor, norms: Mapping[nn.Module, FrozenNorm]) -> Tensor:
         """The logits `[B, P, vocabulary]` that the output `z[B, P, D]` of one head adds by itself, biases aside."""
-        write = next(write for write in self.writes if write.site.layer == head.layer)
-        of_layer = z.new_zeros(*z.shape[:-1], write.site.heads, z.shape[-1])
+        site, write = next(pair for pair in self.writes if pair[0].layer == head.layer)
+        of_layer = z.new_zeros(*z.shape[:-1], site.heads, z.shape[-1])
         nothing = of_layer.flatten(-2)
         of_layer = of_layer.index_copy(-2, torch.tensor([head.head], device=z.device), z[..., None, :])
         with torch.no_grad():
-            added = (write.projection(of_layer.flatten(-2)) - write.projection(nothing)).double()
+            added = (write.module(of_layer.flatten(-2)) - write.module(nothing)).double()
             for norm in (write.norm, self.norm):
                 if norm is not None:
                     added = norms[norm].linear(added.to(norms[norm].weight.device))
@@ -251,6 +295,23 @@ class Readout:
             return (reading.stream * direction).sum(-1)
         norm = reading.norms[self.norm]
         return (reading.stream * norm.transposed(direction)).sum(-1) + (direction * norm.bias).sum(-1)
+
+
+def _fitted(
+    module: nn.Module, out: Tensor, inside: Mapping[nn.Module, Call], sums: Sequence[Tensor], room: float
+) -> tuple[Write, float] | None:
+    """The norm among `inside` (or none) and the factor by which `out` of a module comes nearest to one of `sums`, and
+    by how much it misses; None where that is more than `room`."""
+    norms = [m for m, c in inside.items() if _same(c.read, out) and frozen_norm(m, out, c.wrote)]
+    best, least = None, room
+    for norm in [*norms, None]:
+        for total in sums:
+            added = (out if norm is None else inside[norm].wrote).double().reshape(total.shape)
+            factor = float((total * added).sum() / (added * added).sum().clamp_min(1e-30))
+            missed = float((total - factor * added).norm())
+            if factor > 0.01 and missed <= least:
+                best, least = Write(module, norm, 1.0 if abs(factor - 1) < 0.01 else factor), missed
+    return None if best is None else (best, least)
 
 
 def _transposed(projection: nn.Module, into: Tensor, z: Tensor) -> Tensor:
@@ -276,7 +337,8 @@ def _observed(
         read = args[0] if args else kwargs.get("hidden_states")
         wrote = output[0] if isinstance(output, tuple | list) and output else output
         if isinstance(read, Tensor) and isinstance(wrote, Tensor):
-            calls[module] = Call(copied(read), copied(wrote))
+            known = copied(wrote)  # embeddings read token numbers, which are no vectors
+            calls[module] = Call(copied(read) if read.is_floating_point() else known, known)
 
     return hooked(modules, after=note)
 

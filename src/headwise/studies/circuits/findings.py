@@ -55,8 +55,18 @@ def sizes(tables: Tables) -> Iterator[Finding]:
             + _others(known, row, size)
             + "."
         )
-        yield Finding(sentence=sentence, weight=0.6 if first else 0.3, chart=_chart(row))
+        plain = (
+            f"{row[size]:.0f} of {row['of']} heads {_does(row)} ({row['n']} examples; 95 % interval "
+            f"{_number(row[f'{size}_lo'])} to {_number(row[f'{size}_hi'])} heads)."
+        )
+        yield Finding(sentence=sentence, weight=0.6 if first else 0.3, chart=_chart(row), plain=plain)
         first = False
+
+
+def _does(row: Mapping[Any, Any]) -> str:
+    """What the heads of a circuit do, in everyday words."""
+    work = f"{percent(row['threshold'])} of what all heads of {row['model']} do for {task_title(row['task'])}"
+    return f"together do {work}" if row["action"] == "keep" else f"carry {work}: without them it is gone"
 
 
 def following(row: Mapping[Any, Any]) -> str:

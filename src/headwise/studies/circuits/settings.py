@@ -102,6 +102,9 @@ class CircuitsSettings(shared.StudySettings):
     the circuit size depends on the fit; by default 4, without an accelerator 2, with `quick` 0."""
     maps: NonNegativeInt = 4
     """Number of top heads of each order whose attention maps are drawn."""
+    cards: NonNegativeInt = 2
+    """Number of heads of each task and order that get a card (head page) in the report: those with the largest scores.
+    0 for none."""
     task_options: shared.Options = Field(default_factory=dict)
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
     method_options: shared.Options = Field(default_factory=dict)

@@ -39,6 +39,7 @@ from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.circuits.tables import attention_rows, scores_of
 from headwise.studies.context import Context
 from headwise.studies.halves import halves
+from headwise.studies.head_cards import card_cell, make_cards, strongest
 from headwise.studies.tables import fingerprint, input_table, score_result
 from headwise.sweeps.curve import Sweep, renamed
 from headwise.sweeps.sweep import ranking, sweep
@@ -59,6 +60,8 @@ def stages(context: Context[CircuitsSettings]) -> Iterator[Sequence[Cell]]:
     yield list(_curve_cells(context))
     yield list(_refit_cells(context))
     yield list(pair_cells(context))
+    if context.settings.cards:
+        yield list(_card_cells(context))
 
 
 def _check_k(context: Context[CircuitsSettings]) -> None:
@@ -320,6 +323,21 @@ def attend(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
     return CellResult({"attention": attention_rows(maps, about | {"reference": reference})})
 
 
+def _card_cells(context: Context[CircuitsSettings]) -> Iterator[Cell]:
+    """Cards of the heads with the largest scores, under the first ablation type."""
+    for model, task in dict.fromkeys(context.settings.curves()):
+        reference, find = context.once(references, model, task)[0], context.once(halves, model, task).find
+        scores = context.table("scores", model=model, task=task, kind="order")
+        heads = strongest(scores[scores["reference"] == reference], context.settings.cards)
+        if cell := card_cell(context, model, task, find, heads, {"reference": reference}):
+            yield cell
+
+
+def cards(context: Context[CircuitsSettings], cell: Cell) -> CellResult:
+    find = replace(context.once(halves, cell.model, cell.task).find, name=cell.task)  # as the scores call it
+    return make_cards(context, cell, find, reference=cell.settings["reference"])
+
+
 register(
     Study(
         name="circuits",
@@ -332,6 +350,7 @@ register(
             "curves",
             "refits",
             "comparison of pairs",
+            *(["cards"] if settings.cards else []),
         ),
         compute={
             "order": rank,
@@ -340,6 +359,7 @@ register(
             "attention": attend,
             "refit": refit,
             "pair": compare,
+            "card": cards,
         },
         section=section,
         notices=notices,

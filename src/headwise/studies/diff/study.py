@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from headwise.charts.heatmap import significant
 from headwise.charts.section import Tables, too_few
 from headwise.heads import Scores, heads_of
 from headwise.runs import Cell, CellResult
@@ -85,7 +86,7 @@ def _card_cell(context: Context[DiffSettings], model: str, task: str) -> Cell | 
     """The cell of one model's cards of the heads that changed most."""
     s, examples = context.settings, _task(context, model, task)
     changes = context.table("diff", task=task, kind="diff")
-    heads = strongest(changes.assign(score=changes["difference"]), s.cards)
+    heads = strongest(significant(changes).assign(score=changes["difference"]), s.cards)
     how = {"n": s.n, "reference": s.reference, "positions": s.positions}
     return card_cell(context, model, task, examples, heads, how)
 

@@ -43,7 +43,9 @@ def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame, scores: pd.DataFrame
                 f"(by chance {percent(shared['by_chance'].mean())})"
             )
         chart = f"functions-{file_name(model)}-{file_name(method)}"
-        made.append(Finding(sentence=sentence + ".", weight=0.5, chart=chart))
+        plain = _plain(model, by_score[model, method], by_pairs.get((model, method)))
+        found = bool((by_score[model, method]["q"] < LEVEL).any())
+        made.append(Finding(sentence=sentence + ".", weight=0.5, chart=chart, plain=plain, found=found))
     return made
 
 
@@ -62,6 +64,22 @@ def _tested(scores: pd.DataFrame, total: int) -> str:
     return (
         f"an ability has {counts.iloc[0]} ({counts.index[0]}) to {counts.iloc[-1]} ({counts.index[-1]}) of {total} "
         f"heads with q < .05{none}"
+    )
+
+
+def _plain(model: str, scores: pd.DataFrame, shared: pd.DataFrame | None) -> str:
+    """In how many abilities some head is shown to matter, and whether abilities share their important heads."""
+    if scores["q"].isna().all():
+        return ""
+    tested = (scores["q"] < LEVEL).groupby(scores["task"], sort=False).any()
+    some = f"In {tested.sum()} of {len(tested)} abilities, some heads of {model} clearly matter"
+    if not tested.any():
+        some = f"In none of {len(tested)} abilities does a head of {model} clearly matter"
+    if shared is None:
+        return f"{some}."
+    return (
+        f"{some}; two abilities share {percent(shared['jaccard'].mean())} of their most important heads (by chance "
+        f"{percent(shared['by_chance'].mean())})."
     )
 
 

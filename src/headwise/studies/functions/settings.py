@@ -38,8 +38,8 @@ class FunctionsSettings(shared.StudySettings):
     answer_tokens: Count | None = None
     """Number of answer tokens that the probe averages over, least probable first; by default all."""
     cards: NonNegativeInt = 2
-    """Number of heads of each ability and causal method that get a card (head page) in the report: the largest scores
-    with q < 0.05. 0 for none."""
+    """Number of heads of each ability and causal method that get a card (head page) in the report: those with the
+    largest scores. 0 for none."""
 
     def before_run(self) -> None:
         super().before_run()

@@ -81,7 +81,7 @@ def _summary_cell(context: Context[FunctionsSettings], model: str) -> Cell:
 
 
 def _card_cells(context: Context[FunctionsSettings], model: str) -> Iterator[Cell]:
-    """One cell for each ability with significant heads; only by methods that measure an effect of the head."""
+    """One cell for each ability; only by methods that measure an effect of the head."""
     s, scores = context.settings, context.once(_scores, model)
     for label, task in context.once(_abilities, model).items():
         heads = strongest(scores[(scores["task"] == label) & scores["signed"]], s.cards)

@@ -27,9 +27,10 @@ from headwise.charts.chart import (
     grid_shape,
 )
 from headwise.charts.heatmap import matrix_panel
+from headwise.charts.random_controls import CONTROLS, better_than_all
 from headwise.charts.section import SECTIONS, Section, Tables, groups, head_names, table_of
 from headwise.charts.style import file_name
-from headwise.charts.words import plus, span, under, wrapped
+from headwise.charts.words import percent, plus, span, under, wrapped
 from headwise.studies.masking.findings import findings, mean_curves, samples
 
 BLUE, RED = "#1f5fbf", "#d62728"
@@ -103,7 +104,8 @@ def masking_curves(table: pd.DataFrame, orders: Mapping[str, Sequence[str]] | No
         page=page,
         caption="Accuracy (blue) and similarity to the full model's text (red) against the number of masked heads: "
         "the ability's top heads (TopK), as many random heads (RandomK), as many random heads of the same layers. "
-        "Bands are 95 % CIs over examples and draws.",
+        "Bands are 95 % CIs over examples and draws. "
+        + "".join(_better_controls(str(ability), part) for ability, part in abilities),
         size=(max(5.2, 2.6 * columns + 0.9), 2.5 * rows + 0.9),
         page_columns=2,
         legend_columns=2 if len(abilities) < 3 else 6,
@@ -229,6 +231,17 @@ def _strengths(part: pd.DataFrame) -> Panel:
         lines.append(curve(points, "strength", "after", marker="circle", band=0.12, **_SERIES[series]))
     y = Axis(label="Accuracy", limits=(-0.03, 1.03))
     return Panel(row=kind, column=wrapped(ability), marks=lines, x=Axis(label=label), y=y)
+
+
+def _better_controls(ability: str, table: pd.DataFrame) -> str:
+    """That the model answers better without some random heads than with all, where it does."""
+    accuracy = table[table["metric"] == "accuracy"]
+    full = accuracy[accuracy["series"] == "full"]
+    if full.empty:
+        return ""
+    with_all = (float(full["value"].iloc[0]), float(full["hi"].iloc[0]))
+    what = "without {k} random heads accuracy rises from"
+    return better_than_all(accuracy[accuracy["series"].isin(CONTROLS)], with_all, ability, what, percent)
 
 
 def _name(metric: str) -> str:

@@ -23,14 +23,33 @@ def findings(tables: Tables) -> list[Finding]:
         gaps = (random["value"] - top["value"]).dropna()
         k: Any = gaps.idxmax()
         full, ablated, control = by_series["full"].iloc[0], top.loc[k], random.loc[k]
-        overlap = "" if ablated["hi"] < control["lo"] else "; the intervals overlap"
+        apart = bool(ablated["hi"] < control["lo"])
+        overlap = "" if apart else "; the intervals overlap"
         with_top, with_random = (percent(row["value"], row["lo"], row["hi"]) for row in (ablated, control))
         sentence = (
             f"{task}, {model}: accuracy {percent(full['value'])} with all heads, {with_top} when its top {k} "
             f"heads are ablated, {with_random} when {k} random heads are ablated{overlap}."
         )
-        chart = f"masking-{file_name(model)}"
-        made.append(Finding(sentence=sentence, weight=max(0.0, float(gaps.max())), chart=chart))
+        least = f"{percent(ablated['value'])} right answers"
+        others = f"{percent(full['value'])}, without {k} random heads {percent(control['value'])}"
+        plain = (
+            f"{model} gives {least} in {task} without its {k} most important heads; with all heads it gives "
+            f"{others}."
+        )
+        if not apart:
+            plain = (
+                f"A clear loss of {model} in {task}: it gives {least} without its {k} most important heads, with all "
+                f"heads {others}; so few examples cannot tell these apart."
+            )
+        made.append(
+            Finding(
+                sentence=sentence,
+                weight=max(0.0, float(gaps.max())),
+                chart=f"masking-{file_name(model)}",
+                plain=plain,
+                found=apart,
+            )
+        )
     return made
 
 

@@ -1,4 +1,4 @@
-"""The cells of `masking` that build on orders and texts: the cross table, interventions, and texts side by side.
+"""The cells of `masking` that build on orders and texts: the cross table, interventions, texts side by side, cards.
 
 In the cross table the heads of one ability are masked, and every ability is measured. An ability's own heads should
 hurt it more than another ability's do; where every column falls alike, the heads serve the writing of text rather than
@@ -21,6 +21,7 @@ from headwise.heads.controls import random_heads
 from headwise.model.generation.generate import generate
 from headwise.runs import Cell, CellResult
 from headwise.studies.context import Context
+from headwise.studies.head_cards import card_cell, make_cards, strongest
 from headwise.studies.masking.cases import Case, all_cases, case_of, cases, full_texts, order_of, write
 from headwise.studies.masking.intervene import STRENGTHS, intervention_rows, variants
 from headwise.studies.masking.sets import scaled_gates
@@ -161,3 +162,19 @@ def side_by_side(context: Context[MaskingSettings], cell: Cell) -> CellResult:
         "k": case.middle_k,
     }
     return CellResult({"samples": pd.DataFrame(columns)})
+
+
+# ---- cards -----------------------------------------------------------------------------------------
+
+
+def card_cells(context: Context[MaskingSettings]) -> Iterator[Cell]:
+    """Cards of the heads with the largest scores of each ability."""
+    for case in all_cases(context):
+        scores = context.table("scores", model=case.name, task=case.label, kind="order")
+        heads = strongest(scores, context.settings.cards)
+        if cell := card_cell(context, case.name, case.label, case.find, heads, {"reference": "zero"}):
+            yield cell
+
+
+def cards(context: Context[MaskingSettings], cell: Cell) -> CellResult:
+    return make_cards(context, cell, case_of(context, cell).find, reference=cell.settings["reference"])

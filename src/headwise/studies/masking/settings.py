@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, model_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, model_validator
 from typing_extensions import Self
 
 from headwise.errors import unknown
@@ -58,6 +58,9 @@ class MaskingSettings(shared.StudySettings):
     order: Annotated[Text, one_of("order", lambda: shared.RANKINGS)] | None = None
     """How the score ranks heads: `signed` (most helpful first), `absolute` or `hinders`; by default `signed` if the
     method is signed, else `absolute`."""
+    cards: NonNegativeInt = 2
+    """Number of heads of each ability that get a card (head page) in the report: those with the largest scores. 0 for
+    none."""
     draws: Count = 5
     """Random draws of each control."""
     layer_matched: Several[Count] | None = None

@@ -48,11 +48,14 @@ def stages(context: Context[MaskingSettings]) -> Iterator[Sequence[Cell]]:
     if context.settings.intervene:
         yield list(later.intervention_cells(context))
     yield list(later.sample_cells(context))
+    if context.settings.cards:
+        yield list(later.card_cells(context))
 
 
 def stage_names(settings: MaskingSettings) -> list[str]:
     chosen = {"ablation across abilities": settings.cross, "interventions": settings.intervene}
-    return ["orders and texts of the full model", "masks", *filter(chosen.get, chosen), "sample texts"]
+    last = ["sample texts", "cards"] if settings.cards else ["sample texts"]
+    return ["orders and texts of the full model", "masks", *filter(chosen.get, chosen), *last]
 
 
 # ---- orders, and what the full model writes --------------------------------------------------------
@@ -182,6 +185,7 @@ register(
             "cross": later.cross,
             "intervene": later.strengthen,
             "samples": later.side_by_side,
+            "card": later.cards,
         },
         section=section,
         notices=notices,

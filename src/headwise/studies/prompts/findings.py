@@ -20,10 +20,28 @@ def findings(tables: Tables) -> list[Finding]:
     comparisons = table_of(tables, "comparisons")
     if comparisons.empty:
         return []
-    each = [Finding(sentence=f"{significance(row)}.", weight=0.2) for row in comparisons.to_dict("records")]
+    each = [
+        Finding(sentence=f"{significance(row)}.", weight=0.2, found=bool(row["p_holm"] < LEVEL))
+        for row in comparisons.to_dict("records")
+    ]
     meaning = explained([*comparisons["baseline"], *comparisons["condition"]])
-    first = Finding(sentence=f"{headline(comparisons)}. {meaning}".strip(), weight=0.45)
+    shown = bool((comparisons["p_holm"] < LEVEL).any())
+    plain = "" if shown else _nothing(comparisons)
+    first = Finding(
+        sentence=f"{headline(comparisons)}. {meaning}".strip(), weight=0.45, plain=plain, found=shown
+    )
     return [first, *each]
+
+
+def _nothing(comparisons: pd.DataFrame) -> str:
+    """That no condition changes accuracy by more than chance, in everyday words."""
+    named = " and ".join(dict.fromkeys(f"{condition} tokens" for condition in comparisons["condition"]))
+    smallest = 100 * comparisons["detectable"].min()
+    power = "" if np.isnan(smallest) else f"; so few show only changes of {smallest:.0f} points or more"
+    return (
+        f"A change of the share of right answers when {named} are inserted into the prompt is not shown by "
+        f"{comparisons['n'].max()} problems{power}."
+    )
 
 
 def headline(comparisons: pd.DataFrame | None) -> str:

@@ -51,7 +51,20 @@ def _order(order: pd.DataFrame, shares: pd.DataFrame) -> list[Finding]:
             f"{plus(row['irrelevance_at_peak'], 2)}{above}. Of {counts['heads'].iloc[0]:.0f} heads over "
             f"{counts['seeds'].iloc[0]:.0f} seeds, {counted}."
         )
-        made.append(Finding(sentence=sentence, weight=0.6 if row["below"] and row["above"] else 0.4))
+        both, either = row["below"] and row["above"], row["below"] or row["above"]
+        changes = (
+            f"by {plus(row['facilitation'], 2)} nats without the {row['k']} heads that help most, and by "
+            f"{plus(row['interference_at_peak'], 2)} without the {row['peak']} that hinder most"
+        )
+        plain = (
+            f"The log probability of the right answers of {row['model']} on {row['task']} changes {changes}."
+        )
+        if not either:
+            plain = (
+                f"Heads that clearly help or hinder {row['model']} on {row['task']}: the log probability of the right "
+                f"answer changes {changes}, but so few fits cannot tell this from unimportant heads."
+            )
+        made.append(Finding(sentence=sentence, weight=0.6 if both else 0.4, plain=plain, found=bool(either)))
     return made
 
 

@@ -55,6 +55,9 @@ class RolesSettings(StudySettings):
     random_sets: NonNegativeInt = 300
     """Random sets of ten heads that the ten most facilitating heads are compared with; 0 skips this check and the
     comparison with exact ablation."""
+    cards: NonNegativeInt = 2
+    """Number of heads of each task that get a card (head page) in the report: those with the largest scores. 0 for
+    none."""
     task_options: Options = Field(default_factory=dict)
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns), for all tasks
     or by task: `{math: {length: short}}`."""

@@ -33,6 +33,7 @@ from headwise.scores.gates.roles import ROLES, majority, most_facilitating, role
 from headwise.scores.registry import versions
 from headwise.studies.base import Study, register
 from headwise.studies.context import Context
+from headwise.studies.head_cards import card_cell, make_cards, strongest
 from headwise.studies.roles import tables as rows
 from headwise.studies.roles.charts import section
 from headwise.studies.roles.findings import joint_sentence, order_sentence
@@ -136,6 +137,22 @@ def stages(context: Context[RolesSettings]) -> Iterator[Sequence[Cell]]:
             sets: dict[str, Any] = {"random_sets": s.random_sets, "controls": "disjoint"}
             cells += [_cell(context, "joint", *pair, "joint", gates, **sets)]
     yield cells
+    if s.cards:
+        of_heads = [_card_cell(context, *pair) for pair in pairs]
+        yield [cell for cell in of_heads if cell is not None]
+
+
+def _card_cell(context: Context[RolesSettings], model: str, source: str) -> Cell | None:
+    """Cards of the most facilitating heads."""
+    case = context.once(cases, model)[source]
+    scores = context.table("scores", model=model, task=source, kind="roles")
+    how = {name: case.how[name] for name in ("reference", "positions")}
+    return card_cell(context, model, source, case.tested_on, strongest(scores, context.settings.cards), how)
+
+
+def cards(context: Context[RolesSettings], cell: Cell) -> CellResult:
+    how = {name: cell.settings[name] for name in ("reference", "positions")}
+    return make_cards(context, cell, case_of(context, cell).tested_on, **how)
 
 
 def _cell(
@@ -303,8 +320,19 @@ register(
         question="Does a head help, interfere, or do nothing?",
         settings=RolesSettings,
         stages=stages,
-        stage_names=lambda settings: ("free fits", "fits of both signs", "roles and curves"),
-        compute={"fit": fit_gates, "roles": label_heads, "curves": measure_curves, "joint": remove_together},
+        stage_names=lambda settings: (
+            "free fits",
+            "fits of both signs",
+            "roles and curves",
+            *(["cards"] if settings.cards else []),
+        ),
+        compute={
+            "fit": fit_gates,
+            "roles": label_heads,
+            "curves": measure_curves,
+            "joint": remove_together,
+            "card": cards,
+        },
         section=section,
         notices=notices,
     )

@@ -35,8 +35,8 @@ class ScoreSettings(shared.StudySettings):
     method_options: shared.Options = Field(default_factory=dict)
     """Options of the method."""
     cards: NonNegativeInt = 6
-    """Number of heads of each model, task and method that get a card (head page) in the report: the largest scores with
-    q < 0.05. 0 for none; with positions `each` there are none."""
+    """Number of heads of each model, task and method that get a card (head page) in the report: those with the
+    largest scores. 0 for none; with positions `each` there are none."""
 
     @model_validator(mode="after")
     def _methods_fit(self) -> Self:

@@ -86,7 +86,7 @@ def score_heads(context: Context[ScoreSettings], cell: Cell) -> CellResult:
 def _card_cell(context: Context[ScoreSettings], model: str, task: str) -> Cell | None:
     s, examples = context.settings, _task(context, model, task)
     scores = context.table("scores", model=model, task=task)
-    heads = strongest(scores[scores["head"] >= 0], s.cards)  # a card is about an attention head
+    heads = strongest(scores, s.cards)
     how = {"n": s.n, "reference": s.reference, "positions": s.positions}
     return card_cell(context, model, task, examples, heads, how)
 
