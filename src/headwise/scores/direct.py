@@ -24,12 +24,12 @@ def direct(setup: Setup) -> np.ndarray:
 
     z − r through the head's columns of the output projection (and the norm after it, where a family has one),
     the final norm with its scale frozen, and the unembedding of target − mean of foils, at the position where
-    they first differ. An exact share: with `zero`, the default, all heads plus the rest (its mean is kept as `rest`) sum to the
-    logit difference. With another reference r, the share of what differs from r. `components` takes MLPs (with the
-    biases inside them) and the embeddings out of the rest; with all of them, and `zero`, what is left there are
-    embeddings of positions and the biases of output projections, norms and the unembedding, so 0 in a Llama.
-    Cost: one forward pass. Known failure: blind to everything that later layers do with a head's output, so a
-    head that only feeds others (a previous-token head) scores 0, and one whose writing a later layer erases
+    they first differ. An exact share: with `zero`, the default, all heads plus the rest (its mean is kept as `rest`)
+    sum to the logit difference. With another reference r, the share of what differs from r. `components` takes MLPs
+    (with the biases inside them) and the embeddings out of the rest; with all of them, and `zero`, what is left there
+    are embeddings of positions and the biases of output projections, norms and the unembedding, so 0 in a Llama.
+    Cost: one forward pass. Known failure: blind to everything that later layers do with a head's output, so a head
+    that only feeds others (a previous-token head) scores 0, and one whose writing a later layer erases
     scores high (nostalgebraist 2020, the logit lens; Elhage et al. 2021; Wang et al. 2022, arXiv 2211.00593).
     """
     if setup.metric.name != "logit_diff":

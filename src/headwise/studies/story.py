@@ -37,9 +37,9 @@ def tell_story(model: Model) -> Story:
     every = task("ioi", CHOOSE + TEST, model=model)
     choose, test = every.take(range(CHOOSE)), every.take(range(CHOOSE, CHOOSE + TEST))
     how = {"reference": REFERENCE, "progress": False}
-    estimated = score(model, choose, "attribution", **how)  # type: ignore[arg-type]
+    estimated = score(model, choose, "attribution", **how)
     tried = estimated.top(TRIED)
-    (head,) = score(model, choose, "ablation", heads=tried, **how).top(1)  # type: ignore[arg-type]
+    (head,) = score(model, choose, "ablation", heads=tried, **how).top(1)
     measured = measure(model, test, ablate=[head], **how)  # type: ignore[arg-type]
     words = next_words(model, head, test)
     example = test.examples[telling(words, test, measured.effects)]
