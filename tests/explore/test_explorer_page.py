@@ -108,7 +108,7 @@ def test_a_click_switches_a_head_off_and_shows_what_the_library_computes(page, m
     assert gates(page) == {(1, 2): 0}
     assert shares(page) != before
     assert page.locator("#off").inner_text() == "1 off"
-    written = hw.generate(model, PROMPT, model.gates(ablate=["L1H2"]), progress=False)
+    written = hw.generate(model, PROMPT, model.gates(ablate=["L1H2"]), reference="mean", progress=False)
     assert (
         page.locator("#gated-text").inner_text().replace(" ■ end", "").strip() == written.texts[0][0].strip()
     )
@@ -293,6 +293,8 @@ def test_the_url_restores_the_screen(page, explorer, browser):  # noqa: F811
 def test_save_writes_a_heads_file_that_the_command_reads(page, tmp_path):
     click(page, 1, 1)
     click(page, 2, 3)
+    settled(page)
+    page.check("input[name=reference][value=zero]")  # the only ablation that a checkpoint can have
     settled(page)
     with page.expect_download() as loading:
         page.click("#save")
