@@ -25,8 +25,9 @@ WORDS = {
     "ablate": "these heads are removed",
     "keep": "all other heads are removed",
     "method": "how heads (or edges) are scored; `methods` where several can be given",
-    "by": "how a score is ordered: `signed` or `absolute`",
-    "positions": "where gates act: `all`, or from the `last` prompt token on",
+    "by": "how a score is ordered: `signed`, `absolute` or `hinders`",
+    "positions": "where gates act: `all`, from the `last` prompt token on, position numbers, or a span's name; `each` "
+    "for a score of every position (`hw.score`, `headwise score`)",
 }
 HELPS = "the head helps"
 
@@ -47,6 +48,7 @@ ROWS = {
     "hw.explore": Row("", HELPS),
     "hw.generate": Row("ablate keep positions"),
     "hw.interactions": Row("heads positions", "two heads back each other up: together they help more"),
+    "hw.lens": Row("", "the answer is ahead of the foils after this layer"),
     "hw.lm_eval": Row(),
     "hw.load": Row(),
     "hw.measure": Row("ablate keep positions", "what was removed helps (`effects`)"),
@@ -63,6 +65,8 @@ ROWS = {
     "Model.gates": Row("ablate keep"),
     "Model.logits": Row("positions"),
     "Model.outputs": Row("keep"),
+    "PositionScores.plot": Row("heads"),
+    "PositionScores.top": Row("by"),
     "Scores.order": Row("by"),
     "Scores.top": Row("by"),
     "study backups": Row("", "two heads back each other up: together they help more"),
@@ -93,17 +97,18 @@ ROWS = {
 }
 
 OTHER_MEANINGS = {
+    ("hw.generate", "positions"): "only `all` and `last`",
     ("hw.patch", "heads"): "the heads whose outputs are exchanged",
-    ("hw.patch", "positions"): "also position numbers",
     ("Model.check_heads", "heads"): "the heads that the model must have",
     ("Model.logits", "positions"): "the token positions whose logits are returned",
     ("Model.outputs", "keep"): "a function from a layer's head outputs to what is stored",
+    ("PositionScores.plot", "heads"): "how many heads are drawn",
     ("study wiring", "heads"): "how many top heads the circuit is made of",
     ("headwise edges", "heads"): "how many top heads the circuit is made of",
     ("headwise export", "heads"): "the heads, or the scores, by which heads are removed",
     ("headwise export", "keep"): "how many heads are kept",
     ("headwise export", "method"): "the method whose scores are taken from a run",
-    ("headwise export", "by"): "also `least` and `hinders`",
+    ("headwise export", "by"): "also `least`",
 }
 
 EXCEPTIONS = {
@@ -129,6 +134,7 @@ PASSED_ON = {
     "score": "",
     "task": "",
     "Edges.plot": "",
+    "PositionScores.plot": "",
     "Scores.plot": "",
 }
 """What a function takes through `**options` or `**how` that its signature does not name."""
