@@ -67,14 +67,15 @@ def test_the_table_of_refits_on_the_page_is_that_of_the_file():
     page = (GALLERY / "README.md").read_text(encoding="utf-8")
     refits = pd.read_csv(GALLERY / "circuits/refits.csv")
     rows = re.findall(
-        r"^\| (?:SmolLM2|Qwen)? ?\| (Greater Than|IOI|Docstring|IOI Long) \| (\d+) \[(\d+), (\d+)\] \| "
+        r"^\| (?:SmolLM2|sparse|Qwen)? *\| (Greater Than|IOI|Docstring|IOI Long) \| (\d+) \[(\d+), (\d+)\] \| "
         r"(\d+)(?:–(\d+))? \((\d)\) \| ([−.\d]+) ",
         page,
         re.M,
     )
-    assert len(rows) == 8
+    assert len(rows) == 12
     names = {"Greater Than": "greater_than", "IOI": "ioi", "Docstring": "docstring", "IOI Long": "ioi_long"}
-    for model, part in (("smollm2", rows[:4]), ("qwen2.5-coder-1.5b-instruct-q4_k_m", rows[4:])):
+    models = ("smollm2", "smollm2-sparse", "qwen2.5-coder-1.5b-instruct-q4_k_m")
+    for model, part in zip(models, (rows[:4], rows[4:8], rows[8:]), strict=True):
         for task, size, lo, hi, least, most, fits, r2 in part:
             mine = refits[(refits["model"] == model) & (refits["reference"] == "mean")]
             mine = mine[mine["task"] == names[task]]

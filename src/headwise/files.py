@@ -96,8 +96,9 @@ def named_source(given: str | Path) -> tuple[str, str]:
     >>> named_source("Qwen-1.5B=./qwen2.5-1.5b-q4.gguf"), named_source("smollm2")
     (('Qwen-1.5B', './qwen2.5-1.5b-q4.gguf'), ('', 'smollm2'))
     """
+    path = user_path(given)
     name, sign, source = (part.strip() for part in str(given).partition("="))
-    if not (sign and name and source) or "/" in name or user_path(given).exists():
+    if not (sign and name and source) or "/" in name or path.exists():
         return "", str(given)
     return name, source
 

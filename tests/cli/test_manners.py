@@ -473,7 +473,7 @@ def test_masking_names_as_many_stages_as_it_has(settings, monkeypatch):
     context = SimpleNamespace(settings=chosen.settings(**settings))
     for name in ("all_cases", "_first_cells", "_mask_cells"):
         monkeypatch.setattr(masking, name, lambda context: ())
-    for name in ("cross_cells", "intervention_cells", "sample_cells"):
+    for name in ("cross_cells", "intervention_cells", "sample_cells", "card_cells"):
         monkeypatch.setattr(masking.later, name, lambda context: ())
     assert len(chosen.stage_names(context.settings)) == len(list(chosen.stages(context)))
 

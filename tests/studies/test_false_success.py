@@ -33,7 +33,7 @@ def bench():
 def settings(tmp_path):
     data = tmp_path / "pairs.jsonl"
     data.write_text('{"prompt": "the cat", "target": " sat"}\n{"prompt": "a dog", "target": " ran"}\n')
-    return {"models": ["tiny"], "tasks": [str(data)], "methods": ["random"], "n": 2}
+    return {"models": ["tiny"], "tasks": [str(data)], "methods": ["random"], "n": 2, "cards": 0}
 
 
 def full(*_):

@@ -36,6 +36,7 @@ def finished(bench, tmp_path_factory):
     data.write_text('{"prompt": "the cat", "target": " sat"}\n{"prompt": "a dog", "target": " ran"}\n')
     out = tmp_path_factory.mktemp("runs") / "run"
     settings = {"models": ["tiny"], "tasks": [str(data)], "methods": ["ablation", "attribution", "random"]}
+    settings["cards"] = 0
     with without_figures():
         hw.run("score", out, workbench=bench, n=2, **settings)
     return out
