@@ -56,8 +56,8 @@ def sizes(tables: Tables) -> Iterator[Finding]:
             + "."
         )
         plain = (
-            f"{row[size]:.0f} of {row['of']} heads {_does(row)} ({row['n']} examples; 95 % interval "
-            f"{_number(row[f'{size}_lo'])} to {_number(row[f'{size}_hi'])} heads)."
+            f"On average, {row[size]:.0f} of {row['of']} heads {_does(row)}{_under(row)} ({row['n']} examples; 95 % "
+            f"interval {_number(row[f'{size}_lo'])} to {_number(row[f'{size}_hi'])} heads){following(row)}."
         )
         yield Finding(sentence=sentence, weight=0.6 if first else 0.3, chart=_chart(row), plain=plain)
         first = False
@@ -66,7 +66,7 @@ def sizes(tables: Tables) -> Iterator[Finding]:
 def _does(row: Mapping[Any, Any]) -> str:
     """What the heads of a circuit do, in everyday words."""
     work = f"{percent(row['threshold'])} of what all heads of {row['model']} do for {task_title(row['task'])}"
-    return f"together do {work}" if row["action"] == "keep" else f"carry {work}: without them it is gone"
+    return f"do {work}" if row["action"] == "keep" else f"carry {work}"
 
 
 def following(row: Mapping[Any, Any]) -> str:
