@@ -6,8 +6,10 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
-from html import escape, unescape
+from html import unescape
 from pathlib import Path
+
+from markupsafe import Markup
 
 _FOLDERS = (Path(__file__).parent / "docs", Path(__file__).parents[3] / "docs")
 """In an installed package, and in a checkout."""
@@ -94,7 +96,7 @@ def terms_in(text: str, most: int = 8) -> list[tuple[str, str]]:
     return [(name, anchor) for _, name, anchor in ordered[:most]]
 
 
-def glossed(text: str) -> str:
+def glossed(text: str) -> Markup:
     """A text as HTML in which the first use of each of the glossary's terms has its meaning as a tooltip, which the
     keyboard reaches and print shows."""
     used = {anchor: name for name, anchor in terms_in(text, 20)}
@@ -103,12 +105,12 @@ def glossed(text: str) -> str:
         for term in terms()
         if term.id in used
     )
-    html, end = "", 0
+    html, end = Markup(), 0  # which escapes what is put into it
     for (start, stop), meaning in hits:
         if start >= end:
-            shown = f'<abbr tabindex="0" title="{escape(meaning)}">{escape(text[start:stop])}</abbr>'
-            html, end = html + escape(text[end:start]) + shown, stop
-    return html + escape(text[end:])
+            term = Markup('<abbr tabindex="0" title="{}">{}</abbr>').format(meaning, text[start:stop])
+            html, end = html + text[end:start] + term, stop
+    return html + text[end:]
 
 
 def _written(name: str) -> str:
