@@ -162,7 +162,7 @@ def lens(
                 values[stage, numbers] = chosen.per_row(block.scored(logits, full)).double().cpu().numpy()
                 top[stage, numbers] = logits[:, 0].argmax(-1).cpu().numpy()
     first = [next(n for n, row in enumerate(engine.rows) if row.example == e) for e in range(len(opened))]
-    tokens = [[model.text.decode([int(token)]) for token in of_stage[first]] for of_stage in top]
+    tokens = [[model.text.readable_token(int(token)) for token in of_stage[first]] for of_stage in top]
     found = top[:, first] == np.array([engine.rows[n].tokens[0] for n in first])
     combined = chosen.combine(engine.rows, values, len(opened))
     return Lens(combined, tokens, found, model.name, opened.name, chosen.name, opened.shared_groups())
@@ -178,10 +178,11 @@ def _of_prompts(model: Model, prompts: list[str], batch_tokens: int) -> list[Pro
             likeliest = [of.softmax(-1).max(-1) for of in stage_logits(model, batch, positions)]
         for row, n in enumerate(numbers):
             length = len(ids[n])
-            words = [[model.text.decode([int(t)]) for t in of.indices[row, :length]] for of in likeliest]
+            words = [
+                [model.text.readable_token(int(t)) for t in of.indices[row, :length]] for of in likeliest
+            ]
             share = np.stack([of.values[row, :length].double().cpu().numpy() for of in likeliest])
-            read = [model.text.decode([token]) for token in ids[n]]
-            results[n] = PromptLens(read, words, share, model.name)
+            results[n] = PromptLens(model.text.readable(ids[n]), words, share, model.name)
     return [results[n] for n in range(len(prompts))]
 
 

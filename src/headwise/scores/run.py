@@ -182,4 +182,4 @@ def _longest_prompt(model: Model, task: Task) -> list[str]:
     """The tokens of the first of the longest prompts."""
     prompts = model.text.encode_whole(model.text.trimmed([example.prompt for example in task]))
     longest = max(prompts, key=len) or model.text.start()
-    return [model.text.decode([token]) for token in longest]
+    return model.text.readable(longest)

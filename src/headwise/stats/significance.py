@@ -70,12 +70,15 @@ def too_few(units: int, tests: int, what: str = "head", level: float = 0.05) -> 
 
     >>> too_few(6, 270)
     'with 6 examples a head reaches q < .05 only if 169 of 270 heads do; a lone head needs 14 examples'
+    >>> too_few(6, 270, "edge")[:27]
+    'with 6 examples an edge rea'
     """
     together = int(tests * smallest_p(units, tests) / level) + 1
     if together == 1 or not tests:
         return ""
     needed = next(n for n in range(units, 200) if tests * smallest_p(n, tests) < level)
-    who, only = f"a {what} reaches", f"only if {together} of {tests} {what}s do"
+    article = "an" if what[0] in "aeiou" else "a"
+    who, only = f"{article} {what} reaches", f"only if {together} of {tests} {what}s do"
     if together > tests:
         who, only = f"no {what} reaches", "however large its effect"
     given = f"with {units} example{'s' * (units != 1)}"

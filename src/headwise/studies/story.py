@@ -63,7 +63,9 @@ def next_words(model: Model, head: Head, test: Task) -> dict[str, tuple[str, str
     def words() -> list[str]:
         with torch.no_grad():
             logits = model.hf(input_ids=ids).logits
-        return [model.text.decode([int(t)]).strip() for t in logits[torch.arange(len(ids)), last].argmax(-1)]
+        return [
+            model.text.readable_token(int(t)).strip() for t in logits[torch.arange(len(ids)), last].argmax(-1)
+        ]
 
     with_head = words()
     with model.gated(ablate=[head], reference=REFERENCE, reference_prompts=prompts):

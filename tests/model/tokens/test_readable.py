@@ -101,3 +101,13 @@ def test_a_font_that_is_installed_is_used_where_the_first_one_lacks_a_character(
     assert style.font_families() == ["DejaVu Sans", "STIXGeneral"]
     for cached in (style.font_families, style._characters):
         cached.cache_clear()
+
+
+def test_positions_and_the_logit_lens_show_whole_characters_too(smollm2):
+    text = "我住在北京"
+    (read,) = hw.lens(smollm2, [text])
+    assert joined_tokens(read.prompt) == text
+    assert "\ufffd" not in repr(read)
+    example = [{"prompt": text, "target": " a", "foils": [" b"]}]
+    each = hw.score(smollm2, example, "attribution", positions="each", heads=["L0H0"], progress=False)
+    assert joined_tokens(each.tokens) == text

@@ -47,8 +47,8 @@ class ContrastSettings(StudySettings):
     """How gates are fitted, as in the study `roles`."""
     floor: float = FLOOR
     """Log probability per token (nats), relative to the kept behaviour, below which the other counts as lost."""
-    reference: ReferenceName = "zero"
-    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
+    reference: ReferenceName | None = None
+    """Ablation type, as in the study `roles`: by default zero, and mean for models with a norm after their heads."""
 
     @property
     def tested(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from headwise.charts.section import Tables
 from headwise.heads import Scores
 from headwise.runs import Cell, CellResult
 from headwise.scores.gates.contrastive import contrastive
-from headwise.scores.gates.gating import UNIT
+from headwise.scores.gates.gating import UNIT, check_reference, default_reference
 from headwise.studies.abilities import together
 from headwise.studies.base import Study, register
 from headwise.studies.context import Context
@@ -42,10 +42,20 @@ def _pairs(context: Context[ContrastSettings], model: str) -> dict[str, tuple[Ta
     }
 
 
+def _reference(context: Context[ContrastSettings], model: str) -> str:
+    reference = context.settings.reference or default_reference(context.model(model))
+    check_reference(context.model(model), reference)
+    return reference
+
+
 def _cell(context: Context[ContrastSettings], model: str) -> Cell:
     s, pairs = context.settings, _pairs(context, model)
     about = {"seed": s.seed, "seeds": s.seeds, "fit": s.fit.model_dump(), "floor": s.floor}
-    about |= {"reference": s.reference, "held_out": sorted(s.tested), "dtype": context.dtype(model)}
+    about |= {
+        "reference": _reference(context, model),
+        "held_out": sorted(s.tested),
+        "dtype": context.dtype(model),
+    }
     prints = {"model": context.model(model).fingerprint}
     for name, (keep, lose) in pairs.items():
         prints |= {f"{name}/keep": keep.fingerprint, f"{name}/lose": lose.fingerprint}
@@ -68,13 +78,13 @@ def fit(context: Context[ContrastSettings], cell: Cell) -> CellResult:
             seeds=seeds,
             settings=s.fit,
             floor=s.floor,
-            reference=s.reference,
+            reference=cell.settings["reference"],
             batch_tokens=s.batch_tokens,
             advance=advance,
         )
     names = {"model": context.display_name(cell.model), "task": cell.task}
     gates = np.where(model.exists, fitting.gates, np.nan)
-    meaning = {"method": "contrastive", "metric": UNIT, "details": {"reference": s.reference}}
+    meaning = {"method": "contrastive", "metric": UNIT, "details": {"reference": cell.settings["reference"]}}
     scores = Scores.from_examples(gates, **names, **meaning, signed=False)
     about = {**names, "fit": "contrast"}
     tables = {
