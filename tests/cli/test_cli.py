@@ -124,6 +124,7 @@ def test_every_position_is_a_table_a_figure_and_a_sentence_and_is_computed_once(
     report = (run / "report.html").read_text(encoding="utf-8")
     text = re.sub("<[^>]+>", "", report)  # terms carry their meaning
     assert "largest scores at one position by ablation (mean) are L" in text
+    assert f"n = {largest['n']}, q = {largest['q']:.2g})" in text  # positions that few prompts have say so
     written = (run / "tables/positions.parquet").read_bytes()
     again = here(*command, "--positions", "each")
     assert again.returncode == 0, again.stderr
