@@ -54,7 +54,7 @@ class Registry(Generic[T]):
         """Every entry, in the order of registration."""
         for pattern in self.patterns:
             _import(pattern)
-        _load_plugins()
+        load_plugins()
         return dict(self._entries)
 
     def get(self, name: str) -> T:
@@ -110,7 +110,8 @@ def plugin_hint(used: Sequence[str]) -> str:
 
 
 @cache
-def _load_plugins() -> None:
+def load_plugins() -> None:
+    """Import the files and packages that add something of their own."""
     for path in filter(None, os.environ.get(FILES, "").split(os.pathsep)):
         _load_file(user_path(path))
     for entry in metadata.entry_points(group=GROUP):

@@ -30,7 +30,7 @@ def test_tables_are_read_when_they_are_asked_for(make_run, monkeypatch):
     run = hw.open_run(make_run("a", "score", {"scores": score_table("tiny", "ioi", "ablation", (2, 2))}))
     reads = []
     read = pd.DataFrame
-    monkeypatch.setattr("headwise.runs.gather.read_table", lambda path, name: reads.append(name) or read())
+    monkeypatch.setattr("headwise.runs.reader.read_table", lambda path, name: reads.append(name) or read())
     assert "scores" in run.tables
     assert reads == []
     _ = run.tables["scores"], run.tables["scores"]

@@ -17,7 +17,7 @@ from headwise.heads import Head
 from headwise.metrics import metric as metric_named
 from headwise.model.model import Model
 from headwise.names import method_name
-from headwise.runs.gather import Run
+from headwise.runs.reader import RunReader
 from headwise.scores.run import score
 from headwise.tasks.examples import Task
 
@@ -26,12 +26,12 @@ COLUMNS = ["study", "task", "measure", "score", "lo", "hi", "n", "q", "rank", "h
 
 def run_scores(path: str | Path, model: str, head: Head) -> pd.DataFrame:
     """The rows of one head in a run's table of heads; rank 1 is the largest absolute score of a task and measure."""
-    run = Run(user_path(path))
+    run = RunReader(user_path(path))
     with run.explained():
         return _run_scores(run, model, head)
 
 
-def _run_scores(run: Run, model: str, head: Head) -> pd.DataFrame:
+def _run_scores(run: RunReader, model: str, head: Head) -> pd.DataFrame:
     path = run.path
     rows = section_of(run.study, run.info["plugins"]).heads(run.tables)
     if rows is None or rows.empty:

@@ -97,6 +97,17 @@ def head_rows(tables: Tables) -> pd.DataFrame | None:
     return scores.rename(columns={"method": "measure", "metric": "unit"}).reindex(columns=HEAD_COLUMNS)
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of one run: on the page, in its figures, on the terminal."""
+
+    findings: list[Finding]
+    charts: list[Chart]
+    heads: pd.DataFrame | None
+    texts: pd.DataFrame | None
+    docs: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """What one study adds to the report, from the tables of a run."""
@@ -109,6 +120,12 @@ class Section:
     """Sample texts to read, a row each."""
     docs: str = "scores"
     """The documentation page that explains the charts, without `.md`."""
+
+    def shown(self, tables: Tables) -> Shown:
+        """Everything that is shown of a run, each part built once."""
+        return Shown(
+            self.findings(tables), self.charts(tables), self.heads(tables), self.texts(tables), self.docs
+        )
 
 
 SECTIONS: Registry[Section | None] = Registry("section of the report", "headwise.studies.*.charts")

@@ -22,7 +22,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 PANELS = {
     "Model": "model base dtype trust_remote_code",
     "Data": "task data n seed truncate columns",
-    "What to compute": "config method heads given metric reference positions precision top confidence k quick cells "
+    "What to compute": "config method heads given metric reference positions precision top confidence k quick steps "
     "option",
     "Where to run": "device batch_tokens engine address workers cores_per_worker devices_per_worker",
     "Output": "out fresh as_json quiet verbose",
@@ -125,7 +125,7 @@ class Options(BaseModel):
     batch_tokens: int | None = Field(None, ge=1)
     """maximum number of tokens in one forward pass"""
     engine: str = "local"
-    """where cells are computed: local, or ray (many processes)"""
+    """where steps are computed: local, or ray (many processes)"""
     address: str | None = None
     """ray: an existing cluster (auto, HOST:6379, ray://HOST:10001)"""
     workers: int | None = Field(None, ge=1)

@@ -139,7 +139,7 @@ def resumable() -> Iterator[str]:
         with stoppable():
             yield command
     except KeyboardInterrupt:
-        echo(f"stopped; finished cells are kept, and the same command resumes:\n  {command}", err=True)
+        echo(f"stopped; finished steps are kept, and the same command resumes:\n  {command}", err=True)
         raise typer.Exit(1) from None
 
 

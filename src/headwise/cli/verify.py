@@ -1,4 +1,4 @@
-"""`headwise verify`: recompute a sample of a run's cells."""
+"""`headwise verify`: recompute a sample of a run's steps."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from headwise.errors import HeadwiseError, quoted, visible
 @with_options("trust_remote_code")
 def verify(
     run: Annotated[Path, typer.Argument(help="a finished run folder", metavar="RUN")],
-    cells: Annotated[str, typer.Option(help="number of cells to recompute, or all")] = "3",
+    steps: Annotated[str, typer.Option(help="number of steps to recompute, or all")] = "3",
     seed: Annotated[
         int | None,
-        typer.Option(help="random seed that chooses the cells; by default another one each time", min=0),
+        typer.Option(help="random seed that chooses the steps; by default another one each time", min=0),
     ] = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Rebuild a run's tables from its cells, recompute a sample of the cells, and report whether they match."""
+    """Rebuild a run's tables from its steps, recompute a sample of the steps, and report whether they match."""
     from headwise.studies.verify import summary
     from headwise.studies.verify import verify as compute_again
 
-    if cells != "all" and not (cells.isdecimal() and int(cells[:9]) > 0):
-        raise HeadwiseError(f"--cells is {quoted(cells)}; give a number from 1, or all")
+    if steps != "all" and not (steps.isdecimal() and int(steps[:9]) > 0):
+        raise HeadwiseError(f"--steps is {quoted(steps)}; give a number from 1, or all")
     seed = secrets.randbelow(2**32) if seed is None else seed
-    results = compute_again(run, cells="all" if cells == "all" else int(cells[:9]), seed=seed, **options)
+    results = compute_again(run, steps="all" if steps == "all" else int(steps[:9]), seed=seed, **options)
     for result in results:
         echo(visible(f"{'same' if result.same else 'DIFFERS'}  {result.label}: {result.said}"))
-    again = "" if cells == "all" else f" (--seed {seed} chooses the same cells)"
+    again = "" if steps == "all" else f" (--seed {seed} chooses the same steps)"
     echo(f"{summary(results)}{again}")
     shown = {
         "run": run,

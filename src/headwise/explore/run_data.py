@@ -16,7 +16,7 @@ from headwise.explore.live import listed
 from headwise.files import named_source
 from headwise.heads import Head, heads_of, ranked
 from headwise.model.model import Model
-from headwise.runs.gather import Run
+from headwise.runs.reader import RunReader
 
 NAMED = {
     "edges": "Edges into and out of this head (K and V belong to its group of query heads)",
@@ -40,7 +40,7 @@ class RunData:
     """One run, as far as it is about the loaded model."""
 
     def __init__(self, path: Path, model: Model) -> None:
-        self.run, self.model = Run(path), model
+        self.run, self.model = RunReader(path), model
         with self.run.explained():
             heads = section_of(self.run.study, self.run.info["plugins"]).heads(self.run.tables)
             self.scores = self._mine(pd.DataFrame() if heads is None else heads)
@@ -152,7 +152,7 @@ class RunData:
 
 def model_of_run(path: Path, wanted: str | None) -> str:
     """The model that a run names; where it names several, the first, or the `wanted` one."""
-    run = Run(path)
+    run = RunReader(path)
     settings = run.made_with["settings"]
     names = settings.get("models") or settings.get("model") or run.models
     names = [str(name) for name in (names if isinstance(names, list | tuple) else [names])]

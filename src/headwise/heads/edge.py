@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads.head import Head
+from headwise.tables.codec import stored
 
 SLOTS = ("Q", "K", "V", "MLP", "logits")
 """What a receiver reads the residual stream with."""
@@ -19,6 +20,7 @@ _RECEIVER = re.compile(
 )
 
 
+@stored
 class Receiver(NamedTuple):
     """One input of a component.
 
@@ -64,6 +66,7 @@ class Receiver(NamedTuple):
 LOGITS = Receiver(-1, -1, "logits")
 
 
+@stored
 class Edge(NamedTuple):
     """A direct edge: what a sender adds to the residual stream, as one receiver reads it.
 

@@ -15,16 +15,18 @@ import numpy as np
 import pandas as pd
 
 from headwise.errors import HeadwiseError, quoted
-from headwise.heads.array_file import reading_arrays, with_prefix, write_arrays
 from headwise.heads.edge import Edge, Receiver, edge_list
 from headwise.heads.head import RANKED_BY, Head, head_list
 from headwise.names import MLP, method_name
+from headwise.tables.codec import stored
+from headwise.tables.result_file import load_result, save_result
 
 MOST_RESAMPLED = 5000
 """Edges up to which intervals are bootstrapped and tests flip signs; more are tested by Student's t, because a test
 that flips signs needs 20 flips for each edge."""
 
 
+@stored
 @dataclass(frozen=True, repr=False)
 class Edges:
     """One number per direct edge: positive where the edge helps (metric with it minus metric with it replaced)."""
@@ -38,7 +40,7 @@ class Edges:
     metric: str = ""
     sharing: Mapping[int, int] = field(default_factory=dict)
     """Layer -> how many heads share one key/value head."""
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Further information from the method: reference, seed, completeness gap, forward rows."""
     groups: Sequence[str | None] | None = None
     """The group of every example, where some share one: intervals and tests then count groups, not examples."""
@@ -190,23 +192,18 @@ class Edges:
 
     def save(self, path: str | Path) -> None:
         """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
-        about = {name: getattr(self, name) for name in ("model", "task", "method", "metric")}
-        about |= {"edges": [str(edge) for edge in self.edges], "details": dict(self.details)}
-        about |= {"sharing": {str(layer): size for layer, size in self.sharing.items()}}
-        about |= {"groups": None if self.groups is None else list(self.groups)}
-        tests = {f"test_{name}": column for name, column in self.tests.items()}
-        write_arrays(path, about, {"examples": self.examples, **tests})
+        save_result(path, self)
 
     @classmethod
     def load(cls, path: str | Path) -> Edges:
         """Read what `save` wrote."""
-        with reading_arrays(path, "Edges") as (about, file):
-            about["edges"] = edge_list(about["edges"])
-            about["sharing"] = {int(layer): size for layer, size in about["sharing"].items()}
-            loaded = cls(examples=file["examples"], tests=with_prefix(file, "test_"), **about)
-            if loaded.examples.ndim != 2 or loaded.examples.shape[1] != len(loaded.edges):
-                raise ValueError(f"{len(loaded.edges)} edges and values of shape {loaded.examples.shape}")
-            return loaded
+        return load_result(path, cls)
+
+    def _checked(self) -> Edges:
+        """These edges, if there is a value for each."""
+        if self.examples.ndim != 2 or self.examples.shape[1] != len(self.edges):
+            raise ValueError(f"{len(self.edges)} edges and values of shape {self.examples.shape}")
+        return self
 
     # ---- display -----------------------------------------------------------------------------------------
 

@@ -13,8 +13,10 @@ import pandas as pd
 
 from headwise.errors import HeadwiseError, quoted
 from headwise.names import component_name, component_numbers
+from headwise.tables.codec import stored
 
 
+@stored
 class Head(NamedTuple):
     """One attention head, both numbers from 0; written `L12H3`.
 

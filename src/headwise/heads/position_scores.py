@@ -15,12 +15,14 @@ import numpy as np
 import pandas as pd
 
 from headwise.errors import HeadwiseError, quoted
-from headwise.heads.array_file import reading_arrays, write_arrays
 from headwise.heads.components import kinds_of
 from headwise.heads.head import RANKED_BY, Head, Order, head_list
 from headwise.names import component_kind, method_name
+from headwise.tables.codec import stored
+from headwise.tables.result_file import load_result, save_result
 
 
+@stored
 @dataclass(frozen=True, repr=False)
 class PositionScores:
     """One number per head and token position: positive where the head helps at this position.
@@ -39,10 +41,12 @@ class PositionScores:
     task: str
     method: str
     metric: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Further information from the method: reference, seed, forward rows."""
     groups: Sequence[str | None] | None = None
     """The group of every example, where some share one: intervals and tests then count groups, not examples."""
+    numbers: Sequence[int] | None = None
+    """Of the examples in their task; by default counted from 0."""
 
     @property
     def reference(self) -> str:
@@ -152,9 +156,10 @@ class PositionScores:
         """The values behind the scores: one row per example, head and position that the example has."""
         layers, heads = np.array(self.scored).T
         example, head, position = np.nonzero(~np.isnan(self.examples))
+        numbers = np.arange(len(self.examples)) if self.numbers is None else np.asarray(self.numbers)
         return pd.DataFrame(
             {
-                "example": example,
+                "example": numbers[example],
                 "layer": layers[head],
                 "head": heads[head],
                 "position": position,
@@ -164,23 +169,20 @@ class PositionScores:
 
     def save(self, path: str | Path) -> None:
         """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
-        about = {name: getattr(self, name) for name in ("model", "task", "method", "metric")}
-        about |= {"scored": [str(head) for head in self.scored], "tokens": list(self.tokens)}
-        about |= {"details": dict(self.details), "groups": None if self.groups is None else list(self.groups)}
-        write_arrays(path, about, {"examples": self.examples})
+        save_result(path, self)
 
     @classmethod
     def load(cls, path: str | Path) -> PositionScores:
         """Read what `save` wrote."""
-        with reading_arrays(path, "PositionScores") as (about, file):
-            about["scored"] = head_list(about["scored"])
-            loaded = cls(examples=file["examples"], **about)
-            if loaded.examples.ndim != 3 or loaded.shape != (len(loaded.scored), len(loaded.tokens)):
-                raise ValueError(
-                    f"{len(loaded.scored)} heads, {len(loaded.tokens)} tokens and values of shape "
-                    f"{loaded.examples.shape}"
-                )
-            return loaded
+        return load_result(path, cls)
+
+    def _checked(self) -> PositionScores:
+        """These scores, if their arrays belong together."""
+        if self.examples.ndim != 3 or self.shape != (len(self.scored), len(self.tokens)):
+            raise ValueError(
+                f"{len(self.scored)} heads, {len(self.tokens)} tokens and values of shape {self.examples.shape}"
+            )
+        return self
 
     # ---- display -----------------------------------------------------------------------------------------
 

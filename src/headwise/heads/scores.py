@@ -14,12 +14,14 @@ import numpy as np
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.heads.array_file import reading_arrays, with_prefix, write_arrays
 from headwise.heads.components import COMPONENTS, HEADS, existing, has_others
 from headwise.heads.head import Head, Order, head_list, ranked
 from headwise.names import component_kind, method_name
+from headwise.tables.codec import stored
+from headwise.tables.result_file import load_result, save_result
 
 
+@stored
 @dataclass(frozen=True)
 class Scores:
     """One number per head, with the per-example values behind it.
@@ -38,7 +40,7 @@ class Scores:
     method: str
     signed: bool = True
     metric: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Further information from the method: settings, chunk size, completeness gap, forward rows."""
     own: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Columns of the table that the method computes itself, each `[L, H]`: `lo`, `hi`, `n`, `p`."""
@@ -47,6 +49,8 @@ class Scores:
     head with only NaN values stays in the tables."""
     groups: Sequence[str | None] | None = None
     """The group of every example, where some share one: intervals and tests then count groups, not examples."""
+    numbers: Sequence[int] | None = None
+    """Of the examples behind the rows, in their task; None where rows are seeds, or counted from 0."""
     components: Sequence[str] = HEADS
     """What is scored: heads, mlps, input. With others than heads arrays are `[L, H + 2]` (`heads/components.py`)."""
 
@@ -189,39 +193,42 @@ class Scores:
         return pd.DataFrame({**about, **of_head, **score, **tests, **meaning})
 
     def example_table(self) -> pd.DataFrame:
-        """The values behind the scores: one row per example and head, with the number of the example from 0.
+        """The values behind the scores: one row per example and head, with the number of the example in its task.
 
-        A row is a seed where the method has one value per seed, and a held-out example of a probe.
+        A row is a seed where the method has one value per seed, and a held-out example of a probe. Where a method
+        chose not to run an example there is no row.
         """
-        heads = self.heads()
-        values = np.stack([self.examples[:, h.layer, h.head] for h in heads], axis=1)  # E, heads
-        columns = {
-            "example": np.repeat(np.arange(self.n), len(heads)),
-            "layer": [h.layer for h in heads] * self.n,
-            "head": [h.head for h in heads] * self.n,
-            "value": values.ravel(),
+        layers, heads = np.array(self.heads()).T
+        numbers = np.arange(self.n) if self.numbers is None else np.asarray(self.numbers)
+        values = self.examples[:, layers, heads]  # E, heads
+        columns: dict[str, Any] = {
+            name: getattr(self, name) for name in ("model", "task", "method", "metric")
         }
-        return pd.DataFrame(columns)
+        columns["example"] = np.repeat(numbers.astype(np.int32), len(heads))
+        columns |= {"layer": np.tile(layers, self.n), "head": np.tile(heads, self.n), "value": values.ravel()}
+        if self.groups is not None:
+            columns["group"] = np.repeat(np.array(self.groups, dtype=object), len(heads))
+        table = pd.DataFrame(columns)
+        return table.dropna(subset=["value"]).reset_index(drop=True) if self.own else table
+
+    def measured_tables(self) -> dict[str, pd.DataFrame]:
+        """What must be finite: the scores, and the values behind them; none where all are."""
+        heads = self.heads()
+        score = np.array([self.values[head] for head in heads])
+        expected = self.examples[:, self._existing()]
+        if np.isfinite(score).all() and (self.own or np.isfinite(expected).all()):
+            return {}
+        places = {"layer": [head.layer for head in heads], "head": [head.head for head in heads]}
+        return {"scores": pd.DataFrame({**places, "score": score}), "examples": self.example_table()}
 
     def save(self, path: str | Path) -> None:
         """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
-        about = {k: getattr(self, k) for k in ("model", "task", "method", "signed", "metric")}
-        about["details"] = dict(self.details)
-        if self.groups is not None:
-            about["groups"] = list(self.groups)
-        if has_others(self.components):
-            about["components"] = list(self.components)
-        arrays = {"values": self.values, "stderr": self.stderr, "examples": self.examples}
-        arrays |= {f"own_{name}": column for name, column in self.own.items()}
-        write_arrays(path, about, arrays if self.exists is None else {**arrays, "exists": self.exists})
+        save_result(path, self)
 
     @classmethod
     def load(cls, path: str | Path) -> Scores:
         """Read what `save` wrote."""
-        with reading_arrays(path, "Scores") as (about, file):
-            exists = file["exists"].astype(bool) if "exists" in file.files else None
-            arrays = (file["values"], file["stderr"], file["examples"])
-            return cls(*arrays, **about, own=with_prefix(file, "own_"), exists=exists)._checked()
+        return load_result(path, cls)
 
     def plot(self, **options: Any) -> Any:
         """Draw the layer × head map; returns the matplotlib figure."""

@@ -69,6 +69,11 @@ class Model:
         if text is not None:
             text.vocabulary, text.longest = self.embedded_tokens, _positions(hf)
 
+    @property
+    def step_key(self) -> tuple[str, str, str]:
+        """What the key of a step says of a model: its name (results carry it), weights and dtype."""
+        return self.name, self.fingerprint, self.dtype_name
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the origin without the weights: every process loads those for itself."""
         if self.origin is None:

@@ -12,13 +12,13 @@ from headwise.charts.section import Finding
 from headwise.charts.static import figure
 from headwise.errors import HeadwiseError, unknown
 from headwise.files import user_path
-from headwise.report.page import _section, write_report
+from headwise.report.page import shown_of, write_report
 from headwise.runs.folder import display
-from headwise.runs.gather import Run
+from headwise.runs.reader import RunReader
 
 
 @dataclass(frozen=True, repr=False)
-class OpenedRun(Run):
+class OpenedRun(RunReader):
     """A finished or unfinished run, opened to read. `tables` has a DataFrame per table, read when it is asked for."""
 
     @property
@@ -39,12 +39,12 @@ class OpenedRun(Run):
     @property
     def findings(self) -> list[Finding]:
         """The results in sentences, as the report has them."""
-        return _section(self).findings
+        return shown_of(self).findings
 
     @cached_property
     def charts(self) -> dict[str, Chart]:
         """The charts of the report by name; `plot` draws one."""
-        charts = _section(self).charts
+        charts = shown_of(self).charts
         return {chart.name or f"chart_{number}": chart for number, chart in enumerate(charts)}
 
     def plot(self, name: str | None = None) -> Any:

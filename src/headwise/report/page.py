@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -20,7 +20,7 @@ import pandas as pd
 from headwise._version import __version__
 from headwise.charts.chart import Chart, Panel
 from headwise.charts.interactive import page_chart, rounded
-from headwise.charts.section import Finding, groups, section_of, too_few
+from headwise.charts.section import Finding, Shown, groups, section_of, too_few
 from headwise.charts.style import css_variables
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, replacing
@@ -28,7 +28,7 @@ from headwise.report.cards import head_pages
 from headwise.report.docs import glossary, glossed, markdown, terms_in
 from headwise.report.docs import page as doc_page
 from headwise.report.examples import ExampleSets
-from headwise.runs.gather import Run
+from headwise.runs.reader import RunReader
 
 log = logging.getLogger("headwise")
 
@@ -52,8 +52,16 @@ class Story:
     chart: Chart
 
 
-def write_report(runs: Sequence[str | Path], out: str | Path, story: Story | None = None) -> Path:
-    """Write the report over `runs` (run folders) to the file `out`; returns its path."""
+def write_report(
+    runs: Sequence[str | Path],
+    out: str | Path,
+    story: Story | None = None,
+    drawn: Mapping[Path, Shown | None] | None = None,
+) -> Path:
+    """Write the report over `runs` (run folders) to the file `out`; returns its path.
+
+    drawn: charts and findings by folder, where they are built already.
+    """
     if not runs:
         raise HeadwiseError("a report needs at least one run folder")
     path = Path(out)
@@ -62,8 +70,8 @@ def write_report(runs: Sequence[str | Path], out: str | Path, story: Story | Non
             f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}, but the report is one file; give "
             "--out a name such as report.html"
         )
-    opened = [Run(Path(run)) for run in runs]
-    page = _page(opened, story)
+    opened = [RunReader(Path(run)) for run in runs]
+    page = _page(opened, story, drawn or {})
     for run in opened:
         for warning in run.warnings:
             log.warning("%s: %s", run.path, warning)
@@ -76,7 +84,7 @@ def write_report(runs: Sequence[str | Path], out: str | Path, story: Story | Non
 
 def findings(runs: Sequence[str | Path]) -> list[Finding]:
     """What the runs found, by weight; the first finding of each run comes before all others."""
-    by_run = [[_Linked(finding) for finding in _section(Run(Path(run))).findings] for run in runs]
+    by_run = [[_Linked(finding) for finding in shown_of(RunReader(Path(run))).findings] for run in runs]
     return [linked.finding for linked in _ranked(by_run)]
 
 
@@ -113,28 +121,14 @@ def _top(by_run: Sequence[Sequence[_Linked]]) -> list[_Linked]:
     return [*[linked for linked in ranked if linked.finding.found][: _TOP - len(nulls)], *nulls][:_TOP]
 
 
-@dataclass(frozen=True)
-class _Section:
-    """What the report says of one run."""
-
-    findings: list[Finding]
-    charts: list[Chart]
-    heads: pd.DataFrame | None
-    texts: pd.DataFrame | None
-    cards: list[dict[str, Any]]
-    docs: str
-
-
-def _section(run: Run) -> _Section:
-    """What the report says of a run."""
-    study = section_of(run.study, run.info["plugins"])
+def shown_of(run: RunReader) -> Shown:
+    """Charts and findings of a run."""
+    section = section_of(run.study, run.info["plugins"])
     with run.explained():
-        tables = run.tables
-        parts = (study.findings(tables), study.charts(tables), study.heads(tables), study.texts(tables))
-        return _Section(*parts, head_pages(tables), study.docs)
+        return section.shown(run.tables)
 
 
-def _page(runs: Sequence[Run], story: Story | None = None) -> str:
+def _page(runs: Sequence[RunReader], story: Story | None, drawn: Mapping[Path, Shown | None]) -> str:
     from jinja2 import Environment, StrictUndefined
     from plotly.offline import get_plotlyjs
 
@@ -146,7 +140,7 @@ def _page(runs: Sequence[Run], story: Story | None = None) -> str:
     examples = ExampleSets()
     sections, heads, cards = [], [], list[dict[str, Any]]()
     for number, run in enumerate(runs):
-        section = _section(run)
+        section = drawn.get(run.path) or shown_of(run)
         on_page = [chart for chart in section.charts if chart.page_panels]
         with run.explained():
             shown = [_shown(chart, f"chart-{len(charts) + i}") for i, chart in enumerate(on_page)]
@@ -156,7 +150,7 @@ def _page(runs: Sequence[Run], story: Story | None = None) -> str:
             if section.heads is not None and len(section.heads):
                 rows = section.heads.astype({"layer": int, "head": int} | dict.fromkeys(_NUMBERS, float))
                 heads.append(rows.assign(study=run.study, run=number))
-        cards += [{"study": run.study, **card} for card in section.cards]
+            cards += [{"study": run.study, **card} for card in head_pages(run.tables)]
         sections.append(_words(run, section, shown, f"study-{number}"))
     docs = [name for name in dict.fromkeys(section["docs"] for section in sections) if markdown(name)]
     environment = Environment(autoescape=True, undefined=StrictUndefined)
@@ -195,7 +189,9 @@ def _panel_words(panel: Panel) -> str:
     return " ".join((panel.heading, panel.note, panel.x.label, panel.y.label))
 
 
-def _with_examples(chart: dict[str, Any], number: int, run: Run, examples: ExampleSets) -> dict[str, Any]:
+def _with_examples(
+    chart: dict[str, Any], number: int, run: RunReader, examples: ExampleSets
+) -> dict[str, Any]:
     """The chart, each trace with the number of its set of examples as `meta`; `sets` lists the numbers."""
     sets: list[int] = []
     for trace in (trace for panel in chart["panels"] for trace in panel["traces"]):
@@ -207,7 +203,7 @@ def _with_examples(chart: dict[str, Any], number: int, run: Run, examples: Examp
     return chart | {"sets": list(dict.fromkeys(sets))}
 
 
-def _words(run: Run, section: _Section, shown: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def _words(run: RunReader, section: Shown, shown: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """What the template says of one run."""
 
     def link(finding: Finding) -> str:

@@ -1,33 +1,31 @@
-"""Run folders: `folder/`, `store/` (finished cells), `executors/` (what computes them). Begin with `folder/folder.py`.
+"""Run folders: steps that remember, and the folder that they are remembered in. Begin with `step.py`, then `compute.py`.
 
-`executor.py` is the contract between a folder and its executors, `gather.py` a run as the report reads it,
-`stopping.py` what Ctrl-C does. Importing this loads nothing heavy. May import: errors, files, registry, progress,
-stats.
+`folder/` is the run folder, `store/` the finished steps, `executors/` the Ray cluster, `reader.py` a run as the report
+reads it, `stopping.py` what Ctrl-C does. Importing this loads nothing heavy. May import: errors, files, registry,
+progress, stats, tables.
 """
 
 from headwise.progress import progress
-from headwise.runs.executor import Executor, Finished
-from headwise.runs.executors.resume import LocalExecutor, compute_cells, execute, read_cells, write_tables
+from headwise.runs.compute import Executor, Finished, LocalExecutor, compute
 from headwise.runs.folder.folder import RunFolder
 from headwise.runs.folder.info import read_info
 from headwise.runs.folder.tables import read_table, write_table
-from headwise.runs.store.cells import Cell, CellResult
-from headwise.runs.store.store import CellStore
+from headwise.runs.step import Call, Job, Step, step
+from headwise.runs.store.store import Store
 
 __all__ = [
-    "Cell",
-    "CellResult",
-    "CellStore",
+    "Call",
     "Executor",
     "Finished",
+    "Job",
     "LocalExecutor",
     "RunFolder",
-    "compute_cells",
-    "execute",
+    "Step",
+    "Store",
+    "compute",
     "progress",
-    "read_cells",
     "read_info",
     "read_table",
+    "step",
     "write_table",
-    "write_tables",
 ]

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -43,6 +44,8 @@ class Setup:
     reference_task: Task | None = None
     """Examples behind a mean reference; the task itself by default."""
     batch_tokens: int | None = None
+    folder: Path | None = None
+    """Where finished parts of a long computation are kept; None to keep nothing."""
     advance: Callable[[int], None] | None = None
     details: dict[str, Any] = field(default_factory=dict)
     """What the method stores with its scores."""
@@ -233,17 +236,6 @@ def own_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {option: value for option, value in options.items() if option in known}
 
 
-def versions(name: str, task: Task) -> dict[str, str]:
-    """For the fingerprints of a cell: what its numbers depend on beside model, task and settings.
-
-    Empty for the first version of a method, so that the cells of older runs keep their keys.
-    """
-    version = method(name).version
-    prints = {"method version": str(version)} if version > 1 else {}
-    # Intervals of tasks whose examples share groups resample groups.
-    return prints | ({"groups": "resampled"} if task.shared_groups() is not None else {})
-
-
 def check_methods(chosen: Sequence[str], options: Mapping[str, Any], metric: str | None) -> None:
     """Refuse an option that none of the chosen methods takes, naming those that do; a wrong value; a metric (by default
     each task's own) that does not suit a method."""
@@ -300,3 +292,10 @@ def row_groups(task: Task, details: dict[str, Any]) -> tuple[str | None, ...] | 
     if groups is None or details.get("replicates") == "seeds":
         return None
     return tuple(groups[i] for i in details["held_out"]) if "held_out" in details else groups
+
+
+def row_numbers(task: Task, details: dict[str, Any]) -> tuple[int, ...] | None:
+    """The numbers of the examples behind a score's rows; none where rows are seeds."""
+    if details.get("replicates") == "seeds":
+        return None
+    return tuple(task.numbers[i] for i in details["held_out"]) if "held_out" in details else task.numbers

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -28,6 +29,7 @@ from headwise.scores.registry import (
     check_metric,
     methods,
     row_groups,
+    row_numbers,
 )
 from headwise.tasks.examples import Task
 from headwise.tasks.opening import TaskLike, as_task
@@ -57,6 +59,7 @@ def score(
     seed: int = 0,
     reference_task: Task | None = None,
     batch_tokens: int | None = None,
+    folder: Path | None = None,
     progress: Progress = True,
     **options: Any,
 ) -> Scores | PositionScores:
@@ -72,6 +75,7 @@ def score(
         that ablate nothing ignore it, except `direct`: by default `zero` there, so the head's whole output counts.
     positions: where heads are ablated: `all` tokens, from the `last` prompt token on, token positions such as [3, -1],
         or the name of a span. "each" gives a score for every head and position (`hw.PositionScores`).
+    folder: where a learned method keeps finished seeds, so that a call that was stopped goes on after them.
     progress: False for no progress bar.
     options: the method's own. Most have `components`: ["heads", "mlps", "input"] scores the output of each MLP
         (`MLP12`) and the embeddings (`input`) beside the heads.
@@ -87,7 +91,7 @@ def score(
     how = MeasureSettings(reference=reference, positions=where, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
     check_metric(chosen, measured, options)
-    setup = Setup(model, task, measured, reference, how.positions, seed, reference_task, batch_tokens)
+    setup = Setup(model, task, measured, reference, how.positions, seed, reference_task, batch_tokens, folder)
     own = dict(options)
     if chosen.components:
         setup.components = chosen.settings(**options).components  # type: ignore[attr-defined]
@@ -139,6 +143,7 @@ def _about(setup: Setup, chosen: Method, positions: Any, options: Mapping[str, A
         "metric": setup.unit or setup.metric.name,
         "details": details | {"options": options, "examples": setup.task.fingerprint},
         "groups": row_groups(setup.task, setup.details),
+        "numbers": row_numbers(setup.task, setup.details),
     }
 
 

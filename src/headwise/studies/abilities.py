@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads import Scores
 from headwise.model.model import Model
+from headwise.runs import Job, step
 from headwise.scores.probe.probe import check_labels
-from headwise.scores.registry import method
-from headwise.studies.context import Context
+from headwise.scores.registry import method as method_named
+from headwise.scores.registry import own_options, row_numbers
+from headwise.studies.steps import Scored
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Example, Task, families, task
 from headwise.tasks.files.mappings.cogqa import ABILITIES
@@ -54,30 +55,44 @@ def abilities_of(settings: Any, bench: Workbench, model: Model) -> dict[str, Tas
 def together(tasks: Iterable[Task], name: str = "abilities") -> Task:
     """All tasks as one, one after the other."""
     tasks = list(tasks)
-    return Task(name, tuple(example for task in tasks for example in task), tasks[0].metric)
+    return Task(
+        name,
+        tuple(example for task in tasks for example in task),
+        tasks[0].metric,
+        numbers=tuple(number for task in tasks for number in task.numbers),
+    )
 
 
 def check_labels_of(methods: Sequence[str], tasks: dict[str, Task], named: str) -> None:
     """Refuse too few abilities, or too few examples of one, where one of the methods tells them apart."""
-    if any(method(by).per_label for by in methods):
+    if any(method_named(name).per_label for name in methods):
         labels = [label for label, task in tasks.items() for _ in task]
         check_labels(labels, named, together(tasks.values()).groups())
 
 
-def examples_behind(by: str, tasks: dict[str, Task], label: str) -> Task:
-    """What a method's map of one ability depends on: the examples of all where it tells them apart."""
-    return together(tasks.values()) if method(by).per_label else tasks[label]
-
-
-def label_maps(
-    context: Context[Any], model: Model, tasks: dict[str, Task], by: str, **options: Any
-) -> dict[str, Scores]:
+@step(
+    version=lambda method, **_: method_named(method).version,
+    cost=lambda tasks, **_: sum(map(len, tasks.values())),
+    label="{method} of all abilities with {model.name}",
+)
+def score_labels(
+    job: Job,
+    model: Model,
+    tasks: dict[str, Task],
+    method: str,
+    *,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Scored]:
     """The map of each ability by a method that tells them apart, from one run over the examples of all."""
-    every, per_label = together(tasks.values()), method(by).per_label
-    assert per_label is not None, f"{by} maps one task at a time"
-    with context.progress(f"{by} of all abilities", len(every)) as advance:
-        maps = per_label(model, every, seed=context.settings.seed, advance=advance, **options)
-    return {label: maps[label] for label in tasks}
+    every, per_label = together(tasks.values()), method_named(method).per_label
+    assert per_label is not None, f"{method} maps one task at a time"
+    maps = per_label(model, every, seed=seed, advance=job.advance, **own_options(method, options or {}))
+    found = {}
+    for label in tasks:
+        scores = replace(maps[label], numbers=row_numbers(every, maps[label].details))
+        found[label] = Scored(scores, scores.table(seed))
+    return found
 
 
 def sources(settings: Any, default: str = "abilities") -> tuple[str, ...]:

@@ -1,15 +1,20 @@
-"""What a study is, the studies known by name, and `run`, which carries one out."""
+"""What a study is, the studies known by name, and `run`, which carries one out.
+
+    @study(question="Which heads matter for this task?", settings=ScoreSettings, section=section)
+    def score(run: Run, s: ScoreSettings) -> None: ...
+
+A study is ordinary Python over steps (`runs/step.py`): it asks its run for results, and adds rows to tables.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headwise.charts.chart import Chart
-from headwise.charts.section import SECTIONS, Section, Tables
+from headwise.charts.section import SECTIONS, Section, Shown
 from headwise.charts.static import figure
 from headwise.charts.style import save
 from headwise.errors import HeadwiseError, unknown
@@ -17,16 +22,16 @@ from headwise.files import DiskError, user_path
 from headwise.progress import progress as show_progress
 from headwise.registry import Registry
 from headwise.report import write_report
-from headwise.runs import Cell, CellResult, LocalExecutor, RunFolder, compute_cells, write_tables
-from headwise.runs.gather import Run, RunTables
-from headwise.studies.context import Context
+from headwise.runs import LocalExecutor, RunFolder
+from headwise.runs.reader import RunReader
+from headwise.studies.run import Run
 from headwise.studies.settings.resolve import resolve
 from headwise.studies.workbench import Workbench
 
 if TYPE_CHECKING:
     from headwise.runs.executors.ray_executor import RayExecutor
 
-Compute = Mapping[str, Callable[[Context[Any], Cell], CellResult]]
+Body = TypeVar("Body", bound=Callable[..., None])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +42,10 @@ class Study:
     question: str
     settings: type
     """Derived from `StudySettings`; its fields are the keys of the study file."""
-    stages: Callable[[Context[Any]], Iterable[Sequence[Cell]]]
-    """The cells of one stage after the other. When the next stage is asked for, the cells before are finished, and
-    `context.table` reads their tables; the order of the cells is that of the tables' rows."""
-    compute: Compute
-    """What computes a cell, by the cell's kind. It must depend on nothing but the cell, the settings, and tables that
-    the cell's stage has read."""
-    stage_names: Callable[[Any], Sequence[str]] = lambda settings: ()
-    """What each of the stages computes, so that the progress bar can say which of how many is under way."""
+    body: Callable[[Run, Any], None]
+    """Computes the answer: from a run and the settings to the run's tables."""
     section: Section | None = None
     """Charts, which are the figures of the run, and findings, both from the finished tables."""
-    notices: Callable[[Context[Any], Tables], Iterable[str]] = lambda context, tables: ()
-    """Sentences for the user, shown when the tables are written."""
 
 
 STUDIES: Registry[Study] = Registry("study", "headwise.studies.*.study")
@@ -58,11 +55,20 @@ ENGINE_OPTIONS = ("address", "workers", "cores_per_worker", "devices_per_worker"
 """Of the engine `ray`."""
 
 
-def register(study: Study) -> Study:
-    """Make a study known under its name, to `run` and to the report."""
-    STUDIES.add(study.name, study)
-    SECTIONS.add(study.name, study.section)
-    return study
+def study(
+    *, question: str, settings: type, section: Section | None = None, name: str | None = None
+) -> Callable[[Body], Body]:
+    """Decorator: make a function a study, known to `run`, the command line and the report under its name."""
+
+    def register(body: Body) -> Body:
+        known = name or body.__name__
+        STUDIES.add(
+            known, Study(name=known, question=question, settings=settings, body=body, section=section)
+        )
+        SECTIONS.add(known, section)
+        return body
+
+    return register
 
 
 def studies() -> dict[str, Study]:
@@ -70,7 +76,7 @@ def studies() -> dict[str, Study]:
     return STUDIES.all()
 
 
-def study(name: str) -> Study:
+def study_named(name: str) -> Study:
     """The study of this name."""
     return STUDIES.get(name)
 
@@ -83,41 +89,20 @@ def published(name: str) -> Path:
     return files[name]
 
 
-def carry_out(chosen: Study, settings: Any, bench: Workbench, folder: RunFolder) -> None:
-    """Compute the cells stage by stage; then write the tables, draw the figures and give notice."""
+def carry_out(chosen: Study, settings: Any, bench: Workbench, folder: RunFolder) -> Shown | None:
+    """Compute the answer and write the tables; then draw the charts and find the sentences, each once."""
     settings = settings.quickened() if settings.quick else settings
-    names = chosen.stage_names(settings)
-    of_how_many = f" of {len(names) + 1}" if names else ""
-    context = Context(chosen.name, settings, bench, folder)
-    compute = partial(_compute, chosen.compute, context)
-    for number, cells in enumerate(chosen.stages(context), 1):
-        context.stage = f"stage {number}{of_how_many}"
-        label = f"{context.stage}, {names[number - 1]}" if number <= len(names) else context.stage
-        # Cells without a model among their fingerprints only put tables together.
-        progress = bench.progress and any("model" in cell.fingerprints for cell in cells)
-        compute_cells(folder, cells, compute, progress=progress, label=label)
-        context.cells += cells
-    with show_progress("last stage, tables, figures and report", show=bench.progress):
-        write_tables(folder, progress=bench.progress)
-        tables = RunTables(folder.path, folder.written)
-        if chosen.section is not None:
-            with Run(folder.path).explained():
-                save_figures(folder, chosen.section.charts(tables))
-    for sentence in chosen.notices(context, tables):
-        folder.notice(sentence)
-
-
-def _compute(kinds: Compute, context: Context[Any], cell: Cell) -> CellResult:
-    """The cell's result; a table with intervals says what replaced the ablated heads."""
-    result = kinds[cell.kind](context, cell)
-    reference = cell.settings.get("reference")
-    if reference is None:
-        return result
-    tables = {
-        name: table.assign(reference=reference) if "lo" in table and "reference" not in table else table
-        for name, table in result.tables.items()
-    }
-    return replace(result, tables=tables)
+    run = Run(settings, bench, folder)
+    chosen.body(run, settings)
+    with show_progress("tables, figures and report", show=bench.progress):
+        tables = run.write_tables()
+        if chosen.section is None:
+            return None
+        with RunReader(folder.path).explained():
+            shown = chosen.section.shown(tables)
+            save_figures(folder, shown.charts)
+    folder.found([finding.sentence for finding in shown.findings])
+    return shown
 
 
 def save_figures(folder: RunFolder, charts: Iterable[Chart]) -> None:
@@ -130,7 +115,7 @@ def save_figures(folder: RunFolder, charts: Iterable[Chart]) -> None:
 def chosen_executor(
     engine: str, options: Mapping[str, Any], bench: Workbench, device: str | None
 ) -> LocalExecutor | RayExecutor:
-    """Where the cells are computed: the executor of that name; `options`: `ENGINE_OPTIONS`, None where not given."""
+    """Where the steps are computed: the executor of that name; `options`: `ENGINE_OPTIONS`, None where not given."""
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     if engine == "local":
@@ -166,7 +151,7 @@ def run(
     RAY_ADDRESS, else one is started on this machine), how many `workers` share it, `cores_per_worker` and
     `devices_per_worker`; where a run is computed changes nothing in it.
     """
-    chosen, out = study(name), user_path(out)
+    chosen, out = study_named(name), user_path(out)
     engine_options = {option: settings.pop(option, None) for option in ENGINE_OPTIONS}
     if file is not None and str(file) == PUBLISHED:
         file = published(name)
@@ -196,7 +181,7 @@ def run(
         ):
             folder.executor = executor
             folder.announce()  # other settings than before are worth knowing before hours are spent on them
-            carry_out(chosen, resolved, bench, folder)
+            folder.shown = carry_out(chosen, resolved, bench, folder)
         _write_report(folder)
     return folder
 
@@ -204,7 +189,9 @@ def run(
 def _write_report(folder: RunFolder) -> None:
     """The report of one run. The tables and figures are there: a report that cannot be written is no reason to fail."""
     try:
-        folder.report = write_report([folder.path], folder.path / "report.html")
+        folder.report = write_report(
+            [folder.path], folder.path / "report.html", drawn={folder.path: folder.shown}
+        )
     except HeadwiseError as error:
         if isinstance(error, DiskError) or not (folder.path / "run.json").is_file():
             folder.mark_failed(f"the report was not written: {error}")

@@ -1,17 +1,18 @@
-"""Whether a run can be reproduced: its tables are made again from its cells, and some cells are computed again.
+"""Whether a run can be reproduced: its tables are made again from its steps, and some steps are computed again.
 
-The run itself is only read, so it may lie on a read-only disk. Its cells are copied row by row into a store of our own,
-in a temporary folder. There the study is carried out twice: first with every cell, which computes nothing and gives the
-tables; then without the chosen cells, which computes exactly those.
+The run itself is only read, so it may lie on a read-only disk. Its results are copied row by row into a store of our
+own, in a temporary folder. There the study is carried out twice: first with every result, which computes nothing and
+gives the tables; then without the chosen ones, which computes exactly those.
 
 A run folder may come from anybody: nothing in it decides whether code from a model's repository may run.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +24,15 @@ import pandas as pd
 
 from headwise.bounded import regular
 from headwise.charts.style import without_figures
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors
 from headwise.registry import plugin_hint
-from headwise.runs import Cell, CellResult, CellStore, Finished, RunFolder, read_info, read_table
+from headwise.runs import Call, Finished, RunFolder, Store, read_info, read_table
 from headwise.runs.store.store import DamagedError
 from headwise.settings import build
-from headwise.studies.base import Study, carry_out, studies, study
+from headwise.studies.base import Study, carry_out, studies, study_named
 from headwise.studies.workbench import Workbench
+from headwise.tables.columns import to_pandas
 
 TOLERANCE = 1e-3
 """Largest difference that counts as the same number, as a share of the column's largest value: rounding differs
@@ -39,42 +41,42 @@ between machines, threads and batch sizes."""
 
 @dataclass(frozen=True)
 class Verified:
-    """One cell computed again, or one table made again."""
+    """One step computed again, or one table made again."""
 
     label: str
     same: bool
-    """Whether everything agrees: of a cell within the tolerance, of a table exactly."""
+    """Whether everything agrees: of a step within the tolerance, of a table exactly."""
     said: str
     """In words: identical, or what differs by how much."""
-    kind: str = "cell"
-    """cell, table, or store: what is wrong with all cells together."""
+    kind: str = "step"
+    """step, table, or store: what is wrong with all steps together."""
 
 
-class _MissingCell(Exception):  # noqa: N818 - not an error of anybody's: it ends the first of the two passes
-    """The settings ask for a cell that the run does not hold."""
+class _MissingStep(Exception):  # noqa: N818 - not an error of anybody's: it ends the first of the two passes
+    """The settings ask for a step that the run does not hold."""
 
 
 class _ComputesNothing:
     """The executor of the pass that makes the tables from what is stored."""
 
-    def run(self, cells: Sequence[Cell], compute: Any) -> Generator[Finished, None, None]:
-        raise _MissingCell(cells[0].label)
+    def run(self, calls: Sequence[Call[Any]], folder: Any, progress: bool) -> Generator[Finished, None, None]:
+        raise _MissingStep(calls[0].label)
         yield
 
 
 def verify(
     run: str | Path,
     *,
-    cells: int | Literal["all"] = 3,
+    steps: int | Literal["all"] = 3,
     seed: int | None = None,
     tolerance: float = TOLERANCE,
     trust_remote_code: bool = False,
     workbench: Workbench | None = None,
 ) -> list[Verified]:
-    """Make the tables of a finished run again from its cells, compute `cells` randomly chosen cells (or all) again, and
+    """Make the tables of a finished run again from its steps, compute `steps` randomly chosen ones (or all) again, and
     compare each with what the run holds.
 
-    seed: which cells are chosen. By default nobody can know it before, so nobody can forge the other cells alone.
+    seed: which steps are chosen. By default nobody can know it before, so nobody can forge the other steps alone.
     trust_remote_code: whether code from the models' repositories may run; what the run folder says of it is ignored.
     """
     path = Path(run)
@@ -84,7 +86,7 @@ def verify(
             f"the run {run} is {info.get('status')}; finish it first with the command that started it"
         )
     try:
-        chosen = study(str(info["study"]))
+        chosen = study_named(str(info["study"]))
         settings: Any = build(chosen.settings, info["settings"] | {"trust_remote_code": trust_remote_code})
     except HeadwiseError as error:
         from_plugin = info["plugins"] or info["study"] not in studies()
@@ -92,11 +94,11 @@ def verify(
     with TemporaryDirectory() as temporary:
         copy = Path(temporary) / "run"
         try:
-            stored = _copy_cells(path, copy)
+            stored = _copy_results(path, copy)
         except DamagedError as error:
             return _broken_store(str(error).partition(";")[0])
         if not stored:
-            return _broken_store("holds no finished cell; nothing can be verified")
+            return _broken_store("holds no finished step; nothing can be verified")
         bench = workbench or Workbench()
         bench.configure(settings)
         _check_models(info["fingerprints"], bench.fingerprints(settings))
@@ -112,19 +114,19 @@ def verify(
                 ]
         try:
             asked = _carry_out(chosen, settings, bench, copy, info, _ComputesNothing())
-        except _MissingCell as missing:
-            return _broken_store(f"lacks a cell that the run's settings ask for: {missing}")
+        except _MissingStep as missing:
+            return _broken_store(f"lacks a step that the run's settings ask for: {missing}")
         names = {file.stem for folder in (path, copy) for file in (folder / "tables").glob("*.parquet")}
         tables = [_compared_table(name, path, copy) for name in sorted(names)]
         keys = sorted(asked)
-        drawn = keys if cells == "all" else random.Random(seed).sample(keys, min(cells, len(keys)))
-        with CellStore(copy / "cells.sqlite") as store:
-            before = {key: store.get(key) for key in drawn}
+        drawn = keys if steps == "all" else random.Random(seed).sample(keys, min(steps, len(keys)))
+        with Store(copy / "cells.sqlite") as store:
+            before = {key: _comparable(store, key) for key in drawn}
             store.forget(drawn)
         _carry_out(chosen, settings, bench, copy, info)
-        with CellStore(copy / "cells.sqlite") as store:
+        with Store(copy / "cells.sqlite") as store:
             return tables + [
-                _compared(asked[key].label, old, store.get(key) if key in store else None, tolerance)
+                _compared(asked[key].label, old, _comparable(store, key) if key in store else None, tolerance)
                 for key, old in before.items()
             ]
 
@@ -133,14 +135,14 @@ def _broken_store(said: str) -> list[Verified]:
     return [Verified("cells.sqlite", False, said, "store")]
 
 
-def _copy_cells(run: Path, copy: Path) -> int:
-    """Copy the cells of a run, each of them checked, into a new store of our own; returns their number.
+def _copy_results(run: Path, copy: Path) -> int:
+    """Copy the results of a run, each of them checked, into a new store of our own; returns their number.
 
     The file is first copied as it is, with the log that a killed process left: SQLite would write beside the run's own.
     """
     if not (run / "cells.sqlite").exists():
         raise HeadwiseError(
-            f"there are no finished cells at {run / 'cells.sqlite'}; give the folder of a run"
+            f"there are no finished steps at {run / 'cells.sqlite'}; give the folder of a run"
         )
     sent = copy / "sent" / "cells.sqlite"
     with explain_disk_errors(copy):
@@ -149,10 +151,10 @@ def _copy_cells(run: Path, copy: Path) -> int:
             with suppress(FileNotFoundError):
                 shutil.copyfile(regular(Path(f"{run / 'cells.sqlite'}{end}"), root=run), f"{sent}{end}")
     try:
-        with CellStore(sent) as old, CellStore(copy / "cells.sqlite") as new:
+        with Store(sent) as old, Store(copy / "cells.sqlite") as new:
             new.sync(False)
             for key in old.keys():  # noqa: SIM118 - a store is no mapping
-                new.put_encoded(*old.encoded(key), seconds=0.0)
+                new.put(*old.encoded(key))
             return len(new)
     except HeadwiseError as error:  # the user knows the run, not its copy
         error.args = (str(error).replace(str(sent), str(run / "cells.sqlite")),)
@@ -161,22 +163,22 @@ def _copy_cells(run: Path, copy: Path) -> int:
 
 def _carry_out(
     chosen: Study, settings: Any, bench: Workbench, copy: Path, info: dict[str, Any], executor: Any = None
-) -> dict[str, Cell]:
-    """Carry out the study on the copy; returns the cells that it asked for, by key."""
+) -> dict[str, Call[Any]]:
+    """Carry out the study on the copy; returns the calls that it asked for, by key."""
     about = {name: info[name] for name in ("study", "settings", "fingerprints")}
     with without_figures(), RunFolder(copy, command="verify", **about) as folder:
         folder.executor = executor
         carry_out(chosen, settings, bench, folder)
-        return {key: cell for key, (cell, _) in folder.asked.items()}
+        return folder.calls
 
 
 def _compared_table(name: str, run: Path, copy: Path) -> Verified:
-    """A table of the run beside the one made from its cells."""
-    in_run, from_cells = ((folder / "tables" / f"{name}.parquet").is_file() for folder in (run, copy))
+    """A table of the run beside the one made from its steps."""
+    in_run, from_steps = ((folder / "tables" / f"{name}.parquet").is_file() for folder in (run, copy))
     if not in_run:
         said = "is missing from the run"
-    elif not from_cells:
-        said = "does not come from the run's cells"
+    elif not from_steps:
+        said = "does not come from the run's steps"
     else:
         try:
             # Not the bytes: another version of the Parquet library writes the same rows otherwise.
@@ -197,17 +199,36 @@ def _check_models(before: dict[str, str], now: dict[str, str]) -> None:
             )
 
 
-def _compared(label: str, old: CellResult, new: CellResult | None, tolerance: float) -> Verified:
+def _comparable(store: Store, key: str) -> dict[str, pd.DataFrame]:
+    """A stored result as tables: its arrays and frames, and every other value by its place."""
+    _, encoded = store.encoded(key)
+    tables = {f"part {name}": to_pandas(store.table(key, name)) for name in encoded.blobs}
+    leaves = _leaves(json.loads(encoded.notes)["value"], "result")
+    return tables | {place: pd.DataFrame({"value": [value]}) for place, value in leaves}
+
+
+def _leaves(content: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Every value of a JSON structure with its place; `details` are left out: they say what it took, not what came."""
+    if isinstance(content, dict):
+        for name, item in content.items():
+            if name != "details":
+                yield from _leaves(item, f"{place}.{name}")
+    elif isinstance(content, list):
+        for number, item in enumerate(content):
+            yield from _leaves(item, f"{place}[{number}]")
+    else:
+        yield place, content
+
+
+def _compared(
+    label: str, old: dict[str, pd.DataFrame], new: dict[str, pd.DataFrame] | None, tolerance: float
+) -> Verified:
     if new is None:
-        # Only when an earlier stage gave other numbers is another cell asked for in its place.
-        return Verified(label, False, "was not computed again, because a cell it depends on differs")
-    if set(old.tables) != set(new.tables):
-        return Verified(label, False, f"gave the tables {sorted(new.tables)} instead of {sorted(old.tables)}")
-    if old.notes.get("said") != new.notes.get("said"):
-        return Verified(
-            label, False, f"said {quoted(str(old.notes.get('said')))}, which is not what comes out now"
-        )
-    compared = [_differences(name, old.tables[name], new.tables[name], tolerance) for name in old.tables]
+        # Only when an earlier step gave other numbers is another one asked for in its place.
+        return Verified(label, False, "was not computed again, because a step it depends on differs")
+    if list(old) != list(new):
+        return Verified(label, False, "gave a result of another form")
+    compared = [_differences(name, old[name], new[name], tolerance) for name in old]
     if said := "; ".join(sentence for sentences, _ in compared for sentence in sentences):
         return Verified(label, False, said)
     largest = max((gap for _, gap in compared), default=0.0)
@@ -245,10 +266,10 @@ def _gap(old: pd.Series, new: pd.Series) -> float:
 
 def summary(results: Sequence[Verified]) -> str:
     """All of it in one sentence."""
-    cells, tables = ([one.same for one in results if one.kind == kind] for kind in ("cell", "table"))
-    if not cells:
+    steps, tables = ([one.same for one in results if one.kind == kind] for kind in ("step", "table"))
+    if not steps:
         return "the run could not be verified"
     return (
-        f"{sum(cells)} of {len(cells)} cells are the same, and {sum(tables)} of {len(tables)} tables are what the "
-        "run's cells give"
+        f"{sum(steps)} of {len(steps)} steps are the same, and {sum(tables)} of {len(tables)} tables are what the "
+        "run's steps give"
     )

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from headwise.display import counted, html_table, shortened
@@ -92,6 +93,8 @@ class Task:
     metric: str = "logprob"
     settings: dict[str, Any] = field(default_factory=dict)
     """How the examples were made: seed, size, variant, shots."""
+    numbers: tuple[int, ...] = field(default=(), compare=False)
+    """Of the examples, in the task that they were taken from; by default counted from 0. Results carry them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "examples", tuple(several(self.examples)))
@@ -102,6 +105,8 @@ class Task:
                 )
         if not self.examples:
             raise HeadwiseError(f"task {self.name!r} is empty; a task needs at least one example")
+        if len(self.numbers) != len(self.examples):
+            object.__setattr__(self, "numbers", tuple(range(len(self.examples))))
 
     def __repr__(self) -> str:
         first = self.examples[0]
@@ -136,6 +141,13 @@ class Task:
         return iter(self.examples)
 
     @property
+    def step_key(self) -> tuple[Any, ...]:
+        """What the key of a step says of a task: its name and example numbers (results carry them), and its content,
+        spans included."""
+        spans = [sorted(example.spans.items()) for example in self.examples if example.spans]
+        return self.name, self.fingerprint, self.numbers, spans
+
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of every field of every example, in order, and of the metric; spans aside, which change no prompt."""
         fields = [asdict(example) for example in self.examples]
@@ -154,7 +166,11 @@ class Task:
                 f"examples are taken by their numbers from 0 to {len(self) - 1}, each at most once"
                 + (f"; {wrong[0]} is none of them" if wrong else ", because a copy is no further evidence")
             )
-        return replace(self, examples=tuple(self.examples[i] for i in indices))
+        return replace(
+            self,
+            examples=tuple(self.examples[i] for i in indices),
+            numbers=tuple(self.numbers[i] for i in indices),
+        )
 
     def halves(self) -> tuple[Task, Task]:
         """Two disjoint halves, one to find an order and one to test it: even and odd examples.

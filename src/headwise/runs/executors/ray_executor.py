@@ -1,8 +1,8 @@
 """Computing cells on a Ray cluster: one that is started for the run on this machine, or one that is there already.
 
 Each worker is an actor that loads the study's models itself, from the hub or a folder that it sees. It is sent the
-text of a cell and sends back what the store keeps; this process alone writes. A worker that dies is replaced and its
-cell computed again.
+calls of a stage once, then the number of one call after the other, and sends back what the store keeps; this process
+alone writes. A worker that dies is replaced and its call computed again.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from typing import Any
 from headwise.display import counted
 from headwise.errors import HeadwiseError
 from headwise.progress import progress
-from headwise.runs.executor import Compute, Finished
+from headwise.runs.compute import Finished, LocalExecutor
 from headwise.runs.executors.ray_plan import Plan, plan
 from headwise.runs.executors.ray_worker import Worker
-from headwise.runs.executors.resume import LocalExecutor
 from headwise.runs.folder.info import versions
+from headwise.runs.step import Call
 from headwise.runs.stopping import handlers_kept
-from headwise.runs.store.cells import Cell
 
 log = logging.getLogger("headwise")
 
 ATTEMPTS = 3
-"""Workers that may die over one cell, and in a row while starting, before the run gives up."""
+"""Workers that may die over one call, and in a row while starting, before the run gives up."""
 ROWS = 8
-"""Most workers whose current cells are shown; more would fill the screen."""
+"""Most workers whose current calls are shown; more would fill the screen."""
 STORE_BYTES = 200_000_000
-"""The object store of a cluster of our own: cells and tables are small, and weights never pass through it."""
+"""The object store of a cluster of our own: calls and results are small, and weights never pass through it."""
 _QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 _OWN_CLUSTER = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 """Nothing is reported to anybody, and workers get as much of the machine as this process would."""
@@ -109,13 +108,15 @@ class RayExecutor:
 
     # ---- the executor's part ---------------------------------------------------------------------------
 
-    def run(self, cells: Sequence[Cell], compute: Compute) -> Generator[Finished, None, None]:
-        """As every executor. Cells without a model among their fingerprints only put tables together: those are
-        computed here, which saves sending the tables."""
-        remote = [cell for cell in cells if "model" in cell.fingerprints]
+    def run(
+        self, calls: Sequence[Call[Any]], folder: Path | None = None, progress: bool = False
+    ) -> Generator[Finished, None, None]:
+        """As every executor. Calls without a cost run no model: those are computed here, which saves sending what they
+        put together."""
+        remote = [call for call in calls if call.cost is not None]
         if remote:
-            yield from self._run_remotely(remote, compute)
-        yield from LocalExecutor().run([cell for cell in cells if "model" not in cell.fingerprints], compute)
+            yield from self._run_remotely(remote)
+        yield from LocalExecutor().run([call for call in calls if call.cost is None], folder)
 
     def close(self) -> None:
         """End the workers, and the cluster or the connection where this executor began it."""
@@ -132,55 +133,58 @@ class RayExecutor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- cells -----------------------------------------------------------------------------------------
+    # ---- calls -----------------------------------------------------------------------------------------
 
-    def _run_remotely(self, cells: Sequence[Cell], compute: Compute) -> Generator[Finished, None, None]:
+    def _run_remotely(self, calls: Sequence[Call[Any]]) -> Generator[Finished, None, None]:
         from ray import cloudpickle
 
-        packed = cloudpickle.dumps(compute)  # a live model is refused here, before a cluster is started
+        # Together, so that calls share their models; a live model is refused here, before a cluster is started.
+        packed = cloudpickle.dumps([(call.step, call.arguments) for call in calls])
         self._connect()
         stage = self._ray.put(packed)
         self._stages += 1
-        waiting, died = deque(cells), Counter[str]()
-        under_way: dict[Any, tuple[_WorkerHandle, Cell]] = {}
+        waiting, died = deque(range(len(calls))), Counter[int]()
+        under_way: dict[Any, tuple[_WorkerHandle, int]] = {}
         idle = [member for member in self._members if member.host]
         try:
             while waiting or under_way:
                 while waiting and idle:
-                    member, cell = idle.pop(0), waiting.popleft()
-                    under_way[self._send(member, cell, stage)] = member, cell
+                    member, number = idle.pop(0), waiting.popleft()
+                    under_way[self._send(member, number, calls[number].label, stage)] = member, number
                 self._start_workers(len(waiting))
                 ref = self._next_ended([*under_way, *self._starting])
                 if ref in self._starting:
                     idle += self._check_started(self._starting.pop(ref), ref)
                     continue
-                member, cell = under_way.pop(ref)
+                member, number = under_way.pop(ref)
+                call = calls[number]
                 member.row.close()
                 try:
                     answer = self._ray.get(ref)
                 except Exception as error:
                     if not _worker_was_lost(error):
                         if sys.version_info >= (3, 11):
-                            error.add_note(f"while computing {cell.label} on {member.name}")
+                            error.add_note(f"while computing {call.label} on {member.name}")
                         raise
-                    self._count_death(member, cell, died, error)
-                    waiting.appendleft(cell)
+                    died[number] += 1
+                    self._count_death(member, call.label, died[number], error)
+                    waiting.appendleft(number)
                     continue
                 if isinstance(answer, str):
                     raise HeadwiseError(answer)
                 idle.append(member)
-                yield Finished(cell, *answer)
+                yield Finished(call, *answer)
         finally:
-            for member, _ in under_way.values():  # the run ends early: these cells are called off
+            for member, _ in under_way.values():  # the run ends early: these calls are called off
                 self._end_worker(member)
 
-    def _send(self, member: _WorkerHandle, cell: Cell, stage: Any) -> Any:
+    def _send(self, member: _WorkerHandle, number: int, label: str, stage: Any) -> Any:
         if member.stage != self._stages:
             member.actor.stage.remote(stage)
             member.stage = self._stages
         show = self._progress and self._plan.workers <= ROWS
-        member.row.enter_context(progress(f"  {member.name}: {cell.label}", 1, show=show))
-        return member.actor.compute.remote(cell.text, cell.kind)
+        member.row.enter_context(progress(f"  {member.name}: {label}", 1, show=show))
+        return member.actor.compute.remote(number)
 
     def _next_ended(self, under_way: list[Any]) -> Any:
         """Wait for one of these tasks to end."""
@@ -198,7 +202,7 @@ class RayExecutor:
     # ---- workers ---------------------------------------------------------------------------------------
 
     def _start_workers(self, waiting: int) -> None:
-        """Start workers for the cells that wait, as far as the plan goes."""
+        """Start workers for the calls that wait, as far as the plan goes."""
         for _ in range(min(self._plan.workers - len(self._members), waiting - len(self._starting))):
             self._workers_begun += 1
             actor = self._ray.remote(Worker).options(
@@ -234,19 +238,16 @@ class RayExecutor:
         member.host, self._failed_starts = host, 0
         return [member]
 
-    def _count_death(self, member: _WorkerHandle, cell: Cell, died: Counter[str], error: Exception) -> None:
-        """A worker died while computing a cell: warn, and give up where this happened too often."""
+    def _count_death(self, member: _WorkerHandle, label: str, died: int, error: Exception) -> None:
+        """A worker died while computing a call: warn, and give up where this happened too often."""
         self._end_worker(member)
-        died[cell.key] += 1
-        if died[cell.key] >= ATTEMPTS:
+        if died >= ATTEMPTS:
             raise HeadwiseError(
-                f"{ATTEMPTS} workers died while computing {cell.label} (the last: {_cause(error)}); most "
+                f"{ATTEMPTS} workers died while computing {label} (the last: {_cause(error)}); most "
                 "often memory ran out, so give fewer workers, a smaller --batch-tokens, or larger machines"
             ) from error
         log.warning(
-            "%s died while computing %s; it is replaced and the cell is computed again",
-            member.name,
-            cell.label,
+            "%s died while computing %s; it is replaced and the step is computed again", member.name, label
         )
 
     def _end_worker(self, member: _WorkerHandle) -> None:

@@ -1,4 +1,4 @@
-"""What runs in a Ray worker: it holds a stage of a study, and with it the models, and computes cells of it."""
+"""What runs in a Ray worker: it holds the calls of a stage, and with them the models, and computes one at a time."""
 
 from __future__ import annotations
 
@@ -8,38 +8,41 @@ import time
 from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.registry import load_plugins
 from headwise.runs.folder.info import versions
-from headwise.runs.store.cells import Cell
+from headwise.runs.step import Job
 from headwise.runs.store.store import Encoded, encode_result
 
 
 class Worker:
-    """One actor: one device, or some cores. A cell at a time."""
+    """One actor: one device, or some cores. A call at a time."""
 
     def __init__(self, threads: int) -> None:
         # Read by torch when it is imported, which is with the first stage.
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(threads)
         self._packed: bytes | None = None
-        self._compute: Any = None
+        self._calls: Any = None
 
     def here(self) -> tuple[str, dict[str, str]]:
         """Its machine, and what is installed there."""
         return socket.gethostname(), versions()
 
     def stage(self, packed: bytes) -> None:
-        """Take over what computes the cells that follow. It is unpacked, and its models loaded, with the first."""
-        self._packed, self._compute = packed, None
+        """Take over the calls that follow. They are unpacked, and their models loaded, with the first."""
+        self._packed, self._calls = packed, None
 
-    def compute(self, text: str, kind: str) -> tuple[Encoded, float] | str:
-        """A cell's result and its seconds, or the sentence of a `HeadwiseError`."""
+    def compute(self, number: int) -> tuple[Encoded, float] | str:
+        """A call's result and its seconds, or the sentence of a `HeadwiseError`."""
         from ray import cloudpickle
 
         try:
-            if self._compute is None:
-                self._compute, self._packed = cloudpickle.loads(self._packed), None
+            if self._calls is None:
+                load_plugins()  # whose steps are found by the name of their module
+                self._calls, self._packed = cloudpickle.loads(self._packed), None
             began = time.monotonic()
-            result = encode_result(self._compute(Cell.from_text(text, kind)))
+            step, arguments = self._calls[number]
+            result = encode_result(step.function(Job(), **arguments))
             return result, time.monotonic() - began
         except HeadwiseError as error:
             return str(error)

@@ -1,7 +1,7 @@
 """The run folder: everything a study produced, and the point from which it resumes.
 
     with RunFolder("runs/ioi", study="roles", settings=..., fingerprints=...) as folder:
-        execute(folder, cells, compute)
+        results = compute(folder, calls)
     folder.announce()
 
 One process at a time may hold a run. Nothing in it is deleted: what must give way is set aside inside it.
@@ -28,17 +28,18 @@ from headwise.runs.folder import display, info
 from headwise.runs.folder.hold import hold, make
 from headwise.runs.folder.written import latest, record
 from headwise.runs.stopping import interrupts_held
-from headwise.runs.store.cells import Cell, plain
+from headwise.runs.store.plain import plain
 from headwise.runs.store.salvage import finish_salvage, move_store, salvage
-from headwise.runs.store.store import CellStore, DamagedError
+from headwise.runs.store.store import DamagedError, Store
 
 if TYPE_CHECKING:
-    from headwise.runs.executor import Compute, Executor
+    from headwise.runs.compute import Executor
+    from headwise.runs.step import Call
 
 log = logging.getLogger("headwise")
 
 _SET_ASIDE = ("cells.sqlite", "run.json", "tables", "figures", "report.html")
-"""What gives way to a fresh run. The cells go first: if this is cut short, a run without cells is left."""
+"""What gives way to a fresh run. The steps go first: if this is cut short, a run without steps is left."""
 _WRITTEN_INTO = ("cells.sqlite", "tables", "figures", ".headwise.lock")
 """What is opened in place; other files are replaced whole, and a link with them."""
 
@@ -47,7 +48,7 @@ class RunFolder:
     """A run, created or opened, and held until `close`. Best used in a `with` block.
 
     `status` in `run.json`: `running` while it is held, `done` when the block ended well, `interrupted` after
-    Ctrl-C, `failed` after an error. A `running` that nobody holds was killed; its finished cells are there.
+    Ctrl-C, `failed` after an error. A `running` that nobody holds was killed; its finished steps are there.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class RunFolder:
         `question` is what the study asks, `settings` are its resolved settings, `fingerprints` the hashes of
         models and tasks; `command` is the command line, by default this process's own. With `fresh` an earlier
         run in the same place is moved into a subfolder and everything is computed anew; it is moved when the first
-        cell is finished, so a mistake in the settings leaves it where it is. With the path alone an
+        step is finished, so a mistake in the settings leaves it where it is. With the path alone an
         existing run is only looked at, and `run.json` stays as it is until something is executed.
         """
         self.path = Path(path).expanduser().absolute()
@@ -78,10 +79,14 @@ class RunFolder:
         given = {"study": study, "settings": settings, "fingerprints": fingerprints, "seeds": seeds}
         self._about = {name: plain(value, name) for name, value in given.items() if value is not None}
         self._command, self._question = command, question
-        self.asked: dict[str, tuple[Cell, Compute]] = {}
-        """The cells of this session by key, in the order of the tables' rows, and how to compute each."""
+        self.calls: dict[str, Call[Any]] = {}
+        """What this session has asked for, by key."""
         self.executor: Executor | None = None
-        """What computes the cells of this session, where it is not this process."""
+        """What computes the calls of this session, where it is not this process."""
+        self.findings: list[str] = []
+        """The results in sentences, once the study has ended."""
+        self.shown: Any = None
+        """Charts and findings of the run, so that the report need not build them again."""
         self.report: Path | None = None
         """The page about the run, once it is written."""
         self.written: list[str] = []
@@ -99,7 +104,7 @@ class RunFolder:
         self._begun = False
         self._fresh = fresh and any((self.path / name).exists() for name in _SET_ASIDE)
         self.info = info.understood("{}")
-        self.store: CellStore
+        self.store: Store
         try:
             if not self._fresh:
                 existed = self._open()
@@ -140,7 +145,7 @@ class RunFolder:
         return target
 
     def _set_aside_stale_tables(self) -> None:
-        """Tables of cells that are no longer asked for would be read as if they belonged to this run."""
+        """Tables of steps that are no longer asked for would be read as if they belonged to this run."""
         stale = [f"tables/{name}.parquet" for name in self.info["tables"] if name not in self.written]
         stale = [name for name in stale if (self.path / name).exists()]
         if stale:
@@ -153,7 +158,7 @@ class RunFolder:
 
     @property
     def finished(self) -> set[str]:
-        """The keys of the cells that need not be computed."""
+        """The keys of the steps that need not be computed."""
         return set() if self._fresh else self.store.keys()
 
     @property
@@ -189,6 +194,10 @@ class RunFolder:
             if self._closed and self._begun:
                 self.save()
 
+    def found(self, sentences: list[str]) -> None:
+        """The findings of the study, for `run.json` and the command line."""
+        self.findings = self.info["findings"] = sentences
+
     def announce(self) -> None:
         """Log the notices that have not been logged yet; the command line shows them."""
         for sentence in self.notices[self._announced :]:
@@ -214,7 +223,7 @@ class RunFolder:
         self.info["written"] = latest(self.info["written"])
 
     def salvage(self) -> None:
-        """Save the good cells of a damaged store into a new one and go on with that."""
+        """Save the good results of a damaged store into a new one and go on with that."""
         self.store.close()
         self.store = self._salvaged_store()
 
@@ -240,7 +249,7 @@ class RunFolder:
             self.info["timings"]["finished"] = info.timestamp()
             self.info["timings"]["seconds"] += round(time.monotonic() - self._started, 3)
             with suppress(DamagedError):  # the next opening finds it and saves what can be saved
-                self.info["cells"] = len(self.store)
+                self.info |= {"steps": len(self.store), "calls": list(self.calls)}
             if status == "done":
                 self.store.close()
                 self.save()
@@ -300,7 +309,7 @@ class RunFolder:
     # --- opening ------------------------------------------------------------------------------------
 
     def _open(self) -> bool:
-        """Read what is there, and open its cells; says whether there was a run."""
+        """Read what is there, and open its store; says whether there was a run."""
         earlier = self._read_earlier()
         self.store = self._open_store()
         if earlier is None:
@@ -311,7 +320,7 @@ class RunFolder:
         return True
 
     def _check_study(self, earlier: Mapping[str, Any]) -> None:
-        """Another study would replace the tables of the one in this folder, and share no cell with it."""
+        """Another study would replace the tables of the one in this folder, and share no step with it."""
         study, before = self._about.get("study"), earlier["study"]
         if study and before and study != before and (len(self.store) or earlier["tables"]):
             raise HeadwiseError(
@@ -329,37 +338,37 @@ class RunFolder:
             except ValueError:
                 kept = unused(self.path / "run-damaged.json")
                 path.replace(kept)
-                self.notice(f"run.json could not be read and is kept as {kept.name}; finished cells are used")
+                self.notice(f"run.json could not be read and is kept as {kept.name}; finished steps are used")
                 return None
 
-    def _open_store(self) -> CellStore:
+    def _open_store(self) -> Store:
         path = self.path / "cells.sqlite"
         with explain_disk_errors(path):
             finish_salvage(path)
         try:
-            return CellStore(path)
+            return Store(path)
         except DamagedError:
             return self._salvaged_store()
 
-    def _salvaged_store(self) -> CellStore:
+    def _salvaged_store(self) -> Store:
         path = self.path / "cells.sqlite"
         saved, kept = salvage(path)
         self.notice(
-            f"cells.sqlite was damaged: {counted(saved, 'finished cell')} could be saved, the others "
+            f"cells.sqlite was damaged: {counted(saved, 'finished step')} could be saved, the others "
             f"are computed again; the damaged file is kept as {kept.name}"
         )
-        return CellStore(path)
+        return Store(path)
 
     def _compare(self, earlier: Mapping[str, Any]) -> None:
         finished = len(self.store)
         if earlier["status"] == "running":
             self.notice(
                 "the last session ended without closing the run (killed, power cut or full disk); "
-                f"{finished} finished cells are kept"
+                f"{finished} finished steps are kept"
             )
-        if not any("was damaged" in notice for notice in self.notices) and finished < earlier["cells"]:
+        if not any("was damaged" in notice for notice in self.notices) and finished < earlier["steps"]:
             self.notice(
-                f"run.json counts {earlier['cells']} finished cells and cells.sqlite holds {finished}; the "
+                f"run.json counts {earlier['steps']} finished steps and cells.sqlite holds {finished}; the "
                 "others are computed again"
             )
         current = {**self._about, "versions": info.versions()} if self._about else {}
@@ -368,7 +377,7 @@ class RunFolder:
         ]
         if differences:
             self.notice(
-                f"the settings differ from the run in this folder: {'; '.join(differences)}; finished cells are "
+                f"the settings differ from the run in this folder: {'; '.join(differences)}; finished steps are "
                 "used where nothing that they depend on has changed"
             )
 
@@ -392,7 +401,8 @@ class RunFolder:
             },
             "process": {"id": os.getpid(), "host": socket.gethostname()},
             "status": "running",
-            "cells": len(self.store),
+            "steps": len(self.store),
             "tables": earlier["tables"],
+            "findings": [],
             "written": earlier["written"],
         }

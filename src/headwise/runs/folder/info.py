@@ -18,9 +18,9 @@ from headwise._version import __version__
 from headwise.bounded import read_text
 from headwise.errors import HeadwiseError, quoted
 from headwise.files import explain_disk_errors, replacing
-from headwise.runs.store.cells import plain
+from headwise.runs.store.plain import plain
 
-FORMAT = 1
+FORMAT = 2
 TABLE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 """What a table may be called: no name can lead out of the run."""
 _PACKAGES = ("torch", "transformers", "numpy")
@@ -76,10 +76,12 @@ class _Info(_Entries):
     versions: Texts = Field(default_factory=dict)
     timings: _Timings = Field(default_factory=_Timings)
     status: str = ""
-    cells: int = 0
+    steps: int = 0
+    calls: list[str] = Field(default_factory=list)
     tables: list[TableName] = Field(default_factory=list)
     written: list[_Session] = Field(default_factory=list)
     notices: list[str] = Field(default_factory=list)
+    findings: list[str] = Field(default_factory=list)
     plugins: list[str] = Field(default_factory=list)
 
 
@@ -109,6 +111,11 @@ def understood(text: str, run: str | Path = "this run") -> dict[str, Any]:
         raise HeadwiseError(
             f"{run} was written by a newer headwise (format {version}, this one reads {FORMAT}); update headwise, or "
             "use another run"
+        )
+    if isinstance(version, int) and version < FORMAT:
+        raise HeadwiseError(
+            f"{run} was written by an earlier headwise (format {version}, this one reads {FORMAT}); compute it again: "
+            "give its command another --out, or --fresh, which sets the earlier run aside"
         )
     try:
         return _Info.model_validate(content).model_dump()

@@ -4,6 +4,7 @@ The same rows give the same bytes."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from headwise.bounded import read_parquet, regular
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, replacing, sha256
 from headwise.runs.folder.info import TABLE_NAME
-from headwise.runs.store.columns import NAME_COLUMNS, leading_fields, to_arrow, to_pandas
+from headwise.tables.columns import NAME_COLUMNS, encode, leading_fields, to_arrow, to_pandas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,15 +65,6 @@ def read_table(folder: RunFolder | Path | str, name: str, columns: list[str] | N
         raise HeadwiseError(
             f"{path} is not a readable table ({' '.join(str(error).split())}); run the study again to rewrite it"
         ) from None
-
-
-def joined(name: str, frames: Iterable[pd.DataFrame | pa.Table]) -> pd.DataFrame:
-    """What `read_table` would give after `write_table`, without a file."""
-    import pyarrow as pa
-
-    schema = _common_schema(name, frames)
-    groups = list(_row_groups(name, frames, schema))
-    return to_pandas(pa.concat_tables(groups) if groups else schema.empty_table())
 
 
 def table_path(folder: RunFolder | Path | str, name: str) -> Path:
@@ -132,3 +124,27 @@ def _fit(name: str, frame: Any, schema: pa.Schema) -> pa.Table:
         if field.name not in table.column_names:
             table = table.append_column(field, pa.nulls(table.num_rows, field.type))
     return table.select(schema.names).cast(schema)
+
+
+class Spool:
+    """The rows of one table, kept on disk until all of them are there; what `write_table` takes as its frames."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self._sizes = name, list[int]()
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the spool
+
+    def add(self, frame: pd.DataFrame) -> None:
+        data = encode(to_arrow(self.name, frame))
+        self._file.seek(0, 2)
+        self._file.write(data)
+        self._sizes.append(len(data))
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        import pyarrow as pa
+
+        place = 0
+        for size in self._sizes:
+            self._file.seek(place)
+            with pa.ipc.open_stream(self._file.read(size)) as reader:
+                yield reader.read_all()
+            place += size

@@ -1,34 +1,32 @@
-"""Finding values that are not finite in a cell's tables, and saying where they are.
+"""Finding values that are not finite in a result, and saying where they are.
 
 A NaN in `score` or `value` is a computation that went wrong or has no answer; elsewhere (an interval from one
-example, a p-value of an unsigned score) it is how a table says "none". An infinity is wrong anywhere.
+example, a p-value of an unsigned score) it is how a table says "none". An infinity is wrong anywhere. A result class
+says what it measured with `measured_tables()`; frames inside other results are looked through as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from headwise.runs.store.cells import Cell
 
 _ANSWERS = ("score", "value")
 _MEASURED = ("scores", "curves", "examples")
 """The tables that hold what was measured; a summary in another one may have no answer."""
 _SAY_WHERE = ("series", "action", "k", "draw", "layer", "head", "metric", "example")
 _LISTED = 8
-NOTE = "not_finite"
-"""The note under which `execute` stores what is found here."""
 
 
-def not_finite(tables: Mapping[str, pd.DataFrame]) -> list[dict[str, Any]]:
+def not_finite(result: Any) -> list[dict[str, Any]]:
     """One entry for each column with such values: how many of how many, and where the first ones are."""
     import numpy as np
 
     entries = []
-    for table, frame in tables.items():
+    for table, frame in _frames(result):
         for name in frame.columns[[dtype.kind == "f" for dtype in frame.dtypes]]:
             values = frame[name].to_numpy(dtype=float, na_value=np.nan)
             bad = ~np.isfinite(values) if name in _ANSWERS else np.isinf(values)
@@ -50,10 +48,27 @@ def not_finite(tables: Mapping[str, pd.DataFrame]) -> list[dict[str, Any]]:
     return entries
 
 
-def sentence(cell: Cell, entries: Sequence[Mapping[str, Any]]) -> str:
-    """What the user is told of a cell with such values; the entry that names examples says most."""
+def _frames(result: Any, name: str = "result") -> Iterator[tuple[str, pd.DataFrame]]:
+    """The frames of a result, each with the name of its table."""
+    if hasattr(result, "measured_tables"):
+        yield from result.measured_tables().items()
+    elif type(result).__name__ == "DataFrame":
+        yield name, result
+    elif isinstance(result, Mapping):
+        for key, value in result.items():
+            yield from _frames(value, str(key))
+    elif isinstance(result, list | tuple):
+        for value in result:
+            yield from _frames(value, name)
+    elif dataclasses.is_dataclass(result):
+        for field in dataclasses.fields(result):
+            yield from _frames(getattr(result, field.name), field.name)
+
+
+def sentence(label: str, entries: Sequence[Mapping[str, Any]]) -> str:
+    """What the user is told of a step with such values; the entry that names examples says most."""
     entry = max(entries, key=lambda e: "examples" in e)
-    text = f"{cell.label}: {entry['count']} of {entry['of']} values of {entry['table']}.{entry['column']}"
+    text = f"{label}: {entry['count']} of {entry['of']} values of {entry['table']}.{entry['column']}"
     text += _examples(entry)
     return f"{text} {'is' if entry['count'] == 1 else 'are'} not finite; the tables keep them as they are"
 

@@ -1,4 +1,4 @@
-"""Saving the good cells of a damaged store into a new one. The damaged file is kept under another name.
+"""Saving the good steps of a damaged store into a new one. The damaged file is kept under another name.
 
 A damaged SQLite file usually has a few bad pages; rows on the others can still be read. They are looked for
 from both ends of each table and one by one in between, and nothing is taken over that fails its checksum.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwise.files import explain_disk_errors, flush, fsync_folder, unused
-from headwise.runs.store.store import CellStore, Encoded, connect, is_intact, is_whole
+from headwise.runs.store.store import Encoded, Store, connect, is_intact, is_whole
 
 _PROBED = 10_000
 """How many row numbers are tried beyond the last one known, where the end of a table cannot be read."""
@@ -34,13 +34,13 @@ class Salvaged(NamedTuple):
 
 
 def salvage(path: Path) -> Salvaged:
-    """Put a new store at `path` with the good cells of the old one, which moves beside it."""
+    """Put a new store at `path` with the good steps of the old one, which moves beside it."""
     fresh = _fresh(path)
     kept = unused(path.with_name(f"{path.stem}-damaged{path.suffix}"))
     with explain_disk_errors(path):
         for leftover in (fresh, *(Path(f"{fresh}{end}") for end in _BESIDE)):
             leftover.unlink(missing_ok=True)  # of a salvage that was itself cut short
-        saved = _copy_good_cells(path, fresh)
+        saved = _copy_good_results(path, fresh)
         flush(fresh)
         move_store(path, kept)
         fresh.replace(path)
@@ -74,14 +74,14 @@ def _fresh(path: Path) -> Path:
     return path.with_name(f"{path.name}.salvaged")
 
 
-def _copy_good_cells(path: Path, fresh: Path) -> int:
+def _copy_good_results(path: Path, fresh: Path) -> int:
     saved = 0
-    CellStore(fresh).close()
+    Store(fresh).close()
     try:
         old = connect(path, damaged=True)
     except sqlite3.DatabaseError:
         return 0  # not even the list of its tables can be read
-    with closing(old), closing(CellStore(fresh)) as new:
+    with closing(old), closing(Store(fresh)) as new:
         new.sync(False)  # the damaged file is still in place: nothing is lost if this is cut short
         blobs: dict[str, dict[str, tuple[int, str]]] = {}
         for number, key, name, checksum in _readable(old, "blobs", "id, key, name, checksum"):
@@ -94,7 +94,7 @@ def _copy_good_cells(path: Path, fresh: Path) -> int:
             data = {name: _blob(old, number) for name, (number, _) in listed.items()}
             if all(is_intact(data[name], checksum) for name, (_, checksum) in listed.items()):
                 spent = seconds if isinstance(seconds, int | float) and math.isfinite(seconds) else 0.0
-                new.put_encoded(text, Encoded(notes, data, bool(flagged)), spent)
+                new.put(text, Encoded(notes, data, bool(flagged)), spent)
                 saved += 1
         new.sync(True)
     return saved

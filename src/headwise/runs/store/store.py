@@ -1,7 +1,7 @@
-"""Finished cells on disk: one SQLite file, one transaction for each cell, a checksum for each blob.
+"""Finished steps on disk: one SQLite file, one transaction for each step, a checksum for each blob.
 
 What `put` has returned from survives a killed process and a power cut (write-ahead log, full sync). Nothing
-that is read back is trusted: the cell's text must hash to its key, every table to its checksum, and a
+that is read back is trusted: the step's text must hash to its key, every table to its checksum, and a
 checksum over both says that no table is missing.
 """
 
@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headwise.bounded import decode_arrow, regular
 from headwise.errors import HeadwiseError, quoted
 from headwise.files import DiskError, explain_disk_errors
-from headwise.runs.store.cells import Cell, CellResult, canonical, plain
-from headwise.runs.store.finite import NOTE, not_finite
+from headwise.runs.store.finite import not_finite
+from headwise.runs.store.plain import canonical
+from headwise.tables.codec import decode_parts, encode_parts, pack, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMAT = 1
+FORMAT = 2
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS cells (
     id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, cell TEXT NOT NULL, notes TEXT NOT NULL,
@@ -40,15 +41,15 @@ CREATE TABLE IF NOT EXISTS blobs (
 CREATE INDEX IF NOT EXISTS flagged ON cells (key) WHERE flagged;
 """
 _MOST_STEPS = 1_000
-"""Millions of steps of SQLite in which a file is checked: some 20 seconds, where a million cells take a moment."""
+"""Millions of steps of SQLite in which a file is checked: some 20 seconds, where a million steps take a moment."""
 
 
 class DamagedError(HeadwiseError):
-    """The file, or a cell in it, is not what was written. Opening the run again saves what can be saved."""
+    """The file, or a step in it, is not what was written. Opening the run again saves what can be saved."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{' '.join(what.split())}; run the same command again, and the good cells are saved, the others recomputed"
+            f"{' '.join(what.split())}; run the same command again, and the good steps are saved, the others recomputed"
         )
 
 
@@ -57,32 +58,29 @@ class MovedError(DiskError):
 
     def __init__(self, run: Path) -> None:
         super().__init__(
-            f"{run} was moved, deleted or replaced while it was in use; cells that were finished are where its "
+            f"{run} was moved, deleted or replaced while it was in use; steps that were finished are where its "
             "cells.sqlite is now: put the folder back, if it is still there, and run the same command again"
         )
 
 
 class Encoded(NamedTuple):
-    """A cell's result as the store keeps it: text and bytes, made where the cell was computed."""
+    """A result as the store keeps it: text and bytes, made where it was computed."""
 
     notes: str
     blobs: Mapping[str, bytes]
     flagged: bool
-    """Whether the notes hold something that the user should read."""
+    """Whether some values are not finite."""
 
 
-def encode_result(result: CellResult) -> Encoded:
-    """Look for values that are not finite, and make bytes of the tables."""
-    from headwise.runs.store.columns import encode, to_arrow
-
-    entries = not_finite(result.tables)
-    notes = {**result.notes, NOTE: entries} if entries else result.notes
-    blobs = {name: encode(to_arrow(name, frame)) for name, frame in result.tables.items()}
-    return Encoded(canonical(plain(notes, "notes")), blobs, bool(entries))
+def encode_result(result: Any) -> Encoded:
+    """Look for values that are not finite, and make bytes of arrays and frames."""
+    entries = not_finite(result)
+    content, blobs = encode_parts(pack(result))
+    return Encoded(canonical(content | ({"not_finite": entries} if entries else {})), blobs, bool(entries))
 
 
-class CellStore:
-    """The finished cells of a run, by key."""
+class Store:
+    """The finished steps of a run, by key."""
 
     def __init__(self, path: str | Path) -> None:
         """Open or create. Raises `DamagedError` when the file is no sound database."""
@@ -110,12 +108,8 @@ class CellStore:
 
     # --- writing ------------------------------------------------------------------------------------
 
-    def put(self, cell: Cell, result: CellResult, *, seconds: float = 0.0) -> None:
-        """Store a finished cell, whole or not at all; an earlier result of the same cell is replaced."""
-        self.put_encoded(cell.text, encode_result(result), seconds)
-
-    def put_encoded(self, text: str, encoded: Encoded, seconds: float) -> None:
-        """Store the cell of this text."""
+    def put(self, text: str, encoded: Encoded, seconds: float = 0.0) -> None:
+        """Store the result of the call of this text, whole or not at all; an earlier one is replaced."""
         key = _hash(text.encode())
         checksums = {name: _hash(data) for name, data in encoded.blobs.items()}
         with self._transaction() as run:
@@ -128,7 +122,7 @@ class CellStore:
                 "INSERT INTO cells (key, cell, notes, seconds, flagged, checksum) VALUES (?, ?, ?, ?, ?, ?)",
                 (key, text, encoded.notes, seconds, encoded.flagged, checksum),
             )
-        self.check_place()  # after storing: a cell in a folder that was moved can be used when it is moved back
+        self.check_place()  # after storing: a step in a folder that was moved can be used when it is moved back
 
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., Any]]:
@@ -155,7 +149,7 @@ class CellStore:
         raise MovedError(self.path.parent)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Drop these cells, so that they are computed again."""
+        """Drop these steps, so that they are computed again."""
         with self._transaction() as run:
             for key in keys:
                 _delete(run, key)
@@ -174,7 +168,7 @@ class CellStore:
             return self._connection.execute(query, values).fetchall()
 
     def keys(self) -> set[str]:
-        """The keys of all finished cells, from the index alone."""
+        """The keys of all finished steps, from the index alone."""
         return {key for (key,) in self._rows("SELECT key FROM cells WHERE typeof(key) = 'text'")}
 
     def __contains__(self, key: object) -> bool:
@@ -184,51 +178,56 @@ class CellStore:
         return int(self._rows("SELECT count(*) FROM cells")[0][0])
 
     def flagged(self) -> set[str]:
-        """The keys of cells whose notes hold something the user should read."""
+        """The keys of steps whose notes hold something the user should read."""
         return {key for (key,) in self._rows("SELECT key FROM cells WHERE flagged")}
 
-    def cell(self, key: str) -> Cell:
-        """The cell that was computed."""
-        return Cell.from_text(self._checked(key)[0])
+    def text(self, key: str) -> str:
+        """The call whose result this is, as JSON."""
+        return self._checked(key)[0]
 
-    def notes(self, key: str) -> dict[str, Any]:
-        return self._notes(key, self._checked(key)[1])
+    def not_finite(self, key: str) -> list[dict[str, Any]]:
+        """Where a result has values that are not finite."""
+        return list(self._notes(key, self._checked(key)[1]).get("not_finite", []))
 
-    def get(self, key: str) -> CellResult:
-        """A finished cell, every part of it checked."""
-        from headwise.runs.store.columns import to_pandas
-
+    def get(self, key: str) -> Any:
+        """A result, every part of it checked."""
         _, notes, names = self._checked(key)
-        tables = {name: to_pandas(self.table(key, name)) for name in names}
-        return CellResult(tables, self._notes(key, notes))
+        tables = {name: self.table(key, name) for name in names}
+        try:
+            return unpack(decode_parts(self._notes(key, notes), tables))
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+            raise HeadwiseError(  # its checksum fits, so this is what was written
+                f"step {key[:12]} in {self.path} has a result that headwise does not write ({error}); use another run, "
+                "or start again with --fresh"
+            ) from None
 
     def _notes(self, key: str, text: str) -> dict[str, Any]:
         try:
             return dict(json.loads(text))
         except (ValueError, TypeError, RecursionError):
-            raise DamagedError(f"the notes of cell {key[:12]} in {self.path} are damaged") from None
+            raise DamagedError(f"the notes of step {key[:12]} in {self.path} are damaged") from None
 
     def encoded(self, key: str) -> tuple[str, Encoded]:
-        """The text of a cell and its result as it is stored, every part of it checked."""
+        """The text of a step and its result as it is stored, every part of it checked."""
         text, notes, names = self._checked(key)
         for name in names:
             self.table(key, name)
         blobs = dict(self._rows("SELECT name, data FROM blobs WHERE key = ? ORDER BY id", key))
-        return text, Encoded(notes, blobs, NOTE in self._notes(key, notes))
+        return text, Encoded(notes, blobs, "not_finite" in self._notes(key, notes))
 
     def table(self, key: str, name: str) -> pa.Table:
-        """One table of one cell."""
+        """One table of one step."""
         rows = self._rows("SELECT data, checksum FROM blobs WHERE key = ? AND name = ?", key, name)
         if not rows:
             raise KeyError((key, name))
         data, checksum = rows[0]
         if not is_intact(data, checksum):
-            raise DamagedError(f"table {name!r} of cell {key[:12]} in {self.path} is damaged")
+            raise DamagedError(f"table {name!r} of step {key[:12]} in {self.path} is damaged")
         try:
-            return decode_arrow(data, f"table {quoted(name)} of cell {key[:12]} in {self.path}")
+            return decode_arrow(data, f"table {quoted(name)} of step {key[:12]} in {self.path}")
         except (ValueError, TypeError, KeyError, NotImplementedError, OSError, MemoryError) as error:
             raise HeadwiseError(  # its checksum fits, so this is what was written
-                f"table {quoted(name)} of cell {key[:12]} in {self.path} is not one that headwise writes ({error}); "
+                f"table {quoted(name)} of step {key[:12]} in {self.path} is not one that headwise writes ({error}); "
                 "use another run, or start again with --fresh"
             ) from None
 
@@ -237,21 +236,21 @@ class CellStore:
         return self._rows("SELECT key, name FROM blobs WHERE typeof(name) = 'text'")
 
     def _checked(self, key: str) -> tuple[str, str, list[str]]:
-        """Text, notes and table names of a cell."""
+        """Text, notes and table names of a step."""
         rows = self._rows("SELECT cell, notes, checksum FROM cells WHERE key = ?", key)
         if not rows:
             raise KeyError(key)
         text, notes, checksum = rows[0]
         checksums = dict(self._rows("SELECT name, checksum FROM blobs WHERE key = ? ORDER BY id", key))
         if not is_whole(key, text, notes, checksum, checksums):
-            raise DamagedError(f"cell {key[:12]} in {self.path} is damaged")
+            raise DamagedError(f"step {key[:12]} in {self.path} is damaged")
         return text, notes, list(checksums)
 
     def close(self) -> None:
         """Fold the log into the file and let go of it. Safe to call twice."""
         self._connection.close()
 
-    def __enter__(self) -> CellStore:
+    def __enter__(self) -> Store:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -278,10 +277,15 @@ def connect(path: Path, *, damaged: bool = False) -> sqlite3.Connection:
                 f"{path} was written by a newer headwise (format {version}, this one reads {FORMAT}); "
                 "update headwise, or give another --out"
             )
+        if 0 < version < FORMAT:
+            raise HeadwiseError(
+                f"{path} was written by an earlier headwise (format {version}, this one reads {FORMAT}); give another "
+                "--out, or compute everything again with --fresh, which sets this run aside"
+            )
         found = set(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
         if foreign := sorted(str(name) for _, name, *_ in found - _own_objects()):
             raise HeadwiseError(
-                f"{path} has {quoted(foreign[0])}, which headwise did not put there, so its cells cannot be trusted; "
+                f"{path} has {quoted(foreign[0])}, which headwise did not put there, so its steps cannot be trusted; "
                 "use another run, or start again with --fresh, which sets this one aside"
             )
         if found != _own_objects() and (found or version) and not damaged:
@@ -311,14 +315,14 @@ def is_intact(data: object, checksum: object) -> bool:
 
 
 def is_whole(key: str, text: str, notes: str, checksum: str, checksums: Mapping[str, str]) -> bool:
-    """Whether a cell's row is what was written and lists exactly the tables that are there."""
+    """Whether a step's row is what was written and lists exactly the tables that are there."""
     if not all(isinstance(part, str) for part in (text, notes, *checksums, *checksums.values())):
         return False  # damage can change the type of a column
     return _hash(text.encode()) == key and whole_checksum(text, notes, checksums) == checksum
 
 
 def whole_checksum(text: str, notes: str, checksums: Mapping[str, str]) -> str:
-    """One checksum over the cell, its notes, and the checksums of its tables."""
+    """One checksum over the step, its notes, and the checksums of its tables."""
     return _hash(canonical([text, notes, sorted(checksums.items())]).encode())
 
 

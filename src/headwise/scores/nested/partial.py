@@ -1,16 +1,14 @@
 """Finished seeds of a fit that takes long, kept in a run's folder, so that a run that is stopped goes on after them.
 
-Seeds run one by one where a device is no faster with more rows (a CPU). A study says where they are kept (`kept_in`); a
-call from Python keeps nothing.
+Seeds run one by one where a device is no faster with more rows (a CPU). `Setup.folder` says where they are kept.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +16,6 @@ import numpy as np
 from headwise.files import replacing
 from headwise.scores.nested.fit import NestedFit, SeedFit
 from headwise.scores.registry import Setup
-
-_FOLDER: ContextVar[Path | None] = ContextVar("folder of finished seeds", default=None)
-
-
-@contextmanager
-def kept_in(folder: Path | None) -> Iterator[None]:
-    """While this holds, finished seeds are kept in the folder, and those that are there are not trained again."""
-    token = _FOLDER.set(folder)
-    try:
-        yield
-    finally:
-        _FOLDER.reset(token)
 
 
 class FinishedSeeds:
@@ -65,7 +51,7 @@ class FinishedSeeds:
 
 def finished_seeds(setup: Setup, fit: NestedFit, start: str, held_back: float) -> FinishedSeeds:
     """The seeds that were finished for this model, task, reference and fit."""
-    folder = _FOLDER.get()
+    folder = setup.folder
     if folder is None:
         return FinishedSeeds(None, "")
     about = [

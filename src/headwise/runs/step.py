@@ -1,0 +1,123 @@
+"""A step: a function whose results are remembered, so that the same call is never computed twice.
+
+    @step(version=1, cost=lambda model, task, **_: len(model.heads()) * len(task), label="ablation on {task.name}")
+    def ablate(job: Job, model: Model, task: Task, reference: str) -> Scores: ...
+
+    call = ablate(model, task, "mean")      # nothing is computed yet
+    scores = run.one(call)                  # computed, or read back from the run's store
+
+The key of a call is made of the name and version of the step and the fingerprints of its arguments
+(`tables/codec.py`): a step must depend on nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, update_wrapper
+from pathlib import Path
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from headwise.errors import HeadwiseError
+from headwise.progress import Advance
+from headwise.runs.store.plain import canonical
+from headwise.tables.codec import fingerprint
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _silent(steps: int = 1) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The first argument of every step: what it gets from whoever computes it."""
+
+    advance: Advance = _silent
+    """Says how much of the step's cost is done."""
+    folder: Path | None = None
+    """Where a long computation keeps what it has finished so far; None on workers, which have no run folder."""
+
+
+class Step(Generic[P, T]):
+    """A function with a memory. Calling it gives a `Call`, which a run computes or reads back."""
+
+    def __init__(
+        self,
+        function: Callable[Concatenate[Job, P], T],
+        version: int | Callable[..., Any],
+        cost: Callable[..., int] | None,
+        label: str | None,
+    ) -> None:
+        self.function, self.version, self.cost = function, version, cost
+        self.name = f"{function.__module__.removeprefix('headwise.studies.')}.{function.__qualname__}"
+        self.label = label or function.__name__.replace("_", " ")
+        signature = inspect.signature(function)
+        self.signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **options: P.kwargs) -> Call[T]:
+        bound = self.signature.bind(*args, **options)
+        bound.apply_defaults()
+        return Call(self, dict(bound.arguments))
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """For workers: by name, as functions are; a step of a script, which no worker can import, by value."""
+        if self.__module__ == "__main__" or "<locals>" in self.__qualname__:
+            return Step, (self.function, self.version, self.cost, self.label)
+        return self.__qualname__
+
+
+def step(
+    *, version: int | Callable[..., Any] = 1, cost: Callable[..., int] | None = None, label: str | None = None
+) -> Callable[[Callable[Concatenate[Job, P], T]], Step[P, T]]:
+    """Decorator: remember the results of a function whose first argument is a `Job`.
+
+    version: raised when the numbers change, so that stored results are computed again; or a function of the arguments.
+    cost: from the arguments to forward rows, the unit of `job.advance`; a step without a cost runs no model and is
+    computed in this process. label: what messages call it; `{name}` and `{task.name}` stand for arguments.
+    """
+
+    def decorate(function: Callable[Concatenate[Job, P], T]) -> Step[P, T]:
+        return Step(function, version, cost, label)
+
+    return decorate
+
+
+@dataclass(frozen=True, eq=False)
+class Call(Generic[T]):
+    """A step with its arguments: what is to be computed, down to everything that could change the answer."""
+
+    step: Step[Any, T]
+    arguments: dict[str, Any] = field(repr=False)
+
+    @cached_property
+    def text(self) -> str:
+        """The call as canonical JSON: equal calls give equal text."""
+        version = self.step.version(**self.arguments) if callable(self.step.version) else self.step.version
+        try:
+            parts = {name: fingerprint(value) for name, value in self.arguments.items()}
+        except HeadwiseError as error:
+            raise HeadwiseError(f"an argument of the step {self.step.name!r}: {error}") from None
+        return canonical({"step": self.step.name, "version": version, "arguments": parts})
+
+    @cached_property
+    def key(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @cached_property
+    def label(self) -> str:
+        """How the call is named in messages."""
+        return self.step.label.format(**self.arguments)
+
+    @cached_property
+    def cost(self) -> int | None:
+        """Forward rows, about; None for a step that runs no model."""
+        return None if self.step.cost is None else int(self.step.cost(**self.arguments))
+
+    def compute(self, job: Job) -> T:
+        return self.step.function(job, **self.arguments)

@@ -1,0 +1,214 @@
+"""Results as plain data: one codec for everything that a run stores and that `save` writes to a file.
+
+    @stored
+    @dataclass(frozen=True)
+    class Ended: ...
+
+`pack` takes a value apart into JSON and parts (arrays and frames); `unpack` puts it together again, equal in values and
+types. `fingerprint` is a hash of the same parts: what the key of a step says of an argument. Nothing is pickled: a file
+can name only classes that carry `stored`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from headwise.errors import HeadwiseError, quoted
+
+Class = TypeVar("Class", bound=type)
+_CLASSES: dict[str, type] = {}
+_PLAIN = (bool, int, str, type(None))
+
+
+class Packed(NamedTuple):
+    """A value as plain data."""
+
+    json: Any
+    """What holds the parts together; `{"$array": "1"}` stands for the part `1`."""
+    parts: dict[str, Any]
+    """Arrays and frames by number."""
+
+
+def stored(kind: Class) -> Class:
+    """Class decorator: instances of this dataclass (or named tuple) can be stored; one with a method `parse` as text.
+
+    A field with `compare=False` is stored, but is no part of the fingerprint: rows spent, for example.
+    """
+    _CLASSES[kind.__name__] = kind
+    return kind
+
+
+def pack(value: Any) -> Packed:
+    """Take a value apart: numbers, texts, lists, tuples, mappings, arrays, frames, and classes with `stored`."""
+    parts: dict[str, Any] = {}
+
+    def part(kind: str, content: Any) -> Any:
+        name = str(len(parts))
+        parts[name] = content
+        return {f"${kind}": name}
+
+    return Packed(_walk(value, part, whole=True), parts)
+
+
+def fingerprint(value: Any) -> Any:
+    """What the key of a step says of an argument: itself if it is small, else hashes of what it holds.
+
+    An object may say so itself (`step_key`). Fields with `compare=False` are left out. What cannot be told from
+    another by its content (a function, an open file) is refused.
+    """
+
+    def part(kind: str, content: Any) -> Any:
+        return {f"${kind}": digest(content)}
+
+    return _walk(value, part, whole=False)
+
+
+def digest(content: Any) -> str:
+    """A short hash of an array or a frame: of its type, shape and every value."""
+    from headwise.tables.columns import encode, to_arrow
+
+    if isinstance(content, np.ndarray) and content.dtype.kind in "biuf":
+        about, data = f"{content.dtype.str} {content.shape}", np.ascontiguousarray(content).tobytes()
+    elif isinstance(content, np.ndarray):
+        about, data = str(content.shape), json.dumps(content.ravel().tolist()).encode()
+    else:
+        about, data = "frame", encode(to_arrow("", content))
+    return hashlib.sha256(about.encode() + data).hexdigest()[:16]
+
+
+def _walk(value: Any, part: Callable[[str, Any], Any], whole: bool) -> Any:
+    """`value` as JSON; arrays and frames as `part` says. whole: with every field, and without `step_key`."""
+
+    def walk(item: Any) -> Any:
+        return _walk(item, part, whole)
+
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": str(value)}
+    if isinstance(value, np.ndarray):
+        return part("array", value)
+    if _is_frame(value):
+        return part("frame", value)
+    if not whole and hasattr(value, "step_key"):
+        return walk(value.step_key)
+    if not whole and hasattr(value, "model_dump"):  # settings
+        return {"$type": type(value).__name__, "fields": walk(value.model_dump())}
+    if (fields := _fields(value, whole)) is not None:
+        if whole and _CLASSES.get(type(value).__name__) is not type(value):
+            raise HeadwiseError(f"a {type(value).__name__} cannot be stored; put @stored above its class")
+        if hasattr(value, "parse"):  # a head, an edge: as people write it
+            return {"$type": type(value).__name__, "text": str(value)}
+        return {"$type": type(value).__name__, "fields": walk(fields)}
+    if isinstance(value, tuple):
+        return {"$tuple": [walk(item) for item in value]}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {key: walk(item) for key, item in value.items()}
+        return {"$mapping": [[walk(key), walk(item)] for key, item in value.items()]}
+    if isinstance(value, Sequence):
+        return [walk(item) for item in value]
+    if isinstance(value, Path) and not whole:
+        return str(value)
+    raise HeadwiseError(
+        f"{quoted(value, 60)} is a {type(value).__name__}, which cannot be stored or told from another; expected "
+        "numbers, texts, arrays, frames, models, tasks, results, or dataclasses, lists and mappings of these"
+    )
+
+
+def _is_frame(value: Any) -> bool:
+    return type(value).__name__ == "DataFrame" and hasattr(value, "iloc")  # without importing pandas
+
+
+def _fields(value: Any, whole: bool) -> dict[str, Any] | None:
+    """The fields of a dataclass or a named tuple by name; None for any other value."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return dict(value._asdict())
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return None
+    chosen = (field.name for field in dataclasses.fields(value) if field.init if whole or field.compare)
+    return {name: getattr(value, name) for name in chosen}
+
+
+def unpack(packed: Packed) -> Any:
+    """Put together what `pack` took apart. Raises `ValueError` where it is nothing of the kind."""
+
+    def build(item: Any) -> Any:
+        if isinstance(item, list):
+            return [build(one) for one in item]
+        if not isinstance(item, dict):
+            return item
+        match item:
+            case {"$float": str(text)}:
+                return float(text)
+            case {"$array": str(name)} | {"$frame": str(name)}:
+                return packed.parts[name]
+            case {"$tuple": list(items)}:
+                return tuple(build(one) for one in items)
+            case {"$mapping": list(pairs)}:
+                return {build(key): build(one) for key, one in pairs}
+            case {"$type": str(name), "text": str(text)}:
+                return _class(name).parse(text)
+            case {"$type": str(name), "fields": dict(fields)}:
+                made = _class(name)(**{key: build(one) for key, one in fields.items()})
+                check = getattr(made, "_checked", None)
+                return made if check is None else check()
+        return {key: build(one) for key, one in item.items()}
+
+    try:
+        return build(packed.json)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a stored result ({type(error).__name__}: {error})") from None
+
+
+def _class(name: str) -> Any:
+    if name not in _CLASSES:
+        raise ValueError(f"{quoted(name)} is not a result that headwise stores")
+    return _CLASSES[name]
+
+
+# ---- parts as Arrow tables ---------------------------------------------------------------------------
+
+
+def encode_parts(packed: Packed) -> tuple[Any, dict[str, bytes]]:
+    """JSON that also says the shapes of arrays, and each part as the bytes of an Arrow table."""
+    import pandas as pd
+
+    from headwise.tables.columns import encode, to_arrow
+
+    shapes, blobs = {}, {}
+    for name, content in packed.parts.items():
+        if isinstance(content, np.ndarray):
+            shapes[name] = [content.dtype.str if content.dtype.kind in "biuf" else "O", *content.shape]
+            content = pd.DataFrame({"value": content.ravel()})
+        blobs[name] = encode(to_arrow("", content))
+    return {"value": packed.json, "shapes": shapes}, blobs
+
+
+def decode_parts(json_: Mapping[str, Any], tables: Mapping[str, Any]) -> Packed:
+    """What `encode_parts` made, from the decoded Arrow tables."""
+    from headwise.tables.columns import to_pandas
+
+    parts: dict[str, Any] = {}
+    for name, table in tables.items():
+        if name in json_["shapes"]:
+            kind, *shape = json_["shapes"][name]
+            values = (
+                table["value"].to_numpy()
+                if kind != "O"
+                else np.array(table["value"].to_pylist(), dtype=object)
+            )
+            parts[name] = values.astype(kind).reshape(shape)
+        else:
+            parts[name] = to_pandas(table)
+    return Packed(json_["value"], parts)
