@@ -120,7 +120,7 @@ def _settings() -> Rows:
 
 def settings_of(study: str) -> Rows:
     """The settings of one study, its own before those that all studies share."""
-    from headwise.studies.base import study as find_study
+    from headwise.studies.base import study_named as find_study
     from headwise.studies.settings.described import described
 
     return ["setting", "default", "about"], [list(one) for one in described(find_study(study).settings)]

@@ -82,7 +82,7 @@ def _with_method(study: str, settings: dict[str, Any]) -> dict[str, Any]:
     if not (methods := settings.pop("method", None)):
         return settings
     from headwise.errors import HeadwiseError
-    from headwise.studies.base import study as find_study
+    from headwise.studies.base import study_named as find_study
 
     kind: Any = find_study(study).settings
     fields = kind.model_fields

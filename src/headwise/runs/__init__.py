@@ -1,4 +1,4 @@
-"""Run folders: steps that remember, and the folder that they are remembered in. Begin with `step.py`, then `compute.py`.
+"""Run folders: steps that remember, and where they are remembered. Begin with `step.py`, then `compute.py`.
 
 `folder/` is the run folder, `store/` the finished steps, `executors/` the Ray cluster, `reader.py` a run as the report
 reads it, `stopping.py` what Ctrl-C does. Importing this loads nothing heavy. May import: errors, files, registry,
