@@ -68,7 +68,11 @@ RESULTS = {
         VALUES, **NAMES, details=DETAILS, groups=("a", "a", None), numbers=(4, 7, 9), exists=VALUES[0] > -9
     ),
     "adaptive scores": Scores(
-        VALUES[0], VALUES[1], np.where(VALUES > 0, VALUES, NAN), **NAMES, own={"lo": VALUES[0], "n": np.ones((2, 4))}
+        VALUES[0],
+        VALUES[1],
+        np.where(VALUES > 0, VALUES, NAN),
+        **NAMES,
+        own={"lo": VALUES[0], "n": np.ones((2, 4))},
     ),
     "components": Scores.from_examples(VALUES, **NAMES, components=("heads", "mlps", "input")),
     "positions": PositionScores(
