@@ -23,7 +23,6 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from headwise.errors import HeadwiseError
 from headwise.progress import Advance
 from headwise.runs.store.plain import canonical
-from headwise.tables.codec import fingerprint
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,6 +97,8 @@ class Call(Generic[T]):
     @cached_property
     def text(self) -> str:
         """The call as canonical JSON: equal calls give equal text."""
+        from headwise.tables.codec import fingerprint
+
         version = self.step.version(**self.arguments) if callable(self.step.version) else self.step.version
         try:
             parts = {name: fingerprint(value) for name, value in self.arguments.items()}

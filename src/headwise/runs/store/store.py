@@ -25,7 +25,6 @@ from headwise.errors import HeadwiseError, quoted
 from headwise.files import DiskError, explain_disk_errors
 from headwise.runs.store.finite import not_finite
 from headwise.runs.store.plain import canonical
-from headwise.tables.codec import decode_parts, encode_parts, pack, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,9 +73,13 @@ class Encoded(NamedTuple):
 
 def encode_result(result: Any) -> Encoded:
     """Look for values that are not finite, and make bytes of arrays and frames."""
+    from headwise.tables.codec import encode_parts, pack
+
     entries = not_finite(result)
     content, blobs = encode_parts(pack(result))
-    return Encoded(canonical(content | ({"not_finite": entries} if entries else {})), blobs, bool(entries))
+    content |= {"not_finite": entries} if entries else {}
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)  # in the order of every mapping
+    return Encoded(text, blobs, bool(entries))
 
 
 class Store:
@@ -191,6 +194,8 @@ class Store:
 
     def get(self, key: str) -> Any:
         """A result, every part of it checked."""
+        from headwise.tables.codec import decode_parts, unpack
+
         _, notes, names = self._checked(key)
         tables = {name: self.table(key, name) for name in names}
         try:
