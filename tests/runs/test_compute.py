@@ -222,9 +222,7 @@ def test_a_step_without_a_single_finite_value_fails_the_run_and_the_others_are_k
         if number == 2:
             tables[table][column] = [np.nan, np.inf, *[np.nan] * (len(tables[table]) - 2)]
 
-    message = (
-        rf"part 2 on ioi with model0: every value of {table}\.{column} is NaN or infinite.*, so there is no result"
-    )
+    message = rf"part 2 on ioi with model0: every value of {table}\.{column} is NaN or infinite.*so there is no result"
     with pytest.raises(HeadwiseError, match=message):
         run(tmp_path, 4, change=all_bad)
     info = read_info(tmp_path)

@@ -56,7 +56,14 @@ def tables_of(number: int, model: str) -> Tables:
         }
     )
     examples = pd.DataFrame(
-        {**names, "series": "top", "k": 2, "example": range(4), "value": values[:, 0], "note": f"part {number}"}
+        {
+            **names,
+            "series": "top",
+            "k": 2,
+            "example": range(4),
+            "value": values[:, 0],
+            "note": f"part {number}",
+        }
     )
     curves = pd.DataFrame(
         {**names, "series": "top", "action": "mask", "k": [0, 2], "metric": "logprob", "value": values[0, :2]}

@@ -64,12 +64,6 @@ class Step(Generic[P, T]):
         bound.apply_defaults()
         return Call(self, dict(bound.arguments))
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        """For workers: by name, as functions are; a step of a script, which no worker can import, by value."""
-        if self.__module__ == "__main__" or "<locals>" in self.__qualname__:
-            return Step, (self.function, self.version, self.cost, self.label)
-        return self.__qualname__
-
 
 def step(
     *, version: int | Callable[..., Any] = 1, cost: Callable[..., int] | None = None, label: str | None = None

@@ -27,8 +27,12 @@ def save_result(path: str | Path, result: Any) -> None:
     """Write a result to one `.npz` file: arrays of numbers as they are, frames and texts as Arrow bytes, the rest as
     JSON."""
     packed, place = pack(result), user_path(path)
-    plain = {name: part for name, part in packed.parts.items() if getattr(part, "dtype", np.dtype("O")) != "O"}
-    content, blobs = encode_parts(Packed(packed.json, {n: p for n, p in packed.parts.items() if n not in plain}))
+    plain = {
+        name: part for name, part in packed.parts.items() if getattr(part, "dtype", np.dtype("O")) != "O"
+    }
+    content, blobs = encode_parts(
+        Packed(packed.json, {n: p for n, p in packed.parts.items() if n not in plain})
+    )
     arrays = {f"array_{name}": part for name, part in plain.items()}
     arrays |= {f"arrow_{name}": np.frombuffer(data, dtype=np.uint8) for name, data in blobs.items()}
     with explain_disk_errors(place), place.open("wb") as file:

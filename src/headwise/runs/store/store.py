@@ -13,11 +13,13 @@ import json
 import math
 import os
 import re
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwise.bounded import decode_arrow, regular
@@ -299,6 +301,27 @@ def connect(path: Path, *, damaged: bool = False) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+@contextmanager
+def copied_store(run: Path) -> Iterator[Store]:
+    """The store of a run that is only read: a copy, with the log that a killed process left. SQLite would write beside
+    the run's own file."""
+    path = run / "cells.sqlite"
+    if not path.exists():
+        raise HeadwiseError(f"there are no finished steps at {path}; give the folder of a run")
+    with TemporaryDirectory() as temporary:
+        copy = Path(temporary) / "cells.sqlite"
+        with explain_disk_errors(copy):
+            for end in ("", "-wal"):
+                with suppress(FileNotFoundError):
+                    shutil.copyfile(regular(Path(f"{path}{end}"), root=run), f"{copy}{end}")
+        try:
+            with Store(copy) as store:
+                yield store
+        except HeadwiseError as error:  # the user knows the run, not its copy
+            error.args = (str(error).replace(str(copy), str(path)),)
+            raise
 
 
 @cache
