@@ -215,11 +215,11 @@ def fit_gates(job: Job, case: Case, name: str, start: np.ndarray | None = None) 
 
 def overfitted(seeds: pd.DataFrame, columns: Mapping[str, str]) -> list[str]:
     """A sentence if gates that are pulled open help their own examples and harm held-out ones."""
-    own, held_out, ungated = (seeds[f"{of}likelihood"].mean() for of in ("", "held_out_", "ungated_"))
-    if not held_out < ungated < own:
+    fitted, held_out, ungated = (seeds[f"{of}likelihood"].mean() for of in ("", "held_out_", "ungated_"))
+    if not held_out < ungated < fitted:
         return []
     return [
-        f"{columns['task']}, {columns['model']}: the gates OVERFIT: log probability per token {own:.2f} nats on the "
+        f"{columns['task']}, {columns['model']}: the gates OVERFIT: log probability per token {fitted:.2f} nats on the "
         f"examples they were fitted to, {held_out:.2f} on held-out ones ({ungated:.2f} without gates); use more "
         "examples: a larger n, or your own file"
     ]
