@@ -13,7 +13,7 @@ from headwise.scores.adaptive.sample import crowding_of
 from headwise.studies.masking.intervene import intervention_rows
 from headwise.studies.masking.texts import Judge, point_tables
 from headwise.studies.prompts.answers import answers_fingerprint, summary_tables
-from headwise.studies.roles.tables import curve_rows
+from headwise.studies.roles.study import curve_rows
 from headwise.studies.tables import example_table
 from headwise.sweeps.ratio import ratio_row
 from headwise.sweeps.sweep import sweep
@@ -112,8 +112,8 @@ def test_the_points_of_masking_and_roles_count_groups_once(tasks):
     for column in ("change", "change_lo", "change_hi"):
         np.testing.assert_allclose(more[column], one[column])
     y = random.normal(size=(4, 3, 2, 8))
-    one = curve_rows(y, [0, 3], {})
-    more = curve_rows(y.repeat(3, axis=3), [0, 3], {}, groups)
+    one = curve_rows(y, [0, 3])
+    more = curve_rows(y.repeat(3, axis=3), [0, 3], groups)
     np.testing.assert_allclose(more[["both_lo", "both_hi"]], one[["both_lo", "both_hi"]])
 
 

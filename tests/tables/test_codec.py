@@ -12,6 +12,9 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Edge, Edges, Head, PositionScores, Scores, head_list
 from headwise.runs import Store
 from headwise.runs.store.store import encode_result
+from headwise.scores.gates.contrastive import Contrast
+from headwise.scores.gates.fit import Fit
+from headwise.studies.roles.study import Ended
 from headwise.tables.codec import Packed, pack, unpack
 from headwise.tables.result_file import load_result, save_result
 
@@ -51,6 +54,17 @@ FRAME = pd.DataFrame(
         "yes": [True, False, True],
     }
 )
+UPDATES = np.where(
+    np.arange(3)[:, None] < [3, 1], 0.5, NAN
+)  # the second of two seeds stopped after one update
+FIT = Fit(
+    VALUES[:2],
+    UPDATES,
+    -UPDATES,
+    UPDATES / 5,
+    np.array([3, 1]),
+    {0: VALUES[1:], 2: -VALUES[:2], 3: VALUES[:2]},
+)
 RESULTS = {
     "numbers": {"a": 1, "b": 1.5, "c": [True, None, "x"], "d": (NAN, float("-inf")), "e": {}},
     "mapping": {1: "a", (2, "b"): [3]},
@@ -86,6 +100,9 @@ RESULTS = {
         details=DETAILS,
         tests={"q": np.array([0.5, NAN])},
     ),
+    "gates": FIT,
+    "gates and seeds": Ended(FIT, FRAME),
+    "contrastive gates": Contrast(FRAME, FIT),
 }
 
 
