@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from headwise.heads import PositionScores
 from headwise.studies.base import study
-from headwise.studies.run import Run
+from headwise.studies.run import Pair, Run
 from headwise.studies.score.charts import section
 from headwise.studies.score.settings import ScoreSettings
 from headwise.studies.steps import input_table, make_cards, score_heads, strongest
@@ -19,8 +21,8 @@ def score(run: Run, s: ScoreSettings) -> None:
         for pair in pairs
         for method in s.methods
     }
-    tables = {pair: [] for pair in pairs}
-    for (pair, _), scored in run.all(calls, "scores").items():
+    tables: dict[Pair, list[pd.DataFrame]] = {pair: [] for pair in pairs}
+    for (pair, method), scored in run.all(calls, "scores").items():
         if isinstance(scored, PositionScores):
             named = {"method": scored.method, "metric": scored.metric}
             run.table("positions", scored.table().assign(**pair.columns))
@@ -29,6 +31,8 @@ def score(run: Run, s: ScoreSettings) -> None:
         else:
             run.tables(scored.tables(pair.task), **pair.columns)
             tables[pair].append(scored.table)
+            if note := scored.scores.details.get("said"):
+                run.say(f"{calls[pair, method].label}: {note}")
     if not s.cards:
         return
     heads = {pair: strongest(scores, s.cards) for pair, scores in tables.items() if scores}
