@@ -164,8 +164,8 @@ def test_a_score_stores_the_prompts_of_its_examples(tiny, tmp_path):
 def test_inputs_carry_the_numbers_of_their_examples():
     from headwise.studies.steps import input_table
 
-    task = Task("t", (Example("a", " b", foils=(" c", " d")), Example("e", " f")))
-    table = input_table(task, {"model": "m", "task": "t"}, "curves", [7, 3])
+    task = Task("t", (Example("a", " b", foils=(" c", " d")), Example("e", " f")), numbers=(7, 3))
+    table = input_table(task, "curves")
     assert table[["example", "prompt", "target", "foils"]].to_numpy().tolist() == [
         [7, "a", " b", "c / d"],
         [3, "e", " f", ""],
