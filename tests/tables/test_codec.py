@@ -12,6 +12,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Edge, Edges, Head, PositionScores, Scores, head_list
 from headwise.runs import Store
 from headwise.runs.store.store import encode_result
+from headwise.studies.masking.texts import Written
 from headwise.tables.codec import Packed, pack, unpack
 from headwise.tables.result_file import load_result, save_result
 
@@ -86,6 +87,7 @@ RESULTS = {
         details=DETAILS,
         tests={"q": np.array([0.5, NAN])},
     ),
+    "texts": Written([["a", "ü"], ["", "b"]], {"chrf": VALUES[0, :, :2]}, (1, 3), ("g", None)),
 }
 
 
