@@ -14,6 +14,7 @@ from headwise.runs import Store
 from headwise.runs.store.store import encode_result
 from headwise.scores.gates.contrastive import Contrast
 from headwise.scores.gates.fit import Fit
+from headwise.studies.masking.texts import Written
 from headwise.studies.roles.study import Ended
 from headwise.tables.codec import Packed, pack, unpack
 from headwise.tables.result_file import load_result, save_result
@@ -103,6 +104,7 @@ RESULTS = {
     "gates": FIT,
     "gates and seeds": Ended(FIT, FRAME),
     "contrastive gates": Contrast(FRAME, FIT),
+    "texts": Written([["a", "ü"], ["", "b"]], {"chrf": VALUES[0, :, :2]}, (1, 3), ("g", None)),
 }
 
 
