@@ -21,6 +21,7 @@ from headwise.cli.root import (
     with_options,
 )
 from headwise.cli.running import default_folder, run_study
+from headwise.names import component_name
 
 
 @app.command()
@@ -76,7 +77,7 @@ def show_diff(out: Path) -> dict[str, Any]:
         echo(f"{name} on {task}, tuned − base, {len(part)} heads; significant changes first (*: q < .05):")
         for row in part[:10].to_dict("records"):
             interval = f"{row['difference']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]  q = {row['q']:.2g}"
-            head = f"L{row['layer']}H{row['head']}{'*' if row['q'] < 0.05 else ''}"
+            head = component_name(row["layer"], row["head"]) + "*" * (row["q"] < 0.05)
             weights = f"  weights {row['weight_change']:.2%}" if "weight_change" in row else ""
             echo(f"  {head:<8}{interval}  ({row['base_score']:+.3f} → {row['tuned_score']:+.3f}){weights}")
     return {name: table.to_dict("records") for name, table in tables.items()}
