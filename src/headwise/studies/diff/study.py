@@ -8,6 +8,7 @@ difference and its test), `diff` (each head's paired difference, tuned − base)
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,8 +74,11 @@ def diff(run: Run, s: DiffSettings) -> None:
         run.table("outcomes", outcomes.assign(**names))
         changes = []
         for method in s.methods:
-            scores = scored[before, method].scores, scored[after, method].scores
-            changes.append(difference.diff_table(*scores, s.seed, weights).assign(**names))
+            # Named as in the tables: of two scores of one name, a difference would take another option for its name.
+            first, second = (
+                replace(scored[pair, method].scores, model=pair.columns["model"]) for pair in (before, after)
+            )
+            changes.append(difference.diff_table(first, second, s.seed, weights))
             if few := too_few(changes[-1]):
                 run.say(f"{method} on {before.task.name}: {few}")
         run.table("diff", *changes)
