@@ -51,8 +51,10 @@ def test_every_ranking_that_a_circuit_was_measured_with_is_there_with_its_number
     refits = pd.read_csv(GALLERY / "circuits/refits.csv")
     first = refits[refits["fit"] == 0].set_index(["model", "task", "reference"])
     assert set(first.index) == set(orders.index)
-    sizes = pd.concat(pd.read_csv(GALLERY / f"circuits/{name}.csv") for name in ("circuits", "qwen-circuits"))
+    files = ("circuits", "qwen-circuits", "gemma-circuits")
+    sizes = pd.concat(pd.read_csv(GALLERY / f"circuits/{name}.csv") for name in files)
     sizes = sizes[sizes["order"] == "nested"].set_index(["model", "task", "reference"])
+    assert set(sizes.index) == set(orders.index)
     for key, row in first.iterrows():
         heads = orders[key].split()
         assert len(set(heads)) == len(heads) == row["of"]
@@ -63,24 +65,41 @@ def test_every_ranking_that_a_circuit_was_measured_with_is_there_with_its_number
         assert row["r2_lo"] <= row["r2"] <= row["r2_hi"]
 
 
+TASKS = {"Greater Than": "greater_than", "IOI": "ioi", "Docstring": "docstring", "IOI Long": "ioi_long"}
+MODELS = {
+    "SmolLM2": "smollm2",
+    "sparse": "smollm2-sparse",
+    "control": "smollm2-control",
+    "Gemma": "gemma-3-270m-q4_k_m",
+    "Qwen": "qwen2.5-coder-1.5b-instruct-q4_k_m",
+}
+
+
 def test_the_table_of_refits_on_the_page_is_that_of_the_file():
     page = (GALLERY / "README.md").read_text(encoding="utf-8")
     refits = pd.read_csv(GALLERY / "circuits/refits.csv")
-    rows = re.findall(
-        r"^\| (?:SmolLM2|sparse|Qwen)? *\| (Greater Than|IOI|Docstring|IOI Long) \| (\d+) \[(\d+), (\d+)\] \| "
-        r"(\d+)(?:–(\d+))? \((\d)\) \| ([−.\d]+) ",
-        page,
-        re.M,
-    )
-    assert len(rows) == 12
-    names = {"Greater Than": "greater_than", "IOI": "ioi", "Docstring": "docstring", "IOI Long": "ioi_long"}
-    models = ("smollm2", "smollm2-sparse", "qwen2.5-coder-1.5b-instruct-q4_k_m")
-    for model, part in zip(models, (rows[:4], rows[4:8], rows[8:]), strict=True):
-        for task, size, lo, hi, least, most, fits, r2 in part:
-            mine = refits[(refits["model"] == model) & (refits["reference"] == "mean")]
-            mine = mine[mine["task"] == names[task]]
+    columns = ["model", "task", "reference"]
+    seen, model = [], ""
+    for line in re.findall(r"^\|.*\(\d\) \|.*$", page, re.M):
+        first, task, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        model = MODELS[first] if first else model
+        for reference, (size, fits, r2, within) in (("mean", cells[:4]), ("patch", cells[4:])):
+            key = (model, TASKS[task], reference)
+            mine = refits[(refits[columns] == key).all(axis=1)]
             one = mine[mine["fit"] == 0].iloc[0]
-            assert [float(size), float(lo), float(hi)] == list(one[["stays", "stays_lo", "stays_hi"]])
-            assert (float(least), float(most or least)) == (mine["stays"].min(), mine["stays"].max())
-            assert int(fits) == len(mine)
-            assert float(r2.replace("−", "-")) == pytest.approx(one["r2"], abs=0.06)
+            assert _numbers(size) == list(one[["stays", "stays_lo", "stays_hi"]])
+            least, *most, count = _numbers(fits)
+            assert (least, *most) == tuple(sorted({mine["stays"].min(), mine["stays"].max()}))
+            assert count == len(mine)
+            assert _numbers(r2) == pytest.approx(list(one[["r2", "r2_lo", "r2_hi"]]), abs=0.06)
+            assert _numbers(within) == pytest.approx([100 * one["within"]], abs=0.51)
+            seen.append(key)
+    assert sorted(seen) == sorted(set(refits[columns].itertuples(index=False, name=None)))
+
+
+def _numbers(cell: str) -> list[float]:
+    """
+    >>> _numbers("−.75 [−1.37, −.31]"), _numbers("8–10 (4)")
+    ([-0.75, -1.37, -0.31], [8.0, 10.0, 4.0])
+    """
+    return [float(number.replace("−", "-")) for number in re.findall(r"−?\d*\.?\d+", cell)]

@@ -53,8 +53,8 @@ class Registry(Generic[T]):
     def in_order(self) -> dict[str, T]:
         """Every entry, in the order of registration."""
         for pattern in self.patterns:
-            _import(pattern)
-        load_plugins()
+            import_modules(pattern)
+        _load_plugins()
         return dict(self._entries)
 
     def get(self, name: str) -> T:
@@ -75,7 +75,7 @@ class Registry(Generic[T]):
 
 
 @cache
-def _import(pattern: str) -> None:
+def import_modules(pattern: str) -> None:
     """Import every module whose dotted name fits."""
     package, wildcard, rest = pattern.partition(".*")
     module = importlib.import_module(package)
@@ -110,8 +110,7 @@ def plugin_hint(used: Sequence[str]) -> str:
 
 
 @cache
-def load_plugins() -> None:
-    """Import the files and packages that add something of their own."""
+def _load_plugins() -> None:
     for path in filter(None, os.environ.get(FILES, "").split(os.pathsep)):
         _load_file(user_path(path))
     for entry in metadata.entry_points(group=GROUP):

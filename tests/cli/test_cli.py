@@ -205,11 +205,11 @@ def test_the_chunk_size_is_stored_in_the_run(folder, tmp_path, here):
         "--set",
         "cards=0",
     )
-    from headwise.runs import CellStore
+    from headwise.runs import Store
 
-    store = CellStore(tmp_path / "run/cells.sqlite")
+    store = Store(tmp_path / "run/cells.sqlite")
     (key,) = store.keys()
-    assert store.notes(key)["batch_tokens"] == 333
+    assert store.get(key).scores.details["batch_tokens"] == 333
 
 
 def test_the_same_command_again_computes_nothing_and_other_settings_are_noticed(folder, tmp_path, here):
@@ -318,12 +318,12 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path):
         # A suite started in the background ignores Ctrl-C, and its children would inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    from headwise.runs import CellStore
+    from headwise.runs import Store
 
     while process.poll() is None:  # until the first of the two cells is stored
         time.sleep(0.2)
         if (tmp_path / "run/cells.sqlite").exists():
-            store = CellStore(tmp_path / "run/cells.sqlite")
+            store = Store(tmp_path / "run/cells.sqlite")
             finished = len(store)
             store.close()
             if finished:

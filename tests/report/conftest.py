@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from headwise.heads import Scores
-from headwise.runs import Cell, CellResult, RunFolder, execute
+from headwise.runs import Job, RunFolder, compute, step, write_table
 
 HOSTILE = "<script>window.broken=1</script><img src=x onerror=window.broken=2>"
 
@@ -15,6 +15,11 @@ HOSTILE = "<script>window.broken=1</script><img src=x onerror=window.broken=2>"
 def score_table(model: str, task: str, method: str, shape: tuple[int, int], seed: int = 0) -> pd.DataFrame:
     examples = np.random.default_rng(seed).normal(size=(6, *shape))
     return Scores.from_examples(examples, model=model, task=task, method=method, metric="logit_diff").table()
+
+
+@step()
+def given_tables(job: Job, tables):
+    return dict(tables)
 
 
 def finished_run(path, study, tables, models=("tiny",), command=None, notices=(), question=None):
@@ -27,8 +32,10 @@ def finished_run(path, study, tables, models=("tiny",), command=None, notices=()
         fingerprints=dict.fromkeys(models, "0123456789abcdef"),
         command=command or f"headwise run {study}",
     ) as folder:
-        cell = Cell(study, models[0], "task", "all", {}, {})
-        execute(folder, [cell], lambda _: CellResult(tables), progress=False)
+        results = compute(folder, {0: given_tables(tables)})
+        for name, table in results[0].items():
+            write_table(folder, name, [table])
+        folder.wrote(sorted(tables))
         for notice in notices:
             folder.notice(notice)
     return folder.path

@@ -14,12 +14,12 @@ import headwise as hw
 from headwise.charts.section import SECTIONS
 from headwise.errors import HeadwiseError
 from headwise.report import findings, write_report
-from headwise.runs import Cell, CellResult, RunFolder, execute, read_info, write_table
+from headwise.runs import RunFolder, compute, read_info, write_table
 from headwise.studies import base as registry
 from headwise.studies.settings.shared import StudySettings
 from headwise.studies.verify import verify
 from helpers import bench_of
-from report.conftest import HOSTILE, score_table
+from report.conftest import HOSTILE, given_tables, score_table
 
 
 def data_of(page: str) -> dict:
@@ -105,12 +105,11 @@ def test_findings_name_the_largest_head_with_its_interval(make_run):
 def register():
     """Registers a study that is known while the test runs."""
     with registry.STUDIES.restored(), SECTIONS.restored():
-        yield registry.register
+        yield registry.study
 
 
 def test_a_study_without_a_section_of_its_own_still_gets_one(make_run, tmp_path, register):
-    own = {"question": "", "settings": StudySettings, "stages": lambda context: [], "compute": {}}
-    register(registry.Study(name="my_study", **own))
+    register(question="", settings=StudySettings, name="my_study")(lambda run, s: None)
     run = make_run("a", "my_study", {"scores": score_table("tiny", "ioi", "ablation", (2, 2))})
     assert "my_study" in write_report([run], tmp_path / "r.html").read_text()
     empty = make_run("b", "my_study", {"other": pd.DataFrame({"a": [1]})})
@@ -132,14 +131,10 @@ def asked(run, tmp_path) -> str:
 
 
 def test_a_study_of_somebody_elses_is_headed_by_its_own_question(tiny, tmp_path, register):
-    colours = registry.Study(
-        name="colours",
-        question="Which heads see red?",
-        settings=StudySettings,
-        stages=lambda context: [],
-        compute={},
-    )
-    register(colours)
+    @register(question="Which heads see red?", settings=StudySettings)
+    def colours(run, s):
+        """Computes nothing."""
+
     folder = registry.run("colours", tmp_path / "run", workbench=bench_of(tiny), models=["tiny"])
     assert read_info(folder.path)["question"] == "Which heads see red?"
     assert asked(folder.path, tmp_path) == "Which heads see red?"
@@ -221,8 +216,9 @@ def test_a_run_begun_again_with_other_settings_and_stopped_shows_the_settings_of
                 folder.store.close()
                 folder._lock.release()
                 return
-            cell = Cell("score", "tiny", "ioi", name, settings, {})
-            execute(folder, [cell], lambda cell: CellResult({cell.part: tables}), progress=False)
+            compute(folder, {0: given_tables({name: tables})})
+            write_table(folder, name, [tables])
+            folder.wrote([name])
         folder.close()
 
     def page() -> str:
@@ -262,7 +258,7 @@ def test_a_run_of_a_later_format_is_refused(make_run, tmp_path):
     run = make_run("run", "score", {"scores": score_table("tiny", "ioi", "ablation", (2, 3))})
     info = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(
-        json.dumps({**info, "format": 2, "tables": {"scores": "what it means then"}})
+        json.dumps({**info, "format": 99, "tables": {"scores": "what it means then"}})
     )
     with pytest.raises(HeadwiseError, match="was written by a newer headwise"):
         write_report([run], tmp_path / "page.html")

@@ -8,6 +8,7 @@ import os
 import signal
 import sqlite3
 from contextlib import closing, contextmanager, suppress
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -22,9 +23,9 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.heads.heads_file import read_heads
 from headwise.report import write_report
-from headwise.runs import Cell, CellStore, RunFolder, execute, read_table
-from headwise.runs.store.columns import encode
+from headwise.runs import RunFolder, Store, compute, read_table
 from headwise.runs.store.store import DamagedError
+from headwise.tables.columns import encode
 from report.conftest import finished_run, score_table
 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x, x, x, x FROM c"
@@ -67,7 +68,8 @@ def run(tmp_path):
 
 def resume(run):
     with RunFolder(run) as folder:
-        execute(folder, [Cell("score", "tiny", "task", "all", {}, {})], lambda cell: None, progress=False)
+        (key,) = folder.store.keys() or {""}
+        compute(folder, {0: SimpleNamespace(key=key, text=key, label="a step", cost=None)})[0]
 
 
 def show(run):
@@ -94,18 +96,18 @@ def test_a_store_with_anything_that_is_not_ours_is_refused_and_left_as_it_is(run
         database.executescript(FOREIGN[what])
     before = (run / "cells.sqlite").read_bytes()
     refused(resume, run, "which headwise did not put there")
-    refused(lambda run: CellStore(run / "cells.sqlite"), run, "which headwise did not put there")
+    refused(lambda run: Store(run / "cells.sqlite"), run, "which headwise did not put there")
     assert (run / "cells.sqlite").read_bytes() == before
 
 
-def test_a_view_in_a_store_whose_schema_is_damaged_is_not_read_while_cells_are_saved(run):
+def test_a_view_in_a_store_whose_schema_is_damaged_is_not_read_while_steps_are_saved(run):
     with closing(sqlite3.connect(run / "cells.sqlite")) as database:
         database.executescript(FOREIGN["a view that never ends"])
         database.executescript(
             "PRAGMA writable_schema=ON; UPDATE sqlite_master SET sql = 'CREATE TABLE blobs (' WHERE name = 'blobs'"
         )
     with pytest.raises(DamagedError):
-        CellStore(run / "cells.sqlite")
+        Store(run / "cells.sqlite")
     refused(resume, run, "which headwise did not put there")
 
 
@@ -115,7 +117,7 @@ def test_a_store_that_lacks_a_table_is_begun_again(run, gone):
         database.executescript(f"DROP TABLE {gone}")
     with within(20), RunFolder(run) as folder:
         assert len(folder.store) == 0
-        assert any("0 finished cells could be saved" in notice for notice in folder.notices)
+        assert any("0 finished steps could be saved" in notice for notice in folder.notices)
 
 
 PLACES = {
@@ -298,11 +300,11 @@ def test_a_table_with_any_value_in_a_column_is_shown_or_refused_in_a_sentence(ru
     "notes", ['{"not_finite": 1}', '{"not_finite": [{}]}', "{}", "[1]", "{", "[" * 100_000]
 )
 def test_forged_notes_are_a_sentence(run, notes):
-    with CellStore(run / "cells.sqlite") as store:
+    with Store(run / "cells.sqlite") as store:
         (key,) = store.keys()
         text, encoded = store.encoded(key)
-        store.put_encoded(text, encoded._replace(notes=notes, flagged=True), 0.0)
-    refused(resume, run, "notes of")
+        store.put(text, encoded._replace(notes=notes, flagged=True))
+    refused(resume, run, "not what headwise writes|headwise does not write|notes of")
 
 
 def test_a_message_with_an_escape_sequence_is_written_out(run, monkeypatch, capsys):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.runs import CellStore, read_info
+from headwise.runs import Store, read_info
 from helpers import REPOSITORY
 from runs.toy_study import run, table_bytes
 
@@ -70,11 +70,9 @@ sys.argv = ["headwise", "run", "toy"]
 sys.path.insert(0, sys.argv.pop() and {here!r})
 from headwise.cli.running import resumable
 import runs.toy_study as toy, time
-from headwise.runs import CellResult
-def slowly(cell):
-    print(cell.part, flush=True)
+def slowly(number):
+    print("part", number, flush=True)
     time.sleep(0.2)
-    return toy.compute(cell)
 app = typer.Typer(pretty_exceptions_enable=False)
 @app.command()
 def main():
@@ -119,15 +117,14 @@ from pathlib import Path
 from headwise.cli import app as cli
 from headwise.cli.running import resumable
 from headwise.runs.store import store
-def slowly(cell):
-    print(cell.part, flush=True)
+def slowly(number):
+    print("part", number, flush=True)
     time.sleep(0.2)
-    return toy.compute(cell)
-close = store.CellStore.close
+close = store.Store.close
 def slow_close(self):
     time.sleep(0.5)  # signals arrive while the run is closed, too
     close(self)
-store.CellStore.close = slow_close
+store.Store.close = slow_close
 @cli.app.command("toy")
 def command():
     with resumable():
@@ -152,7 +149,7 @@ def test_six_fast_ctrl_c_leave_a_true_status_and_no_traceback(tmp_path):
         time.sleep(0.15)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1, said
-    assert said.startswith("stopped; finished cells are kept")
+    assert said.startswith("stopped; finished steps are kept")
     assert "Traceback" not in said
     assert "Interrupt" not in said
     assert read_info(out)["status"] == "interrupted"
@@ -270,12 +267,10 @@ def test_a_file_that_may_not_grow_is_a_sentence_and_nothing_is_lost(tmp_path, li
     assert "Traceback" not in done.stderr
     finished = 0
     if (out / "cells.sqlite").exists():
-        with CellStore(out / "cells.sqlite") as store:
+        with Store(out / "cells.sqlite") as store:
             finished = len(store)
     counted = []
-    from runs.toy_study import compute
-
-    run(out, 60, lambda cell: counted.append(cell) or compute(cell))
+    run(out, 60, counted.append)
     run(tmp_path / "whole", 60)
     assert len(counted) == 60 - finished
     assert table_bytes(out) == table_bytes(tmp_path / "whole")
@@ -376,22 +371,20 @@ def test_a_clock_that_jumps_changes_nothing_but_the_dates(tmp_path, monkeypatch)
     monkeypatch.setattr(time, "time", lambda: max(0.0, real() + next(leaps)))
     dates = iter([f"{year}-01-01T00:00:00+00:00" for year in (2031, 1999, 2050, 1970) * 50])
     monkeypatch.setattr(info_module, "timestamp", lambda: next(dates))
-    from runs.toy_study import compute
 
-    def dies(cell):
-        if cell.part == "part 3":
+    def dies(number):
+        if number == 3:
             raise KeyboardInterrupt
-        return compute(cell)
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "run", 6, dies)
     counted = []
-    folder = run(tmp_path / "run", 6, lambda cell: counted.append(cell.part) or compute(cell))
-    assert counted == ["part 3", "part 4", "part 5"]
+    folder = run(tmp_path / "run", 6, counted.append)
+    assert counted == [3, 4, 5]
     assert table_bytes(tmp_path / "run") == table_bytes(tmp_path / "whole")
     assert 0 <= read_info(folder.path)["timings"]["seconds"] < 600
     assert store_module  # the store keeps durations, not dates
-    with CellStore(folder.path / "cells.sqlite") as store:
+    with Store(folder.path / "cells.sqlite") as store:
         spent = [s for (s,) in store._connection.execute("SELECT seconds FROM cells")]
     assert all(0 <= seconds < 600 for seconds in spent)
 

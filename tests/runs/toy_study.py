@@ -1,6 +1,6 @@
-"""A small study whose numbers follow from its cells alone; as a program, it can die at a chosen point.
+"""A small study whose numbers follow from its calls alone; as a program, it can die at a chosen point.
 
-python toy_study.py RUN CELLS PAUSE [DIE_AT]
+python toy_study.py RUN PARTS PAUSE [DIE_AT]
 """
 
 from __future__ import annotations
@@ -11,30 +11,37 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.runs import Cell, CellResult, RunFolder, execute
+from headwise.runs import Call, Job, RunFolder, step
+from headwise.studies.run import Run
 
 TABLES = ("curves", "examples", "scores")
+Tables = dict[str, pd.DataFrame]
+hooks: Any = SimpleNamespace(before=None, change=None)
+"""What tests do before a part is computed, and to its tables."""
 
 
-def make_cells(count: int, **settings: Any) -> list[Cell]:
-    return [
-        Cell("toy", f"model{i % 2}", "ioi", f"part {i}", {"seed": i, **settings}, {"weights": "abc"})
-        for i in range(count)
-    ]
+@step(cost=lambda **_: 1, label="part {number} on ioi with {model}")
+def part(job: Job, number: int, model: str) -> Tables:
+    if hooks.before:
+        hooks.before(number)
+    tables = tables_of(number, model)
+    if hooks.change:
+        hooks.change(number, tables)
+    return tables
 
 
-def compute(cell: Cell) -> CellResult:
-    random = np.random.default_rng(cell.settings["seed"])
-    values = random.normal(size=(4, 3))  # examples, heads
-    about = {"model": cell.model, "task": cell.task}
+def tables_of(number: int, model: str) -> Tables:
+    values = np.random.default_rng(number).normal(size=(4, 3))  # examples, heads
+    names = {"model": model, "task": "ioi"}
     scores = pd.DataFrame(
         {
-            **about,
+            **names,
             "method": "noise",
             "layer": [0, 0, 1],
             "head": [0, 1, 0],
@@ -45,27 +52,54 @@ def compute(cell: Cell) -> CellResult:
             "n": 4,
             "p": 0.5,
             "q": np.nan,
-            "part": cell.part,
+            "part": f"part {number}",
         }
     )
     examples = pd.DataFrame(
-        {**about, "series": "top", "k": 2, "example": range(4), "value": values[:, 0], "note": cell.part}
+        {
+            **names,
+            "series": "top",
+            "k": 2,
+            "example": range(4),
+            "value": values[:, 0],
+            "note": f"part {number}",
+        }
     )
     curves = pd.DataFrame(
-        {**about, "series": "top", "action": "mask", "k": [0, 2], "metric": "logprob", "value": values[0, :2]}
+        {**names, "series": "top", "action": "mask", "k": [0, 2], "metric": "logprob", "value": values[0, :2]}
         | {"lo": -1.0, "hi": 1.0, "n": 4}
     )
-    tables = {"scores": scores, "examples": examples}
-    if cell.settings["seed"] % 3 == 0:
-        tables["curves"] = curves
-    return CellResult(tables, {"rows": 12})
+    return {"scores": scores, "examples": examples} | ({"curves": curves} if number % 3 == 0 else {})
+
+
+def calls(count: int, first: int = 0) -> dict[int, Call[Tables]]:
+    return {i: part(i, f"model{i % 2}") for i in range(first, count)}
+
+
+def carry_out(folder: RunFolder, *stages: dict[int, Call[Tables]], progress: bool = False) -> None:
+    """Compute the calls of one stage after the other, and write the tables."""
+    toy = Run(None, SimpleNamespace(progress=progress), folder)  # type: ignore[arg-type]
+    for stage in stages:
+        for tables in toy.all(stage, "toy").values():
+            toy.tables(tables)
+    toy.write_tables()
 
 
 def run(
-    path: Path, count: int, calculate: Callable[[Cell], CellResult] = compute, **options: Any
+    path: Path,
+    count: int,
+    before: Callable[[int], Any] | None = None,
+    change: Callable[[int, Tables], Any] | None = None,
+    executor: Any = None,
+    **options: Any,
 ) -> RunFolder:
-    with RunFolder(path, study="toy", settings={"count": count}, **options) as folder:
-        execute(folder, make_cells(count), calculate, progress=False)
+    hooks.before, hooks.change = before, change
+    try:
+        with RunFolder(path, study="toy", settings={"count": count}, **options) as folder:
+            folder.executor = executor
+            carry_out(folder, calls(count))
+    finally:
+        hooks.before = hooks.change = None
     return folder
 
 
@@ -75,12 +109,12 @@ def table_bytes(path: Path) -> dict[str, bytes]:
 
 def _die_on_call(module: Any, name: str, number: int) -> None:
     """Kill this process, as the system would, when `module.name` is called for the given time."""
-    original, calls = getattr(module, name), 0
+    original, count = getattr(module, name), 0
 
     def counted(*given: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == number:
+        nonlocal count
+        count += 1
+        if count == number:
             os.kill(os.getpid(), signal.SIGKILL)
         return original(*given, **named)
 
@@ -93,10 +127,9 @@ def main(out: str, count: str, pause: str, die_at: str = "") -> None:
         module, name, number = die_at.split(":")
         _die_on_call(sys.modules[f"headwise.{module}"], name, int(number))
 
-    def slowly(cell: Cell) -> CellResult:
+    def slowly(number: int) -> None:
         time.sleep(float(pause))
-        print(cell.part, flush=True)
-        return compute(cell)
+        print(f"part {number}", flush=True)
 
     run(Path(out), int(count), slowly)
 

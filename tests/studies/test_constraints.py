@@ -9,7 +9,6 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.runs.store.cells import Cell, canonical
 from headwise.scores.registry import methods
 from headwise.settings import Count, Settings, Several, build
 from headwise.sparsify.settings import SparsifySettings
@@ -261,19 +260,3 @@ def test_settings_cannot_be_changed_and_a_replaced_value_is_checked():
     assert some.replaced(n=3) == Some(n=3)
     with pytest.raises(HeadwiseError, match="n is 0"):
         some.replaced(n=0)
-
-
-# The cells of a run are found again by what stands here: a changed character computes everything again.
-FIT = (
-    '{"batch":64,"bound":4.0,"calm":4,"clip":"two_sided","first_rate":[1.0,0.01],"first_updates":null,'
-    '"gradient_norm":null,"keep":25,"rate":[0.5,0.1],"stop":0.002,"strength":1.0,"updates":500,"window":25}'
-)
-ARM = '{"c":1.0,"mode":"replace","p1":99.0,"seed":0}'
-
-
-def test_settings_in_the_key_of_a_cell_are_written_as_they_always_were():
-    roles = build(studies()["roles"].settings, assignments(["fit.first_rate=[1, 0.01]", "fit.strength=1"]))
-    cell = Cell("roles", "m", "t", "p", {"fit": roles.fit.model_dump()})
-    assert canonical(cell.settings["fit"]) == FIT
-    prompts = build(studies()["prompts"].settings, assignments(["arm.c=1", "arm.p1=99"]))
-    assert canonical(Cell("prompts", "m", "t", "p", {"arm": vars(prompts.arm)}).settings["arm"]) == ARM

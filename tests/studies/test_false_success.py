@@ -15,10 +15,10 @@ import headwise as hw
 from headwise.cli.app import main
 from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
-from headwise.runs import CellStore, RunFolder, execute, read_info
+from headwise.runs import RunFolder, Store, read_info
 from headwise.studies.workbench import Workbench
 from helpers import make_word_tokenizer
-from runs.toy_study import compute, make_cells
+from runs.toy_study import calls, carry_out, hooks
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +40,13 @@ def full(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def cells_of(run) -> int:
-    with CellStore(run / "cells.sqlite") as store:
+def steps_of(run) -> int:
+    with Store(run / "cells.sqlite") as store:
         return len(store)
 
 
 @pytest.mark.parametrize("what", ["report.html", ".pdf", ".parquet"])
-def test_a_disk_that_is_full_at_the_end_is_a_failure_and_the_cells_are_kept(
+def test_a_disk_that_is_full_at_the_end_is_a_failure_and_the_steps_are_kept(
     bench, settings, tmp_path, monkeypatch, what
 ):
     from headwise import files as disk
@@ -61,7 +61,7 @@ def test_a_disk_that_is_full_at_the_end_is_a_failure_and_the_cells_are_kept(
     info = read_info(out)
     assert info["status"] == "failed"
     assert "is full" in info["problem"]
-    assert cells_of(out) == 1
+    assert steps_of(out) == 1
     assert not list(out.rglob("*.partial"))
     again = hw.run("score", out, workbench=bench, progress=False, **settings)
     assert again.report == out / "report.html"
@@ -94,35 +94,35 @@ def replaced(place):
 @pytest.mark.parametrize("when", [2, "at the end"])
 @pytest.mark.parametrize("happens", [moved, deleted, replaced])
 def test_a_run_folder_that_goes_away_under_a_study_is_a_sentence_and_is_not_made_again(
-    tmp_path, happens, when
+    tmp_path, happens, when, monkeypatch
 ):
     place = tmp_path / "run"
 
-    def disturbed(cell):
-        if cell.part == f"part {when}":
+    def disturbed(number):
+        if number == when:
             happens(place)
-        return compute(cell)
 
     def study():
         with RunFolder(place, study="toy", settings={}) as folder:
-            execute(folder, make_cells(5), disturbed, progress=False)
+            carry_out(folder, calls(5))
             happens(place)
+
+    monkeypatch.setattr(hooks, "before", disturbed)
 
     with pytest.raises(HeadwiseError, match="was moved, deleted or replaced while it was in use"):
         study()
     if happens is replaced:
         assert read_info(place)["study"] == "another"
-        assert cells_of(place) == 0
+        assert steps_of(place) == 0
     else:
         assert not place.exists()
     if happens is not deleted:
         kept = 3 if when == 2 else 5
-        assert cells_of(tmp_path / "elsewhere") == kept
+        assert steps_of(tmp_path / "elsewhere") == kept
         computed = []
+        monkeypatch.setattr(hooks, "before", computed.append)
         with RunFolder(tmp_path / "elsewhere", study="toy", settings={}) as folder:
-            execute(
-                folder, make_cells(5), lambda cell: computed.append(cell) or compute(cell), progress=False
-            )
+            carry_out(folder, calls(5))
         assert len(computed) == 5 - kept
 
 
@@ -130,7 +130,7 @@ def test_a_run_folder_that_goes_away_under_a_study_is_a_sentence_and_is_not_made
 def test_a_small_disk_that_is_really_full_is_one_sentence_and_exit_2(
     bench, settings, tmp_path, monkeypatch, capsys, caplog, room, finished
 ):
-    """90 kB do not hold the cell, nor a new run.json after it; 1.5 MB do not hold the report."""
+    """90 kB do not hold the step, nor a new run.json after it; 1.5 MB do not hold the report."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", str(disk)]
@@ -153,6 +153,6 @@ def test_a_small_disk_that_is_really_full_is_one_sentence_and_exit_2(
         assert "is full; everything finished so far is kept" in printed.err
         assert printed.out == ""
         assert read_info(disk / "run")["status"] == "failed"
-        assert cells_of(disk / "run") == finished
+        assert steps_of(disk / "run") == finished
     finally:
         subprocess.run(["umount", str(disk)], check=True)

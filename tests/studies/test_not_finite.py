@@ -1,4 +1,4 @@
-"""A metric that is NaN or infinite for some example: the example is named, the cell says so, and a run whose scores
+"""A metric that is NaN or infinite for some example: the example is named, the run says so, and a run whose scores
 are all NaN has failed."""
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores
 from headwise.model.verify.tiny import tiny_model
-from headwise.runs import CellStore, read_table
 from headwise.runs.folder.info import read_info
 from headwise.studies.workbench import Workbench
 from helpers import WORDS
@@ -60,17 +59,14 @@ def test_scores_that_one_example_makes_nan_fail_the_run_which_names_it_and_keeps
     (notice,) = [notice for notice in info["notices"] if "not finite" in notice]
     assert f"{method} on" in notice
     assert "(example 1)" in notice
-    scores = read_table(path, "scores")
-    assert len(scores) == 2 * 16  # every head keeps its row
-    assert scores[scores["method"] == method]["score"].isna().all()
-    assert scores[scores["method"] == "random"]["score"].notna().all()
-    examples = read_table(path, "examples")
-    mine = examples[examples["method"] == method]
+    opened = hw.open_run(path)
+    (bad,), (good,) = opened.scores(method), opened.scores("random")
+    assert len(bad.heads()) == len(good.heads()) == 16  # every head keeps its row
+    assert np.isnan(bad.values).all()
+    assert np.isfinite(good.values).all()
+    mine = bad.example_table()
     assert set(mine[mine["value"].isna()]["example"]) == {1}
     assert mine[mine["example"] != 1]["value"].notna().all()
-    with CellStore(path / "cells.sqlite") as store:
-        flagged = [store.cell(key).part for key in store.flagged()]
-    assert flagged == [method]
 
 
 def test_a_head_whose_score_went_wrong_stays_in_the_table_and_comes_last_in_the_order(tmp_path):

@@ -1,4 +1,4 @@
-"""A run is verified by computing some of its cells again."""
+"""A run is verified by computing some of its steps again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ import headwise as hw
 from headwise.charts.style import without_figures
 from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
-from headwise.runs import CellResult, CellStore, read_info, read_table, write_table
+from headwise.runs import Store, read_info, read_table, write_table
+from headwise.runs.store.store import encode_result
 from headwise.studies.verify import summary, verify
 from headwise.studies.workbench import Workbench
 
@@ -49,13 +51,17 @@ def run(finished, tmp_path):
 
 def changed(run, change):
     """One stored number is changed, as a faulty machine or a careless hand would."""
-    with CellStore(run / "cells.sqlite") as store:
-        for key in store.keys():  # noqa: SIM118 - a store is no mapping
-            cell, result = store.cell(key), store.get(key)
-            if cell.part == "ablation":
-                scores = result.tables["scores"].copy()
-                scores.loc[3, "score"] = change(scores.loc[3, "score"])
-                store.put(cell, CellResult({**result.tables, "scores": scores}, result.notes))
+    with Store(run / "cells.sqlite") as store:
+        for key, scored in stored(store):
+            if scored.scores.method == "ablation":
+                table = scored.table.copy()
+                table.loc[3, "score"] = change(table.loc[3, "score"])
+                store.put(store.text(key), encode_result(replace(scored, table=table)))
+
+
+def stored(store):
+    """Every key with its result."""
+    return [(key, store.get(key)) for key in sorted(store.keys())]
 
 
 def state_of(folder: Path) -> dict[str, tuple[str, int, int]]:
@@ -71,28 +77,28 @@ def state_of(folder: Path) -> dict[str, tuple[str, int, int]]:
 
 
 def failures(run, bench) -> dict[str, str]:
-    return {one.label: one.said for one in verify(run, cells=3, workbench=bench) if not one.same}
+    return {one.label: one.said for one in verify(run, steps=3, workbench=bench) if not one.same}
 
 
-def test_cells_of_a_good_run_come_out_identical_and_the_run_is_not_touched(run, bench):
+def test_steps_of_a_good_run_come_out_identical_and_the_run_is_not_touched(run, bench):
     before = state_of(run)
-    results = verify(run, cells=3, workbench=bench)
+    results = verify(run, steps=3, workbench=bench)
     assert [one.said for one in results] == ["identical"] * 6
     assert [one.label for one in results][:3] == ["table examples", "table inputs", "table scores"]
-    assert summary(results) == ("3 of 3 cells are the same, and 3 of 3 tables are what the run's cells give")
+    assert summary(results) == ("3 of 3 steps are the same, and 3 of 3 tables are what the run's steps give")
     assert state_of(run) == before
 
 
 def test_a_run_with_the_log_of_a_killed_process_is_verified_and_not_touched(run, bench):
-    """The last cells are in the log alone, as a process leaves them that was killed."""
+    """The last steps are in the log alone, as a process leaves them that was killed."""
     database = run / "cells.sqlite"
     whole = database.read_bytes()
-    with CellStore(database) as store:
-        kept = [(store.cell(key), store.get(key)) for key in sorted(store.keys())]
-        store.forget([cell.key for cell, _ in kept])
-    with CellStore(database) as store:
-        for cell, result in kept:
-            store.put(cell, result)
+    with Store(database) as store:
+        kept = [store.encoded(key) for key in sorted(store.keys())]
+        store.forget(store.keys())
+    with Store(database) as store:
+        for text, encoded in kept:
+            store.put(text, encoded)
         left = {end: Path(f"{database}{end}").read_bytes() for end in ("", "-wal", "-shm")}
     for end, content in left.items():
         Path(f"{database}{end}").write_bytes(content)
@@ -102,26 +108,26 @@ def test_a_run_with_the_log_of_a_killed_process_is_verified_and_not_touched(run,
     assert state_of(run) == before
 
 
-def test_a_run_without_cells_fails_and_nothing_is_written_into_it(run, bench):
+def test_a_run_without_steps_fails_and_nothing_is_written_into_it(run, bench):
     for content in (b"", None):
         if content is None:  # a sound store that holds nothing
             (run / "cells.sqlite").unlink()
-            CellStore(run / "cells.sqlite").close()
+            Store(run / "cells.sqlite").close()
         else:
             (run / "cells.sqlite").write_bytes(content)
         before = state_of(run)
         (one,) = verify(run, workbench=bench)
         assert (one.same, one.label) == (False, "cells.sqlite")
-        assert "holds no finished cell" in one.said
+        assert "holds no finished step" in one.said
         assert summary([one]) == "the run could not be verified"
         assert state_of(run) == before
 
 
-def test_a_damaged_cell_or_one_that_is_gone_is_a_failure(run, bench):
+def test_a_damaged_step_or_one_that_is_gone_is_a_failure(run, bench):
     whole = (run / "cells.sqlite").read_bytes()
-    with CellStore(run / "cells.sqlite") as store:
+    with Store(run / "cells.sqlite") as store:
         store.forget(sorted(store.keys())[:1])
-    assert "lacks a cell that the run's settings ask for" in failures(run, bench)["cells.sqlite"]
+    assert "lacks a step that the run's settings ask for" in failures(run, bench)["cells.sqlite"]
     (run / "cells.sqlite").write_bytes(whole)
     with sqlite3.connect(run / "cells.sqlite") as store:
         store.execute("UPDATE blobs SET data = data || x'00' WHERE id = 1")
@@ -136,7 +142,7 @@ def test_a_forged_a_truncated_a_deleted_and_an_added_table_are_named(run, bench)
     write_table(run, "scores", [other])
     (failed,) = failures(run, bench).items()
     assert failed[0] == "table scores"
-    assert "scores.score differs by" in failed[1]
+    assert ".score differs by" in failed[1]
     write_table(run, "scores", [scores.iloc[::-1]])
     assert "table scores" in failures(run, bench)
     write_table(run, "scores", [scores])
@@ -149,7 +155,7 @@ def test_a_forged_a_truncated_a_deleted_and_an_added_table_are_named(run, bench)
     assert failures(run, bench) == {"table examples": "is missing from the run"}
     table.write_bytes(whole)
     write_table(run, "extra", [scores])
-    assert failures(run, bench) == {"table extra": "does not come from the run's cells"}
+    assert failures(run, bench) == {"table extra": "does not come from the run's steps"}
 
 
 CODE = """
@@ -217,16 +223,16 @@ def test_trust_is_not_written_into_a_run(bench, tmp_path, finished):
 
 def test_a_changed_number_is_found_and_named(run, bench):
     changed(run, lambda score: score + 1)
-    results = verify(run, cells=3, workbench=bench)
-    (bad,) = [one for one in results if one.kind == "cell" and not one.same]
+    results = verify(run, steps=3, workbench=bench)
+    (bad,) = [one for one in results if one.kind == "step" and not one.same]
     assert bad.label.startswith("ablation on")
-    assert "scores.score differs by" in bad.said
+    assert ".score differs by" in bad.said
 
 
 def test_rounding_is_no_difference_but_is_said(run, bench):
     changed(run, lambda score: score * (1 + 1e-6))
-    results = verify(run, cells=3, workbench=bench)
-    assert all(one.same for one in results if one.kind == "cell")
+    results = verify(run, steps=3, workbench=bench)
+    assert all(one.same for one in results if one.kind == "step")
     assert any("the same to" in one.said for one in results)
 
 
@@ -248,7 +254,7 @@ def test_other_batch_sizes_stay_within_the_tolerance_of_verify(bench, finished, 
     usual = model.batch_tokens
     model.batch_tokens = batch_tokens
     try:
-        results = verify(finished, cells=3, workbench=bench)
+        results = verify(finished, steps=3, workbench=bench)
     finally:
         model.batch_tokens = usual
     assert all(one.same for one in results), [one.said for one in results]
@@ -273,25 +279,23 @@ END;
 
 def forge(run, bench) -> None:
     """Every stored score is another one, and the tables and their hashes fit."""
-    with CellStore(run / "cells.sqlite") as store:
-        for key in store.keys():  # noqa: SIM118 - a store is no mapping
-            cell, result = store.cell(key), store.get(key)
-            scores = result.tables["scores"].assign(score=7.0)
-            store.put(cell, CellResult({**result.tables, "scores": scores}, result.notes))
+    with Store(run / "cells.sqlite") as store:
+        for key, scored in stored(store):
+            store.put(store.text(key), encode_result(replace(scored, table=scored.table.assign(score=7.0))))
     settings = read_info(run)["settings"]
     with without_figures():
         hw.run("score", run, workbench=bench, progress=False, **settings)
     assert (read_table(run, "scores")["score"] == 7).all()
 
 
-def test_forged_cells_that_a_trigger_puts_back_are_refused(run, bench):
+def test_forged_steps_that_a_trigger_puts_back_are_refused(run, bench):
     forge(run, bench)
-    assert sum("scores.score differs" in said for said in failures(run, bench).values()) == 3
+    assert sum(".score differs" in said for said in failures(run, bench).values()) == 3
     with closing(sqlite3.connect(run / "cells.sqlite")) as database:
         database.executescript(RESTORING)
     before = state_of(run)
     with pytest.raises(HeadwiseError, match="'keep_blobs', which headwise did not put there"):
-        verify(run, cells=3, workbench=bench)
+        verify(run, steps=3, workbench=bench)
     with pytest.raises(HeadwiseError, match="which headwise did not put there"):
         hw.run("score", run, workbench=bench, progress=False, **read_info(run)["settings"])
     assert {name: said for name, said in state_of(run).items() if name.endswith("sqlite")} == {
@@ -299,22 +303,22 @@ def test_forged_cells_that_a_trigger_puts_back_are_refused(run, bench):
     }
 
 
-def test_the_chosen_cells_differ_from_one_verification_to_the_next_and_a_seed_repeats_them(run, bench):
+def test_the_chosen_steps_differ_from_one_verification_to_the_next_and_a_seed_repeats_them(run, bench):
     def chosen(**options):
-        return {one.label for one in verify(run, cells=1, workbench=bench, **options) if one.kind == "cell"}
+        return {one.label for one in verify(run, steps=1, workbench=bench, **options) if one.kind == "step"}
 
     assert len({frozenset(chosen()) for _ in range(12)}) > 1  # all alike once in 3 ** 11
     assert chosen(seed=5) == chosen(seed=5)
 
 
-def test_all_cells_are_computed_again_on_request_and_none_that_the_settings_do_not_ask_for(run, bench):
+def test_all_steps_are_computed_again_on_request_and_none_that_the_settings_do_not_ask_for(run, bench):
     settings = read_info(run)["settings"] | {"methods": ["ablation", "random"]}
     with without_figures():
         hw.run("score", run, workbench=bench, progress=False, **settings)
-    with CellStore(run / "cells.sqlite") as store:
+    with Store(run / "cells.sqlite") as store:
         assert len(store) > 2  # that of the method before is still there
-    results = verify(run, cells="all", workbench=bench)
-    assert sorted(one.label.split()[0] for one in results if one.kind == "cell") == ["ablation", "random"]
+    results = verify(run, steps="all", workbench=bench)
+    assert sorted(one.label.split()[0] for one in results if one.kind == "step") == ["ablation", "random"]
     assert all(one.same for one in results)
 
 
@@ -332,30 +336,29 @@ def test_the_command_prints_the_seed_and_takes_it(run, bench, monkeypatch, capsy
         return ended.value.code, "".join(capsys.readouterr())
 
     _, output = said()
-    assert f"--seed {asked[0]['seed']} chooses the same cells" in output
+    assert f"--seed {asked[0]['seed']} chooses the same steps" in output
     said("--seed", str(asked[0]["seed"]))
-    said("--cells", "all")
+    said("--steps", "all")
     assert asked[1] == asked[0]
-    assert asked[2]["cells"] == "all"
+    assert asked[2]["steps"] == "all"
     assert asked[2]["seed"] != asked[0]["seed"]
     for wrong in ("0", "-1", "some", "1.5"):
-        code, output = said("--cells", wrong)
+        code, output = said("--steps", wrong)
         assert code == 2
         assert "give a number from 1, or all" in output
     assert len(asked) == 3
 
 
-def test_a_cell_without_its_tables_is_a_failure(run, bench):
-    """An inconvenient method cannot be hidden by taking its tables away."""
-    with CellStore(run / "cells.sqlite") as store:
-        for key in store.keys():  # noqa: SIM118 - a store is no mapping
-            if store.cell(key).part == "ablation":
-                store.put(store.cell(key), CellResult({}, store.get(key).notes))
-    shutil.rmtree(run / "tables")
-    info = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(info | {"written": [], "tables": []}))
-    found = verify(run, cells="all", workbench=bench)
-    assert any("instead of" in one.said for one in found if not one.same)
+@pytest.mark.parametrize("forged", [{}, "all heads matter", None, [1, 2]])
+def test_a_result_of_another_form_is_a_failure_and_no_traceback(run, bench, forged):
+    """An inconvenient method cannot be hidden by taking its numbers away."""
+    with Store(run / "cells.sqlite") as store:
+        for key, scored in stored(store):
+            if scored.scores.method == "ablation":
+                store.put(store.text(key), encode_result(forged))
+    (found,) = verify(run, steps="all", workbench=bench)
+    assert not found.same
+    assert "a result that the study cannot use" in found.said
 
 
 @pytest.mark.parametrize("name", ["settings", "fingerprints"])
@@ -372,11 +375,10 @@ def test_what_the_report_shows_as_settings_of_a_table_is_that_of_the_run(run, be
         verify(run, workbench=bench)
 
 
-def test_a_forged_sentence_of_a_cell_is_found(run, bench):
-    with CellStore(run / "cells.sqlite") as store:
-        key = next(iter(store.keys()))
-        result = store.get(key)
-        store.put(store.cell(key), CellResult(result.tables, {**result.notes, "said": "all heads matter"}))
-    assert any(
-        "all heads matter" in one.said for one in verify(run, cells="all", workbench=bench) if not one.same
-    )
+def test_a_forged_word_of_a_result_is_found(run, bench):
+    with Store(run / "cells.sqlite") as store:
+        key, scored = stored(store)[0]
+        store.put(
+            store.text(key), encode_result(replace(scored, scores=replace(scored.scores, metric="forged")))
+        )
+    assert any("differs" in one.said for one in verify(run, steps="all", workbench=bench) if not one.same)

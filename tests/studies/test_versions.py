@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from headwise.runs import CellStore, read_info
-from headwise.scores.registry import METHODS, method, versions
+from headwise.runs import Store, read_info
+from headwise.scores.registry import METHODS, method
 from headwise.studies.base import run
 from headwise.studies.workbench import Workbench
-from headwise.tasks import Example, Task
 from helpers import word_task
 
 
@@ -29,7 +28,7 @@ def scored(tiny, out, source):
 
 
 def keys(out):
-    with CellStore(out / "cells.sqlite") as store:
+    with Store(out / "cells.sqlite") as store:
         return store.keys()
 
 
@@ -47,12 +46,6 @@ def test_a_new_version_of_a_method_is_computed_again_and_an_old_one_is_kept(tiny
         scored(tiny, out, source)
     assert len(keys(out) - first) == 1
     assert first < keys(out)
-
-
-def test_first_versions_and_tasks_without_groups_add_nothing_to_a_key():
-    assert versions("ablation", word_task(2)) == {}
-    grouped = Task("g", (Example("a", " b", group="x"), Example("c", " d", group="x")), "logprob")
-    assert versions("ablation", grouped) == {"groups": "resampled"}
 
 
 def test_a_notice_that_comes_after_the_end_is_in_run_json(tiny, tmp_path, undrawn):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from headwise.files import user_path
 from headwise.report.page import shown_of, write_report
 from headwise.runs.folder import display
 from headwise.runs.reader import RunReader
+from headwise.runs.store.store import copied_store
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,6 +42,35 @@ class OpenedRun(RunReader):
     def findings(self) -> list[Finding]:
         """The results in sentences, as the report has them."""
         return shown_of(self).findings
+
+    def scores(
+        self, method: str | None = None, *, model: str | None = None, task: str | None = None
+    ) -> list[Any]:
+        """The scores behind the tables as `hw.Scores` (or `hw.PositionScores`), with their values per example."""
+        return self._results(("Scores", "PositionScores"), method=method, model=model, task=task)
+
+    def curves(
+        self, series: str | None = None, *, model: str | None = None, task: str | None = None
+    ) -> list[Any]:
+        """The curves behind the tables as `hw.Sweep` (or curves over edges)."""
+        return self._results(("Sweep", "EdgeCurve"), series=series, model=model, task=task)
+
+    def edges(
+        self, method: str | None = None, *, model: str | None = None, task: str | None = None
+    ) -> list[Any]:
+        """The edges behind the tables as `hw.Edges`."""
+        return self._results(("Edges",), method=method, model=model, task=task)
+
+    def _results(self, kinds: tuple[str, ...], **wanted: str | None) -> list[Any]:
+        """The stored results of these classes whose attributes have the values that are asked for."""
+        with copied_store(self.path) as store:
+            stored = [store.get(key) for key in self.info["calls"] if key in store]
+        found = [part for result in stored for part in _parts(result, kinds)]
+        return [
+            part
+            for part in found
+            if all(value is None or getattr(part, name) == value for name, value in wanted.items())
+        ]
 
     @cached_property
     def charts(self) -> dict[str, Chart]:
@@ -74,11 +105,27 @@ class OpenedRun(RunReader):
         return display.page(self.path, {**self.info, "tables": list(self.tables)}, self.notices)
 
 
+def _parts(result: Any, kinds: tuple[str, ...]) -> Iterator[Any]:
+    """The results of these classes in a stored one, however deep."""
+    if type(result).__name__ in kinds:
+        yield result
+    elif isinstance(result, dict):
+        for value in result.values():
+            yield from _parts(value, kinds)
+    elif isinstance(result, list | tuple):
+        for value in result:
+            yield from _parts(value, kinds)
+    elif is_dataclass(result):
+        for field in fields(result):
+            yield from _parts(getattr(result, field.name), kinds)
+
+
 def open_run(path: str | Path) -> OpenedRun:
     """Open a run folder to read it: tables, settings, status, notices, findings, charts and report.
 
     >>> run = hw.open_run("runs/score-smollm2-ioi")                   # doctest: +SKIP
     >>> run.tables["scores"].nlargest(5, "score")                     # doctest: +SKIP
+    >>> run.scores("ablation", task="ioi")[0].top(5)                  # doctest: +SKIP
     """
     run = OpenedRun(user_path(path))
     _ = run.info  # a folder that is no run is refused here, and not at the first use

@@ -23,7 +23,6 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from headwise.errors import HeadwiseError
 from headwise.progress import Advance
 from headwise.runs.store.plain import canonical
-from headwise.tables.codec import fingerprint
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,12 +64,6 @@ class Step(Generic[P, T]):
         bound.apply_defaults()
         return Call(self, dict(bound.arguments))
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        """For workers: by name, as functions are; a step of a script, which no worker can import, by value."""
-        if self.__module__ == "__main__" or "<locals>" in self.__qualname__:
-            return Step, (self.function, self.version, self.cost, self.label)
-        return self.__qualname__
-
 
 def step(
     *, version: int | Callable[..., Any] = 1, cost: Callable[..., int] | None = None, label: str | None = None
@@ -98,6 +91,8 @@ class Call(Generic[T]):
     @cached_property
     def text(self) -> str:
         """The call as canonical JSON: equal calls give equal text."""
+        from headwise.tables.codec import fingerprint
+
         version = self.step.version(**self.arguments) if callable(self.step.version) else self.step.version
         try:
             parts = {name: fingerprint(value) for name, value in self.arguments.items()}

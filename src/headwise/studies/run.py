@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headwise.errors import HeadwiseError
-from headwise.model.model import Model
 from headwise.runs import Call, RunFolder, compute, write_table
 from headwise.runs.compute import closing_after_errors
 from headwise.runs.folder.tables import Spool
 from headwise.runs.reader import RunTables
-from headwise.studies.settings.shared import StudySettings
-from headwise.studies.workbench import Workbench
-from headwise.tasks import Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from headwise.model.model import Model
+    from headwise.studies.settings.shared import StudySettings
+    from headwise.studies.workbench import Workbench
+    from headwise.tasks import Task
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,13 +20,12 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from headwise.bounded import regular
 from headwise.charts.style import without_figures
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors
 from headwise.registry import plugin_hint
 from headwise.runs import Call, Finished, RunFolder, Store, read_info, read_table
-from headwise.runs.store.store import DamagedError
+from headwise.runs.store.store import DamagedError, copied_store
 from headwise.settings import build
 from headwise.studies.base import Study, carry_out, studies, study_named
 from headwise.studies.workbench import Workbench
@@ -116,6 +113,10 @@ def verify(
             asked = _carry_out(chosen, settings, bench, copy, info, _ComputesNothing())
         except _MissingStep as missing:
             return _broken_store(f"lacks a step that the run's settings ask for: {missing}")
+        except HeadwiseError:
+            raise
+        except Exception as error:  # forged results may have any form
+            return _broken_store(f"has a result that the study cannot use ({type(error).__name__}: {error})")
         names = {file.stem for folder in (path, copy) for file in (folder / "tables").glob("*.parquet")}
         tables = [_compared_table(name, path, copy) for name in sorted(names)]
         keys = sorted(asked)
@@ -136,29 +137,14 @@ def _broken_store(said: str) -> list[Verified]:
 
 
 def _copy_results(run: Path, copy: Path) -> int:
-    """Copy the results of a run, each of them checked, into a new store of our own; returns their number.
-
-    The file is first copied as it is, with the log that a killed process left: SQLite would write beside the run's own.
-    """
-    if not (run / "cells.sqlite").exists():
-        raise HeadwiseError(
-            f"there are no finished steps at {run / 'cells.sqlite'}; give the folder of a run"
-        )
-    sent = copy / "sent" / "cells.sqlite"
+    """Copy the results of a run, each of them checked, into a new store of our own; returns their number."""
     with explain_disk_errors(copy):
-        sent.parent.mkdir(parents=True)
-        for end in ("", "-wal"):
-            with suppress(FileNotFoundError):
-                shutil.copyfile(regular(Path(f"{run / 'cells.sqlite'}{end}"), root=run), f"{sent}{end}")
-    try:
-        with Store(sent) as old, Store(copy / "cells.sqlite") as new:
-            new.sync(False)
-            for key in old.keys():  # noqa: SIM118 - a store is no mapping
-                new.put(*old.encoded(key))
-            return len(new)
-    except HeadwiseError as error:  # the user knows the run, not its copy
-        error.args = (str(error).replace(str(sent), str(run / "cells.sqlite")),)
-        raise
+        copy.mkdir(parents=True)
+    with copied_store(run) as old, Store(copy / "cells.sqlite") as new:
+        new.sync(False)
+        for key in old.keys():  # noqa: SIM118 - a store is no mapping
+            new.put(*old.encoded(key))
+        return len(new)
 
 
 def _carry_out(

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from headwise.errors import HeadwiseError, quoted
+from headwise.registry import import_modules
 
 Class = TypeVar("Class", bound=type)
 _CLASSES: dict[str, type] = {}
@@ -172,6 +173,8 @@ def unpack(packed: Packed) -> Any:
 
 
 def _class(name: str) -> Any:
+    if name not in _CLASSES:
+        import_modules("headwise.studies.*.study")  # whose results a run that was opened to read may hold
     if name not in _CLASSES:
         raise ValueError(f"{quoted(name)} is not a result that headwise stores")
     return _CLASSES[name]

@@ -13,7 +13,7 @@ import numpy as np
 from headwise.bounded import check_bytes, decode_arrow, regular
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, user_path
-from headwise.tables.codec import Packed, pack, unpack
+from headwise.tables.codec import Packed, decode_parts, encode_parts, pack, unpack
 
 T = TypeVar("T")
 _UNREADABLE: tuple[type[Exception], ...] = (
@@ -24,37 +24,37 @@ _UNREADABLE: tuple[type[Exception], ...] = (
 
 
 def save_result(path: str | Path, result: Any) -> None:
-    """Write a result to one `.npz` file: its arrays, its frames as Arrow bytes, and the rest as JSON."""
-    from headwise.tables.columns import encode, to_arrow
-
+    """Write a result to one `.npz` file: arrays of numbers as they are, frames and texts as Arrow bytes, the rest as
+    JSON."""
     packed, place = pack(result), user_path(path)
-    arrays = {
-        f"array_{name}" if isinstance(part, np.ndarray) else f"frame_{name}": part
-        if isinstance(part, np.ndarray)
-        else np.frombuffer(encode(to_arrow("", part)), dtype=np.uint8)
-        for name, part in packed.parts.items()
+    plain = {
+        name: part for name, part in packed.parts.items() if getattr(part, "dtype", np.dtype("O")) != "O"
     }
+    content, blobs = encode_parts(
+        Packed(packed.json, {n: p for n, p in packed.parts.items() if n not in plain})
+    )
+    arrays = {f"array_{name}": part for name, part in plain.items()}
+    arrays |= {f"arrow_{name}": np.frombuffer(data, dtype=np.uint8) for name, data in blobs.items()}
     with explain_disk_errors(place), place.open("wb") as file:
-        np.savez_compressed(file, about=np.array(json.dumps(packed.json)), **arrays)  # type: ignore[arg-type]
+        np.savez_compressed(file, about=np.array(json.dumps(content)), **arrays)  # type: ignore[arg-type]
 
 
 def load_result(path: str | Path, kind: type[T]) -> T:
     """Read what `save_result` wrote; anything but a result of this class is refused."""
-    from headwise.tables.columns import to_pandas
-
     try:
         place = regular(Path(path))
         with zipfile.ZipFile(place) as members:
             check_bytes(path, sum(member.file_size for member in members.infolist()))
         with np.load(place, allow_pickle=False) as file:
-            parts: dict[str, Any] = {}
-            for name in file.files:
-                how, _, number = name.partition("_")
-                if how == "array":
-                    parts[number] = file[name]
-                elif how == "frame":
-                    parts[number] = to_pandas(decode_arrow(file[name].tobytes(), str(path)))
-            loaded = unpack(Packed(json.loads(str(file["about"])), parts))
+            named = [name.partition("_") for name in file.files if name != "about"]
+            arrays = {name: file[f"array_{name}"] for how, _, name in named if how == "array"}
+            tables = {
+                name: decode_arrow(file[f"arrow_{name}"].tobytes(), str(path))
+                for how, _, name in named
+                if how == "arrow"
+            }
+            packed = decode_parts(json.loads(str(file["about"])), tables)
+        loaded = unpack(Packed(packed.json, {**packed.parts, **arrays}))
         if not isinstance(loaded, kind):
             raise ValueError(f"it has a {type(loaded).__name__}")
         return loaded

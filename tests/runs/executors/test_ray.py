@@ -1,4 +1,4 @@
-"""Cells on a Ray cluster: the same bytes as in this process, whatever happens to the workers."""
+"""Steps on a Ray cluster: the same bytes as in this process, whatever happens to the workers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.runs import Cell, CellResult, CellStore, RunFolder, execute, read_info
+from headwise.runs import Job, RunFolder, Store, read_info, step
 from runs import toy_study
-from runs.toy_study import make_cells, run, table_bytes
+from runs.toy_study import run, table_bytes
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
 
@@ -34,109 +37,112 @@ def executor():
     assert not ray.is_initialized()
 
 
-def cells_with_a_model(count: int) -> list[Cell]:
-    """The toy study's cells; those that name a model's fingerprint are sent to workers."""
-    return [
-        Cell(c.study, c.model, c.task, c.part, c.settings, {**c.fingerprints, "model": "abc"})
-        for c in make_cells(count)
-    ]
+@dataclass(frozen=True)
+class Notes:
+    """What a part does beside its numbers: nothing of it is in the key."""
+
+    place: Path | None = field(default=None, compare=False)
+    """A folder in which each part leaves a file that says which process computed it."""
+    die_over: int = field(default=-1, compare=False)
+    times: int = field(default=0, compare=False)
+    fail: int = field(default=-1, compare=False)
+    error: type[Exception] = field(default=HeadwiseError, compare=False)
+    spoil: bool = field(default=False, compare=False)
+
+    def by(self, number: int | str = r"\d+") -> list[str]:
+        """The processes that began this part, or any part."""
+        assert self.place is not None
+        return [m[1] for f in self.place.iterdir() if (m := re.match(rf"part {number} by (\d+) at", f.name))]
 
 
-def carried_out(place: Path, count: int, compute, executor=None) -> RunFolder:
+def compute_part(job: Job, number: int, model: str, notes: Notes) -> dict[str, pd.DataFrame]:
+    if notes.place:
+        notes.place.mkdir(exist_ok=True)
+        (notes.place / f"part {number} by {os.getpid()} at {time.monotonic_ns()}").touch()
+    if number == notes.die_over and len(notes.by(number)) <= notes.times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == notes.fail:
+        raise notes.error(f"part {number} was given, and cannot be; give another")
+    tables = toy_study.tables_of(number, model)
+    if notes.spoil:
+        tables["scores"].loc[1, "score"] = float("nan")
+    return tables
+
+
+remote_part = step(cost=lambda **_: 1, label="part {number} on ioi with {model}")(compute_part)
+local_part = step(label="part {number}")(compute_part)
+
+
+def carried_out(
+    place: Path, count: int, notes: Notes | None = None, executor: Any = None, part: Any = remote_part
+) -> RunFolder:
     with RunFolder(place, study="toy", settings={"count": count}) as folder:
         folder.executor = executor
-        execute(folder, cells_with_a_model(count), compute, progress=False)
+        calls = {i: part(i, f"model{i % 2}", notes or Notes()) for i in range(count)}
+        toy_study.carry_out(folder, calls)
     return folder
 
 
-class Noting:
-    """Computes a toy cell, and leaves a file that says which process did."""
-
-    def __init__(self, place: Path, die_over: str = "", times: int = 0, fail: str = "") -> None:
-        self.place, self.die_over, self.times, self.fail = place, die_over, times, fail
-        place.mkdir(exist_ok=True)
-
-    def __call__(self, cell: Cell) -> CellResult:
-        made = self.place / f"{cell.part} by {os.getpid()} at {time.monotonic_ns()}"
-        made.touch()
-        if cell.part == self.die_over and len(self.by(cell.part)) <= self.times:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if cell.part == self.fail:
-            raise HeadwiseError(f"{cell.part} was given, and cannot be; give another")
-        return toy_study.compute(cell)
-
-    def by(self, part: str = "") -> list[str]:
-        """The processes that began the cell, or any cell."""
-        return [m[1] for f in self.place.iterdir() if (m := re.match(rf"{part or '.*'} by (\d+) at", f.name))]
-
-
 def test_two_workers_give_the_same_bytes_as_this_process(tmp_path, executor):
-    noting = Noting(tmp_path / "notes")
-    carried_out(tmp_path / "local", 40, toy_study.compute)
-    carried_out(tmp_path / "ray", 40, noting, executor)
+    notes = Notes(tmp_path / "notes")
+    run(tmp_path / "local", 40)
+    carried_out(tmp_path / "ray", 40, notes, executor)
     assert table_bytes(tmp_path / "ray") == table_bytes(tmp_path / "local")
-    processes = noting.by()
+    processes = notes.by()
     assert len(processes) == 40
     assert len(set(processes)) == 2
     assert str(os.getpid()) not in processes
 
 
-def test_cells_without_a_model_are_put_together_here(tmp_path, executor):
-    noting = Noting(tmp_path / "notes")
-    with RunFolder(tmp_path / "run", study="toy") as folder:
-        folder.executor = executor
-        execute(folder, make_cells(3), noting, progress=False)
-    assert set(noting.by()) == {str(os.getpid())}
+def test_steps_without_a_cost_are_computed_here(tmp_path, executor):
+    notes = Notes(tmp_path / "notes")
+    carried_out(tmp_path / "run", 3, notes, executor, local_part)
+    assert set(notes.by()) == {str(os.getpid())}
 
 
-def test_a_killed_worker_is_replaced_and_its_cell_computed_again(tmp_path, executor, caplog):
-    noting = Noting(tmp_path / "notes", die_over="part 7", times=1)
-    carried_out(tmp_path / "local", 20, toy_study.compute)
-    carried_out(tmp_path / "ray", 20, noting, executor)
+def test_a_killed_worker_is_replaced_and_its_step_computed_again(tmp_path, executor, caplog):
+    notes = Notes(tmp_path / "notes", die_over=7, times=1)
+    carried_out(tmp_path / "local", 20)
+    carried_out(tmp_path / "ray", 20, notes, executor)
     assert table_bytes(tmp_path / "ray") == table_bytes(tmp_path / "local")
-    assert len(set(noting.by("part 7"))) == 2
-    assert len(noting.by()) == 21  # no other cell was computed twice
+    assert len(set(notes.by(7))) == 2
+    assert len(notes.by()) == 21  # no other step was computed twice
     assert "died while computing part 7 on ioi with model1" in caplog.text
 
 
-def test_a_cell_that_ends_every_worker_is_named(tmp_path, executor):
-    noting = Noting(tmp_path / "notes", die_over="part 2", times=99)
+def test_a_step_that_ends_every_worker_is_named(tmp_path, executor):
+    notes = Notes(tmp_path / "notes", die_over=2, times=99)
     with pytest.raises(
         HeadwiseError, match=rf"{ATTEMPTS} workers died while computing part 2 on ioi with model0"
     ):
-        carried_out(tmp_path / "run", 6, noting, executor)
-    assert len(noting.by("part 2")) == ATTEMPTS
+        carried_out(tmp_path / "run", 6, notes, executor)
+    assert len(notes.by(2)) == ATTEMPTS
     assert read_info(tmp_path / "run")["status"] == "failed"
 
 
 def test_an_error_in_a_worker_is_the_same_sentence_and_the_run_resumes(tmp_path, executor):
-    carried_out(tmp_path / "local", 12, toy_study.compute)
-    failing = Noting(tmp_path / "failing", fail="part 6")
+    carried_out(tmp_path / "local", 12)
     with pytest.raises(HeadwiseError, match=r"^part 6 was given, and cannot be; give another$"):
-        carried_out(tmp_path / "ray", 12, failing, executor)
-    with CellStore(tmp_path / "ray/cells.sqlite") as store:
-        finished = {store.cell(key).part for key in store.keys()}  # noqa: SIM118
-    assert len(finished) >= 5
-    again = Noting(tmp_path / "again")
+        carried_out(tmp_path / "ray", 12, Notes(tmp_path / "failing", fail=6), executor)
+    with Store(tmp_path / "ray/cells.sqlite") as store:
+        finished = len(store)
+    assert finished >= 5
+    again = Notes(tmp_path / "again")
     carried_out(tmp_path / "ray", 12, again, executor)
-    assert len(again.by()) == 12 - len(finished)
-    assert not any(again.by(f"{part} by")[:1] for part in finished)
+    assert len(again.by()) == 12 - finished
     assert table_bytes(tmp_path / "ray") == table_bytes(tmp_path / "local")
 
 
-def test_a_bug_in_a_cell_keeps_its_type_and_says_which_cell(tmp_path, executor):
-    def broken(cell: Cell) -> CellResult:
-        raise ZeroDivisionError("of all things")
-
-    with pytest.raises(ZeroDivisionError, match="of all things") as raised:
-        carried_out(tmp_path / "run", 2, broken, executor)
+def test_a_bug_in_a_step_keeps_its_type_and_says_which_step(tmp_path, executor):
+    with pytest.raises(ZeroDivisionError, match="was given") as raised:
+        carried_out(tmp_path / "run", 2, Notes(fail=1, error=ZeroDivisionError), executor)
     if sys.version_info >= (3, 11):
         assert "while computing part" in " ".join(raised.value.__notes__)
 
 
 def test_an_interrupted_run_calls_off_what_is_under_way(tmp_path, executor, monkeypatch):
-    """Ctrl-C arrives while a result is stored; the cells under way are given up, the workers replaced."""
-    put, stored = CellStore.put_encoded, []
+    """Ctrl-C arrives while a result is stored; the steps under way are given up, the workers replaced."""
+    put, stored = Store.put, []
 
     def interrupted(self, *given, **named):
         put(self, *given, **named)
@@ -144,24 +150,20 @@ def test_an_interrupted_run_calls_off_what_is_under_way(tmp_path, executor, monk
         if len(stored) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(CellStore, "put_encoded", interrupted)
+    monkeypatch.setattr(Store, "put", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        carried_out(tmp_path / "ray", 30, toy_study.compute, executor)
+        carried_out(tmp_path / "ray", 30, executor=executor)
     monkeypatch.undo()
     assert read_info(tmp_path / "ray")["status"] == "interrupted"
-    carried_out(tmp_path / "local", 30, toy_study.compute)
-    carried_out(tmp_path / "ray", 30, toy_study.compute, executor)
+    carried_out(tmp_path / "local", 30)
+    carried_out(tmp_path / "ray", 30, executor=executor)
     assert table_bytes(tmp_path / "ray") == table_bytes(tmp_path / "local")
 
 
 def test_values_that_are_not_finite_are_told_as_here(tmp_path, executor):
-    def gone(cell: Cell) -> CellResult:
-        result = toy_study.compute(cell)
-        result.tables["scores"].loc[1, "score"] = float("nan")
-        return result
-
     local, there = (
-        carried_out(tmp_path / name, 2, gone, chosen) for name, chosen in (("a", None), ("b", executor))
+        carried_out(tmp_path / name, 2, Notes(spoil=True), chosen)
+        for name, chosen in (("a", None), ("b", executor))
     )
     assert there.notices == local.notices
     assert "not finite" in there.notices[0]
@@ -215,10 +217,3 @@ def test_a_cluster_of_our_own_is_closed_to_others_and_another_is_shown_the_token
 def test_a_cluster_that_is_not_there_is_one_sentence(address):
     with pytest.raises(HeadwiseError, match=f"the Ray cluster at {address} could not be joined: .*refused"):
         RayExecutor(address)._join(ray)
-
-
-def test_the_toy_study_of_this_file_is_that_of_the_others(tmp_path):
-    """Only the fingerprints differ, so that the cells are sent; the tables are the same."""
-    run(tmp_path / "here", 5)
-    carried_out(tmp_path / "there", 5, toy_study.compute)
-    assert table_bytes(tmp_path / "here") == table_bytes(tmp_path / "there")

@@ -4,27 +4,24 @@ import base64
 import re
 
 import numpy as np
-import pandas as pd
 
 from headwise.heads import Scores
-from headwise.runs import Cell, CellResult, RunFolder, execute
+from headwise.runs import RunFolder
+from runs.toy_study import calls, carry_out
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_a_run_shows_its_notices_as_text_and_its_figures_as_pictures(tmp_path):
     with RunFolder(tmp_path / "r", study="score", settings={"models": ["m"]}) as folder:
-        table = pd.DataFrame({"a": [1]})
-        execute(
-            folder, [Cell("score", "m", "t", "p")], lambda _: CellResult({"other": table}), progress=False
-        )
+        carry_out(folder, calls(1))
         folder.notice("beware of <b>this</b>")
         folder.file("figures", "map.png").write_bytes(PNG)
     shown = folder._repr_html_()
     assert "&lt;b&gt;this" in shown
     assert "<b>this" not in shown
     assert base64.b64decode(re.search(r"base64,([^\"]+)", shown)[1]) == PNG
-    assert repr(folder) == "run r: study score, done, tables: other"
+    assert repr(folder) == "run r: study score, done, tables: curves, examples, scores"
 
 
 def test_scores_show_their_map_in_a_notebook_and_their_largest_heads_in_a_terminal():

@@ -14,8 +14,8 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.files import DiskError
-from headwise.runs import Cell, CellStore, RunFolder, execute, read_info, read_table
-from runs.toy_study import compute, make_cells, run
+from headwise.runs import RunFolder, Store, read_info, read_table
+from runs.toy_study import calls, carry_out, run
 
 HOLD = """
 import sys, time
@@ -41,7 +41,7 @@ def test_run_json_says_what_was_run_with_what_and_how_it_ended(place: Path) -> N
         command="headwise run roles --model 'a b'",
     ) as folder:
         assert read_info(place)["status"] == "running"
-        execute(folder, make_cells(3), compute, progress=False)
+        carry_out(folder, calls(3))
     info = read_info(place)
     assert (info["study"], info["settings"], info["seeds"]) == (
         "roles",
@@ -56,7 +56,7 @@ def test_run_json_says_what_was_run_with_what_and_how_it_ended(place: Path) -> N
     assert info["versions"]["numpy"] == np.__version__
     assert info["versions"]["headwise"]
     assert info["status"] == "done"
-    assert info["cells"] == 3
+    assert info["steps"] == 3
     assert info["tables"] == ["curves", "examples", "scores"]
     assert info["timings"]["seconds"] > 0
     assert info["timings"]["created"] <= info["timings"]["finished"]
@@ -100,9 +100,8 @@ def test_other_settings_keep_the_old_cells_and_say_what_changed(place: Path) -> 
         assert "settings.count was 4 and is 6" in notice
         assert "settings.shots was added (2)" in notice
         assert "fingerprints.task ioi was added ('new')" in notice
-        computed: list[Cell] = []
-        execute(folder, make_cells(6), lambda cell: computed.append(cell) or compute(cell), progress=False)
-    assert [cell.part for cell in computed] == ["part 4", "part 5"]
+        carry_out(folder, calls(6))
+        assert len(folder.store) == 6
     assert read_info(place)["notices"] == [notice]
 
 
@@ -118,14 +117,14 @@ def test_notices_are_logged_once_each(place: Path, caplog: pytest.LogCaptureFixt
 
 def test_a_folder_with_a_run_of_another_study_is_refused_and_stays_as_it_is(place: Path) -> None:
     with RunFolder(place, study="score", settings={"n": 4}) as folder:
-        execute(folder, make_cells(2), compute, progress=False)
+        carry_out(folder, calls(2))
     before = (place / "run.json").read_bytes()
     with pytest.raises(HeadwiseError, match=r"has a run of the study 'score', and this is 'roles'.*--fresh"):
         RunFolder(place, study="roles", settings={"n": 4})
     assert (place / "run.json").read_bytes() == before
     assert read_info(place)["status"] == "done"
     with RunFolder(place, study="roles", settings={"n": 4}, fresh=True) as folder:
-        execute(folder, make_cells(3), compute, progress=False)
+        carry_out(folder, calls(3))
     assert read_info(place)["study"] == "roles"
 
 
@@ -164,15 +163,15 @@ def test_a_run_can_be_looked_at_without_changing_it(place: Path) -> None:
 def test_fresh_moves_the_earlier_run_away_and_starts_anew(place: Path) -> None:
     run(place, 4)
     (place / "report.html").write_text("old")
-    computed: list[Cell] = []
-    folder = run(place, 4, lambda cell: computed.append(cell) or compute(cell), fresh=True)
+    computed: list[int] = []
+    folder = run(place, 4, computed.append, fresh=True)
     assert len(computed) == 4
     earlier = place / "earlier"
     assert str(earlier) in folder.notices[0]
     assert (earlier / "report.html").read_text() == "old"
     assert not (place / "report.html").exists()
     assert len(read_table(earlier, "scores")) == 12
-    with CellStore(earlier / "cells.sqlite") as store:
+    with Store(earlier / "cells.sqlite") as store:
         assert len(store) == 4
     run(place, 4, fresh=True)
     assert (place / "earlier-2").is_dir()
@@ -207,8 +206,7 @@ def test_fresh_in_an_empty_place_has_nothing_to_say(place: Path) -> None:
 def test_a_table_that_no_longer_belongs_to_the_run_is_set_aside(place: Path) -> None:
     run(place, 3)
     with RunFolder(place, study="toy", settings={"count": 3}) as folder:
-        cells = [cell for cell in make_cells(3) if cell.settings["seed"] % 3]  # those without a curve
-        execute(folder, cells, compute, progress=False)
+        carry_out(folder, calls(3, first=1))  # those without a curve
     assert not (place / "tables" / "curves.parquet").exists()
     assert len(read_table(place / "earlier", "curves")) == 2
     assert any("tables/curves.parquet" in notice for notice in folder.notices)
@@ -233,7 +231,7 @@ def test_a_damaged_run_json_costs_no_cells(place: Path) -> None:
         {"timings": {"seconds": "long"}},
         {"settings": []},
         {"format": "one"},
-        {"cells": "many"},
+        {"steps": "many"},
         {"notices": [1]},
         {"fingerprints": {"model": 3}},
     ],
@@ -258,11 +256,11 @@ def test_a_damaged_store_is_salvaged_and_the_user_told(place: Path) -> None:
     store = place / "cells.sqlite"
     with store.open("rb+") as file:
         file.truncate(store.stat().st_size * 3 // 4)
-    computed: list[Cell] = []
-    folder = run(place, 40, lambda cell: computed.append(cell) or compute(cell))
+    computed: list[int] = []
+    folder = run(place, 40, computed.append)
     assert 0 < len(computed) < 40
     (notice,) = folder.notices
-    assert f"{40 - len(computed)} finished cells could be saved" in notice
+    assert f"{40 - len(computed)} finished steps could be saved" in notice
     assert "cells-damaged.sqlite" in notice
     assert (place / "cells-damaged.sqlite").exists()
 
@@ -271,7 +269,7 @@ def test_a_store_that_lost_its_cells_without_a_trace_is_told(place: Path) -> Non
     run(place, 5)
     (place / "cells.sqlite").write_bytes(b"")
     folder = run(place, 5)
-    assert "run.json counts 5 finished cells and cells.sqlite holds 0" in folder.notices[0]
+    assert "run.json counts 5 finished steps and cells.sqlite holds 0" in folder.notices[0]
 
 
 def test_a_run_written_by_a_newer_version_is_refused(place: Path) -> None:
@@ -326,7 +324,7 @@ def test_closing_twice_changes_nothing_and_a_closed_run_computes_nothing(place: 
     folder.close("failed")
     assert read_info(place)["status"] == "done"
     with pytest.raises(HeadwiseError, match="is closed"):
-        execute(folder, make_cells(2), compute, progress=False)
+        carry_out(folder, calls(2))
 
 
 # --- places that will not do ----------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.runs import RunFolder, read_table, write_table
 from headwise.runs.folder import tables
-from runs.toy_study import compute, make_cells
+from runs.toy_study import tables_of
 
 SCORES = ["model", "task", "method", "layer", "head", "score", "stderr", "lo", "hi", "n", "p", "q"]
 CURVES = ["model", "task", "series", "action", "k", "metric", "value", "lo", "hi", "n", "draw"]
@@ -29,7 +29,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def scores(**changed: Any) -> pd.DataFrame:
-    return compute(make_cells(1)[0]).tables["scores"].assign(**changed)
+    return tables_of(0, "model0")["scores"].assign(**changed)
 
 
 def test_the_contracts_columns_come_first_in_their_types(out: Path) -> None:

@@ -1,4 +1,4 @@
-"""The store of finished cells: what is put is got, and damage is noticed, contained and survived."""
+"""The store of finished steps: what is put is got, and damage is noticed, contained and survived."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.runs import CellResult, CellStore
+from headwise.runs import Store
 from headwise.runs.store import store as store_module
-from headwise.runs.store.columns import encode, to_arrow
 from headwise.runs.store.salvage import finish_salvage, salvage
-from headwise.runs.store.store import DamagedError
-from runs.toy_study import compute, make_cells
+from headwise.runs.store.store import DamagedError, encode_result
+from headwise.tables.columns import encode, to_arrow
+from runs.toy_study import calls, tables_of
 
 
 @pytest.fixture
@@ -26,13 +26,12 @@ def place(tmp_path: Path) -> Path:
 
 
 def fill(place: Path, count: int = 20) -> list[str]:
-    cells = make_cells(count)
-    with CellStore(place) as store:
+    with Store(place) as store:
         store.sync(False)
-        for cell in cells:
-            store.put(cell, compute(cell), seconds=0.5)
+        for number, call in calls(count).items():
+            store.put(call.text, encode_result(tables_of(number, f"model{number % 2}")), seconds=0.5)
         store.sync(True)
-    return [cell.key for cell in cells]
+    return [call.key for call in calls(count).values()]
 
 
 def edit(place: Path, statement: str, *values: object) -> None:
@@ -44,85 +43,50 @@ def edit(place: Path, statement: str, *values: object) -> None:
 
 def test_what_was_put_is_got_back(place: Path) -> None:
     keys = fill(place)
-    with CellStore(place) as store:
+    with Store(place) as store:
         assert store.keys() == set(keys)
         assert len(store) == 20
         assert keys[3] in store
         assert "0" * 64 not in store
-        for cell in make_cells(20):
-            found, expected = store.get(cell.key), compute(cell)
-            assert found.notes == {"rows": 12}
-            assert set(found.tables) == set(expected.tables)
-            for name, frame in expected.tables.items():
-                pd.testing.assert_frame_equal(found.tables[name][frame.columns], frame, check_dtype=False)
-            assert store.cell(cell.key) == cell
+        for number, call in calls(20).items():
+            found, expected = store.get(call.key), tables_of(number, f"model{number % 2}")
+            assert set(found) == set(expected)
+            for name, frame in expected.items():
+                pd.testing.assert_frame_equal(found[name], frame, check_dtype=False)
+            assert store.text(call.key) == call.text
         with pytest.raises(KeyError):
             store.get("0" * 64)
 
 
-def test_putting_a_cell_again_replaces_it(place: Path) -> None:
-    cell = make_cells(1)[0]
-    with CellStore(place) as store:
-        store.put(cell, CellResult({"wild": pd.DataFrame({"x": [float("inf")]})}))
-        assert store.flagged() == {cell.key}
-        store.put(cell, CellResult({"other": pd.DataFrame({"x": [1]})}))
-        assert list(store.get(cell.key).tables) == ["other"]
+def test_putting_a_result_again_replaces_it(place: Path) -> None:
+    call = calls(1)[0]
+    with Store(place) as store:
+        store.put(call.text, encode_result({"wild": pd.DataFrame({"x": [float("inf")]})}))
+        assert store.flagged() == {call.key}
+        store.put(call.text, encode_result({"other": pd.DataFrame({"x": [1]})}))
+        assert list(store.get(call.key)) == ["other"]
         assert len(store) == 1
         assert not store.flagged()
 
 
-def test_every_kind_of_value_survives_the_bytes(place: Path) -> None:
-    cell = make_cells(1)[0]
-    frame = pd.DataFrame(
-        {
-            "text": ["a", None, "ü"],
-            "number": [1.5, np.nan, np.inf],
-            "whole": [1, 2, 3],
-            "gap": pd.array([1, None, 3], dtype="Int64"),
-            "yes": [True, False, True],
-            "kind": pd.Categorical(["x", "y", "x"]),
-            "when": pd.to_datetime(["2024-01-01", "2024-01-02", None]),
-        }
-    )
-    with CellStore(place) as store:
-        store.put(cell, CellResult({"wild": frame, "empty": frame.iloc[:0]}))
-        found = store.get(cell.key).tables["wild"]
-        assert store.get(cell.key).tables["empty"].shape == (0, 7)
-    assert found["text"].tolist()[::2] == ["a", "ü"]
-    assert pd.isna(found["text"][1])
-    np.testing.assert_array_equal(found["number"], frame["number"])
-    assert found["gap"].dtype == "Int64"
-    assert found["gap"].tolist() == frame["gap"].tolist()
-    assert found["kind"].tolist() == ["x", "y", "x"]
-    assert found["when"].equals(frame["when"].astype(found["when"].dtype))
-
-
-def test_notes_that_cannot_be_stored_are_refused_and_leave_nothing_behind(place: Path) -> None:
-    with CellStore(place) as store:
-        with pytest.raises(HeadwiseError, match=r"notes\.gap is nan"):
-            store.put(make_cells(1)[0], CellResult({}, {"gap": float("nan")}))
-        assert len(store) == 0
-
-
-def test_a_transaction_that_fails_in_the_middle_leaves_the_old_cell(
+def test_a_transaction_that_fails_in_the_middle_leaves_the_old_result(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cell = make_cells(1)[0]
-    with CellStore(place) as store:
-        store.put(cell, compute(cell))
+    (key,) = fill(place, 1)
+    with Store(place) as store:
 
         def broken(*_: object) -> str:
-            raise KeyboardInterrupt  # between the blobs and the cell's own row
+            raise KeyboardInterrupt  # between the blobs and the row of the call
 
         with monkeypatch.context() as patch:
             patch.setattr(store_module, "whole_checksum", broken)
             with pytest.raises(KeyboardInterrupt):
-                store.put(cell, CellResult({"other": pd.DataFrame({"x": [1]})}))
-        assert set(store.get(cell.key).tables) == {"scores", "examples", "curves"}
+                store.put(calls(1)[0].text, encode_result({"other": pd.DataFrame({"x": [1]})}))
+        assert set(store.get(key)) == {"scores", "examples", "curves"}
 
 
 def test_the_file_is_as_durable_as_sqlite_can_make_it(place: Path) -> None:
-    with CellStore(place) as store:
+    with Store(place) as store:
         assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
 
@@ -131,15 +95,16 @@ def test_no_pickle_is_in_the_file_and_arrow_alone_reads_a_blob(place: Path) -> N
     import pyarrow as pa
 
     fill(place, 1)
-    data = sqlite3.connect(place).execute("SELECT data FROM blobs WHERE name = 'scores'").fetchone()[0]
+    data = sqlite3.connect(place).execute("SELECT data FROM blobs WHERE name = '0'").fetchone()[0]
     assert pa.ipc.open_stream(data).read_all().num_rows == 3
 
 
-def test_a_file_of_a_newer_format_is_refused(place: Path) -> None:
+@pytest.mark.parametrize(("version", "message"), [(99, "newer headwise"), (1, "earlier headwise.*--fresh")])
+def test_a_file_of_another_format_is_refused(place: Path, version: int, message: str) -> None:
     fill(place, 1)
-    edit(place, "PRAGMA user_version=99")
-    with pytest.raises(HeadwiseError, match="newer headwise"):
-        CellStore(place)
+    edit(place, f"PRAGMA user_version={version}")
+    with pytest.raises(HeadwiseError, match=message):
+        Store(place)
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -148,26 +113,26 @@ def test_a_file_of_a_newer_format_is_refused(place: Path) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE blobs SET data = x'00' || substr(data, 2) WHERE key = ? AND name = 'scores'",
-        "UPDATE blobs SET data = 'text' WHERE key = ? AND name = 'scores'",
-        "UPDATE blobs SET name = 'curves2' WHERE key = ? AND name = 'scores'",
-        "DELETE FROM blobs WHERE key = ? AND name = 'scores'",
-        "UPDATE cells SET notes = '{\"rows\":13}' WHERE key = ?",
-        "UPDATE cells SET cell = replace(cell, 'ioi', 'ioj') WHERE key = ?",
+        "UPDATE blobs SET data = x'00' || substr(data, 2) WHERE key = ? AND name = '0'",
+        "UPDATE blobs SET data = 'text' WHERE key = ? AND name = '0'",
+        "UPDATE blobs SET name = 'curves2' WHERE key = ? AND name = '0'",
+        "DELETE FROM blobs WHERE key = ? AND name = '0'",
+        "UPDATE cells SET notes = '{}' WHERE key = ?",
+        "UPDATE cells SET cell = replace(cell, 'model', 'modem') WHERE key = ?",
         "UPDATE cells SET notes = x'ff' WHERE key = ?",
         "UPDATE cells SET notes = CAST(x'ff' AS TEXT) WHERE key = ?",
     ],
 )
-def test_a_changed_cell_is_noticed_and_the_others_are_saved(place: Path, statement: str) -> None:
+def test_a_changed_result_is_noticed_and_the_others_are_saved(place: Path, statement: str) -> None:
     keys = fill(place)
     edit(place, statement, keys[7])
-    with CellStore(place) as store, pytest.raises(DamagedError):
+    with Store(place) as store, pytest.raises(DamagedError):
         store.get(keys[7])
     saved, kept = salvage(place)
     assert saved == 19
     assert kept.name == "cells-damaged.sqlite"
     assert kept.exists()
-    with CellStore(place) as store:
+    with Store(place) as store:
         assert store.keys() == set(keys) - {keys[7]}
         for key in store.keys():  # noqa: SIM118
             store.get(key)
@@ -180,20 +145,20 @@ def test_a_truncated_file_is_noticed_and_gives_up_what_it_has(place: Path, share
     with place.open("rb+") as file:
         file.truncate(int(whole * share))
     with pytest.raises(DamagedError):
-        CellStore(place)
+        Store(place)
     saved, kept = salvage(place)
     assert kept.stat().st_size == int(whole * share)
-    with CellStore(place) as store:
+    with Store(place) as store:
         assert len(store) == saved
         assert store.keys() <= set(keys)
-        for cell in make_cells(200):
-            if cell.key in store:
-                found = store.get(cell.key).tables["scores"]["score"]
-                np.testing.assert_array_equal(found, compute(cell).tables["scores"]["score"])
+        for number, call in calls(200).items():
+            if call.key in store:
+                found, expected = store.get(call.key), tables_of(number, f"model{number % 2}")
+                np.testing.assert_array_equal(found["scores"]["score"], expected["scores"]["score"])
     assert saved >= 200 * share * 0.5
 
 
-def test_bad_pages_in_the_middle_cost_only_the_cells_on_them(place: Path) -> None:
+def test_bad_pages_in_the_middle_cost_only_the_results_on_them(place: Path) -> None:
     keys = fill(place, 300)
     size = place.stat().st_size
     with place.open("rb+") as file:
@@ -202,7 +167,7 @@ def test_bad_pages_in_the_middle_cost_only_the_cells_on_them(place: Path) -> Non
             file.write(b"\xff" * 4096)
     saved, _ = salvage(place)
     assert 250 <= saved < 300
-    with CellStore(place) as store:
+    with Store(place) as store:
         for key in store.keys():  # noqa: SIM118
             assert key in keys
             store.get(key)
@@ -214,7 +179,7 @@ def test_bad_pages_in_the_middle_cost_only_the_cells_on_them(place: Path) -> Non
 def test_a_file_that_is_no_database_is_kept_aside(place: Path, content: bytes) -> None:
     place.write_bytes(content)
     with pytest.raises(DamagedError):
-        CellStore(place)
+        Store(place)
     saved, kept = salvage(place)
     assert saved == 0
     assert kept.read_bytes() == content
@@ -228,7 +193,7 @@ def test_a_salvage_that_was_cut_short_is_completed(place: Path) -> None:
     stray = Path(f"{place}-wal")
     stray.write_bytes(b"a log that belongs to another file")
     finish_salvage(place)
-    with CellStore(place) as store:
+    with Store(place) as store:
         assert store.keys() == set(keys)
     assert place.with_name("cells-stray.sqlite-wal").exists()
 
@@ -243,11 +208,11 @@ def test_a_salvage_that_was_cut_short_early_starts_again(place: Path) -> None:
 # --- size -----------------------------------------------------------------------------------------
 
 
-def test_a_hundred_thousand_cells_are_scanned_in_under_five_seconds(place: Path) -> None:
+def test_a_hundred_thousand_results_are_scanned_in_under_five_seconds(place: Path) -> None:
     blob = encode(to_arrow("tiny", pd.DataFrame({"x": [1.0]})))
     checksum = hashlib.sha256(blob).hexdigest()
     keys = [hashlib.sha256(str(i).encode()).hexdigest() for i in range(100_000)]
-    with CellStore(place) as store:
+    with Store(place) as store:
         run = store._connection
         run.execute("BEGIN")
         run.executemany(
@@ -263,6 +228,6 @@ def test_a_hundred_thousand_cells_are_scanned_in_under_five_seconds(place: Path)
             plan = run.execute(f"EXPLAIN QUERY PLAN {query}").fetchone()[-1]
             assert "COVERING INDEX" in plan  # the rows themselves are never touched
     began = time.process_time()  # on a busy machine the clock on the wall measures the others
-    with CellStore(place) as store:
+    with Store(place) as store:
         assert store.keys() == set(keys)
     assert time.process_time() - began < 5

@@ -139,7 +139,7 @@ class RayExecutor:
         from ray import cloudpickle
 
         # Together, so that calls share their models; a live model is refused here, before a cluster is started.
-        packed = cloudpickle.dumps([(call.step, call.arguments) for call in calls])
+        packed = cloudpickle.dumps([(call.step.function, call.arguments) for call in calls])
         self._connect()
         stage = self._ray.put(packed)
         self._stages += 1

@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.registry import load_plugins
 from headwise.runs.folder.info import versions
 from headwise.runs.step import Job
 from headwise.runs.store.store import Encoded, encode_result
@@ -38,11 +37,10 @@ class Worker:
 
         try:
             if self._calls is None:
-                load_plugins()  # whose steps are found by the name of their module
                 self._calls, self._packed = cloudpickle.loads(self._packed), None
             began = time.monotonic()
-            step, arguments = self._calls[number]
-            result = encode_result(step.function(Job(), **arguments))
+            function, arguments = self._calls[number]
+            result = encode_result(function(Job(), **arguments))
             return result, time.monotonic() - began
         except HeadwiseError as error:
             return str(error)

@@ -13,11 +13,13 @@ import json
 import math
 import os
 import re
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwise.bounded import decode_arrow, regular
@@ -25,7 +27,6 @@ from headwise.errors import HeadwiseError, quoted
 from headwise.files import DiskError, explain_disk_errors
 from headwise.runs.store.finite import not_finite
 from headwise.runs.store.plain import canonical
-from headwise.tables.codec import decode_parts, encode_parts, pack, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,9 +75,13 @@ class Encoded(NamedTuple):
 
 def encode_result(result: Any) -> Encoded:
     """Look for values that are not finite, and make bytes of arrays and frames."""
+    from headwise.tables.codec import encode_parts, pack
+
     entries = not_finite(result)
     content, blobs = encode_parts(pack(result))
-    return Encoded(canonical(content | ({"not_finite": entries} if entries else {})), blobs, bool(entries))
+    content |= {"not_finite": entries} if entries else {}
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)  # in the order of every mapping
+    return Encoded(text, blobs, bool(entries))
 
 
 class Store:
@@ -191,6 +196,8 @@ class Store:
 
     def get(self, key: str) -> Any:
         """A result, every part of it checked."""
+        from headwise.tables.codec import decode_parts, unpack
+
         _, notes, names = self._checked(key)
         tables = {name: self.table(key, name) for name in names}
         try:
@@ -294,6 +301,27 @@ def connect(path: Path, *, damaged: bool = False) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+@contextmanager
+def copied_store(run: Path) -> Iterator[Store]:
+    """The store of a run that is only read: a copy, with the log that a killed process left. SQLite would write beside
+    the run's own file."""
+    path = run / "cells.sqlite"
+    if not path.exists():
+        raise HeadwiseError(f"there are no finished steps at {path}; give the folder of a run")
+    with TemporaryDirectory() as temporary:
+        copy = Path(temporary) / "cells.sqlite"
+        with explain_disk_errors(copy):
+            for end in ("", "-wal"):
+                with suppress(FileNotFoundError):
+                    shutil.copyfile(regular(Path(f"{path}{end}"), root=run), f"{copy}{end}")
+        try:
+            with Store(copy) as store:
+                yield store
+        except HeadwiseError as error:  # the user knows the run, not its copy
+            error.args = (str(error).replace(str(copy), str(path)),)
+            raise
 
 
 @cache
