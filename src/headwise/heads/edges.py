@@ -176,7 +176,7 @@ class Edges:
             "score": self.values,
             "stderr": self.stderr,
             "n": self.n,
-            **{name: self._tests[name] for name in ("lo", "hi", "p", "q")},
+            **self._tests,
             "metric": self.metric,
             "reference": self.reference,
         }
