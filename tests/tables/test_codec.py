@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Edge, Edges, Head, PositionScores, Scores, head_list
 from headwise.runs import Store
 from headwise.runs.store.store import encode_result
+from headwise.sweeps.curve import Sweep
 from headwise.tables.codec import Packed, pack, unpack
 from headwise.tables.result_file import load_result, save_result
 
@@ -51,6 +53,19 @@ FRAME = pd.DataFrame(
         "yes": [True, False, True],
     }
 )
+HEADS = head_list(["L0H1", "L1H0", "L0H0"])
+CURVE = Sweep(
+    np.array([0, 1, 3]),
+    VALUES[:, 0],
+    VALUES[0, 0],
+    VALUES[2, 0],
+    HEADS,
+    *("m", "t", "ablation", "keep", "logit_diff", "mean", 3),
+    groups=("a", "a", None, "b"),
+    numbers=(1, 3, 5, 7),
+    details={"order": "ablation", "rows": 12},
+)
+CONTROL = replace(CURVE, series="random_layer", draw=0, sets=(HEADS[:0], HEADS[:1], HEADS), moved=(0, 0, 1))
 RESULTS = {
     "numbers": {"a": 1, "b": 1.5, "c": [True, None, "x"], "d": (NAN, float("-inf")), "e": {}},
     "mapping": {1: "a", (2, "b"): [3]},
@@ -86,6 +101,7 @@ RESULTS = {
         details=DETAILS,
         tests={"q": np.array([0.5, NAN])},
     ),
+    "sweep": replace(CURVE, controls=(CONTROL, replace(CONTROL, values=np.full((3, 4), NAN)))),
 }
 
 
@@ -102,7 +118,7 @@ def test_a_result_comes_back_equal_from_memory_from_a_store_and_from_a_file(name
     assert equal(load_result(tmp_path / "result.npz", type(result)), result)
 
 
-@pytest.mark.parametrize("name", ["scores", "positions", "edges"])
+@pytest.mark.parametrize("name", ["scores", "positions", "edges", "sweep"])
 def test_save_and_load_are_methods_of_every_result(name, tmp_path):
     result = RESULTS[name]
     result.save(tmp_path / "result.npz")
@@ -139,6 +155,8 @@ def test_a_class_without_the_decorator_is_refused_by_name():
         {"$type": "Scores", "fields": {"values": 1}},
         {"$type": "Scores", "fields": {}},
         {"$type": "Head", "text": "L1"},
+        {"$type": "Head", "texts": ["L1H2", "L1"]},
+        {"$type": "Head", "texts": [1]},
         {"$array": "7"},
         {"$mapping": [1]},
         {"$float": "x"},
@@ -147,3 +165,17 @@ def test_a_class_without_the_decorator_is_refused_by_name():
 def test_content_that_nobody_packed_is_refused(content):
     with pytest.raises((ValueError, HeadwiseError)):
         unpack(Packed(content, {}))
+
+
+def test_a_curve_whose_arrays_do_not_belong_together_is_refused(tmp_path):
+    changes = {
+        "values": VALUES[:2, 0],
+        "none": VALUES[0],
+        "k": np.array([]),
+        "numbers": (1,),
+        "groups": ("a",),
+    }
+    for name, value in changes.items():
+        replace(CURVE, **{name: value}).save(tmp_path / "curve.npz")
+        with pytest.raises(HeadwiseError, match=r"not a file written by Sweep\.save: "):
+            Sweep.load(tmp_path / "curve.npz")
