@@ -107,18 +107,21 @@ CIRCUIT_SCORES = [0.1, -0.9, 0.8, 0.3, -0.2, 0.5]
 
 
 def circuits(by="signed", action="keep"):
+    """One order under one ablation type."""
     series = "integrated" if by == "signed" else f"integrated {by}"
     curves, scores, members, sizes, ratios = [], [], [], [], []
+    about = {"order": series, "reference": "patch", "chosen": True}
     for (model, task), points in EXPLAINED.items():
         banded = {k: (value, value - 0.05, value + 0.05) for k, value in points.items()}
-        about = {"order": series, "reference": "patch"}
         curves += curve_rows(model, task, series, action, "explained_effect", banded, by=by, **about)
         curves += curve_rows(model, task, series, action, "logit_diff", banded, by=by, **about)
         for draw, wandering in enumerate(RANDOM_DRAWS):
             bare = {k: (value, value, value) for k, value in wandering.items()}
             control = curve_rows(model, task, "random", action, "explained_effect", bare, by="given", **about)
             curves += [row | {"draw": float(draw)} for row in control]
-        scores += score_rows(model, task, "integrated", CIRCUIT_SCORES)
+        scores += [
+            row | {"reference": "patch"} for row in score_rows(model, task, "integrated", CIRCUIT_SCORES)
+        ]
         members.append(
             {"pair": 0, "task": task, "role": "dense" if model == "plain" else "sparse", "model": model}
         )
@@ -126,56 +129,64 @@ def circuits(by="signed", action="keep"):
         sizes.append(
             {"model": model, "task": task, "series": series, "by": by, "action": action, "threshold": 0.9}
             | {"k": float(needed), "k_lo": needed - 1.0, "k_hi": needed + 1.0, "of": 6}
-            | {"metric": "logit_diff", "n": 8}
+            | {"stays": float(needed), "stays_lo": needed - 1.0, "stays_hi": needed + 1.0}
+            | {"metric": "logit_diff", "n": 8, "r2": float("nan"), "defined": True, "effect": 2.0}
+            | about
         )
     for task, k, other_k, lo, hi in (("ioi", 4.0, 2.0, 1.5, 2.5), ("docstring", 1.0, 4.0, 0.2, 0.4)):
-        ratios.append(
-            {"pair": 0, "task": task, "series": series, "by": by, "compared": "dense/sparse"}
-            | {"model": "plain", "other": "thin", "k": k, "other_k": other_k, "ratio": k / other_k}
-            | {"lo": lo, "hi": hi, "threshold": 0.9}
-        )
+        for chosen in (False, True):
+            ratios.append(
+                {"pair": 0, "task": task, "series": series, "by": by, "compared": "dense/sparse"}
+                | {"model": "plain", "other": "thin", "k": k, "other_k": other_k, "ratio": k / other_k}
+                | {
+                    "stays": k,
+                    "other_stays": other_k,
+                    "stays_ratio": k / other_k,
+                    "stays_lo": lo,
+                    "stays_hi": hi,
+                }
+                | {"lo": lo, "hi": hi, "threshold": 0.9, "other_series": series, "reference": "patch"}
+                | {"chosen": chosen}
+            )
     attention = [
-        {"model": "plain", "task": "ioi", "series": series, "rank": 0, "layer": 0, "head": 2}
-        | {"query": query, "key": key, "token": "abc"[key], "attention": 1 / (query + 1)}
+        {"model": "plain", "task": "ioi", "series": series, "reference": "patch", "rank": 0, "layer": 0}
+        | {"head": 2, "query": query, "key": key, "token": "abc"[key], "attention": 1 / (query + 1)}
         for query in range(3)
         for key in range(query + 1)
     ]
     tables = {"curves": curves, "scores": scores, "members": members, "circuits": sizes, "ratios": ratios}
-    return {name: pd.DataFrame(rows) for name, rows in (tables | {"attention": attention}).items()}
+    tables |= {"choices": sizes, "attention": attention}
+    return {name: pd.DataFrame(rows) for name, rows in tables.items()}
 
 
 def circuit_orders():
-    """Two orders under two ablation types, as the study writes them now: nested is chosen, integrated rises later."""
-    old = circuits()
+    """Two orders under two ablation types: nested is chosen, integrated rises later."""
+    one = circuits()
     tables = {name: [] for name in ("curves", "scores", "circuits", "choices", "ratios", "attention")}
     for reference in ("mean", "patch"):
         for series, power in (("integrated", 2), ("nested", 1)):
             chosen = series == "nested"
             about = {"reference": reference, "chosen": chosen}
-            curves = old["curves"][(old["curves"]["series"] != "random") | chosen]
+            curves = one["curves"][(one["curves"]["series"] != "random") | chosen]
             curves = curves.replace({"series": {"integrated": series}}).assign(order=series, **about)
             curves[["value", "lo", "hi"]] **= power
             tables["curves"].append(curves)
-            scores = old["scores"].assign(method=series, reference=reference)
-            tables["scores"].append(scores)
+            tables["scores"].append(one["scores"].assign(method=series, reference=reference))
             needed = curves[curves["value"] >= 0.9].query(
                 "series == @series and metric == 'explained_effect'"
             )
             stays = needed.groupby(["model", "task"])["k"].min().astype(float)
-            sizes = old["circuits"].assign(series=series, order=series, **about)
+            sizes = one["circuits"].assign(series=series, order=series, **about)
             sizes["stays"] = [stays[row.model, row.task] for row in sizes.itertuples()]
             sizes = sizes.assign(stays_lo=sizes["stays"] - 1, stays_hi=sizes["stays"] + 1)
             tables["circuits"].append(sizes)
             tables["choices"].append(sizes)
-            for also in (False, True)[: 1 + chosen]:
-                row = old["ratios"].assign(
-                    series=series, other_series=series, reference=reference, chosen=also
-                )
-                ends = [[stays[model, task] for task in row["task"]] for model in ("plain", "thin")]
-                row = row.assign(stays=ends[0], other_stays=ends[1])
-                row["stays_ratio"] = row["stays"] / row["other_stays"]
-                tables["ratios"].append(row.assign(stays_lo=row["lo"], stays_hi=row["hi"]))
-        tables["attention"].append(old["attention"].assign(series="nested", reference=reference))
+            rows = one["ratios"] if chosen else one["ratios"].query("not chosen")
+            rows = rows.assign(series=series, other_series=series, reference=reference)
+            for column, model in (("stays", "plain"), ("other_stays", "thin")):
+                rows[column] = [stays[model, task] for task in rows["task"]]
+            tables["ratios"].append(rows.assign(stays_ratio=rows["stays"] / rows["other_stays"]))
+        tables["attention"].append(one["attention"].assign(series="nested", reference=reference))
     overshoot = [
         {
             "model": "plain",
@@ -189,7 +200,7 @@ def circuit_orders():
         for k, head, rise in ((4, "L1H0 L0H0", 0.15), (2, "L1H2", 0.1))
     ]
     made = {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
-    return {**made, "members": old["members"], "overshoot": pd.DataFrame(overshoot)}
+    return {**made, "members": one["members"], "overshoot": pd.DataFrame(overshoot)}
 
 
 # ---- masking -------------------------------------------------------------------------------------------

@@ -201,15 +201,14 @@ def first_at(points, threshold=0.9) -> int:
 
 
 def test_circuits_are_told_with_the_heads_their_curves_need(section):
-    """Tables of an earlier version: one ablation type, and no choice of an order."""
     sentences = said(section("circuits", small.circuits(), ("plain", "thin")))
     for (model, task), curve in small.EXPLAINED.items():
         k = first_at(curve)
         assert (
-            f"{model}: {k} of 6 heads (MLPs intact) recover 90 % of the mean logit_diff of {TITLES[task]} "
-            f"(95 % CI {k - 1}–{k + 1}, n = 8), ranked by integrated."
+            f"{model}: {k} of 6 heads (MLPs intact) recover 90 % of the mean logit_diff of {TITLES[task]} under "
+            f"counterfactual patching (95 % CI {k - 1}–{k + 1}, n = 8), ranked by integrated."
         ) in sentences
-    start = "Circuit size at 90 % faithfulness, ranked by integrated: "
+    start = "Circuit size at 90 % faithfulness under counterfactual patching, each by its chosen order: "
     (ratio,) = [s for s in sentences if s.startswith(start)]
     for task in ("ioi", "docstring"):
         needed = [first_at(small.EXPLAINED[model, task]) for model in ("plain", "thin")]
@@ -218,7 +217,9 @@ def test_circuits_are_told_with_the_heads_their_curves_need(section):
         )
         assert [int(plain), int(thin)] == needed
         assert float(shown) == pytest.approx(needed[0] / needed[1], abs=0.051)
-    assert "IOI plain 4 heads, thin 2 heads (ratio 2.0, 95 % CI 1.5–2.5); Docstring plain 1 head, " in ratio
+    assert (
+        "IOI plain 4 heads, thin 2 heads (ratio 2.0, 95 % CI 1.5–2.5; both by integrated 2.0); Doc" in ratio
+    )
 
 
 def test_the_curves_of_circuits_have_every_point_and_controls_their_mean(section):
@@ -287,7 +288,7 @@ def test_masked_heads_are_not_called_kept(section):
     whole = section("circuits", small.circuits(action="mask"), ("plain", "thin"))
     assert panel(whole, "Explained effect", "IOI").x["title"] == "Number of Heads Masked"
     assert any(
-        "heads take away 90 % of the mean logit_diff of IOI when they are masked (" in s for s in said(whole)
+        "heads take away 90 % of the mean logit_diff of IOI when they are masked" in s for s in said(whole)
     )
 
 

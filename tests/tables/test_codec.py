@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from headwise.studies.roles.study import Ended
 from headwise.scores.interactions.result import Interactions
 from headwise.studies.wiring.study import MeasuredEdges
 from headwise.sweeps.edge_curve import EdgeCurve
+from headwise.sweeps.curve import Sweep
 from headwise.tables.codec import Packed, pack, unpack
 from headwise.tables.result_file import load_result, save_result
 
@@ -69,6 +71,19 @@ FIT = Fit(
     np.array([3, 1]),
     {0: VALUES[1:], 2: -VALUES[:2], 3: VALUES[:2]},
 )
+HEADS = head_list(["L0H1", "L1H0", "L0H0"])
+CURVE = Sweep(
+    np.array([0, 1, 3]),
+    VALUES[:, 0],
+    VALUES[0, 0],
+    VALUES[2, 0],
+    HEADS,
+    *("m", "t", "ablation", "keep", "logit_diff", "mean", 3),
+    groups=("a", "a", None, "b"),
+    numbers=(1, 3, 5, 7),
+    details={"order": "ablation", "rows": 12},
+)
+CONTROL = replace(CURVE, series="random_layer", draw=0, sets=(HEADS[:0], HEADS[:1], HEADS), moved=(0, 0, 1))
 RESULTS = {
     "numbers": {"a": 1, "b": 1.5, "c": [True, None, "x"], "d": (NAN, float("-inf")), "e": {}},
     "mapping": {1: "a", (2, "b"): [3]},
@@ -128,6 +143,7 @@ RESULTS = {
         given=True,
         details=DETAILS,
     ),
+    "sweep": replace(CURVE, controls=(CONTROL, replace(CONTROL, values=np.full((3, 4), NAN)))),
 }
 RESULTS["measured edges"] = MeasuredEdges(RESULTS["edges"], FRAME)
 
@@ -145,7 +161,7 @@ def test_a_result_comes_back_equal_from_memory_from_a_store_and_from_a_file(name
     assert equal(load_result(tmp_path / "result.npz", type(result)), result)
 
 
-@pytest.mark.parametrize("name", ["scores", "positions", "edges"])
+@pytest.mark.parametrize("name", ["scores", "positions", "edges", "sweep"])
 def test_save_and_load_are_methods_of_every_result(name, tmp_path):
     result = RESULTS[name]
     result.save(tmp_path / "result.npz")
@@ -182,6 +198,8 @@ def test_a_class_without_the_decorator_is_refused_by_name():
         {"$type": "Scores", "fields": {"values": 1}},
         {"$type": "Scores", "fields": {}},
         {"$type": "Head", "text": "L1"},
+        {"$type": "Head", "texts": ["L1H2", "L1"]},
+        {"$type": "Head", "texts": [1]},
         {"$array": "7"},
         {"$mapping": [1]},
         {"$float": "x"},
@@ -201,3 +219,15 @@ def test_an_array_keeps_its_order_in_memory_so_that_its_means_keep_their_last_bi
         assert (store.get(key).mean(axis=0) == values.mean(axis=0)).all()
     save_result(tmp_path / "result.npz", values)
     assert (load_result(tmp_path / "result.npz", np.ndarray).mean(axis=0) == values.mean(axis=0)).all()
+def test_a_curve_whose_arrays_do_not_belong_together_is_refused(tmp_path):
+    changes = {
+        "values": VALUES[:2, 0],
+        "none": VALUES[0],
+        "k": np.array([]),
+        "numbers": (1,),
+        "groups": ("a",),
+    }
+    for name, value in changes.items():
+        replace(CURVE, **{name: value}).save(tmp_path / "curve.npz")
+        with pytest.raises(HeadwiseError, match=r"not a file written by Sweep\.save: "):
+            Sweep.load(tmp_path / "curve.npz")

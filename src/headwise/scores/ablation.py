@@ -14,11 +14,9 @@ from headwise.model.measure.by_position import acting_positions, position_effect
 from headwise.model.measure.engine import Engine
 from headwise.scores.adaptive.adaptive import to_precision, top_k
 from headwise.scores.adaptive.sample import Sample, crowding_of
-from headwise.scores.registry import Setup, register, scaled_progress
+from headwise.scores.registry import BACKWARD_ROWS, SHARED_ROW, Setup, register, scaled_progress
 from headwise.settings import Count, Settings, one_of
 
-BACKWARD_ROWS = 3
-"""What one example's attribution costs in forward rows: its forward pass, and a backward pass worth two."""
 CALL_COST = {"cpu": 0.5, "accelerator": 256}
 """What starting a measurement costs, in rows: on an accelerator a pass of a small model takes as long as hundreds of
 its rows, because starting its kernels does."""
@@ -71,6 +69,7 @@ def each_position(setup: Setup) -> np.ndarray:
     "ablation",
     about="exact ablation: metric with the head minus metric without it",
     steps=lambda model, task: len(model.heads()) * len(task),
+    rows=lambda model, task, *_: SHARED_ROW * len(model.heads()) * len(task),
     options=AblationOptions,
     each=each_position,
     components=True,

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from pydantic import PositiveFloat
 
 from headwise.errors import hint
 from headwise.heads import ones
-from headwise.scores.registry import Setup, register
+from headwise.model.model import Model
+from headwise.scores.registry import BACKWARD_ROWS, Setup, register
 from headwise.settings import Count
+from headwise.tasks.examples import Task
 
 log = logging.getLogger("headwise")
 
 FIRST_STEPS = 5
 
 
+def _rows(model: Model, task: Task, reference: str, options: Mapping[str, Any]) -> float:
+    """A backward pass per step; rounds of doubled steps are at most twice the last one."""
+    most = options["steps"] or (FIRST_STEPS if reference == "patch" else 2 * options["most_steps"])
+    return float(BACKWARD_ROWS * most * len(task))
+
+
 @register(
     "integrated",
     about="integrated gradients over head gates, from 0 to 1; sums to metric(all heads) − metric(no heads)",
+    rows=_rows,
     components=True,
 )
 def integrated(

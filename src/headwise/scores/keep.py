@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from headwise.heads import lone_gates
-from headwise.scores.registry import Setup, register
+from headwise.scores.registry import SHARED_ROW, Setup, register
 
 
 @register(
     "keep",
     about="exact: metric with only this head minus metric with no heads",
     steps=lambda model, task: len(model.heads()) * len(task),
+    rows=lambda model, task, *_: SHARED_ROW * len(model.heads()) * len(task),
     components=True,
 )
 def keep(setup: Setup) -> np.ndarray:

@@ -110,6 +110,12 @@ def scaled_progress(advance: Callable[[int], None] | None, factor: float) -> Cal
     return report
 
 
+BACKWARD_ROWS = 3
+"""Forward rows that a forward and a backward pass over one row are worth."""
+SHARED_ROW = 0.5
+"""What a row costs whose first blocks are shared with others, in forward rows."""
+
+
 class _Options(Settings):
     """Options whose types are those of a function's parameters."""
 
@@ -145,6 +151,14 @@ class Method:
     each: Callable[[Setup], np.ndarray] | None
     """From a setup to the effect of each scored head at each position `[E, heads, T]` (`positions="each"`); NaN where a
     prompt has no such position. None for a method without such numbers."""
+    rows: Callable[[Model, Task, str, Mapping[str, Any]], float]
+    """Forward rows of one scoring, about: from the model, the task, the reference and all options of the method."""
+
+    def cost(self, model: Model, task: Task, reference: str, options: Mapping[str, Any]) -> int:
+        """Forward rows of one scoring, about. options: of all methods. A backward pass counts as two rows, a row whose
+        first blocks are shared with others (prefix sharing) as half a row."""
+        rows = self.rows(model, task, reference, self.options | own_options(self.name, options))
+        return max(1, round(rows))
 
     @property
     def reference(self) -> str:
@@ -198,6 +212,7 @@ def register(
     version: int = 1,
     per_label: Callable[..., dict[str, Scores]] | None = None,
     each: Callable[[Setup], np.ndarray] | None = None,
+    rows: Callable[..., float] = lambda model, task, reference, options: BACKWARD_ROWS * len(task),
     **flags: bool,
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
     """Make a method known under `name`; the other arguments are the fields of `Method`.
@@ -214,7 +229,7 @@ def register(
 
     def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
         fields = (name, about, run, signed, first_order, steps, options, version, per_label, learned)
-        METHODS.add(name, Method(*fields, ablates, components, each))
+        METHODS.add(name, Method(*fields, ablates, components, each, rows))
         return run
 
     return add

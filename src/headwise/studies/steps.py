@@ -16,7 +16,7 @@ from headwise.model.model import Model
 from headwise.runs import Job, step
 from headwise.scores import score
 from headwise.scores.registry import method as method_named
-from headwise.scores.registry import own_options
+from headwise.scores.registry import own_options, scaled_progress
 from headwise.tables.codec import stored
 from headwise.tasks import Task
 
@@ -39,7 +39,9 @@ class Scored:
 
 @step(
     version=lambda method, **_: method_named(method).version,
-    cost=lambda model, task, method, **_: method_named(method).steps(model, task),
+    cost=lambda model, task, method, reference, options, **_: method_named(method).cost(
+        model, task, reference, options or {}
+    ),
     label="{method} on {task.name} with {model.name}",
 )
 def score_heads(
@@ -60,7 +62,10 @@ def score_heads(
     """
     how: dict[str, Any] = {"metric": metric, "reference": None if reference == "mean" else reference}
     how |= {"positions": positions, "seed": seed, **own_options(method, options or {})}
-    scores = score(model, task, method, **how, folder=job.folder, progress=job.advance)
+    chosen = method_named(method)
+    rows_per_step = chosen.cost(model, task, reference, options or {}) / max(1, chosen.steps(model, task))
+    advance = scaled_progress(job.advance, rows_per_step)
+    scores = score(model, task, method, **how, folder=job.folder, progress=advance)
     return scores if isinstance(scores, PositionScores) else Scored(scores, scores.table(seed))
 
 

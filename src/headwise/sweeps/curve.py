@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,13 @@ from headwise.sweeps.explained import (
     needed_with_intervals,
     tracking,
 )
+from headwise.tables.codec import stored
+from headwise.tables.result_file import load_result, save_result
 
 THRESHOLD = 0.9
 
 
+@stored
 @dataclass(frozen=True)
 class Sweep:
     """A curve over the first k heads of an order, with the per-example values behind every point."""
@@ -49,6 +53,8 @@ class Sweep:
     """Heads of the model."""
     groups: Sequence[str | None] | None = None
     """The group of every example, where some share one: intervals then resample groups."""
+    numbers: Sequence[int] | None = None
+    """Of the examples, in their task; None to count them from 0."""
     by: str = "given"
     """How the scores were ranked: signed, absolute, hinders; `given` for a list of heads."""
     draw: int | None = None
@@ -59,7 +65,27 @@ class Sweep:
     moved: tuple[int, ...] | None = None
     """Of a layer-matched control: how many heads at each k came from another layer, because theirs had too few."""
     controls: tuple[Sweep, ...] = ()
-    details: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict, compare=False)
+    """The name of the order that a control belongs to, and what the curve cost."""
+
+    def _checked(self) -> Sweep:
+        """This curve, if its arrays belong together."""
+        arrays = {name: getattr(self, name) for name in ("k", "values", "none", "full")}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+                raise ValueError(f"{name} holds no numbers")
+        points, examples = self.k.shape, self.none.shape
+        if len(points) != 1 or len(examples) != 1 or not points[0]:
+            raise ValueError(f"k of shape {points} and none of shape {examples}, expected [K] and [E]")
+        if self.values.shape != points + examples or self.full.shape != examples:
+            raise ValueError(
+                f"values of shape {self.values.shape} for {points[0]} points and {examples[0]} examples"
+            )
+        for name in ("groups", "numbers"):
+            listed = getattr(self, name)
+            if listed is not None and len(listed) != examples[0]:
+                raise ValueError(f"{name} are no list of {examples[0]}")
+        return self
 
     def __repr__(self) -> str:
         k = self.k_at().k
@@ -177,9 +203,12 @@ class Sweep:
 
     def example_table(self) -> pd.DataFrame:
         """The metric of every example at every k; controls after the order."""
-        numbers = np.tile(np.arange(self.n), len(self.k))
-        points = pd.DataFrame({"k": np.repeat(self.k, self.n), "metric": self.metric, "example": numbers})
-        table = self._rows(points.assign(value=self.values.ravel())).drop(columns="n")
+        numbers = np.arange(self.n) if self.numbers is None else np.asarray(self.numbers)
+        points = pd.DataFrame({"k": np.repeat(self.k, self.n), "metric": self.metric})
+        points["example"], points["value"] = np.tile(numbers, len(self.k)), self.values.ravel()
+        if self.groups is not None:
+            points["group"] = np.tile(np.array(self.groups, dtype=object), len(self.k))
+        table = self._rows(points).drop(columns="n")
         return pd.concat([table, *(control.example_table() for control in self.controls)], ignore_index=True)
 
     def _rows(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -187,11 +216,23 @@ class Sweep:
         if self.moved is not None:
             moved = dict(zip(self.k.tolist(), self.moved, strict=True))
             frame = frame.assign(moved=pd.array([moved[k] for k in frame["k"]], dtype="Int32"))
-        if self.groups is not None and "example" in frame:
-            frame = frame.assign(group=[self.groups[e] for e in frame["example"]])
         about = {"model": self.model, "task": self.task, "series": self.series, "action": self.action}
         more = {"n": self.n, "draw": draw, "order": self.details.get("order", self.series), "by": self.by}
         return frame.assign(**about, **more, reference=self.reference)
+
+    def measured_tables(self) -> dict[str, pd.DataFrame]:
+        """What must be finite: the metric at every point; none where all are."""
+        finite = all(np.isfinite(curve.values).all() for curve in (self, *self.controls))
+        return {} if finite else {"examples": self.example_table()}
+
+    def save(self, path: str | Path) -> None:
+        """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
+        save_result(path, self)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Sweep:
+        """Read what `save` wrote."""
+        return load_result(path, cls)
 
     def summary(self, threshold: float = THRESHOLD) -> dict[str, Any]:
         """One row: heads needed, areas, effect, and how far the circuit follows single examples, with intervals."""
@@ -245,8 +286,3 @@ def check_threshold(threshold: float) -> None:
         raise HeadwiseError(
             f"the threshold of the explained effect is {threshold}; expected a number above 0, at most 1"
         )
-
-
-def renamed(curve: Sweep, **about: Any) -> Sweep:
-    """The same curve and its controls under other names (model, task)."""
-    return replace(curve, **about, controls=tuple(renamed(control, **about) for control in curve.controls))

@@ -222,7 +222,9 @@ class _Curves:
         model, task = self.engine.model, self.engine.task
         names = (model.name, task.name, "", self.action, self.engine.metric.name, self.engine.reference)
         total, groups = len(self.engine.layout.listed()), task.shared_groups()
-        return Sweep(np.array(k), values, none, full, order, *names, total, groups, seed=seed)
+        return Sweep(
+            np.array(k), values, none, full, order, *names, total, groups, numbers=task.numbers, seed=seed
+        )
 
 
 def _refined(measured: _Curves, curve: Sweep, threshold: float, points: int) -> Sweep:

@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -118,6 +119,8 @@ def _walk(value: Any, part: Callable[[str, Any], Any], whole: bool) -> Any:
             return {key: walk(item) for key, item in value.items()}
         return {"$mapping": [[walk(key), walk(item)] for key, item in value.items()]}
     if isinstance(value, Sequence):
+        if value and hasattr(value[0], "parse") and len({type(item) for item in value}) == 1:
+            return {"$type": walk(value[0])["$type"], "texts": [str(item) for item in value]}
         return [walk(item) for item in value]
     if isinstance(value, Path) and not whole:
         return str(value)
@@ -143,6 +146,9 @@ def _fields(value: Any, whole: bool) -> dict[str, Any] | None:
 
 def unpack(packed: Packed) -> Any:
     """Put together what `pack` took apart. Raises `ValueError` where it is nothing of the kind."""
+    parse = cache(
+        lambda name, text: _class(name).parse(text)
+    )  # an order and its controls name each head many times
 
     def build(item: Any) -> Any:
         if isinstance(item, list):
@@ -159,7 +165,9 @@ def unpack(packed: Packed) -> Any:
             case {"$mapping": list(pairs)}:
                 return {build(key): build(one) for key, one in pairs}
             case {"$type": str(name), "text": str(text)}:
-                return _class(name).parse(text)
+                return parse(name, text)
+            case {"$type": str(name), "texts": list(texts)}:
+                return [parse(name, text) for text in texts]
             case {"$type": str(name), "fields": dict(fields)}:
                 made = _class(name)(**{key: build(one) for key, one in fields.items()})
                 check = getattr(made, "_checked", None)

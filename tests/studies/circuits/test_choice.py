@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from headwise.heads import Head
-from headwise.studies.circuits.choice import overshoot_rows, overshoots, rise_points, smallest
+from headwise.studies.circuits.study import smallest
 from headwise.sweeps.curve import Sweep
+from headwise.sweeps.overshoot import overshoot_rows, overshoots, rise_points
 
 HEADS = [Head(0, head) for head in range(8)]
 
@@ -52,16 +53,15 @@ def test_a_rise_begins_where_the_curve_was_last_below_one():
 def test_the_heads_behind_an_overshoot_are_those_whose_addition_raises_it():
     swept = curve({0: 0, 2: 0.8, 3: 1.3, 4: 1.25, 5: 1.45, 8: 1})
     assert overshoots(swept)
-    rows = overshoot_rows(swept, {"task": "ioi"})
+    rows = overshoot_rows(swept)
     assert rows["heads"].tolist() == ["L0H2", "L0H4"]  # the third head, then the fifth; the fourth lowers it
     np.testing.assert_allclose(rows["rise"], [0.5, 0.2])
     assert set(rows["peak_k"]) == {5}
     np.testing.assert_allclose(rows["peak"], 1.45)
-    assert set(rows["task"]) == {"ioi"}
 
 
 def test_a_step_of_several_heads_names_them_all():
-    rows = overshoot_rows(curve({0: 0, 2: 0.9, 5: 1.5, 8: 1}), {})
+    rows = overshoot_rows(curve({0: 0, 2: 0.9, 5: 1.5, 8: 1}))
     assert rows["heads"].tolist() == ["L0H2 L0H3 L0H4"]
 
 

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise.charts.style import file_name
 from headwise.errors import HeadwiseError
-from headwise.runs import CellStore, read_table
-from headwise.studies import context as study_context
-from headwise.studies.circuits import cost
+from headwise.runs import Store, read_table
+from headwise.studies import steps
 from headwise.studies.circuits import study as circuits_study
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.settings.resolve import resolve
@@ -54,21 +52,23 @@ def finished(models, data, tmp_path_factory):
     return carried_out(models, out, models=["dense", "sparse"], tasks=[data])
 
 
-def test_every_table_and_figure_is_there(finished, data):
+def test_every_table_and_figure_is_there(finished):
     tables = {name: read_table(finished.path, name) for name in TABLES}
     curves = tables["curves"]
     assert list(curves.columns[:11]) == "model task series action k metric value lo hi n draw".split()
     assert set(curves["metric"]) == {"explained_effect", "logit_diff"}
     assert set(curves["series"]) == {"integrated absolute", "random", "random_layer"}
-    assert set(curves["task"]) == {data}
+    assert set(curves["task"]) == {"apart"}
     assert list(tables["circuits"]["model"]) == ["dense", "sparse"]
     assert list(tables["members"]["role"]) == ["dense", "sparse"]
     assert list(tables["ratios"]["compared"]) == ["dense/sparse"] * 2  # by the order, and by the chosen order
     assert list(tables["choices"]["chosen"]) == [True, True]
-    for name in ("circuits", f"heads-{file_name(data)}-patch"):
+    for name in ("circuits", "heads-apart-patch"):
         for kind in ("png", "svg", "pdf"):
             assert (finished.path / f"figures/{name}.{kind}").stat().st_size > 5_000
-    assert any("the circuit of dense has" in notice for notice in finished.notices)
+    (row,) = tables["ratios"].query("chosen").to_dict("records")
+    ratio = f"dense {row['stays']:.0f} heads, sparse {row['other_stays']:.0f} heads (ratio {row['stays_ratio']:.1f}"
+    assert any(ratio in sentence for sentence in finished.findings)
 
 
 def test_the_pass_that_is_timed_for_the_announcement_reads_few_tokens_once_per_model(
@@ -77,19 +77,19 @@ def test_the_pass_that_is_timed_for_the_announcement_reads_few_tokens_once_per_m
     def enough(*_):
         raise KeyboardInterrupt
 
-    seen, timed, plain = [], {}, cost.tokens_per_second
+    seen, timed, plain = [], {}, circuits_study.tokens_per_second
 
-    def counted(context, model, source):
+    def counted(model, *rest):
         before = sum(seen)
-        rate = plain(context, model, source)
-        assert model not in timed
-        timed[model] = sum(seen) - before
+        rate = plain(model, *rest)
+        assert model.name not in timed
+        timed[model.name] = sum(seen) - before
         return rate
 
     wanted = 20  # all of the finding half, in two rows each and twice, would be 240
-    monkeypatch.setattr(cost, "_TIMED_TOKENS", {"cpu": wanted, "accelerator": wanted})
-    monkeypatch.setattr(cost, "tokens_per_second", counted)
-    monkeypatch.setattr(circuits_study, "_order_cells", enough)
+    monkeypatch.setattr(circuits_study, "_TIMED_TOKENS", {"cpu": wanted, "accelerator": wanted})
+    monkeypatch.setattr(circuits_study, "tokens_per_second", counted)
+    monkeypatch.setattr(circuits_study, "rank", enough)
     other = written(task, tmp_path / "other.jsonl")
     note = models["dense"].hf.register_forward_pre_hook(
         lambda _, __, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True
@@ -198,8 +198,7 @@ def test_a_ratio_below_one_is_told_as_what_it_is(models, data, finished, tmp_pat
     assert (row["lo"], row["hi"]) == (pytest.approx(1 / before["hi"]), pytest.approx(1 / before["lo"]))
     assert row["ratio"] < 1
     assert row["stays_ratio"] < 1
-    said = f"sparse has {row['stays_ratio']:.2f}x the heads of dense"
-    assert any(said in notice for notice in swapped.notices)
+    assert any(f"ratio {row['stays_ratio']:.1f}" in sentence for sentence in swapped.findings)
 
 
 def test_other_examples_are_resampled_each_on_their_own(models, data, task, tmp_path, undrawn):
@@ -244,9 +243,8 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
     settings = {"models": ["dense", "sparse"], "tasks": [data]}
     with pytest.raises(KeyboardInterrupt):
         carried_out(models, tmp_path / "cut", **settings)
-    cells = CellStore(tmp_path / "cut/cells.sqlite")
-    assert len(cells) == 6  # two orders, two choices, a curve and its maps
-    cells.close()
+    with Store(tmp_path / "cut/cells.sqlite") as store:
+        assert len(store) == 6  # two orders, a curve each on the finding half, a held-out curve and its maps
     carried_out(models, tmp_path / "cut", **settings)
     assert calls == ["dense", "sparse", "dense", "sparse", "sparse"]
     for name in TABLES:
@@ -266,10 +264,10 @@ def test_two_pairs_have_tasks_of_their_own_and_share_what_they_share(models, tas
     folder = carried_out(models, tmp_path / "run", pairs=pairs, n=N - 4, maps=0, controls=[])
     members = read_table(folder.path, "members")
     assert members.groupby(["pair", "task"], sort=False)["model"].apply(list).to_dict() == {
-        (0, data): ["dense", "sparse"],
-        (1, data): ["control", "sparse"],
-        (1, other): ["control", "sparse"],
-        (2, other): ["dense"],
+        (0, "apart"): ["dense", "sparse"],
+        (1, "apart"): ["control", "sparse"],
+        (1, "other"): ["control", "sparse"],
+        (2, "other"): ["dense"],
     }
     summary = read_table(folder.path, "circuits")
     assert len(members) == 7
@@ -305,7 +303,7 @@ def test_an_effect_that_may_be_nothing_is_said_to_be_undefined(models, task, tmp
     assert not summary["defined"].any()
     assert summary["k"].isna().all()
     assert read_table(folder.path, "ratios")["ratio"].isna().all()
-    assert any("undefined" in notice and "may be 0" in notice for notice in folder.notices)
+    assert any("undefined" in sentence and "may be 0" in sentence for sentence in folder.findings)
     raw = read_table(folder.path, "curves").query("metric != 'explained_effect'")
     assert raw["value"].notna().all()
 
@@ -322,14 +320,14 @@ def test_a_random_order_is_not_mistaken_for_the_random_control(models, data, tmp
 
 
 def test_a_method_that_leaves_heads_without_a_score_gives_no_order(models, data, tmp_path, monkeypatch):
-    real = study_context.score
+    real = steps.score
 
     def holey(*args, **options):
         scores = real(*args, **options)
         scores.values[1, 2] = np.nan
         return scores
 
-    monkeypatch.setattr(study_context, "score", holey)
+    monkeypatch.setattr(steps, "score", holey)
     with pytest.raises(HeadwiseError, match="no finite score for 1 heads of dense"):
         carried_out(models, tmp_path / "run", models=["dense"], tasks=[data])
 
@@ -385,12 +383,12 @@ def test_a_mistake_ends_the_run_before_it_begins(models, data, tmp_path, setting
         carried_out(models, tmp_path / "run", **{**given, **settings})
 
 
-def test_cells_computed_again_are_the_same_to_the_bit(models, finished, undrawn):
+def test_steps_computed_again_are_the_same_to_the_bit(models, finished, undrawn):
     from headwise.studies.verify import verify
 
     bench = Workbench(progress=False)
     for model in models.values():
         bench.add(model)
-    found = verify(finished.path, cells=4, workbench=bench)
+    found = verify(finished.path, steps=4, workbench=bench)
     tables = list((finished.path / "tables").glob("*.parquet"))
     assert [one.said for one in found] == ["identical"] * (4 + len(tables))

@@ -62,7 +62,7 @@ def circuits(**changes) -> pd.DataFrame:
     row = {"model": "m", "task": "ioi", "series": "nested", "order": "nested", "reference": "mean", "of": 270}
     row |= {"stays": 9.0, "stays_lo": 8.0, "stays_hi": 11.0, "k": 9.0, "k_lo": 8.0, "k_hi": 11.0}
     row |= {"threshold": 0.9, "action": "keep", "metric": "logit_diff", "n": 80, "chosen": True}
-    row |= {"r2": -1.1, "r2_lo": -2.0, "r2_hi": -0.4, "within": 0.25, "defined": True}
+    row |= {"r2": -1.1, "r2_lo": -2.0, "r2_hi": -0.4, "within": 0.25, "defined": True, "effect": 2.0}
     return pd.DataFrame([row | changes])
 
 

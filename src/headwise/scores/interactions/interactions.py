@@ -16,7 +16,7 @@ from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
-from headwise.scores.ablation import BACKWARD_ROWS, CALL_COST, AblationOptions
+from headwise.scores.ablation import CALL_COST, AblationOptions
 from headwise.scores.adaptive.adaptive import to_precision
 from headwise.scores.adaptive.sample import Sample, crowding_of
 from headwise.scores.few_examples import note_too_few
@@ -24,6 +24,7 @@ from headwise.scores.interactions.estimate import estimated_interactions
 from headwise.scores.interactions.pairs import Unit, all_pairs, pair_effects, unit_gates
 from headwise.scores.interactions.result import Interactions
 from headwise.scores.measure import MeasureOptions
+from headwise.scores.registry import BACKWARD_ROWS
 from headwise.tasks.opening import TaskLike, as_task
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,12 +16,14 @@ import numpy as np
 from headwise.errors import HeadwiseError
 from headwise.heads import single_gates
 from headwise.model.measure.engine import Engine
+from headwise.model.model import Model
 from headwise.scores.nested.fit import NestedFit, SeedFit, fit_orders, order_costs
 from headwise.scores.nested.masks import grid_sizes
 from headwise.scores.nested.partial import finished_seeds
 from headwise.scores.nested.problem import Problem
-from headwise.scores.registry import Setup, register, scaled_progress
+from headwise.scores.registry import BACKWARD_ROWS, Setup, register, scaled_progress
 from headwise.settings import Count, Share, one_of
+from headwise.tasks.examples import Task
 
 log = logging.getLogger("headwise")
 
@@ -43,11 +45,18 @@ class NestedOptions(NestedFit):
     """Share of the examples that training does not see: they choose between checkpoints."""
 
 
+def _rows(model: Model, task: Task, reference: str, options: Mapping[str, Any]) -> float:
+    """Of all seeds in backward passes, at most."""
+    rows = options["rows"] or options["updates"] * options["examples"] * options["masks"]
+    return float(BACKWARD_ROWS * options["seeds"] * rows)
+
+
 @register(
     "nested",
     signed=False,
     about="learned nested masks: a ranking whose first k heads explain the behaviour at every k",
     steps=lambda model, task: NestedOptions().updates,
+    rows=_rows,
     options=NestedOptions,
     version=2,
     learned=True,

@@ -1,7 +1,6 @@
 """How few heads explain the behaviour, and does sparse attention need fewer?
 
-The size of a circuit is the number of heads from which on the explained effect stays at the threshold. Runs of earlier
-versions have no choice of an order: there every order is told on its own.
+The size of a circuit is the number of heads from which on the explained effect stays at the threshold.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.section import Finding, Tables, groups, table_of
-from headwise.charts.style import file_name
 from headwise.charts.words import joined, minus, percent, task_title
 from headwise.names import ablation_name
 
@@ -28,39 +26,52 @@ def findings(tables: Tables) -> list[Finding]:
         *sizes(tables),
         *_ratios(table_of(tables, "ratios")),
         *_overshoots(table_of(tables, "overshoot")),
+        *_without_size(tables["circuits"]),
     ]
-
-
-def _size(table: pd.DataFrame) -> str:
-    """The column with the size of a circuit; some early runs know only where the threshold is first reached."""
-    return "stays" if "stays" in table else "k"
 
 
 def sizes(tables: Tables) -> Iterator[Finding]:
     """The circuit size of each model, task and ablation type by the chosen order, how far the circuit follows single
     examples, and what the other orders take."""
-    circuits = tables["circuits"]
-    size, first, several = _size(circuits), True, circuits["model"].nunique() > 1
-    known = circuits[circuits[size].notna()]
-    for row in (known[known["chosen"]] if "chosen" in known else known).to_dict("records"):
+    circuits, refits = tables["circuits"], table_of(tables, "refits")
+    first, several = True, circuits["model"].nunique() > 1
+    reached = circuits[circuits["stays"].notna()]
+    for row in reached[reached["chosen"]].to_dict("records"):
+        size = f"{row['stays']:.0f} of {row['of']} heads"
         mean = f"{percent(row['threshold'])} of the mean {row['metric']} of {task_title(row['task'])}"
         what = f"(MLPs intact) recover {mean}"
         if row["action"] == "mask":
             what = f"take away {mean} when they are masked"
+        under = f" under {ablation_name(row['reference'])}"
         sentence = (
             f"{row['model']}: " * several
-            + f"{row[size]:.0f} of {row['of']} heads {what}{_under(row)} "
-            + f"({_interval(row, table_of(tables, 'refits'), size)}, n = {row['n']}), ranked by {row['series']}"
+            + f"{size} {what}{under} ({_interval(row, refits)}, n = {row['n']}), ranked by {row['series']}"
             + following(row)
-            + _others(known, row, size)
+            + _others(reached, row)
             + "."
         )
         plain = (
-            f"On average, {row[size]:.0f} of {row['of']} heads {_does(row)}{_under(row)} ({row['n']} examples; 95 % "
-            f"interval {_number(row[f'{size}_lo'])} to {_number(row[f'{size}_hi'])} heads){following(row)}."
+            f"On average, {size} {_does(row)}{under} ({row['n']} examples; 95 % interval {_number(row['stays_lo'])} to "
+            f"{_number(row['stays_hi'])} heads){following(row)}."
         )
-        yield Finding(sentence=sentence, weight=0.6 if first else 0.3, chart=_chart(row), plain=plain)
+        yield Finding(sentence=sentence, weight=0.6 if first else 0.3, chart="circuits", plain=plain)
         first = False
+
+
+def _without_size(circuits: pd.DataFrame) -> Iterator[Finding]:
+    """Chosen orders on tasks that the heads do not serve: there may be no effect to explain, or a negative one."""
+    for row in circuits[circuits["chosen"]].to_dict("records"):
+        what = f"{row['model']} on {task_title(row['task'])} under {ablation_name(row['reference'])}"
+        effect = f"{row['metric']} with all heads minus with none is {minus(format(row['effect'], '+.3g'))}"
+        if not row["defined"]:
+            sentence = (
+                f"{what}: the explained effect is undefined, because {effect} "
+                f"[{minus(format(row['effect_lo'], '+.3g'))}, {minus(format(row['effect_hi'], '+.3g'))}] and may be 0; "
+                "use more examples, or a behaviour that depends on the heads."
+            )
+            yield Finding(sentence=sentence, chart="circuits", found=False)
+        elif row["effect"] < 0:
+            yield Finding(sentence=f"{what}: the effect is negative: {effect}.", weight=0.2, chart="circuits")
 
 
 def _does(row: Mapping[Any, Any]) -> str:
@@ -71,8 +82,7 @@ def _does(row: Mapping[Any, Any]) -> str:
 
 def following(row: Mapping[Any, Any]) -> str:
     """How far the circuit follows the model from example to example, in words and numbers."""
-    r2 = row.get("r2", float("nan"))
-    if r2 != r2:
+    if (r2 := row["r2"]) != r2:
         return ""
     words = ("do not follow", "follow only weakly", "follow", "closely follow")[sum(r2 >= x for x in FOLLOWS)]
     than = ": a constant does better" if row["r2_hi"] < 0 else ""
@@ -87,22 +97,22 @@ def _short(bound: float) -> str:
     return f"{bound:.2g}" if bound == bound else "–"
 
 
-def _interval(row: Mapping[Any, Any], refits: pd.DataFrame, size: str) -> str:
+def _interval(row: Mapping[Any, Any], refits: pd.DataFrame) -> str:
     """The wider of two intervals: over examples for this ranking, and the range of this fit and its refits."""
-    lo, hi = row[f"{size}_lo"], row[f"{size}_hi"]
-    examples = f"95 % CI {_number(lo)}–{_number(hi)}"
-    if refits.empty:
-        return examples
-    same = refits
-    for name in ("model", "task", "reference", "series"):
-        same = same[same[name] == row[name]]
-    if same.empty:
-        return examples
-    found = [row[size], *same[size]]
-    least, most = np.nanmin(found), float("nan") if np.isnan(found).any() else max(found)
-    if _width(least, most, row["of"]) <= _width(lo, hi, row["of"]):
-        return examples
-    return f"{_number(least)}–{_number(most)} over {len(found)} fits"
+    lo, hi, of = row["stays_lo"], row["stays_hi"], row["of"]
+    same = _same(refits, row, "model", "task", "reference", "series")
+    sizes = [row["stays"], *(same["stays"] if len(same) else ())]
+    least, most = np.nanmin(sizes), float("nan") if np.isnan(sizes).any() else max(sizes)
+    if _width(least, most, of) <= _width(lo, hi, of):
+        return f"95 % CI {_number(lo)}–{_number(hi)}"
+    return f"{_number(least)}–{_number(most)} over {len(sizes)} fits"
+
+
+def _same(table: pd.DataFrame, row: Mapping[Any, Any], *columns: str) -> pd.DataFrame:
+    """The rows of a table, which may be empty, that have the same values in these columns."""
+    return (
+        table[(table[list(columns)] == [row[name] for name in columns]).all(axis=1)] if len(table) else table
+    )
 
 
 def _width(lo: float, hi: float, of: int) -> float:
@@ -114,61 +124,37 @@ def _number(bound: float) -> str:
     return f"{bound:.0f}" if bound == bound else "never"
 
 
-def _under(row: Mapping[Any, Any]) -> str:
-    """The ablation type; runs of earlier versions do not name it in every table."""
-    return f" under {ablation_name(row['reference'])}" if row.get("reference") else ""
-
-
-def _others(known: pd.DataFrame, row: Mapping[Any, Any], size: str) -> str:
+def _others(reached: pd.DataFrame, row: Mapping[Any, Any]) -> str:
     """What the orders take that were not chosen."""
-    if "chosen" not in known:
-        return ""
-    same = known[(known["model"] == row["model"]) & (known["task"] == row["task"])]
-    rest = same[(same["reference"] == row["reference"]) & ~same["chosen"]]
-    each = [(other["series"], f"{other[size]:.0f}") for other in rest.to_dict("records")]
-    told = [f"ranked by {series} it takes {heads}" for series, heads in each[:1]]
-    return "".join(f"; {sentence}" for sentence in told) + "".join(f", by {one} {k}" for one, k in each[1:])
-
-
-def _chart(row: Mapping[Any, Any]) -> str:
-    return "circuits" if "chosen" in row else f"circuits-{file_name(row['series'])}"
+    rest = _same(reached[~reached["chosen"]], row, "model", "task", "reference")
+    each = [(other["series"], f"{other['stays']:.0f}") for other in rest.to_dict("records")]
+    first = [f"; ranked by {series} it takes {heads}" for series, heads in each[:1]]
+    return "".join([*first, *(f", by {series} {heads}" for series, heads in each[1:])])
 
 
 def _ratios(ratios: pd.DataFrame) -> Iterator[Finding]:
     """The circuit sizes of two models on each task, with their ratio."""
-    if ratios.empty:
-        return
-    ratios = ratios if "reference" in ratios else ratios.assign(reference="")
-    names = ("k", "other_k", "ratio", "lo", "hi")
-    if "stays_ratio" in ratios:
-        names = ("stays", "other_stays", "stays_ratio", "stays_lo", "stays_hi")
-    k, other_k, ratio, lo, hi = names
-    best = ratios[ratios["chosen"]] if "chosen" in ratios else ratios
-    columns = ("model", "other", "reference") + (() if "chosen" in ratios else ("series",))
-    for (model, other, reference, *series), rows in groups(best, *columns):
+    known = ratios[ratios["stays_ratio"].notna()] if len(ratios) else ratios
+    chosen = known[known["chosen"]] if len(known) else known
+    for (model, other, reference), rows in groups(chosen, "model", "other", "reference"):
         each = [
-            f"{task_title(r['task'])} {model} {_heads(r[k])}, {other} {_heads(r[other_k])} (ratio {r[ratio]:.1f}, "
-            f"95 % CI {r[lo]:.1f}–{r[hi]:.1f}{_same_orders(ratios, r, ratio)})"
-            for r in rows[rows[ratio].notna()].to_dict("records")
+            f"{task_title(row['task'])} {model} {_heads(row['stays'])}, {other} {_heads(row['other_stays'])} (ratio "
+            f"{row['stays_ratio']:.1f}, 95 % CI {row['stays_lo']:.1f}–{row['stays_hi']:.1f}{_same_orders(known, row)})"
+            for row in rows.to_dict("records")
         ]
-        ranked = f", ranked by {series[0]}" if series else ", each by its chosen order"
-        start = f"Circuit size at {percent(rows['threshold'].iloc[0])} faithfulness{_under({'reference': reference})}"
-        if each:
-            sentence = f"{start}{ranked}: {'; '.join(each)}."
-            # What the study asks first; the control separates the effect of the training.
-            weight = 0.55 if rows["compared"].iloc[0] == "dense/sparse" else 0.2
-            yield Finding(sentence=sentence, weight=weight, chart=_chart(rows.iloc[0].to_dict()))
+        sentence = (
+            f"Circuit size at {percent(rows['threshold'].iloc[0])} faithfulness under {ablation_name(reference)}, each "
+            f"by its chosen order: {'; '.join(each)}."
+        )
+        # What the study asks first; the control separates the effect of the training.
+        weight = 0.55 if rows["compared"].iloc[0] == "dense/sparse" else 0.2
+        yield Finding(sentence=sentence, weight=weight, chart="circuits")
 
 
-def _same_orders(ratios: pd.DataFrame, row: Mapping[Any, Any], ratio: str) -> str:
+def _same_orders(ratios: pd.DataFrame, row: Mapping[Any, Any]) -> str:
     """The ratio when both models are ranked by the same method, for each method."""
-    if "chosen" not in ratios:
-        return ""
-    keys = ("pair", "task", "reference", "compared")
-    same = ratios[~ratios["chosen"] & ratios[ratio].notna()]
-    for key in keys:
-        same = same[same[key] == row[key]]
-    each = [f"{other['series']} {other[ratio]:.1f}" for other in same.to_dict("records")]
+    same = _same(ratios[~ratios["chosen"]], row, "pair", "task", "reference", "compared")
+    each = [f"{other['series']} {other['stays_ratio']:.1f}" for other in same.to_dict("records")]
     return f"; both by {', by '.join(each)}" if each else ""
 
 

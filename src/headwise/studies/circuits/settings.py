@@ -14,7 +14,7 @@ from headwise.scores.registry import check_methods
 from headwise.settings import Count, Settings, Several, Text, not_empty, one_of, passes
 from headwise.studies.settings import shared
 from headwise.sweeps.curve import check_threshold
-from headwise.sweeps.sweep import ACTIONS, CONTROL_POINTS, CONTROLS, DRAWS, most_rows
+from headwise.sweeps.sweep import ACTIONS, CONTROL_POINTS, CONTROLS, DRAWS
 
 ROLES = ("dense", "sparse", "control")
 REFITS, REFITS_ON_CPU = 4, 2
@@ -187,19 +187,6 @@ class CircuitsSettings(shared.StudySettings):
     @property
     def control_points(self) -> int:
         return QUICK_CONTROL_POINTS if self.quick else CONTROL_POINTS
-
-    @property
-    def curve_rows(self) -> int:
-        """Forward rows of one curve without controls for each example, at most."""
-        return most_rows(len(self.k) or self.points, 0, self.draws, self.control_points)
-
-    @property
-    def control_rows(self) -> int:
-        """Forward rows of the controls of one curve for each example, at most."""
-        with_controls = most_rows(
-            len(self.k) or self.points, len(self.controls), self.draws, self.control_points
-        )
-        return with_controls - self.curve_rows
 
     def quickened(self) -> Self:
         return super().quickened().replaced(controls=self.controls[:1])

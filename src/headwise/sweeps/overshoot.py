@@ -1,17 +1,10 @@
-"""Which order is reported, and which heads make a circuit do better than the whole model. Tables in, tables out.
-
-The order is chosen on the finding half; its numbers are read on the held-out half. A choice among orders on the
-examples that are reported would favour the order that is lucky on them (the winner's curse).
-"""
+"""Circuits that do better than the whole model: whether a curve rises clearly above 1, and which heads lift it."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.heads import Order
 from headwise.sweeps.curve import Sweep
 
 OVERSHOOT = 1.2
@@ -20,15 +13,9 @@ EXTRA_POINTS = 12
 """Most further numbers of heads that are measured to find the heads behind an overshoot."""
 
 
-def smallest(finding: pd.DataFrame) -> int:
-    """The row of the smallest circuit among the orders of one model, task and ablation type.
-
-    `finding` has a row per order: `stays` (heads from which on the threshold is held), `k` (heads that first reach it),
-    both on the finding half. Equal sizes are told apart by `k`, then by `cmd`, then by their place. Where the explained
-    effect is undefined there is no size, and the first row is taken.
-    """
-    columns = [finding[name].fillna(np.inf).to_numpy(dtype=float) for name in ("cmd", "k", "stays")]
-    return int(np.lexsort(columns)[0])
+def overshoots(curve: Sweep) -> bool:
+    """Whether some of the order's heads explain clearly more than all heads do."""
+    return bool(curve.defined and curve.explained()["value"].max() > OVERSHOOT)
 
 
 def rise_points(k: np.ndarray, shares: np.ndarray, most: int = EXTRA_POINTS) -> list[int]:
@@ -53,12 +40,7 @@ def _rise(shares: np.ndarray) -> tuple[int, int]:
     return (int(below[-1]) if len(below) else 0), peak
 
 
-def overshoots(curve: Sweep) -> bool:
-    """Whether some of the order's heads explain clearly more than all heads do."""
-    return bool(curve.defined and curve.explained()["value"].max() > OVERSHOOT)
-
-
-def overshoot_rows(curve: Sweep, about: dict[str, Any]) -> pd.DataFrame:
+def overshoot_rows(curve: Sweep) -> pd.DataFrame:
     """The steps of the rise to the peak, largest first: which heads were added, and how much they added.
 
     A step is the way from one measured number of heads to the next: one head, or several where they were not measured
@@ -69,7 +51,7 @@ def overshoot_rows(curve: Sweep, about: dict[str, Any]) -> pd.DataFrame:
     rows = [
         {
             "k": int(curve.k[i + 1]),
-            "heads": _names(curve.order[curve.k[i] : curve.k[i + 1]]),
+            "heads": " ".join(map(str, curve.order[curve.k[i] : curve.k[i + 1]])),
             "before": shares[i],
             "after": shares[i + 1],
             "rise": shares[i + 1] - shares[i],
@@ -78,8 +60,4 @@ def overshoot_rows(curve: Sweep, about: dict[str, Any]) -> pd.DataFrame:
     ]
     table = pd.DataFrame([row for row in rows if row["rise"] > 0])
     ends = {"peak": float(shares[peak]), "peak_k": int(curve.k[peak])}
-    return table.sort_values("rise", ascending=False, kind="stable").assign(**ends, **about)
-
-
-def _names(heads: Order) -> str:
-    return " ".join(map(str, heads))
+    return table.sort_values("rise", ascending=False, kind="stable").assign(**ends)

@@ -1,0 +1,440 @@
+"""The study `circuits`: how few heads explain a behaviour, and does sparse attention need fewer?
+
+For each model, task and ablation type, heads are ranked on one half of the examples (the finding half) by several
+methods. The order with the smallest circuit on that half is chosen. All orders are then swept on the other half, and
+the numbers of the chosen one are the answer: a choice among orders on the examples that are reported would favour the
+order that is lucky on them (the winner's curse). A learned ranking is fitted again, with other seeds on other halves,
+to show how far its answer depends on the fit. Tables beside the common ones: `choices` (the finding half: the size of
+every order's circuit, and which is chosen), `circuits` (the held-out half: how many heads each curve takes, its areas,
+the effect it explains, and how far the circuit follows single examples), `refits` (the same for rankings that were
+fitted again), `overshoot` (heads that lift a curve clearly above the whole model), `ratios` (how many
+times more heads one model of a pair needs than the other), `members` (which models are shown together), `attention`
+(the maps of the first heads of each chosen order).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise.display import counted
+from headwise.errors import HeadwiseError
+from headwise.heads import Order, Scores, ones
+from headwise.metrics import metric as metric_named
+from headwise.model.attention.attention import attention
+from headwise.model.measure.engine import Engine
+from headwise.model.model import Model
+from headwise.runs import Call, Job, step
+from headwise.scores.registry import SHARED_ROW, own_options
+from headwise.scores.registry import method as method_named
+from headwise.studies.base import study
+from headwise.studies.circuits.charts import section
+from headwise.studies.circuits.settings import CircuitsSettings
+from headwise.studies.run import Pair, Run
+from headwise.studies.steps import Scored, input_table, make_cards, score_heads, strongest
+from headwise.sweeps.curve import Sweep
+from headwise.sweeps.overshoot import overshoot_rows, overshoots, rise_points
+from headwise.sweeps.ratio import ratio_row
+from headwise.sweeps.sweep import most_rows, ranking, sweep
+from headwise.tasks import Task
+
+log = logging.getLogger("headwise")
+SEED_STEP = 1_000
+"""Between the seeds of two fits, each of which counts its own seeds from there."""
+SHOWN = 64
+"""Heads of an order that a table names."""
+IN_ORDER = ("dense", "control", "sparse")
+"""Every two of these roles are read "the first over the second"."""
+_TIMED_TOKENS = {"cpu": 256, "accelerator": 32768}
+"""Tokens of the timed pass, about: enough to keep the device busy."""
+
+
+# ---- steps -----------------------------------------------------------------------------------------------
+
+
+def _curve_rows(options: Mapping[str, Any]) -> int:
+    """Forward rows of one curve for each example, at most."""
+    points, controls = len(options["k"] or ()) or options["points"], len(options["controls"])
+    return most_rows(points, controls, options.get("draws", 0), options.get("control_points", 0))
+
+
+@step(
+    cost=lambda task, options, **_: _curve_rows(options) * len(task),
+    label="curve by {scores.method} on {task.name} with {model.name}, {options[reference]}",
+)
+def sweep_heads(
+    job: Job, model: Model, task: Task, scores: Scores, by: str, options: dict[str, Any]
+) -> Sweep:
+    """The curve of one order on one half of the examples. options: of `sweep`."""
+    return sweep(model, task, scores, by=by, **options, progress=job.advance)
+
+
+@step(cost=lambda **_: 1, label="attention of {model.name}")
+def map_attention(job: Job, model: Model, prompt: str, heads: Order) -> pd.DataFrame:
+    """The attention maps of some heads as rows, each query with itself and the tokens before it."""
+    seen = attention(model, prompt, heads, maps=True)
+    assert seen.maps is not None, "whole maps are what this table holds"
+    query, key = np.tril_indices(len(seen.tokens))
+    tokens = [seen.tokens[position] for position in key]
+    columns = {"query": query.astype(np.int32), "key": key.astype(np.int32), "token": tokens}
+    frames = [
+        pd.DataFrame(
+            {"rank": rank, "layer": head.layer, "head": head.head, **columns}
+            | {"attention": seen.maps[rank, query, key].astype(np.float64)}
+        )
+        for rank, head in enumerate(seen.heads)
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+# ---- the study -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """One order of the heads."""
+
+    scores: Scores
+    by: str
+    """Signed, absolute or hinders."""
+
+    def curve(self, case: Case, task: Task, **options: Any) -> Call[Sweep]:
+        """The curve on these examples. options: of `sweep`, where they are not those of the case."""
+        return sweep_heads(case.pair.model, task, self.scores, self.by, case.options | options)
+
+
+@dataclass(eq=False)
+class Case:
+    """One model on one task under one ablation type, and what is found out about it as the study goes on."""
+
+    source: tuple[str, str]
+    """Model and task, as the settings name them."""
+    pair: Pair
+    reference: str
+    halves: list[tuple[Task, Task]]
+    """The finding half and the held-out half; then those of every refit."""
+    options: dict[str, Any]
+    """Of its curves: options of `sweep`."""
+    scored: dict[str, Scored] = field(default_factory=dict)
+    """On the finding half, by method."""
+    orders: dict[str, Ranked] = field(default_factory=dict)
+    """By name."""
+    chosen: str = ""
+    """The name of the order with the smallest circuit on the finding half."""
+    curves: dict[str, Sweep] = field(default_factory=dict)
+    """On the held-out half, by the name of the order."""
+
+    @property
+    def find(self) -> Task:
+        return self.halves[0][0]
+
+    @property
+    def test(self) -> Task:
+        return self.halves[0][1]
+
+
+Fits = Mapping[tuple[Case, str, int], Call[Any]]
+"""Scores by case, method and number of the fit: 0, then those of the refits."""
+
+
+@study(
+    question="How few heads explain the behaviour, and does sparse attention need fewer?",
+    settings=CircuitsSettings,
+    section=section,
+)
+def circuits(run: Run, s: CircuitsSettings) -> None:
+    cases = open_cases(run, s)
+    fits = {(case, *which): call for case in cases for which, call in fits_of(s, case).items()}
+    log.info(announcement(s, cases, fits))
+    rank(run, s, {key: call for key, call in fits.items() if key[-1] == 0})
+    choose(run, s, cases)
+    measure(run, s, cases)
+    if s.action == "keep":
+        explain_overshoots(run, cases)
+    refit(run, s, {key: call for key, call in fits.items() if key[-1] > 0})
+    compare(run, s, cases)
+    if s.cards:
+        show_cards(run, s, cases)
+
+
+def open_cases(run: Run, s: CircuitsSettings) -> list[Case]:
+    """All that is ranked: every model, task and ablation type."""
+    cases = []
+    for source, pair in zip(s.curves(), run.pairs(s.curves()), strict=True):
+        total = len(pair.model.heads())
+        if max(s.k, default=0) > total:
+            raise HeadwiseError(
+                f"k is {', '.join(map(str, s.k))}; {source[0]} has {total} heads, so k runs from 0 to {total}"
+            )
+        shuffled = [
+            pair.task.take(np.random.default_rng([s.seed, number]).permutation(len(pair.task)).tolist())
+            for number in range(1, (s.refits or 0) + 1)
+        ]
+        halves = [task.halves() for task in (pair.task, *shuffled)]
+        options: dict[str, Any] = {
+            "action": s.action,
+            "metric": s.metric,
+            "threshold": s.threshold,
+            "seed": s.seed,
+        }
+        # The ends are always there: they are known, and the ratio is read between them.
+        options |= {"k": (0, *s.k, total) if s.k else None, "points": s.points, "controls": ()}
+        patched = all(example.counterfactual is not None for example in pair.task)
+        for reference in s.references or ("mean", *(("patch",) if patched else ())):
+            cases.append(Case(source, pair, reference, halves, options | {"reference": reference}))
+    return cases
+
+
+def fits_of(s: CircuitsSettings, case: Case) -> dict[tuple[str, int], Call[Any]]:
+    """The scores by every method on the finding half; by learned ones also with other seeds on other halves."""
+    return {
+        (name, number): score_heads(
+            case.pair.model,
+            find,
+            name,
+            metric=s.metric,
+            reference=case.reference,
+            seed=s.seed + SEED_STEP * number,
+            options=own_options(name, s.method_options),
+        )
+        for name in s.orders
+        for number, (find, _) in enumerate(case.halves if method_named(name).learned else case.halves[:1])
+    }
+
+
+def rank(run: Run, s: CircuitsSettings, fits: Fits) -> None:
+    """Scores on the finding half, and the orders that they give."""
+    for (case, name, _), scored in run.all(fits, "orders").items():
+        check_whole(case, scored.scores)
+        case.scored[name] = scored
+        case.orders |= orders_of(s, scored.scores)
+        for table, frame in scored.tables(case.find).items():
+            reference = {} if table == "inputs" else {"reference": case.reference}
+            run.table(table, frame.assign(**case.pair.columns, **reference))
+
+
+def orders_of(s: CircuitsSettings, scores: Scores) -> dict[str, Ranked]:
+    """By name; an unsigned score gives one order, however many rankings are asked for."""
+    orders = {}
+    for requested in s.by:
+        by, series = ranking(scores.method, scores.signed, requested)
+        orders[series] = Ranked(scores, "signed" if by == "unsigned" else by)
+    return orders
+
+
+def check_whole(case: Case, scores: Scores) -> None:
+    """Refuse scores without a number for every head: every head needs a place in an order."""
+    heads = scores.heads()
+    without = sum(bool(np.isnan(scores.values[head])) for head in heads)
+    if without:
+        values = np.stack([scores.examples[:, head.layer, head.head] for head in heads], axis=1)
+        odd = np.flatnonzero(~np.isfinite(values).all(axis=1))[:8]
+        numbers = range(scores.n) if scores.numbers is None else scores.numbers
+        named = f" (examples {', '.join(str(numbers[i]) for i in odd)} are not finite)" if len(odd) else ""
+        model, task = case.pair.columns.values()
+        raise HeadwiseError(
+            f"{scores.method} gave no finite score for {without} heads of {model} on {task}{named}; use another "
+            "metric or ablation type, or a wider dtype"
+        )
+
+
+def choose(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
+    """The order with the smallest circuit on the finding half; table `choices`."""
+    calls = {(case, name): one.curve(case, case.find) for case in cases for name, one in case.orders.items()}
+    curves = run.all(calls, "choice of an order")
+    for case in cases:
+        rows = [
+            curves[case, name].summary(s.threshold) | {"order": one.scores.method}
+            for name, one in case.orders.items()
+        ]
+        best = smallest(table := pd.DataFrame(rows))
+        case.chosen = list(case.orders)[best]
+        run.table("choices", table.assign(chosen=np.arange(len(table)) == best, **case.pair.columns))
+
+
+def smallest(finding: pd.DataFrame) -> int:
+    """The row of the smallest circuit among the orders of one model, task and ablation type.
+
+    `finding` has a row per order: `stays` (heads from which on the threshold is held), `k` (heads that first reach it),
+    both on the finding half. Equal sizes are told apart by `k`, then by `cmd`, then by their place. Where the explained
+    effect is undefined there is no size, and the first row is taken.
+    """
+    columns = [finding[name].fillna(np.inf).to_numpy(dtype=float) for name in ("cmd", "k", "stays")]
+    return int(np.lexsort(columns)[0])
+
+
+def control_options(s: CircuitsSettings) -> dict[str, Any]:
+    return {"controls": s.controls, "draws": s.draws, "control_points": s.control_points}
+
+
+def measure(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
+    """The curve of every order on the held-out half; that of the chosen one with controls and attention maps."""
+    calls: dict[Any, Call[Any]] = {}
+    for case in cases:
+        for name, one in case.orders.items():
+            controls = control_options(s) if name == case.chosen else {}
+            calls[case, name] = one.curve(case, case.test, **controls)
+        if s.maps:
+            best = case.orders[case.chosen]
+            heads = best.scores.top(s.maps, best.by)
+            calls[case] = map_attention(case.pair.model, case.test.examples[0].prompt, heads)
+    results = run.all(calls, "curves")
+    for case in cases:
+        columns = case.pair.columns
+        for name, one in case.orders.items():
+            curve, chosen = results[case, name], name == case.chosen
+            case.curves[name] = curve
+            row = curve.summary(s.threshold) | {"order": one.scores.method, "chosen": chosen}
+            row |= {"heads": _names(curve.order[:SHOWN]), "examples": case.test.fingerprint}
+            run.table("curves", curve.table().assign(chosen=chosen, **columns))
+            run.table("examples", curve.example_table().assign(**columns))
+            run.table("circuits", pd.DataFrame([row | columns]))
+            run.table("inputs", input_table(case.test, "curves").assign(**columns))
+        if s.maps:
+            columns = {**columns, "series": case.chosen, "reference": case.reference}
+            run.table("attention", results[case].assign(**columns)[[*columns, *results[case]]])
+
+
+def _names(heads: Order) -> str:
+    return " ".join(map(str, heads))
+
+
+def explain_overshoots(run: Run, cases: list[Case]) -> None:
+    """Chosen curves clearly above the whole model, measured more closely on their rise; table `overshoot`."""
+    calls = {}
+    for case in cases:
+        curve = case.curves[case.chosen]
+        if overshoots(curve):
+            k = rise_points(curve.k, curve.explained()["value"].to_numpy())
+            calls[case] = case.orders[case.chosen].curve(case, case.test, k=tuple(k))
+    for case, closer in run.all(calls, "overshoots").items():
+        columns = {**case.pair.columns, "series": case.chosen, "reference": case.reference}
+        run.table("overshoot", overshoot_rows(closer).assign(**columns))
+
+
+def refit(run: Run, s: CircuitsSettings, fits: Fits) -> None:
+    """Learned rankings from other halves of the examples with other seeds, and their curves; table `refits`."""
+    calls = {
+        (case, method, number, name): one.curve(case, case.halves[number][1])
+        for (case, method, number), scored in run.all(fits, "refits").items()
+        for name, one in orders_of(s, scored.scores).items()
+    }
+    for (case, method, number, name), curve in run.all(calls, "curves of refits").items():
+        row = curve.summary(s.threshold) | {"order": method, "series": name, "refit": number}
+        row |= {"heads": _names(curve.order[:SHOWN])}
+        run.table("refits", pd.DataFrame([row | case.pair.columns]))
+
+
+def compare(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
+    """Which models are shown together, and how many times more heads one needs; tables `members` and `ratios`."""
+    for number, pair, task in s.panels():
+        members = {
+            role: [case for case in cases if case.source == (model, task)]
+            for role, model in pair.members.items()
+        }
+        for role, (case, *_) in members.items():
+            model, name = case.pair.columns.values()
+            row = {"pair": number, "task": name, "role": role, "model": model}
+            run.table("members", pd.DataFrame([row]))
+        for role, other in combinations([role for role in IN_ORDER if role in members], 2):
+            columns = {"pair": number, "task": name, "compared": f"{role}/{other}"}
+            for one, two in product(members[role], members[other]):
+                if one.reference == two.reference:
+                    rows = [columns | row for row in ratios(s, one, two)]
+                    run.table("ratios", pd.DataFrame(rows).assign(threshold=s.threshold))
+
+
+def ratios(s: CircuitsSettings, case: Case, other: Case) -> Iterator[dict[str, Any]]:
+    """The ratio of two models by each order, and with the order that was chosen for each."""
+
+    @cache
+    def ratio(name: str, other_name: str) -> dict[str, Any]:
+        curves = case.curves[name], other.curves[other_name]
+        return ratio_row(
+            *(replace(curve, controls=()).example_table() for curve in curves),
+            threshold=s.threshold,
+            defined=all(curve.defined for curve in curves),
+            paired=case.test.fingerprint == other.test.fingerprint,
+            groups=case.test.shared_groups(),
+            other_groups=other.test.shared_groups(),
+            seed=s.seed,
+        )
+
+    same = [(name, name, False) for name in case.curves if name in other.curves]
+    for name, other_name, chosen in [*same, (case.chosen, other.chosen, True)]:
+        columns: dict[str, Any] = {"reference": case.reference, "series": name, "other_series": other_name}
+        columns |= {"chosen": chosen, "by": case.curves[name].by}
+        columns |= {"model": case.pair.columns["model"], "other": other.pair.columns["model"]}
+        yield columns | ratio(name, other_name)
+
+
+def show_cards(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
+    """Cards of the heads with the largest scores, under the first ablation type of each model and task."""
+    calls, first = {}, {case.pair: case for case in reversed(cases)}
+    for pair in dict.fromkeys(case.pair for case in cases):
+        case = first[pair]
+        if heads := strongest([scored.table for scored in case.scored.values()], s.cards):
+            how: dict[str, Any] = {"metric": s.metric, "reference": case.reference, "seed": s.seed}
+            calls[pair] = make_cards(pair.model, case.find, heads, **how)
+    for pair, cards in run.all(calls, "cards").items():
+        run.tables(cards.tables, **pair.columns)
+        run.say(*(f"{pair.columns['task']}, {pair.columns['model']}: {note}" for note in cards.notes))
+
+
+# ---- what a run will cost ----------------------------------------------------------------------------------
+
+
+def announcement(s: CircuitsSettings, cases: list[Case], fits: Fits) -> str:
+    """What is to be computed, for the log: forward rows, tokens and, from one timed pass for each model, minutes."""
+    timed = {case.source[0]: case for case in reversed(cases)}
+    rates = {name: tokens_per_second(case.pair.model, case.find, s.metric) for name, case in timed.items()}
+    rows, tokens, seconds = 0.0, 0.0, 0.0
+    for case in cases:
+        calls = [call for (one, *_), call in fits.items() if one is case]
+        plain, full = (_curve_rows(case.options | more) for more in ({}, control_options(s)))
+        swept = plain * len(s.by) * (len(s.orders) * len(case.find) + len(calls) * len(case.test))
+        swept += (full - plain) * len(case.test)
+        cost = sum(call.cost or 0 for call in calls) + SHARED_ROW * swept
+        length = float(np.mean([len(case.pair.model.tokens(example.prompt)) for example in case.find]))
+        rows, tokens = rows + cost, tokens + cost * length
+        seconds += cost * length / rates[case.source[0]]
+    pairs = Counter(case.pair for case in cases)
+    return (
+        f"circuits: {counted(len(pairs), 'pair')} of model and task, {counted(max(pairs.values()), 'ablation type')}, "
+        f"heads ranked by {', '.join(s.orders)}; about {rows:,.0f} forward rows, {tokens:,.0f} tokens, "
+        f"{_duration(seconds)} on this device"
+    )
+
+
+def tokens_per_second(model: Model, task: Task, metric: str | None) -> float:
+    """Tokens of forward passes per second, from one pass over a batch of the task's examples."""
+    wanted = _TIMED_TOKENS["cpu" if model.device.type == "cpu" else "accelerator"]
+    few = max(1, wanted // (2 * len(model.tokens(task.examples[0].prompt))))
+    engine = Engine(model, task.take(range(min(few, len(task)))), metric_named(metric or task.metric))
+    length = sum(len(row.ids) for row in engine.rows)
+    variants = max(1, wanted // length)
+    gates = np.stack([ones(model.shape)] * variants)
+    gates *= 1 - 1e-3 * np.arange(variants)[:, None, None]  # rows that differ share nothing
+    started = 0.0
+    for _ in range(2):  # the first pass compiles and fills caches
+        started = time.perf_counter()
+        engine.measure(gates)
+    return (variants + 1) * length / (time.perf_counter() - started)
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(40), _duration(70), _duration(600)
+    ('under a minute', 'about 1 minute', 'about 10 minutes')
+    """
+    minutes = round(seconds / 60)
+    return "under a minute" if seconds < 60 else f"about {minutes} minute{'s' if minutes > 1 else ''}"
