@@ -73,7 +73,9 @@ RANDOM_WEIGHTS: dict[str, dict[str, Any]] = {
 
 def _name(call: dict[str, Any]) -> str:
     """The step and its texts, in which the method or the fit is named."""
-    return " ".join([call["step"], *(str(value) for value in call["arguments"].values() if isinstance(value, str))])
+    return " ".join(
+        [call["step"], *(str(value) for value in call["arguments"].values() if isinstance(value, str))]
+    )
 
 
 def one_row(model: str, study: str, bench: Workbench, device: str) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from headwise.runs import Store
 from headwise.runs.store.store import encode_result
 from headwise.scores.gates.contrastive import Contrast
 from headwise.scores.gates.fit import Fit
+from headwise.scores.interactions.result import Interactions
 from headwise.studies.masking.texts import Written
 from headwise.studies.roles.study import Ended
-from headwise.scores.interactions.result import Interactions
 from headwise.studies.wiring.study import MeasuredEdges
-from headwise.sweeps.edge_curve import EdgeCurve
 from headwise.sweeps.curve import Sweep
+from headwise.sweeps.edge_curve import EdgeCurve
 from headwise.tables.codec import Packed, pack, unpack
 from headwise.tables.result_file import load_result, save_result
 
@@ -219,6 +219,8 @@ def test_an_array_keeps_its_order_in_memory_so_that_its_means_keep_their_last_bi
         assert (store.get(key).mean(axis=0) == values.mean(axis=0)).all()
     save_result(tmp_path / "result.npz", values)
     assert (load_result(tmp_path / "result.npz", np.ndarray).mean(axis=0) == values.mean(axis=0)).all()
+
+
 def test_a_curve_whose_arrays_do_not_belong_together_is_refused(tmp_path):
     changes = {
         "values": VALUES[:2, 0],

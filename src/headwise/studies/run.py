@@ -95,7 +95,7 @@ class Run:
     def all(self, calls: Mapping[K, Call[T]], label: str = "steps") -> Mapping[K, T]:
         """The results of these calls under the same keys: read back where they are stored, else computed, here or on
         the workers of the run. label: for the progress bar."""
-        return compute(self.folder, calls, label, progress=self.bench.progress)  # type: ignore[type-var]
+        return compute(self.folder, calls, label, progress=self.bench.progress)
 
     def one(self, call: Call[T]) -> T:
         """The result of one call."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from headwise.heads import PositionScores
@@ -15,9 +17,14 @@ from headwise.studies.steps import input_table, make_cards, score_heads, stronge
 @study(question="Which heads matter for this task?", settings=ScoreSettings, section=section)
 def score(run: Run, s: ScoreSettings) -> None:
     pairs = run.pairs()
-    how = {"metric": s.metric, "reference": s.reference, "positions": s.positions, "seed": s.seed}
+    options: dict[str, Any] = {
+        "metric": s.metric,
+        "reference": s.reference,
+        "positions": s.positions,
+        "seed": s.seed,
+    }
     calls = {
-        (pair, method): score_heads(pair.model, pair.task, method, **how, options=s.method_options)
+        (pair, method): score_heads(pair.model, pair.task, method, **options, options=s.method_options)
         for pair in pairs
         for method in s.methods
     }
@@ -36,7 +43,7 @@ def score(run: Run, s: ScoreSettings) -> None:
     if not s.cards:
         return
     heads = {pair: strongest(scores, s.cards) for pair, scores in tables.items() if scores}
-    cards = {pair: make_cards(pair.model, pair.task, heads[pair], **how) for pair in heads if heads[pair]}
+    cards = {pair: make_cards(pair.model, pair.task, heads[pair], **options) for pair in heads if heads[pair]}
     for pair, made in run.all(cards, "cards").items():
         run.tables(made.tables, **pair.columns)
         run.say(*(f"{pair.columns['task']}, {pair.columns['model']}: {note}" for note in made.notes))
