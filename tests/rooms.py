@@ -32,7 +32,6 @@ ROOM_OF: dict[str, str] = {
     "metrics": "metrics", "scores": "scores", "cards": "cards", "sweeps": "sweeps", "studies": "studies",
     "runs": "runs",
     "studies/*/charts.py": "study pages", "studies/*/findings.py": "study pages",
-    "studies/*/map_charts.py": "study pages", "studies/*/condition_style.py": "study pages",
     "report": "report", "explore": "explore", "sparsify": "sparsify", "cli": "cli",
     "arguments.py": "registry", "settings.py": "registry", "several.py": "registry", "progress.py": "files",
     "harness.py": "cli", "display.py": "files", "names.py": "files", "register.py": "public",
