@@ -250,7 +250,7 @@ ORIGINAL = ["Q", ":", "two", "plus", "two"]
 
 
 def prompts():
-    from headwise.studies.prompts.answers import summary_tables
+    from headwise.studies.prompts.study import summary_tables
 
     answers = pd.DataFrame(
         [

@@ -12,7 +12,7 @@ import headwise as hw
 from headwise.scores.adaptive.sample import crowding_of
 from headwise.studies.masking.intervene import intervention_rows
 from headwise.studies.masking.texts import Judge, point_tables
-from headwise.studies.prompts.answers import answers_fingerprint, summary_tables
+from headwise.studies.prompts.study import summary_tables
 from headwise.studies.roles.study import curve_rows
 from headwise.studies.tables import example_table
 from headwise.sweeps.ratio import ratio_row
@@ -184,4 +184,3 @@ def test_the_answers_to_prompts_count_groups_of_problems_once():
         "McNemar",
         "sign flip",
     )
-    assert answers_fingerprint(together) != answers_fingerprint(together.assign(group="x"))

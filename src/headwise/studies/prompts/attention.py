@@ -63,6 +63,7 @@ def look_inside(
     """
     names = [condition.name for condition in conditions]
     base, gates = names.index(baseline_of(conditions)), mlp_gates(model)
+    others = {name: i for i, name in enumerate(names) if i != base}
     prompts = list(zip(*(problems.prompts(model, c) for c in conditions), strict=True))  # E, C
     measured: list[list[dict[str, np.ndarray]]] = []  # E, C
     profiles: list[list[np.ndarray]] = []  # of the first prompts, C
@@ -70,9 +71,7 @@ def look_inside(
         shared = aligned(located)  # C, A
         after = shared[:, _after(located, shared)]  # C, those of A after the insertion
         looks: dict[int, _Look] = {}
-        for i in sorted(
-            range(len(names)), key=lambda i: i != base
-        ):  # the others are compared with the baseline
+        for i in (base, *others.values()):  # the others are compared with the baseline
             with applied(conditions[i], model, arm):
                 of_prompt = located[i], shared[i], after[i]
                 looks[i] = _look(model, *of_prompt, gates, looks.get(base), problems.batch_tokens)
@@ -87,7 +86,6 @@ def look_inside(
     for name in ("near_zero", "kurtosis"):
         numbers[f"{name}_change"] = numbers[name] - numbers[name][:, [base]]
     means = partial(_means, numbers=numbers, groups=problems.task.shared_groups())
-    others = {name: i for i, name in enumerate(names) if i != base}
     every = {name: i for i, name in enumerate(names) if gates}
     layers, of_heads = sorted(site.layer for site in model.hooks.sites), np.array(model.heads())
     tables = {
