@@ -24,8 +24,6 @@ POOL = 64
 """Examples from which the solved ones of a built-in task are drawn."""
 _OPEN_END = 512
 """Tokens an answer may have where no solved example says how long answers are."""
-_MARK = "\ue0a1"
-"""Stands for a system prompt where a chat template is tried out."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +113,10 @@ def open_problems(s: PromptsSettings, source: str, model: Model) -> Problems:
 
 
 def _takes_system(model: Model) -> bool:
-    messages = [{"role": "system", "content": _MARK}, {"role": "user", "content": "a"}]
+    mark = "\ue0a1"
+    messages = [{"role": "system", "content": mark}, {"role": "user", "content": "a"}]
     try:
-        return _MARK in model.text.chat(messages)
+        return mark in model.text.chat(messages)
     except HeadwiseError:  # Gemma's template raises
         return False
 

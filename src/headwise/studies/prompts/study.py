@@ -104,27 +104,28 @@ def answer(
         )
     texts, truncated = written.texts[0], written.truncated[0]
     right, parsed = judged(texts, truncated, problems.gold, metric)
-    counts = {
-        "tokens": [len(prompt.ids) for prompt in located],
-        "inserted": [prompt.inserted.sum() for prompt in located],
-        "straddling": [prompt.straddling for prompt in located],
-        "written": [len(ids) for ids in written.tokens[0]],
-    }
-    columns: dict[str, Any] = {
-        "condition": condition.name,
-        "copies": np.int32(condition.copies),
-        "seed": np.int64(seed),
-        "problem": np.array(problems.task.numbers, dtype=np.int32),
-        "question": problems.questions,
-        "gold": [answers[0] for answers in problems.gold],
-        "text": texts,
-        "parsed": parsed,
-        "right": right,
-        "truncated": truncated,
-        **{name: np.array(count, dtype=np.int32) for name, count in counts.items()},
-    }
+    table = pd.DataFrame(
+        {
+            "condition": condition.name,
+            "copies": condition.copies,
+            "seed": np.int64(seed),
+            "problem": problems.task.numbers,
+            "question": problems.questions,
+            "gold": [answers[0] for answers in problems.gold],
+            "text": texts,
+            "parsed": parsed,
+            "right": right,
+            "truncated": truncated,
+            "tokens": [len(prompt.ids) for prompt in located],
+            "inserted": [prompt.inserted.sum() for prompt in located],
+            "straddling": [prompt.straddling for prompt in located],
+            "written": [len(ids) for ids in written.tokens[0]],
+        }
+    )
+    counts = ("copies", "problem", "tokens", "inserted", "straddling", "written")
     groups = problems.task.shared_groups()
-    return pd.DataFrame(columns | ({} if groups is None else {"group": np.array(groups, dtype=object)}))
+    named = {} if groups is None else {"group": np.array(groups, dtype=object)}
+    return table.astype(dict.fromkeys(counts, np.int32)).assign(**named)
 
 
 def judged(
