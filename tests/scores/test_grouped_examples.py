@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from headwise.studies.masking.intervene import intervention_rows
-from headwise.studies.prompts.answers import summary_tables
-from headwise.studies.roles.tables import curve_rows
 
 import headwise as hw
 from headwise.scores.adaptive.sample import crowding_of
+<<<<<<< HEAD
 from headwise.studies.masking.texts import Judge, Written, intervention_rows
+=======
+from headwise.studies.masking.intervene import intervention_rows
+from headwise.studies.masking.texts import Judge, point_tables
+>>>>>>> prompts
 from headwise.studies.prompts.study import summary_tables
 from headwise.studies.roles.study import curve_rows
 from headwise.sweeps.ratio import ratio_row
