@@ -69,7 +69,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "public": _ALL,
 }
 """errors, files, registry, hub, stats ← tables ← charts ← heads, tasks ← model ← metrics ← scores ← sweeps, cards ←
-studies ← cli, explore; runs imports the first group and tables; what the report reads of a study imports charts and heads."""
+studies ← cli, explore; runs imports the first group and tables; what the report reads of a study imports charts and
+heads."""
 
 
 def room(path: str) -> str:

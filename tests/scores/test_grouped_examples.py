@@ -10,12 +10,7 @@ import pytest
 
 import headwise as hw
 from headwise.scores.adaptive.sample import crowding_of
-<<<<<<< HEAD
 from headwise.studies.masking.texts import Judge, Written, intervention_rows
-=======
-from headwise.studies.masking.intervene import intervention_rows
-from headwise.studies.masking.texts import Judge, point_tables
->>>>>>> prompts
 from headwise.studies.prompts.study import summary_tables
 from headwise.studies.roles.study import curve_rows
 from headwise.sweeps.ratio import ratio_row
