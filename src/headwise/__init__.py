@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headwise.scores.lens import lens
     from headwise.scores.measure import measure
     from headwise.studies.base import run
+    from headwise.sweeps.curve import Sweep
     from headwise.sweeps.mib import mib
     from headwise.sweeps.sweep import sweep
     from headwise.tasks import Example, Task, task
@@ -46,6 +47,7 @@ _HOMES = {
     "Model": "headwise.model.model",
     "PositionScores": "headwise.heads",
     "Scores": "headwise.heads",
+    "Sweep": "headwise.sweeps.curve",
     "Task": "headwise.tasks",
     "card": "headwise.cards",
     "compare": "headwise.scores.compare",
@@ -78,6 +80,7 @@ __all__ = [
     "Model",
     "PositionScores",
     "Scores",
+    "Sweep",
     "Task",
     "__version__",
     "attention",

@@ -51,9 +51,12 @@ def stored(kind: Class) -> Class:
 def pack(value: Any) -> Packed:
     """Take a value apart: numbers, texts, lists, tuples, mappings, arrays, frames, and classes with `stored`."""
     parts: dict[str, Any] = {}
+    names: dict[
+        int, str
+    ] = {}  # what a value holds twice, as the controls of a curve hold its ends, is one part
 
     def part(kind: str, content: Any) -> Any:
-        name = str(len(parts))
+        name = names.setdefault(id(content), str(len(parts)))
         parts[name] = content
         return {f"${kind}": name}
 

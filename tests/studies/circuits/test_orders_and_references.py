@@ -16,6 +16,7 @@ from headwise.studies.base import studies
 from headwise.studies.circuits.charts import charts
 from headwise.studies.circuits.findings import findings
 from headwise.studies.circuits.settings import CircuitsSettings
+from headwise.studies.circuits.study import smallest
 from headwise.studies.settings.resolve import resolve
 from helpers import run_on
 from planted import DENSE, SPARSE, planted_model, told_apart, written
@@ -73,6 +74,26 @@ def test_both_ablation_types_are_ranked_chosen_and_swept_each_on_its_own(tables,
                 )
                 assert (row["k"], row["stays"]) == (swept.k_at().k, swept.k_at().stays)
                 assert row["n"] == N // 2
+
+
+def sizes(**rows: tuple[float, float, float]) -> pd.DataFrame:
+    """Orders with (stays, k, cmd)."""
+    return pd.DataFrame(rows.values(), columns=["stays", "k", "cmd"], index=list(rows)).reset_index()
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ({"a": (90, 30, 0.3), "b": (15, 14, 0.2), "c": (40, 3, 0.1)}, 1),  # stays decides, not first reached
+        ({"a": (15, 15, 0.1), "b": (15, 9, 0.2)}, 1),  # equal: the one that is there first
+        ({"a": (15, 9, 0.3), "b": (15, 9, 0.2)}, 1),  # equal again: the one closer to the whole model
+        ({"a": (15, 9, 0.2), "b": (15, 9, 0.2)}, 0),  # the same: the first given
+        ({"a": (np.nan, np.nan, np.nan), "b": (np.nan, np.nan, np.nan)}, 0),  # no effect to explain
+        ({"a": (np.nan, np.nan, np.nan), "b": (200, 200, 0.9)}, 1),
+    ],
+)
+def test_the_smallest_circuit_that_stays_is_chosen(rows, expected):
+    assert smallest(sizes(**rows)) == expected
 
 
 def test_the_chosen_order_is_the_smallest_on_the_finding_half(tables):

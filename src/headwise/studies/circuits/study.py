@@ -180,14 +180,10 @@ def open_cases(run: Run, s: CircuitsSettings) -> list[Case]:
             for number in range(1, (s.refits or 0) + 1)
         ]
         halves = [task.halves() for task in (pair.task, *shuffled)]
-        options: dict[str, Any] = {
-            "action": s.action,
-            "metric": s.metric,
-            "threshold": s.threshold,
-            "seed": s.seed,
-        }
+        options: dict[str, Any] = {"action": s.action, "metric": s.metric, "seed": s.seed, "controls": ()}
         # The ends are always there: they are known, and the ratio is read between them.
-        options |= {"k": (0, *s.k, total) if s.k else None, "points": s.points, "controls": ()}
+        grid = (0, *s.k, total) if s.k else None
+        options |= {"k": grid, "points": s.points, "threshold": s.threshold}
         patched = all(example.counterfactual is not None for example in pair.task)
         for reference in s.references or ("mean", *(("patch",) if patched else ())):
             cases.append(Case(source, pair, reference, halves, options | {"reference": reference}))
@@ -383,8 +379,8 @@ def show_cards(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
     for pair in dict.fromkeys(case.pair for case in cases):
         case = first[pair]
         if heads := strongest([scored.table for scored in case.scored.values()], s.cards):
-            how: dict[str, Any] = {"metric": s.metric, "reference": case.reference, "seed": s.seed}
-            calls[pair] = make_cards(pair.model, case.find, heads, **how)
+            options: dict[str, Any] = {"metric": s.metric, "reference": case.reference, "seed": s.seed}
+            calls[pair] = make_cards(pair.model, case.find, heads, **options)
     for pair, cards in run.all(calls, "cards").items():
         run.tables(cards.tables, **pair.columns)
         run.say(*(f"{pair.columns['task']}, {pair.columns['model']}: {note}" for note in cards.notes))

@@ -1,13 +1,10 @@
-"""The choice among orders, and the heads behind an overshoot, on numbers that can be worked out by hand."""
+"""The heads behind an overshoot, on numbers that can be worked out by hand."""
 
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
-import pytest
 
 from headwise.heads import Head
-from headwise.studies.circuits.study import smallest
 from headwise.sweeps.curve import Sweep
 from headwise.sweeps.overshoot import overshoot_rows, overshoots, rise_points
 
@@ -21,26 +18,6 @@ def curve(shares: dict[int, float]) -> Sweep:
     values = np.array([shares[number] for number in k])[:, None] * effect
     names = ("model", "task", "order", "keep", "logit_diff", "mean")
     return Sweep(k, values, np.zeros(4), effect, HEADS, *names, 8)
-
-
-def sizes(**rows: tuple[float, float, float]) -> pd.DataFrame:
-    """Orders with (stays, k, cmd)."""
-    return pd.DataFrame(rows.values(), columns=["stays", "k", "cmd"], index=list(rows)).reset_index()
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ({"a": (90, 30, 0.3), "b": (15, 14, 0.2), "c": (40, 3, 0.1)}, 1),  # stays decides, not first reached
-        ({"a": (15, 15, 0.1), "b": (15, 9, 0.2)}, 1),  # equal: the one that is there first
-        ({"a": (15, 9, 0.3), "b": (15, 9, 0.2)}, 1),  # equal again: the one closer to the whole model
-        ({"a": (15, 9, 0.2), "b": (15, 9, 0.2)}, 0),  # the same: the first given
-        ({"a": (np.nan, np.nan, np.nan), "b": (np.nan, np.nan, np.nan)}, 0),  # no effect to explain
-        ({"a": (np.nan, np.nan, np.nan), "b": (200, 200, 0.9)}, 1),
-    ],
-)
-def test_the_smallest_circuit_that_stays_is_chosen(rows, expected):
-    assert smallest(sizes(**rows)) == expected
 
 
 def test_a_rise_begins_where_the_curve_was_last_below_one():
