@@ -86,6 +86,6 @@ def diff(run: Run, s: DiffSettings) -> None:
         if heads := strongest(changed, s.cards):
             cards |= {pair: make_cards(pair.model, pair.task, heads, **options) for pair in (before, after)}
 
-    for pair, made in run.all(cards, "cards").items():
-        run.tables(made.tables, **pair.columns)
-        run.say(*(f"{pair.columns['task']}, {pair.columns['model']}: {note}" for note in made.notes))
+    for pair, pages in run.all(cards, "cards").items():
+        run.tables(pages.tables, **pair.columns)
+        run.say(*(f"{pair.columns['task']}, {pair.columns['model']}: {note}" for note in pages.notes))

@@ -82,9 +82,9 @@ def functions(run: Run, s: FunctionsSettings) -> None:
             effects = [scored.table for scored in by_method if scored.scores.signed]
             if effects and (heads := strongest(effects, s.cards)):
                 cards[case, ability] = make_cards(case.model, task, heads, **options)
-    for (case, ability), made in run.all(cards, "cards").items():
-        run.tables(made.tables, model=case.name, task=ability)
-        run.say(*(f"{ability}, {case.name}: {note}" for note in made.notes))
+    for (case, ability), pages in run.all(cards, "cards").items():
+        run.tables(pages.tables, model=case.name, task=ability)
+        run.say(*(f"{ability}, {case.name}: {note}" for note in pages.notes))
 
 
 def _case(run: Run, s: FunctionsSettings, source: str) -> Case:
