@@ -19,7 +19,7 @@ from headwise.tasks import Example, Task
 
 
 @step(version=3, cost=lambda n, **_: 2 * n, label="{name} of {n}")
-def measure(job: Job, name: str, n: int = 64, **options: Any) -> int:
+def measure(job: Job, name: str, n: int = 64, options: Any = None) -> int:
     job.advance(n)
     return n
 
@@ -40,14 +40,14 @@ class Modelled:
         self.step_key = key
 
 
-def key(**options: Any) -> str:
-    return measure("ablation", **options).key
+def key(n: int = 64, **options: Any) -> str:
+    return measure("ablation", n, options).key
 
 
 def test_the_key_is_the_hash_of_name_version_and_arguments_as_canonical_json() -> None:
     arguments = '{"n":64,"name":"ablation","options":{"seed":0}}'
     text = f'{{"arguments":{arguments},"step":"{__name__}.measure","version":3}}'
-    call = measure("ablation", seed=0)
+    call = measure("ablation", options={"seed": 0})
     assert call.text == text
     assert call.key == hashlib.sha256(text.encode()).hexdigest()
     assert (call.label, call.cost) == ("ablation of 64", 128)
@@ -123,10 +123,17 @@ def test_what_cannot_be_told_from_another_is_refused_with_the_name_of_the_step(v
 
 def test_a_call_does_not_change_with_what_the_caller_does_later_once_its_key_is_known() -> None:
     heads = [1, 2]
-    call = measure("ablation", heads=heads)
+    call = measure("ablation", options=heads)
     before = call.key
     heads.append(3)
     assert call.key == before
+
+
+def test_a_step_names_all_of_its_arguments() -> None:
+    with pytest.raises(TypeError, match="must name all of its arguments"):
+
+        @step()
+        def wide(job: Job, **options: Any) -> None: ...
 
 
 def test_a_step_computes_with_a_job_and_reports_its_progress() -> None:

@@ -57,6 +57,8 @@ class Step(Generic[P, T]):
         self.label = label or function.__name__.replace("_", " ")
         signature = inspect.signature(function)
         self.signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        if any(one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in signature.parameters.values()):
+            raise TypeError(f"the step {self.name!r} must name all of its arguments; give options as one mapping")
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> Call[T]:
