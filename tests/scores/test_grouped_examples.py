@@ -14,7 +14,6 @@ from headwise.studies.masking.intervene import intervention_rows
 from headwise.studies.masking.texts import Judge, point_tables
 from headwise.studies.prompts.answers import answers_fingerprint, summary_tables
 from headwise.studies.roles.tables import curve_rows
-from headwise.studies.tables import example_table
 from headwise.sweeps.ratio import ratio_row
 from headwise.sweeps.sweep import sweep
 from helpers import word_task
@@ -60,7 +59,7 @@ def test_a_score_counts_groups_once(tiny, tasks, method, tmp_path):
 
 
 def test_the_examples_of_a_table_carry_their_group(tiny, tasks):
-    alone, together = (example_table(hw.score(tiny, task, "attribution")) for task in tasks)
+    alone, together = (hw.score(tiny, task, "attribution").example_table() for task in tasks)
     assert "group" not in alone
     assert (together["group"] == "g" + (together["example"] // COPIES).astype(str)).all()
 

@@ -55,7 +55,7 @@ def executor():
 def undrawn(monkeypatch):
     """Tables are compared here; drawing would be most of the work."""
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda *given: None)
-    monkeypatch.setattr("headwise.studies.base.write_report", lambda *given: None)
+    monkeypatch.setattr("headwise.studies.base.write_report", lambda *given, **options: None)
 
 
 def half(data: str, name: str, side: str) -> str:
