@@ -437,10 +437,10 @@ def agreement(model: Model, arguments: argparse.Namespace) -> dict[str, Any]:
         seeds=arguments.seeds,
         fit={"updates": arguments.most, "batch": arguments.big},
     )
-    print("\n".join(folder.notices))
+    print("\n".join([*folder.findings, *folder.notices]))
     tables = {name: read_table(folder.path, name) for name in ("order", "joint", "shares", "fits")}
     found: dict[str, Any] = {name: json.loads(t.to_json(orient="records")) for name, t in tables.items()}
-    return found | {"seconds": time.perf_counter() - began, "notices": folder.notices}
+    return found | {"seconds": time.perf_counter() - began, "findings": folder.findings}
 
 
 def full(model: Model, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""A study of 100,000 cells: does the memory of the process that writes stay flat, and how soon does a run resume?
+"""A study of 100,000 steps: does the memory of the process that writes stay flat, and how soon does a run resume?
 
     python benchmarks/many_cells.py [--cells 100000] [--out benchmarks/results/many-cells.json]
 
-The cells are stubs (a table of scores and one of examples, some 3 KB), everything else is the real thing: cells,
-executor, store with a full sync per cell, tables. Half of the cells are computed by a process that is then killed;
-a second one resumes and finishes. Memory is read from the system every so many cells. "Flat" means from the first
-tenth to the last: what the process holds in between grows with the number of cells asked for, not with those done.
+The steps are stubs (a table of scores and one of examples, some 3 KB), everything else is the real thing: calls,
+executor, store with a full sync per step, tables. Half of the steps are computed by a process that is then killed;
+a second one resumes and finishes. Memory is read from the system every so many steps. "Flat" means from the first
+tenth to the last: what the process holds in between grows with the number of steps asked for, not with those done.
 """
 
 from __future__ import annotations
@@ -19,53 +19,52 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 
-from headwise.runs import Cell, CellResult, RunFolder, execute
+from headwise.runs import Job, RunFolder, step
+from headwise.studies.run import Run
 
 RESULTS = Path(__file__).parent / "results"
 MARKS = 20
 """How often memory is read over a run."""
 
 
-def make_cells(count: int) -> list[Cell]:
-    """As a study makes them: the settings of a real one, and three hashes."""
-    prints = {"model": "0123456789abcdef", "task": "fedcba9876543210", "order": "00112233445566778899"}
-    about = {
-        "n": 64,
-        "seed": 0,
-        "metric": "logit_diff",
-        "reference": "zero",
-        "positions": "all",
-        "dtype": "float32",
-    }
-    return [
-        Cell(
-            "stub",
-            f"model {i % 7}",
-            f"task {i % 11}",
-            f"top k={i % 97} draw={i}",
-            {**about, "draw": i},
-            prints,
-        )
-        for i in range(count)
-    ]
+noting: list[Callable[[], None]] = []
+"""What a session does before it computes a step."""
 
 
-def compute(cell: Cell) -> CellResult:
-    """Two small tables that follow from the cell."""
-    draw = int(cell.settings["draw"])
+@dataclass(frozen=True)
+class Settings:
+    """As a study has them."""
+
+    draw: int
+    n: int = 64
+    seed: int = 0
+    metric: str = "logit_diff"
+    reference: str = "mean"
+    positions: str = "all"
+
+
+@step(cost=lambda **_: 1, label="draw {settings.draw} on {task} with {model}")
+def stub(job: Job, settings: Settings, model: str, task: str) -> dict[str, pd.DataFrame]:
+    """Two small tables that follow from the arguments."""
+    for note in noting:
+        note()
+    draw = settings.draw
     values = np.sin(np.arange(16) + draw)
-    about = {"model": cell.model, "task": cell.task}
+    names = {"model": model, "task": task}
     scores = {"method": "stub", "layer": [0, 1], "head": [draw % 9, 1], "score": values[:2], "stderr": 0.1}
     scores |= {"lo": -1.0, "hi": 1.0, "n": 16, "p": 0.5, "q": 0.5}
     examples = {"series": "top", "k": draw % 97, "draw": draw, "example": np.arange(16), "value": values}
-    return CellResult({"scores": pd.DataFrame(about | scores), "examples": pd.DataFrame(about | examples)})
+    return {"scores": pd.DataFrame(names | scores), "examples": pd.DataFrame(names | examples)}
 
 
 def resident() -> int:
@@ -77,11 +76,11 @@ def resident() -> int:
 def carry_out(place: Path, count: int, die_after: int) -> None:
     """One session; prints what it measured, or dies after so many cells."""
     began = time.perf_counter()
-    cells = make_cells(count)
+    calls = {i: stub(Settings(i), f"model {i % 7}", f"task {i % 11}") for i in range(count)}
     made = time.perf_counter()
     done, memory, first = 0, [], 0.0
 
-    def noting(cell: Cell) -> CellResult:
+    def note() -> None:
         nonlocal done, first
         first = first or time.perf_counter()
         if done % max(1, count // MARKS) == 0:
@@ -90,11 +89,15 @@ def carry_out(place: Path, count: int, die_after: int) -> None:
         if done == die_after:
             print(json.dumps({"memory": memory, "seconds": time.perf_counter() - first}), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
-        return compute(cell)
+
+    noting.append(note)
 
     with RunFolder(place, study="stub", settings={"cells": count}) as folder:
         opened = time.perf_counter()
-        execute(folder, cells, noting, progress=False)
+        run = Run(None, SimpleNamespace(progress=False), folder)  # type: ignore[arg-type]
+        for tables in run.all(calls).values():
+            run.tables(tables)
+        run.write_tables()
         ended = time.perf_counter()
     print(
         json.dumps(

@@ -52,9 +52,9 @@ def tables(place: Path) -> dict[str, bytes]:
 
 def moved(place: Path) -> dict[str, float]:
     """Bytes that a cell sends to a worker (its text) and back (its tables and notes), on average."""
-    from headwise.runs import CellStore
+    from headwise.runs import Store
 
-    with CellStore(place / "cells.sqlite") as store:
+    with Store(place / "cells.sqlite") as store:
         run = store._connection.execute
         cells, there, notes, seconds = run(
             "SELECT count(*), sum(length(cell)), sum(length(notes)), sum(seconds) FROM cells"
@@ -73,28 +73,22 @@ def driver_load(place: Path) -> dict[str, float]:
     import numpy as np
     import pandas as pd
 
-    from headwise.runs import Cell, CellResult, RunFolder, execute
+    from headwise.runs import Job, RunFolder, compute, step
     from headwise.runs.executors.ray_executor import RayExecutor
 
-    def compute(cell: Cell) -> CellResult:
-        values = np.sin(np.arange(1_000.0))
-        about = {
-            "model": cell.model,
-            "task": cell.task,
-            "method": "stub",
-            "layer": 0,
-            "head": 0,
-            "metric": "stub",
-        }
-        return CellResult({"examples": pd.DataFrame(about | {"example": np.arange(1_000), "value": values})})
+    @step(cost=lambda draw: 1)
+    def stub(job: Job, draw: int) -> pd.DataFrame:
+        columns = {"model": "m", "task": "t", "method": "stub", "layer": 0, "head": 0, "metric": "stub"}
+        return pd.DataFrame(columns | {"example": np.arange(1_000), "value": np.sin(np.arange(1_000.0))})
 
-    cells = [Cell("stub", "m", "t", f"part {i}", {"draw": i}, {"model": "0"}) for i in range(STUBS)]
     with RayExecutor(workers=2, cores_per_worker=1, progress=False) as executor:
         with RunFolder(place / "warm", study="stub") as folder:
-            execute(folder, cells[:20], compute, progress=False, executor=executor)
+            folder.executor = executor
+            compute(folder, {i: stub(i) for i in range(20)})
         began, cpu = time.perf_counter(), time.process_time()
         with RunFolder(place / "stub", study="stub") as folder:
-            execute(folder, cells, compute, progress=False, executor=executor)
+            folder.executor = executor
+            compute(folder, {i: stub(i) for i in range(STUBS)})
         wall, cpu = time.perf_counter() - began, time.process_time() - cpu
     return {"cells": STUBS, "driver_cpu_seconds_per_cell": cpu / STUBS, "wall_seconds_per_cell": wall / STUBS}
 

@@ -24,18 +24,18 @@ def said(ray: dict[str, Any] | None, many: dict[str, Any] | None) -> str:
             f"longer than one process with as many threads; two workers of one core are "
             f"{ray['growth_from_1_to_2_workers']:.2f} times as fast as one; all tables "
             f"{'equal' if ray['tables_equal'] else 'NOT equal'}.",
-            f"- A cell sends {moved['to_worker'] / 1e3:.1f} KB to a worker and gets "
+            f"- A step sends {moved['to_worker'] / 1e3:.1f} KB to a worker and gets "
             f"{moved['from_worker'] / 1e3:.0f} KB back; the driver spends "
             f"{ray['driver']['driver_cpu_seconds_per_cell'] * 1e3:.1f} ms on it.",
-            f"- Estimate, not measured, for {paper['workers']:,} workers and cells of "
+            f"- Estimate, not measured, for {paper['workers']:,} workers and steps of "
             f"{paper['seconds_per_cell']:.0f} s: "
-            f"{paper['cells_per_second']:.0f} cells and {paper['megabytes_per_second']:.1f} MB a second, "
+            f"{paper['cells_per_second']:.0f} steps and {paper['megabytes_per_second']:.1f} MB a second, "
             f"{paper['driver_cores_busy']:.2f} of a core; the driver could serve at least "
             f"{paper['workers_the_driver_can_feed']:,.0f} workers.",
         ]
     if many:
         lines.append(
-            f"- {many['cells']:,} stub cells, each synced to disk: {many['cells_per_second']:.0f} a second; memory "
+            f"- {many['cells']:,} stub steps, each synced to disk: {many['cells_per_second']:.0f} a second; memory "
             f"grows by {max(many['memory_growth'].values()):.1%} from the first tenth of a session to its end; a "
             f"run that is half done resumes after {many['resume_seconds_half_done']:.1f} s."
         )

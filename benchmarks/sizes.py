@@ -3,8 +3,8 @@
     python benchmarks/sizes.py --model smollm2 --model ./qwen.gguf --shape 8B --device cuda --out sizes.json
     python benchmarks/scale_page.py                         writes benchmarks/results/sizes.json into docs/machines.md
 
-`--shape` is a model of that size with random weights. Seconds are those of the run's cells: without imports, loading
-and drawing. `roles` and `circuits` train for a part of their updates, on one of their tasks; the time of the cells that
+`--shape` is a model of that size with random weights. Seconds are those of the run's steps: without imports, loading
+and drawing. `roles` and `circuits` train for a part of their updates, on one of their tasks; the time of the steps that
 train is multiplied accordingly (`basis`), which counts what they do once several times and so gives an upper bound.
 Finished rows are kept in `--out`; the same command goes on after the last of them.
 """
@@ -49,9 +49,9 @@ class Plan(NamedTuple):
 
     settings: dict[str, Any]
     training: str = ""
-    """The cells whose time grows with the number of updates: what the name of their part contains."""
+    """The steps whose time grows with the number of updates: what their name or an argument contains."""
     updates: int = 0
-    """How many updates are run, and by how much the time of those cells is multiplied."""
+    """How many updates are run, and by how much the time of those steps is multiplied."""
     times: int = 1
 
 
@@ -62,13 +62,20 @@ STUDIES = {
     "wiring": Plan({"cards": 0}),
     "backups": Plan({}),
     "circuits": Plan({"tasks": ["ioi"], "method_options": {"updates": 100}}, "nested", 100, 4),
-    "roles": Plan({"tasks": ["commonsense"], "fit": {"updates": 25, "stop": None}}, " fit", 25, 20),
+    "roles": Plan({"tasks": ["commonsense"], "fit": {"updates": 25, "stop": None}}, "fit_gates", 25, 20),
 }
 RANDOM_WEIGHTS: dict[str, dict[str, Any]] = {
     "backups": {"primary": ["L1H0", "L1H1", "L2H0", "L2H1"]},
     "circuits": {"orders": ["integrated", "ablation"], "method_options": {}},
 }
 """Settings for random weights: they have no significant heads for `backups` to begin with, and no circuit to learn."""
+
+
+def _name(call: dict[str, Any]) -> str:
+    """The step and its texts, in which the method or the fit is named."""
+    return " ".join(
+        [call["step"], *(str(value) for value in call["arguments"].values() if isinstance(value, str))]
+    )
 
 
 def one_row(model: str, study: str, bench: Workbench, device: str) -> dict[str, Any]:
@@ -88,10 +95,10 @@ def one_row(model: str, study: str, bench: Workbench, device: str) -> dict[str, 
             return about | {"failed": str(error).splitlines()[0]}
         with closing(sqlite3.connect(run.path / "cells.sqlite")) as cells:
             timed = [
-                (json.loads(cell)["part"], seconds)
+                (json.loads(cell), seconds)
                 for cell, seconds in cells.execute("SELECT cell, seconds FROM cells")
             ]
-    trained = sum(seconds for part, seconds in timed if plan.training and plan.training in part)
+    trained = sum(seconds for call, seconds in timed if plan.training and plan.training in _name(call))
     others = sum(seconds for _, seconds in timed) - trained
     return about | {
         "settings": settings,

@@ -4,10 +4,10 @@
 
 A tiny model and a file of examples are made on the spot; `headwise run masking` then runs as a process of its own,
 forked from one that has imported the libraries and computed nothing, so that its time goes into the run. It is
-killed (SIGKILL) at random moments: while it starts, while cells are computed and stored, while tables, figures and
+killed (SIGKILL) at random moments: while it starts, while steps are computed and stored, while tables, figures and
 the report are written. After the last kill it is left to end. Its tables must be byte for byte those of a run that
-nobody disturbed. Before and after each session the finished cells are read from the store, and the process notes each
-cell that it begins: one that was finished before must never begin again, and of those begun in a session all but the
+nobody disturbed. Before and after each session the finished steps are read from the store, and the process notes each
+step that it begins: one that was finished before must never begin again, and of those begun in a session all but the
 one in flight must be finished after it.
 """
 
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -32,36 +32,32 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 WORDS = "the a cat dog bird saw met liked then and one two red blue big small ran sat he she it . ,".split()
 OPENED = "opened"
-"""What the process under test notes first; then come the keys of the cells that it begins."""
+"""What the process under test notes first; then come the keys of the steps that it begins."""
 
 
 # --- the process under test -----------------------------------------------------------------------------
 
 
 def child(arguments: list[str], notes: Path, said: Path) -> None:
-    """The command line itself; only, each cell that is begun is noted in a file. Never returns."""
+    """The command line itself; only, each step that is begun is noted in a file. Never returns."""
     from headwise.cli.app import main
-    from headwise.runs import Cell, CellResult, LocalExecutor, RunFolder
-    from headwise.runs.executor import Compute
+    from headwise.runs import Call, Job, RunFolder
 
     out = os.open(said, os.O_WRONLY | os.O_TRUNC | os.O_CREAT)
     os.dup2(out, 1)
     os.dup2(out, 2)
     noting = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    original, begin_run = LocalExecutor.run, RunFolder.begin
+    compute, begin_run = Call.compute, RunFolder.begin
 
-    def noted(self: LocalExecutor, cells: Sequence[Cell], compute: Compute) -> Generator[Any, None, None]:
-        def begin(cell: Cell) -> CellResult:
-            os.write(noting, f"{cell.key}\n".encode())
-            return compute(cell)
-
-        return original(self, cells, begin)
+    def noted(self: Call[Any], job: Job) -> Any:
+        os.write(noting, f"{self.key}\n".encode())
+        return compute(self, job)
 
     def opened(self: RunFolder, **how: Any) -> None:
         begin_run(self, **how)
         os.write(noting, f"{OPENED}\n".encode())
 
-    LocalExecutor.run = noted  # type: ignore[method-assign]
+    Call.compute = noted  # type: ignore[method-assign]
     RunFolder.begin = opened  # type: ignore[method-assign]
     sys.argv = ["headwise", *arguments]
     status = 1
@@ -126,7 +122,7 @@ class Session:
     """One start of the process and its end."""
 
     moment: str
-    """What it was doing when it ended: `start`, `cells`, `tables and figures`, or `done` when nobody killed it."""
+    """What it was doing when it ended: `start`, `steps`, `tables and figures`, or `done` when nobody killed it."""
     before: set[str]
     after: set[str]
     begun: list[str]
@@ -141,13 +137,13 @@ class Session:
         """What must not happen."""
         found = []
         if again := [key for key in self.begun if key in self.before]:
-            found.append(f"{len(again)} finished cells were computed again")
+            found.append(f"{len(again)} finished steps were computed again")
         if lost := self.before - self.after:
-            found.append(f"{len(lost)} finished cells were lost")
+            found.append(f"{len(lost)} finished steps were lost")
         if len(self.in_flight) > 1:
-            found.append(f"{len(self.in_flight)} cells were in flight where one cell at a time is computed")
+            found.append(f"{len(self.in_flight)} steps were in flight where one at a time is computed")
         if len(set(self.begun)) < len(self.begun):
-            found.append("a cell was begun twice in one session")
+            found.append("a step was begun twice in one session")
         return found
 
 
@@ -256,11 +252,11 @@ class Trial:
 
 def finished(out: Path) -> set[str]:
     """The keys of the cells that are in the store, each read back with its checksums."""
-    from headwise.runs import CellStore
+    from headwise.runs import Store
 
     if not (out / "cells.sqlite").exists():
         return set()
-    with CellStore(out / "cells.sqlite") as store:
+    with Store(out / "cells.sqlite") as store:
         keys = store.keys()
         for key in keys:
             store.get(key)
@@ -314,7 +310,7 @@ def report(whole: Trial, trial: Trial, alone: float) -> dict[str, Any]:
         "tables": sorted(tables),
         "tables_identical": bool(tables) and tables == again,
         "figures_identical": bool(figures) and figures == redrawn,
-        "same_cells": cells == trial.sessions[-1].after == set(begun),
+        "same_steps": cells == trial.sessions[-1].after == set(begun),
     }
 
 
@@ -344,7 +340,7 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "survival.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result, indent=1))
-    good = found["tables_identical"] and found["same_cells"] and not found["faults"]
+    good = found["tables_identical"] and found["same_steps"] and not found["faults"]
     good = good and not found["computed_beyond_those_in_flight"]
     sys.exit(0 if good else 1)
 

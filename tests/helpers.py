@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -81,6 +83,21 @@ def bench_of(*models):
 def run_on(study: str, out, *models, **settings):
     """The run folder of a study on models that are loaded already."""
     return hw.run(study, out, workbench=bench_of(*models), **{"models": [m.name for m in models], **settings})
+
+
+def progress_of(monkeypatch) -> dict[str, tuple[int, int | None]]:
+    """What the progress bars of steps come to from now on: by label, steps done and the total."""
+    bars = {}
+
+    @contextmanager
+    def recorded(label, total=None, *, show=True):
+        done = []
+        yield lambda steps=1: done.append(steps)
+        bars[label] = sum(done), total
+
+    # The package has a function of the module's name.
+    monkeypatch.setattr(sys.modules["headwise.runs.compute"], "show_progress", recorded)
+    return bars
 
 
 def plain_logits(model, ids: list[int]) -> torch.Tensor:

@@ -28,11 +28,10 @@ ROOM_OF: dict[str, str] = {
     "files.py": "files", "bounded.py": "files", "files": "files",
     "registry.py": "registry", "registry": "registry",
     "hub.py": "hub", "hub": "hub",
-    "stats": "stats", "charts": "charts", "heads": "heads", "tasks": "tasks", "model": "model",
+    "stats": "stats", "tables": "tables", "charts": "charts", "heads": "heads", "tasks": "tasks", "model": "model",
     "metrics": "metrics", "scores": "scores", "cards": "cards", "sweeps": "sweeps", "studies": "studies",
     "runs": "runs",
     "studies/*/charts.py": "study pages", "studies/*/findings.py": "study pages",
-    "studies/*/map_charts.py": "study pages", "studies/*/condition_style.py": "study pages",
     "report": "report", "explore": "explore", "sparsify": "sparsify", "cli": "cli",
     "arguments.py": "registry", "settings.py": "registry", "several.py": "registry", "progress.py": "files",
     "harness.py": "cli", "display.py": "files", "names.py": "files", "register.py": "public",
@@ -41,7 +40,8 @@ ROOM_OF: dict[str, str] = {
 path that fits wins."""
 
 _GROUND = frozenset({"errors", "files", "registry", "hub", "stats"})
-_HEADS = _GROUND | {"charts"}
+_TABLES = _GROUND | {"tables"}
+_HEADS = _TABLES | {"charts"}
 _MODEL = _HEADS | {"heads", "tasks"}
 _METRICS = _MODEL | {"model"}
 _SCORES = _METRICS | {"metrics"}
@@ -50,7 +50,8 @@ _STUDIES = _SWEEPS | {"sweeps", "runs", "cards", "report", "study pages"}
 _ALL = _STUDIES | {"studies", "sparsify", "explore", "cli", "public"}
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(_GROUND, _GROUND),
-    "charts": _GROUND,
+    "tables": _GROUND,
+    "charts": _TABLES,
     "heads": _HEADS,
     "tasks": _HEADS,
     "model": _MODEL,
@@ -58,7 +59,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "scores": _SCORES,
     "sweeps": _SWEEPS,
     "cards": _SWEEPS | {"runs"},
-    "runs": _GROUND,
+    "runs": _TABLES,
     "study pages": _HEADS | {"heads"},
     "report": _HEADS | {"runs", "study pages"},
     "studies": _STUDIES,
@@ -67,8 +68,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": _ALL,
     "public": _ALL,
 }
-"""errors, files, registry, hub, stats ← charts ← heads, tasks ← model ← metrics ← scores ← sweeps, cards ← studies ←
-cli, explore; runs imports the first group alone; what the report reads of a study imports charts and heads."""
+"""errors, files, registry, hub, stats ← tables ← charts ← heads, tasks ← model ← metrics ← scores ← sweeps, cards ←
+studies ← cli, explore; runs imports the first group and tables; what the report reads of a study imports charts and
+heads."""
 
 
 def room(path: str) -> str:

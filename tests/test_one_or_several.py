@@ -13,7 +13,7 @@ from headwise.model.load.export import export
 from headwise.model.outputs.directions import directions
 from headwise.settings import build
 from headwise.studies.base import studies
-from headwise.studies.masking.intervene import intervene
+from headwise.studies.masking.texts import intervene
 from headwise.tasks.conditions import conditions
 from helpers import word_task
 

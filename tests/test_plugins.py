@@ -71,24 +71,19 @@ def test_a_plug_in_file_that_is_missing_or_broken_is_one_sentence(tmp_path):
 STUDY = """
     from headwise.charts.chart import Bars, Chart, Panel
     from headwise.charts.section import Finding, Section
-    from headwise.studies.base import Study, register
+    from headwise.studies.base import study
     from headwise.studies.settings.shared import StudySettings
 
-    register(
-        Study(
-            name="layers",
-            question="Which layer?",
-            settings=StudySettings,
-            stages=lambda context: [],
-            compute={},
-            section=Section(
-                charts=lambda tables: [
-                    Chart(name="c", title="A chart", panels=[Panel(marks=[Bars(at=[0], values=[1.0])])])
-                ],
-                findings=lambda tables: [Finding(sentence="Layer 3 it is.")],
-            ),
-        )
+    section = Section(
+        charts=lambda tables: [
+            Chart(name="c", title="A chart", panels=[Panel(marks=[Bars(at=[0], values=[1.0])])])
+        ],
+        findings=lambda tables: [Finding(sentence="Layer 3 it is.")],
     )
+
+    @study(question="Which layer?", settings=StudySettings, section=section)
+    def layers(run, s):
+        pass
 """
 
 
@@ -98,9 +93,10 @@ def test_a_run_of_an_absent_plug_in_is_refused_by_name_and_its_command_names_the
     run = tmp_path / "run"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HEADWISE_PLUGINS": str(file)}
     code = (
-        "from headwise.runs import RunFolder, write_tables\n"
+        "from headwise.runs import RunFolder\n"
+        "from headwise.studies.run import Run\n"
         f"with RunFolder({str(run)!r}, study='layers', settings={{'models': []}}, fingerprints={{}}) as folder:\n"
-        "    write_tables(folder)\n"
+        "    Run(None, None, folder).write_tables()\n"
     )
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     for command in ("report", "verify"):

@@ -12,7 +12,7 @@ from headwise.errors import HeadwiseError
 from headwise.metrics.registry import METRICS
 from headwise.model.measure.references.registry import REFERENCES
 from headwise.scores.registry import METHODS
-from headwise.studies.base import STUDIES, Study
+from headwise.studies.base import STUDIES
 from headwise.studies.settings.shared import StudySettings
 from headwise.tasks.registry import FAMILIES
 from helpers import WORDS, word_task
@@ -52,19 +52,13 @@ def test_each_decorator_makes_its_kind_known_by_name(tiny):
     assert measured.metric == "first_logit"
 
 
-@pytest.mark.parametrize("as_decorator", [True, False])
-def test_a_study_is_registered_as_an_object_or_by_a_function_that_returns_it(as_decorator):
-    asked = Study(name="mine", question="?", settings=StudySettings, stages=lambda context: [], compute={})
-    if as_decorator:
+def test_a_function_becomes_a_study_under_its_name():
+    @hw.register.study(question="Which heads are mine?", settings=StudySettings)
+    def mine(run, s):
+        run.say("all of them")
 
-        @hw.register.study
-        def mine():
-            return asked
-
-        assert mine() is asked
-    else:
-        assert hw.register.study(asked) is asked
-    assert STUDIES.get("mine") is asked
+    registered = STUDIES.get("mine")
+    assert (registered.body, registered.question, registered.section) == (mine, "Which heads are mine?", None)
 
 
 def test_a_list_of_examples_and_a_text_metric_have_decorators_too():

@@ -464,20 +464,6 @@ def test_sparsify_without_its_extra_says_so_before_a_model_is_loaded(here, monke
 # --- stages -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{}, {"cross": True}, {"cross": True, "intervene": ["amplify"]}])
-def test_masking_names_as_many_stages_as_it_has(settings, monkeypatch):
-    from headwise.studies.base import study
-    from headwise.studies.masking import study as masking
-
-    chosen = study("masking")
-    context = SimpleNamespace(settings=chosen.settings(**settings))
-    for name in ("all_cases", "_first_cells", "_mask_cells"):
-        monkeypatch.setattr(masking, name, lambda context: ())
-    for name in ("cross_cells", "intervention_cells", "sample_cells", "card_cells"):
-        monkeypatch.setattr(masking.later, name, lambda context: ())
-    assert len(chosen.stage_names(context.settings)) == len(list(chosen.stages(context)))
-
-
 def test_a_run_says_the_stage_of_how_many_and_is_done_only_at_the_end(folder, monkeypatch, here):
     """With a clock that runs fast every bar says how far it is."""
     from headwise import progress

@@ -85,6 +85,7 @@ def roles():
         }
         | {"peak": 2, "interference_at_peak": -0.3, "irrelevance_at_peak": -0.1, "above": False},
     ]
+    order = [row | {"reference": "zero"} for row in order]
     joint = [
         {"model": "big", "task": "syntax", "heads": "L0H0 L0H1", "effect": 3.25, "lo": 2.5, "hi": 4.0}
         | {"larger_than": 0.975, "sets": 40, "random_mean": 0.5, "facilitation_correlation": 0.625}
@@ -260,7 +261,7 @@ ORIGINAL = ["Q", ":", "two", "plus", "two"]
 
 
 def prompts():
-    from headwise.studies.prompts.answers import summary_tables
+    from headwise.studies.prompts.study import summary_tables
 
     answers = pd.DataFrame(
         [

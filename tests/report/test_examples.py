@@ -14,7 +14,7 @@ from headwise.charts.chart import DARK_PALETTES, PALETTES
 from headwise.charts.section import SECTIONS
 from headwise.report import docs, examples, write_report
 from headwise.runs import read_table
-from headwise.studies.prompts.condition_style import colours
+from headwise.studies.prompts.charts import colours
 from headwise.tasks import Example, Task
 from report import small_tables as small
 from report.conftest import finished_run, score_table
@@ -162,10 +162,10 @@ def test_a_score_stores_the_prompts_of_its_examples(tiny, tmp_path):
 
 
 def test_inputs_carry_the_numbers_of_their_examples():
-    from headwise.studies.tables import input_table
+    from headwise.studies.steps import input_table
 
-    task = Task("t", (Example("a", " b", foils=(" c", " d")), Example("e", " f")))
-    table = input_table(task, {"model": "m", "task": "t"}, "curves", [7, 3])
+    task = Task("t", (Example("a", " b", foils=(" c", " d")), Example("e", " f")), numbers=(7, 3))
+    table = input_table(task, "curves")
     assert table[["example", "prompt", "target", "foils"]].to_numpy().tolist() == [
         [7, "a", " b", "c / d"],
         [3, "e", " f", ""],

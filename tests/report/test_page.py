@@ -105,12 +105,11 @@ def test_findings_name_the_largest_head_with_its_interval(make_run):
 def register():
     """Registers a study that is known while the test runs."""
     with registry.STUDIES.restored(), SECTIONS.restored():
-        yield registry.register
+        yield registry.study
 
 
 def test_a_study_without_a_section_of_its_own_still_gets_one(make_run, tmp_path, register):
-    own = {"question": "", "settings": StudySettings, "stages": lambda context: [], "compute": {}}
-    register(registry.Study(name="my_study", **own))
+    register(question="", settings=StudySettings, name="my_study")(lambda run, s: None)
     run = make_run("a", "my_study", {"scores": score_table("tiny", "ioi", "ablation", (2, 2))})
     assert "my_study" in write_report([run], tmp_path / "r.html").read_text()
     empty = make_run("b", "my_study", {"other": pd.DataFrame({"a": [1]})})
@@ -132,14 +131,10 @@ def asked(run, tmp_path) -> str:
 
 
 def test_a_study_of_somebody_elses_is_headed_by_its_own_question(tiny, tmp_path, register):
-    colours = registry.Study(
-        name="colours",
-        question="Which heads see red?",
-        settings=StudySettings,
-        stages=lambda context: [],
-        compute={},
-    )
-    register(colours)
+    @register(question="Which heads see red?", settings=StudySettings)
+    def colours(run, s):
+        """Computes nothing."""
+
     folder = registry.run("colours", tmp_path / "run", workbench=bench_of(tiny), models=["tiny"])
     assert read_info(folder.path)["question"] == "Which heads see red?"
     assert asked(folder.path, tmp_path) == "Which heads see red?"

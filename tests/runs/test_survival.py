@@ -49,7 +49,7 @@ def test_a_study_killed_at_random_moments_ends_with_the_same_tables_and_repeats_
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["kills"] == 2
     assert found["tables_identical"]
-    assert found["same_cells"]
+    assert found["same_steps"]
     assert found["computed_beyond_those_in_flight"] == 0
     assert found["faults"] == []
 
@@ -58,7 +58,7 @@ def test_the_benchmark_would_notice_a_cell_that_is_computed_again():
     session = survival().Session("cells", before={"a"}, after={"a", "b"}, begun=["a", "b", "c", "d"])
     assert session.in_flight == ["c", "d"]
     assert len(session.faults) == 2
-    assert survival().Session("cells", {"a", "b"}, {"a"}, []).faults == ["1 finished cells were lost"]
+    assert survival().Session("cells", {"a", "b"}, {"a"}, []).faults == ["1 finished steps were lost"]
 
 
 # --- asked to stop --------------------------------------------------------------------------------------

@@ -10,10 +10,9 @@ import pytest
 
 import headwise as hw
 from headwise.scores.adaptive.sample import crowding_of
-from headwise.studies.masking.intervene import intervention_rows
-from headwise.studies.masking.texts import Judge, point_tables
-from headwise.studies.prompts.answers import answers_fingerprint, summary_tables
-from headwise.studies.roles.tables import curve_rows
+from headwise.studies.masking.texts import Judge, Written, intervention_rows
+from headwise.studies.prompts.study import summary_tables
+from headwise.studies.roles.study import curve_rows
 from headwise.sweeps.ratio import ratio_row
 from headwise.sweeps.sweep import sweep
 from helpers import word_task
@@ -89,20 +88,25 @@ def assert_alike(grouped, alone, value):
     assert np.max(wider) < 0.09
 
 
+def points_written(judge, variants, task):
+    """The result of a step of masking, with the targets as the full model's texts."""
+    full = [example.target for example in task]
+    values = [judge.values(texts, full, task) for texts in variants]
+    by_metric = {name: np.stack([one[name] for one in values]) for name in values[0]}
+    return Written(variants, by_metric, task.numbers, task.shared_groups())
+
+
 def test_the_points_of_masking_and_roles_count_groups_once(tasks):
     random = np.random.default_rng(0)
     written = [[random.choice(["a dog", "cat", e.target]) for e in tasks[0]] for _ in range(3)]
     texts = (written, [[text for text in one for _ in range(COPIES)] for one in written])
     judge = Judge("contains", "chrf")
-    full = [[e.target for e in task] for task in tasks]
-    about = {"model": "m", "task": "t", "series": "random", "action": "mask", "k": 2}
     alone, together = (
-        point_tables(*given, task, judge, about)
-        for given, task in zip(zip(texts, full, strict=True), tasks, strict=True)
+        points_written(judge, variants, task) for variants, task in zip(texts, tasks, strict=True)
     )
-    assert_alike(together["curves"], alone["curves"], "value")
-    assert "group" not in alone["examples"]
-    assert set(together["examples"]["group"]) == {f"g{i}" for i in range(8)}
+    assert_alike(together.curve_table({}), alone.curve_table({}), "value")
+    assert "group" not in alone.example_table({})
+    assert set(together.example_table({})["group"]) == {f"g{i}" for i in range(8)}
     before, after = random.integers(0, 2, 8).astype(float), random.integers(0, 2, (2, 3, 8)).astype(float)
     groups = tasks[1].shared_groups()
     one = intervention_rows("amplify", [1.5, 2.0], before, after)
@@ -111,8 +115,8 @@ def test_the_points_of_masking_and_roles_count_groups_once(tasks):
     for column in ("change", "change_lo", "change_hi"):
         np.testing.assert_allclose(more[column], one[column])
     y = random.normal(size=(4, 3, 2, 8))
-    one = curve_rows(y, [0, 3], {})
-    more = curve_rows(y.repeat(3, axis=3), [0, 3], {}, groups)
+    one = curve_rows(y, [0, 3])
+    more = curve_rows(y.repeat(3, axis=3), [0, 3], groups)
     np.testing.assert_allclose(more[["both_lo", "both_hi"]], one[["both_lo", "both_hi"]])
 
 
@@ -183,4 +187,3 @@ def test_the_answers_to_prompts_count_groups_of_problems_once():
         "McNemar",
         "sign flip",
     )
-    assert answers_fingerprint(together) != answers_fingerprint(together.assign(group="x"))

@@ -13,7 +13,14 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Edge, Edges, Head, PositionScores, Scores, head_list
 from headwise.runs import Store
 from headwise.runs.store.store import encode_result
+from headwise.scores.gates.contrastive import Contrast
+from headwise.scores.gates.fit import Fit
+from headwise.scores.interactions.result import Interactions
+from headwise.studies.masking.texts import Written
+from headwise.studies.roles.study import Ended
+from headwise.studies.wiring.study import MeasuredEdges
 from headwise.sweeps.curve import Sweep
+from headwise.sweeps.edge_curve import EdgeCurve
 from headwise.tables.codec import Packed, pack, unpack
 from headwise.tables.result_file import load_result, save_result
 
@@ -52,6 +59,17 @@ FRAME = pd.DataFrame(
         "gap": pd.array([1, None, 3], dtype="Int32"),
         "yes": [True, False, True],
     }
+)
+UPDATES = np.where(
+    np.arange(3)[:, None] < [3, 1], 0.5, NAN
+)  # the second of two seeds stopped after one update
+FIT = Fit(
+    VALUES[:2],
+    UPDATES,
+    -UPDATES,
+    UPDATES / 5,
+    np.array([3, 1]),
+    {0: VALUES[1:], 2: -VALUES[:2], 3: VALUES[:2]},
 )
 HEADS = head_list(["L0H1", "L1H0", "L0H0"])
 CURVE = Sweep(
@@ -101,8 +119,33 @@ RESULTS = {
         details=DETAILS,
         tests={"q": np.array([0.5, NAN])},
     ),
+    "gates": FIT,
+    "gates and seeds": Ended(FIT, FRAME),
+    "contrastive gates": Contrast(FRAME, FIT),
+    "texts": Written([["a", "ü"], ["", "b"]], {"chrf": VALUES[0, :, :2]}, (1, 3), ("g", None)),
+    "curve of edges": EdgeCurve(
+        np.array([0, 1, 5]),
+        VALUES[:, 0],
+        np.array([0, 2.5, NAN]),
+        *("m", "t", "exact absolute", "logit_diff"),
+        groups=("a", None, "a", "b"),
+        numbers=(1, 3, 5, 7),
+        details=DETAILS,
+    ),
+    "interactions": Interactions(
+        [(Head(0, 1), Head(1, 2)), (Head(2, 0),)],
+        np.array([[0, 1]]),
+        VALUES[0].T,
+        np.array([[1.5], [NAN], [0.0], [2.0]]),
+        *("m", "t", "logit_diff", "mean"),
+        tests={name: np.array([0.5]) for name in ("values", "stderr", "lo", "hi", "p", "n")},
+        groups=("a", None, "a", "b"),
+        given=True,
+        details=DETAILS,
+    ),
     "sweep": replace(CURVE, controls=(CONTROL, replace(CONTROL, values=np.full((3, 4), NAN)))),
 }
+RESULTS["measured edges"] = MeasuredEdges(RESULTS["edges"], FRAME)
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -165,6 +208,17 @@ def test_a_class_without_the_decorator_is_refused_by_name():
 def test_content_that_nobody_packed_is_refused(content):
     with pytest.raises((ValueError, HeadwiseError)):
         unpack(Packed(content, {}))
+
+
+def test_an_array_keeps_its_order_in_memory_so_that_its_means_keep_their_last_bits(tmp_path):
+    values = np.asfortranarray(np.random.default_rng(0).normal(size=(40, 30)))
+    assert (values.mean(axis=0) != values.copy(order="C").mean(axis=0)).any()
+    with Store(tmp_path / "cells.sqlite") as store:
+        store.put("a call", encode_result(values))
+        (key,) = store.keys()
+        assert (store.get(key).mean(axis=0) == values.mean(axis=0)).all()
+    save_result(tmp_path / "result.npz", values)
+    assert (load_result(tmp_path / "result.npz", np.ndarray).mean(axis=0) == values.mean(axis=0)).all()
 
 
 def test_a_curve_whose_arrays_do_not_belong_together_is_refused(tmp_path):

@@ -71,7 +71,7 @@ def _largest(change: pd.DataFrame) -> Panel:
     if "weight_change" not in change:
         return replace(panel, title=title)
     weights = significant_first(change)["weight_change"][:12]
-    written = [f"{100 * share:.2g} %" for share in weights]
+    written = ["–" if np.isnan(share) else f"{100 * share:.2g} %" for share in weights]  # an MLP has none
     names = [f"{name} ({share})" for name, share in zip(panel.y.names or (), written, strict=True)]
     bars, *others = panel.marks
     assert isinstance(bars, Bars)

@@ -66,7 +66,7 @@ def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = 
     """
     from headwise.model.load.companions import companions
     from headwise.report import findings, write_report
-    from headwise.studies.base import run, study
+    from headwise.studies.base import run, study_named
     from headwise.studies.workbench import Workbench
 
     chosen = {name: dict(settings) for name, settings in STUDIES.items()}
@@ -77,19 +77,20 @@ def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = 
             tell(f"(without {', '.join(sorted(missing))}: docs/sparsify.md says how to install it)")
             settings["models"] = [model for model in settings["models"] if model not in missing]
         try:
-            study(name).settings(**settings).before_run()
+            study_named(name).settings(**settings).before_run()
         except HeadwiseError as error:  # known before minutes are spent on the others
             failed[name] = str(error)
             tell(f"the study {name} is left out: {error}")
     bench = Workbench(progress=progress)
-    folders = []
+    folders: dict[Path, Any] = {}
     for number, (name, settings) in enumerate(chosen.items(), start=1):
         if name in failed:
             continue
         tell(f"{number} of {len(STUDIES)}: {name}")
         command = _command(name, settings, out)
         try:
-            folders.append(run(name, out / name, workbench=bench, command=command, **settings).path)
+            folder = run(name, out / name, workbench=bench, command=command, **settings)
+            folders[folder.path] = folder.shown
         except Exception as error:
             if isinstance(error, DiskError):  # the others would fail too
                 raise
@@ -98,13 +99,13 @@ def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = 
             failed[name] = str(error) if isinstance(error, HeadwiseError) else first_line(error)
             tell(f"the study {name} failed: {failed[name]}")
     story = _story(bench, tell) if folders else None
-    page = write_report(folders, out / "report.html", story) if folders else None
-    found = findings(folders)
+    page = write_report([*folders], out / "report.html", story, folders) if folders else None
+    found = findings([*folders], folders)
     for finding in found[:SHOWN]:
         tell(f"- {'' if finding.found else 'Not found: '}{finding.plain or finding.sentence}")
     sentences = [finding.sentence for finding in found]
     told = list(story.sentences) if story else []
-    return {"report": page, "runs": folders, "failed": failed, "story": told, "findings": sentences}
+    return {"report": page, "runs": [*folders], "failed": failed, "story": told, "findings": sentences}
 
 
 def _story(bench: Workbench, tell: Callable[[str], None]) -> Story | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan, nan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from headwise.cli.root import (
     with_options,
 )
 from headwise.cli.running import default_folder, run_study
+from headwise.names import component_name
 
 
 @app.command()
@@ -61,22 +63,22 @@ def diff(
     settings = {"models": [base, tuned], "tasks": [task], "methods": method or ["ablation"], "n": n}
     settings |= {"metric": metric, "reference": reference, "positions": positions}
     result = run_study("diff", folder, None, settings, flags)
+    for sentence in result["findings"]:
+        echo(sentence)
     return {"base": base, "tuned": tuned, "task": task, **result, **show_diff(folder)}
 
 
 def show_diff(out: Path) -> dict[str, Any]:
-    """Print the accuracy of both models and the first ten changes; returns the rows of both tables."""
+    """Print the first ten changes by each method; returns the rows of the tables that compare the models."""
     from headwise.runs import read_table
-    from headwise.studies.diff.findings import findings
 
     tables = {name: read_table(out, name) for name in ("diff", "outcomes")}
-    for finding in findings(tables):
-        echo(finding.sentence)
     for (task, name), part in tables["diff"].groupby(["task", "method"], sort=False):
         echo(f"{name} on {task}, tuned − base, {len(part)} heads; significant changes first (*: q < .05):")
         for row in part[:10].to_dict("records"):
             interval = f"{row['difference']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]  q = {row['q']:.2g}"
-            head = f"L{row['layer']}H{row['head']}{'*' if row['q'] < 0.05 else ''}"
-            weights = f"  weights {row['weight_change']:.2%}" if "weight_change" in row else ""
+            head = component_name(row["layer"], row["head"]) + "*" * (row["q"] < 0.05)
+            share = row.get("weight_change", nan)
+            weights = "" if isnan(share) else f"  weights {share:.2%}"
             echo(f"  {head:<8}{interval}  ({row['base_score']:+.3f} → {row['tuned_score']:+.3f}){weights}")
     return {name: table.to_dict("records") for name, table in tables.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
@@ -44,17 +44,18 @@ def run_study(
     with resumable() as command:
         folder = carry_out(study, out, file, command=command, **given)
     folder.announce()
+    for sentence in folder.findings:
+        echo(f"- {sentence}")
     outputs = "tables, figures and report.html" if folder.report else "tables and figures, but no report"
     echo(f"{out}: {outputs}")
     tables = {path.stem: path for path in sorted((out / "tables").glob("*.parquet"))}
-    sentences = [finding.sentence for finding in _findings(out)]
     return {
         "study": study,
         "run": out,
         "report": out / "report.html" if folder.report else None,
         "tables": tables,
         "notices": folder.notices,
-        "findings": sentences,
+        "findings": folder.findings,
     }
 
 
@@ -65,16 +66,6 @@ def _given(options: dict[str, Any], assigned: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value not in (None, False, [])}
     merge(given, assigned)
     return given
-
-
-def _findings(run: Path) -> Sequence[Any]:
-    from headwise.errors import HeadwiseError
-    from headwise.report import findings
-
-    try:
-        return findings([run])
-    except HeadwiseError:  # a study without a section in the report
-        return []
 
 
 def _with_method(study: str, settings: dict[str, Any]) -> dict[str, Any]:

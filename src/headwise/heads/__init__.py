@@ -2,8 +2,8 @@
 
 Begin with `head.py` and `scores.py`; `components.py` says where MLPs and the embeddings stand beside heads, `gates.py`
 makes gates from heads, `controls.py` draws random and layer-matched heads, `heads_file.py` reads a list of heads or a
-score table, `array_file.py` is the format of saved scores and edges, `position_scores.py` has scores at token
-positions. Nothing here knows what a model is. May import: errors, files, names, settings, stats, charts.
+score table, `position_scores.py` has scores at token positions. Nothing here knows what a model is. May import:
+errors, files, names, settings, stats, tables, charts.
 """
 
 from headwise.heads.components import COMPONENTS, HEADS, ComponentKinds, Layout

@@ -19,6 +19,7 @@ from headwise.heads.edge import Edge, Receiver, edge_list
 from headwise.heads.head import RANKED_BY, Head, head_list
 from headwise.names import MLP, method_name
 from headwise.tables.codec import stored
+from headwise.tables.frames import long_table
 from headwise.tables.result_file import load_result, save_result
 
 MOST_RESAMPLED = 5000
@@ -180,6 +181,16 @@ class Edges:
             "reference": self.reference,
         }
         return pd.DataFrame({**about, **named, **numbers, **score})
+
+    def example_table(self) -> pd.DataFrame:
+        """The values behind the scores: one row per edge and example."""
+        edges = [str(edge) for edge in self.edges]
+        axes: list[dict[str, Any]] = [{"edge": edges}, {"example": range(self.n)}]
+        return long_table({}, axes, {"value": self.examples.T}).assign(model=self.model, task=self.task)
+
+    def measured_tables(self) -> dict[str, pd.DataFrame]:
+        """What must be finite; none where all is."""
+        return {} if np.isfinite(self.examples).all() else {"edge_examples": self.example_table()}
 
     def _readers(self, receiver: Receiver) -> list[Head]:
         """The heads that attend with a receiver."""

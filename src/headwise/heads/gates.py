@@ -52,11 +52,11 @@ def ones(of: Shape) -> np.ndarray:
     return np.ones(_shape(of), dtype=np.float32)
 
 
-def mask_gates(heads: Iterable[Head], of: Shape) -> np.ndarray:
-    """Gates `[L, H]` with the given heads at 0 and all others at 1."""
+def mask_gates(heads: Iterable[Head], of: Shape, gate: float = 0.0) -> np.ndarray:
+    """Gates `[L, H]` with the given heads at `gate` and all others at 1."""
     gates = ones(of)
     for head in _inside(heads, of):
-        gates[head] = 0
+        gates[head] = gate
     return gates
 
 

@@ -82,9 +82,10 @@ def write_report(
     return path
 
 
-def findings(runs: Sequence[str | Path]) -> list[Finding]:
+def findings(runs: Sequence[str | Path], drawn: Mapping[Path, Shown | None] | None = None) -> list[Finding]:
     """What the runs found, by weight; the first finding of each run comes before all others."""
-    by_run = [[_Linked(finding) for finding in shown_of(RunReader(Path(run))).findings] for run in runs]
+    shown = [(drawn or {}).get(Path(run)) or shown_of(RunReader(Path(run))) for run in runs]
+    by_run = [[_Linked(finding) for finding in one.findings] for one in shown]
     return [linked.finding for linked in _ranked(by_run)]
 
 

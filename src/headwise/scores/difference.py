@@ -27,6 +27,7 @@ from headwise.scores.run import score
 from headwise.scores.weight_change import weight_change
 from headwise.stats.paired import compare_paired
 from headwise.stats.resampling import Groups
+from headwise.tables.frames import long_table
 from headwise.tasks import Task
 from headwise.tasks import task as open_task
 
@@ -110,16 +111,13 @@ def diff(
         scores = [
             replace(s, model=f"{s.model} ({w})") for s, w in zip(scores, ("base", "tuned"), strict=True)
         ]
-    measured = [full_values(model, task, metric) for model in models]
-    rows = [
-        {"task": task.name, "base": scores[0].model, "tuned": scores[1].model, "metric": name}
-        | outcome(name, measured[0][name], measured[1][name], task.shared_groups(), seed)
-        for name in measured[0]
-    ]
-    weights, why = compare_weights(*models)
-    if why:
-        log.warning(why)
-    return Diff(scores[0], scores[1], scores[1] - scores[0], pd.DataFrame(rows), weights, seed)
+    answers = [answer_table(model, task, metric) for model in models]
+    names = {"base": scores[0].model, "tuned": scores[1].model}
+    outcomes = outcome_table(task, answers[0], answers[1], seed).assign(**names)
+    weights, problem = compare_weights(*models)
+    if problem:
+        log.warning(problem)
+    return Diff(scores[0], scores[1], scores[1] - scores[0], outcomes, weights, seed)
 
 
 def compare_weights(base: Model, tuned: Model) -> tuple[np.ndarray | None, str]:
@@ -192,21 +190,32 @@ def diff_table(base: Scores, tuned: Scores, seed: int = 0, weights: np.ndarray |
     heads, table = heads_of(table), table.rename(columns={"score": "difference"})
     both = {"base_score": base, "tuned_score": tuned}
     scores = {name: [one.values[head] for head in heads] for name, one in both.items()}
-    about = ["task", "method", "base", "tuned", "layer", "head", *both]
     table = table.assign(base=base.model, tuned=tuned.model, **scores)
-    numbers = ["difference", "stderr", "lo", "hi", "n", "p", "q"]
+    columns = ["task", "method", "base", "tuned", "layer", "head", *both]
+    columns += ["difference", "stderr", "lo", "hi", "n", "p", "q"]
     if weights is not None:
-        table, numbers = (
-            table.assign(weight_change=[weights[head] for head in heads]),
-            [*numbers, "weight_change"],
-        )
-    return table[[*about, *numbers, "metric", "reference"]]
+        table["weight_change"] = [weights[head] if head.head >= 0 else np.nan for head in heads]
+        columns.append("weight_change")
+    return table[[*columns, "metric", "reference"]]
 
 
-def full_values(model: Model, task: Task, metric: str | None, **options: Any) -> dict[str, np.ndarray]:
+def answer_table(model: Model, task: Task, metric: str | None, **options: Any) -> pd.DataFrame:
     """Accuracy, and the metric where it does not compare the model with itself, of each example with all heads."""
     measured = [metric_named(name) for name in dict.fromkeys((ACCURACY, metric or task.metric))]
-    return {m.name: Engine(model, task, m, **options).full() for m in measured if not m.compares}
+    values = {m.name: Engine(model, task, m, **options).full() for m in measured if not m.compares}
+    axes: list[dict[str, Any]] = [{"metric": list(values)}, {"example": task.numbers}]
+    names = {"model": model.name, "task": task.name}
+    return long_table(names, axes, {"value": np.stack(list(values.values()))})
+
+
+def outcome_table(task: Task, base: pd.DataFrame, tuned: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """A row per metric, from the `answer_table` of both models."""
+    rows = []
+    for metric in base["metric"].unique():
+        before, after = (table["value"][table["metric"] == metric].to_numpy() for table in (base, tuned))
+        row = {"task": task.name, "base": base["model"].iloc[0], "tuned": tuned["model"].iloc[0]}
+        rows.append(row | {"metric": metric} | outcome(metric, before, after, task.shared_groups(), seed))
+    return pd.DataFrame(rows)
 
 
 def outcome(metric: str, base: np.ndarray, tuned: np.ndarray, groups: Groups, seed: int) -> dict[str, Any]:

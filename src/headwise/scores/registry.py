@@ -309,7 +309,7 @@ def row_groups(task: Task, details: dict[str, Any]) -> tuple[str | None, ...] | 
     return tuple(groups[i] for i in details["held_out"]) if "held_out" in details else groups
 
 
-def row_numbers(task: Task, details: dict[str, Any]) -> tuple[int, ...] | None:
+def row_numbers(task: Task, details: Mapping[str, Any]) -> tuple[int, ...] | None:
     """The numbers of the examples behind a score's rows; none where rows are seeds."""
     if details.get("replicates") == "seeds":
         return None

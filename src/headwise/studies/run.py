@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from typing_extensions import TypeVar as TypeVarWithDefault
 
 from headwise.errors import HeadwiseError
 from headwise.runs import Call, RunFolder, compute, write_table
@@ -27,14 +29,16 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 T = TypeVar("T")
+Opened = TypeVarWithDefault("Opened", default="Task")
+"""What a study makes of a task: anything with a name."""
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class Pair(Generic[Opened]):
     """One model on one task."""
 
     model: Model
-    task: Task
+    task: Opened
     columns: dict[str, str]
     """What the tables call them: `model` and `task`."""
 
@@ -64,8 +68,8 @@ class Run:
     def pairs(
         self,
         sources: Iterable[tuple[str, str]] | None = None,
-        task: Callable[[str, Model], Task] | None = None,
-    ) -> list[Pair]:
+        task: Callable[[str, Model], Opened] | None = None,
+    ) -> list[Pair[Opened]]:
         """Every model of the settings with every task, loaded and named; two that would be called alike are refused.
 
         sources: (model, task) pairs to use instead. task: how a task is opened for a model, if not by `self.task`.
@@ -75,7 +79,7 @@ class Run:
         pairs = []
         for source in sources or [(model, task) for model in s.models for task in s.tasks]:
             model = self.model(source[0])
-            examples = (task or self.task)(source[1], model)
+            examples: Any = (task or self.task)(source[1], model)
             names = self.display_name(source[0]), examples.name
             other = named.setdefault(names, source)
             if other != source:  # their rows could not be told apart in the tables
@@ -91,7 +95,7 @@ class Run:
     def all(self, calls: Mapping[K, Call[T]], label: str = "steps") -> Mapping[K, T]:
         """The results of these calls under the same keys: read back where they are stored, else computed, here or on
         the workers of the run. label: for the progress bar."""
-        return compute(self.folder, calls, label, progress=self.bench.progress)  # type: ignore[type-var]
+        return compute(self.folder, calls, label, progress=self.bench.progress)
 
     def one(self, call: Call[T]) -> T:
         """The result of one call."""

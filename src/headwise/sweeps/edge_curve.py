@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,14 @@ from headwise.names import ablation_name
 from headwise.progress import Progress, reporting
 from headwise.scores.edges.registry import sender_kinds
 from headwise.sweeps.explained import EXPLAINED, HeadsNeeded, knee_points, needed_with_intervals
+from headwise.tables.codec import stored
 from headwise.tasks.examples import Task
 
 _CHANGES = {"cpu": 2**28, "accelerator": 2**31}
 """Most numbers held of what senders change in the stream: 1 GB and 8 GB in float32."""
 
 
+@stored
 @dataclass(frozen=True)
 class EdgeCurve:
     """The metric as only the first k edges of an order are kept."""
@@ -52,33 +55,65 @@ class EdgeCurve:
     """The method that scored the edges, and how they were ranked."""
     metric: str = ""
     groups: Sequence[str | None] | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    numbers: Sequence[int] | None = None
+    """Of the examples, in their task; None where counted from 0."""
+    details: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def n(self) -> int:
+        """Number of examples."""
+        return self.values.shape[1]
 
     @property
     def effect(self) -> np.ndarray:
         """m(full) − m(none of the edges), per example."""
         return np.asarray(self.values[-1] - self.values[0])
 
-    def explained(self) -> stats.Ratio:
-        """The explained effect at every k, with its interval; NaN where the effect may be 0."""
+    @cached_property
+    def _explained(self) -> stats.Ratio:
         gains = (self.values - self.values[0]).T
         return stats.ratio_interval(gains, self.effect, groups=self.groups)
 
+    def explained(self) -> stats.Ratio:
+        """The explained effect at every k, with its interval; NaN where the effect may be 0."""
+        return self._explained
+
+    @property
+    def defined(self) -> bool:
+        """Whether there is an effect to explain: its interval leaves out 0."""
+        return not np.isnan(self._explained.value).all()
+
     def k_at(self, threshold: float = 0.9, seed: int = 0) -> HeadsNeeded:
         """The smallest number of edges that explains this share of the effect, and from where on it stays there."""
-        gains = self.values - self.values[0]
-        if np.isnan(self.explained().value).all():
+        if not self.defined:
             return HeadsNeeded(*[float("nan")] * 6)
+        gains = self.values - self.values[0]
         return needed_with_intervals(self.k, gains, self.effect, threshold, groups=self.groups, seed=seed)
 
     def table(self) -> pd.DataFrame:
         """One row per point: edges kept, (edge, token) pairs kept, explained effect with its interval."""
-        share = self.explained()
-        about = {"model": self.model, "task": self.task, "series": self.series, "action": "keep"}
-        columns = {"k": self.k, "tokens": self.tokens, "metric": EXPLAINED}
-        values = {"value": share.value, "lo": share.lo, "hi": share.hi, "n": self.values.shape[1]}
-        values["reference"] = self.details.get("reference", "")
-        return pd.DataFrame({**about, **columns, **values})
+        names = {"model": self.model, "task": self.task, "series": self.series, "action": "keep"}
+        points = {"k": self.k, "tokens": self.tokens, "metric": EXPLAINED, **self._explained._asdict()}
+        return pd.DataFrame({**names, **points, "n": self.n, "reference": self.details.get("reference", "")})
+
+    def example_table(self) -> pd.DataFrame:
+        """The metric of every example at every k."""
+        numbers = np.arange(self.n) if self.numbers is None else np.asarray(self.numbers)
+        columns = {"k": np.repeat(self.k, self.n), "example": np.tile(numbers, len(self.k))}
+        return pd.DataFrame({"model": self.model, "task": self.task, **columns, "value": self.values.ravel()})
+
+    def measured_tables(self) -> dict[str, pd.DataFrame]:
+        """What must be finite."""
+        return {"curve_examples": self.example_table()}
+
+    def summary(self, threshold: float = 0.9, seed: int = 0) -> dict[str, Any]:
+        """One row: edges needed, and the effect of all edges, with intervals."""
+        needed = self.k_at(threshold, seed)
+        lo, hi = map(float, stats.mean_interval(self.effect, groups=self.groups))
+        row: dict[str, Any] = {name: getattr(self, name) for name in ("model", "task", "series", "metric")}
+        row |= dict(zip(("k", "k_lo", "k_hi", "stays", "stays_lo", "stays_hi"), needed, strict=True))
+        row |= {"of": int(self.k[-1]), "effect": float(self.effect.mean()), "effect_lo": lo, "effect_hi": hi}
+        return row | {"threshold": threshold, "n": self.n, "defined": bool(np.isfinite(needed.k))}
 
     def plot(self) -> Any:
         """Draw the curve; returns the matplotlib figure."""
@@ -99,19 +134,19 @@ def edge_curve(
     points: int = 15,
     threshold: float = 0.9,
     progress: Progress = True,
-    **how: Any,
+    **options: Any,
 ) -> EdgeCurve:
     """Keep only the first k edges of an order, for several k, and measure the metric.
 
     edges: scores, best of other examples than those of `task`. by: `absolute`, `signed` or `hinders`. k: by default at
-    most `points` numbers, spread evenly on a log axis and then around the threshold. how: `metric`, `reference` (both
-    by default those of the scores), `reference_task`, `batch_tokens`, `seed`. Families with a norm between their heads
-    and the stream are refused.
+    most `points` numbers, spread evenly on a log axis and then around the threshold. options: `metric`, `reference`
+    (both by default those of the scores), `reference_task`, `batch_tokens`, `seed`. Families with a norm between their
+    heads and the stream are refused.
     """
     ranked = [edges.edges[n] for n in np.argsort(-RANKED_BY[by](edges.values), kind="stable")]
-    measured = metric_named(how.pop("metric", None) or edges.metric or task.metric)
-    used = how.pop("reference", None) or edges.details.get("reference", "mean")
-    engine = Engine(model, task, measured, reference=used, components=sender_kinds(ranked), **how)
+    measured = metric_named(options.pop("metric", None) or edges.metric or task.metric)
+    used = options.pop("reference", None) or edges.details.get("reference", "mean")
+    engine = Engine(model, task, measured, reference=used, components=sender_kinds(ranked), **options)
     chosen = sorted({0, *(k or log_points(len(ranked), points - points // 3)), len(ranked)})
     if chosen[-1] > len(ranked) or chosen[0] < 0:
         raise HeadwiseError(f"k runs from 0 to {len(ranked)}, the number of edges; {chosen[-1]} is outside")
@@ -132,7 +167,8 @@ def edge_curve(
     tokens = np.array([pairs[n] for n in at])
     series = f"{edges.method} {by}"
     names = (model.name, task.name, series, measured.name)
-    return EdgeCurve(at, np.stack([values[n] for n in at]), tokens, *names, task.shared_groups(), details)
+    curve = np.stack([values[n] for n in at])
+    return EdgeCurve(at, curve, tokens, *names, task.shared_groups(), task.numbers, details)
 
 
 def log_points(total: int, points: int) -> list[int]:

@@ -203,8 +203,11 @@ def encode_parts(packed: Packed) -> tuple[Any, dict[str, bytes]]:
     shapes, blobs = {}, {}
     for name, content in packed.parts.items():
         if isinstance(content, np.ndarray):
-            shapes[name] = [content.dtype.str if content.dtype.kind in "biuf" else "O", *content.shape]
-            content = pd.DataFrame({"value": content.ravel()})
+            # The order in memory is kept too: it decides in which order numpy adds, and so the last bits of a mean.
+            order: Any = "F" if content.flags.f_contiguous and not content.flags.c_contiguous else "C"
+            kind = content.dtype.str if content.dtype.kind in "biuf" else "O"
+            shapes[name] = [kind, order, *content.shape]
+            content = pd.DataFrame({"value": content.ravel(order)})
         blobs[name] = encode(to_arrow("", content))
     return {"value": packed.json, "shapes": shapes}, blobs
 
@@ -216,13 +219,13 @@ def decode_parts(json_: Mapping[str, Any], tables: Mapping[str, Any]) -> Packed:
     parts: dict[str, Any] = {}
     for name, table in tables.items():
         if name in json_["shapes"]:
-            kind, *shape = json_["shapes"][name]
+            kind, order, *shape = json_["shapes"][name]
             values = (
                 table["value"].to_numpy()
                 if kind != "O"
                 else np.array(table["value"].to_pylist(), dtype=object)
             )
-            parts[name] = values.astype(kind).reshape(shape)
+            parts[name] = values.astype(kind).reshape(shape, order=order)
         else:
             parts[name] = to_pandas(table)
     return Packed(json_["value"], parts)

@@ -36,7 +36,7 @@ def save_result(path: str | Path, result: Any) -> None:
     arrays = {f"array_{name}": part for name, part in plain.items()}
     arrays |= {f"arrow_{name}": np.frombuffer(data, dtype=np.uint8) for name, data in blobs.items()}
     with explain_disk_errors(place), place.open("wb") as file:
-        np.savez_compressed(file, about=np.array(json.dumps(content)), **arrays)  # type: ignore[arg-type]
+        np.savez_compressed(file, about=np.array(json.dumps(content)), **arrays)
 
 
 def load_result(path: str | Path, kind: type[T]) -> T:

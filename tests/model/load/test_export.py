@@ -12,10 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.heads import Head
+from headwise.heads import Head, mask_gates
 from headwise.model.load.export import baked, export
 from headwise.model.verify.tiny import tiny_model
-from headwise.studies.masking.sets import scaled_gates
 
 # One of each way to reach heads and to project them: attention function, hook, transposed weights, grouped
 # keys, soft-capping, an output gate, sinks, experts, latent attention, layers without attention.
@@ -38,7 +37,7 @@ def logits(hf):
 
 
 def gated(model, heads, gate):
-    gates = torch.from_numpy(scaled_gates(heads, model.shape, gate))
+    gates = torch.from_numpy(mask_gates(heads, model.shape, gate))
     with model.hook(lambda layer, z: z * gates[layer, : z.shape[2]].to(z)[:, None]):
         return logits(model.hf)
 
@@ -93,7 +92,7 @@ def test_packed_weights_are_refused(tiny, tmp_path):
     tiny.hf.model.layers[1].self_attn.o_proj.weight = torch.nn.Parameter(
         torch.zeros(32, 32, dtype=torch.int8), requires_grad=False
     )
-    gates = scaled_gates([Head(1, 0)], tiny.shape, 0.0)
+    gates = mask_gates([Head(1, 0)], tiny.shape, 0.0)
     with (
         pytest.raises(HeadwiseError, match=r"layer 1 .* packed \(quantised\) weights"),
         baked(tiny.hooks, gates),
@@ -105,11 +104,11 @@ def test_layers_that_share_a_projection_must_be_masked_alike(tiny):
     attention = [layer.self_attn for layer in tiny.hf.model.layers]
     attention[2].o_proj = attention[1].o_proj
     tiny.hooks.sites[2].projections = tiny.hooks.sites[1].projections
-    differs = scaled_gates([Head(1, 0)], tiny.shape, 0.0)
+    differs = mask_gates([Head(1, 0)], tiny.shape, 0.0)
     said = r"layers 1 and 2 .* share one output projection"
     with pytest.raises(HeadwiseError, match=said), baked(tiny.hooks, differs):
         pass
-    alike = scaled_gates([Head(1, 0), Head(2, 0)], tiny.shape, 0.5)
+    alike = mask_gates([Head(1, 0), Head(2, 0)], tiny.shape, 0.5)
     wanted = gated(tiny, [Head(1, 0), Head(2, 0)], 0.5)
     with torch.no_grad(), baked(tiny.hooks, alike):
         assert float((logits(tiny.hf) - wanted).abs().max()) < 1e-4
@@ -122,7 +121,7 @@ def test_a_mask_that_is_no_factor_per_head_is_refused_and_the_weights_are_put_ba
     handle = projection.register_forward_pre_hook(
         lambda _, args: (torch.nn.functional.layer_norm(args[0], args[0].shape[-1:]),)
     )
-    gates = scaled_gates([Head(1, 0)], tiny.shape, 0.0)
+    gates = mask_gates([Head(1, 0)], tiny.shape, 0.0)
     with (
         pytest.raises(HeadwiseError, match="cannot be written into the weights"),
         torch.no_grad(),

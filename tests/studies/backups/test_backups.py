@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -18,7 +17,7 @@ from headwise.heads import Head, heads_of
 from headwise.runs import read_table
 from headwise.studies.backups.findings import findings
 from headwise.studies.verify import verify
-from helpers import bench_of, make_word_tokenizer, run_on, word_task
+from helpers import bench_of, make_word_tokenizer, progress_of, run_on, word_task
 from planted import backup_model, second_words, written
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -110,38 +109,32 @@ def test_every_chart_is_drawn_and_the_report_says_what_was_found(run, planted):
 @pytest.mark.parametrize("more", [{}, {"candidates": 2}, {"metric": "accuracy"}])
 def test_progress_ends_at_its_total(planted, file, tmp_path, monkeypatch, more):
     """The greedy search for the primary set may end before."""
-    bars = {}
-
-    @contextmanager
-    def recorded(self, label, total):
-        done = []
-        yield done.append
-        bars[label] = sum(done), total
-
-    monkeypatch.setattr("headwise.studies.context.Context.progress", recorded)
-    run_on("backups", tmp_path / "run", planted[0], tasks=[file], **(SETTINGS | more))
-    kinds = {label.split(" on ")[0] for label in bars}
+    bars = progress_of(monkeypatch)
+    folder = run_on("backups", tmp_path / "run", planted[0], tasks=[file], **(SETTINGS | more))
+    kinds = {call.label.split(" on ")[0] for call in folder.calls.values()}
     assert kinds >= {"primary set", "greedy order", "interaction matrix", "joint removal"}
     if "metric" not in more:
         assert kinds >= {"backups of the primary set", "freezing", "groups"}
-    for label, (done, total) in bars.items():
-        assert done <= total if label.startswith("primary set") else done == total, label
+    for call in folder.calls.values():
+        done, total = bars[call.label]
+        assert total == call.cost
+        assert done <= total if call.label.startswith("primary set") else done == total, call.label
 
 
-def test_a_sample_of_cells_gives_the_same_again(run, planted):
+def test_every_step_gives_the_same_again(run, planted):
     other = backup_model(make_word_tokenizer(), 4)[0]
-    checked = verify(run.path, cells=4, workbench=bench_of(planted[0], other))
+    checked = verify(run.path, steps="all", workbench=bench_of(planted[0], other))
     assert all(one.same for one in checked), checked
 
 
 def test_a_killed_run_resumes_without_measuring_again(planted, file, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr("headwise.studies.backups.measures.freezing_table", lambda *given, **more: 1 / 0)
+        patched.setattr("headwise.studies.backups.steps.freezing_table", lambda *given, **more: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run_on("backups", tmp_path / "run", planted[0], tasks=[file], **SETTINGS)
     for name in ("primary_set", "greedy_order", "effects_given", "pair_effects"):
         monkeypatch.setattr(
-            f"headwise.studies.backups.measures.{name}", lambda *given, **more: pytest.fail("measured again")
+            f"headwise.studies.backups.steps.{name}", lambda *given, **more: pytest.fail("measured again")
         )
     folder = run_on("backups", tmp_path / "run", planted[0], tasks=[file], **SETTINGS)
     assert len(read_table(folder.path, "freezing")) == 4
@@ -164,7 +157,7 @@ def test_a_model_that_does_nothing_here_has_no_primary_set_and_the_run_says_so(t
         read_table(folder.path, "primary") if (folder.path / "tables/primary.parquet").exists() else None
     )
     found = primary is not None and primary["accepted"].any()
-    assert found or any("no primary set" in notice for notice in folder.notices)
+    assert found or any("no primary set" in sentence for sentence in folder.findings)
     assert (folder.path / "report.html").exists()
 
 

@@ -41,7 +41,9 @@ def test_held_out_pairs_are_measured_and_drawn_and_no_gate_has_seen_them(tiny, p
     assert set(table["pair"]) == {"pair 1"}
     assert set(table["seed"]) == {-1, 0, 1}
     assert (folder.path / "figures/contrast-tiny.png").stat().st_size > 5_000
-    assert "held-out pairs the log probability per token goes from" in folder.notices[-1]
+    means = table.groupby(["side", table["seed"] >= 0])["mean_logprob"].mean()
+    for side in ("keep", "lose"):
+        assert f"from {means[side, False]:.2f} to {means[side, True]:.2f}" in folder.findings[0]
     gates = read_table(folder.path, "gates")
     last = gates[gates["step"] == 5].groupby(["layer", "head"])["gate"].mean().to_numpy()
     np.testing.assert_allclose(read_table(folder.path, "scores")["score"], last)

@@ -102,7 +102,7 @@ def test_the_study_gives_the_numbers_of_the_python_call_and_a_report(base, task,
     page = (folder.path / "report.html").read_text(encoding="utf-8")
     assert "Which heads changed between two models?" in page
     assert "The largest of them is" in page
-    checked = verify(folder.path, cells=2, workbench=bench_of(base, weak))
+    checked = verify(folder.path, steps="all", workbench=bench_of(base, weak))
     assert all(one.same for one in checked), checked
 
 
@@ -128,10 +128,10 @@ def test_a_killed_run_resumes_without_scoring_again(base, task, planted, tmp_pat
     file = written(task, tmp_path / "apart.jsonl")
     settings = {"tasks": [file], "n": 16}
     with monkeypatch.context() as patched:
-        patched.setattr("headwise.studies.diff.study.diff_table", lambda *given: 1 / 0)
+        patched.setattr("headwise.scores.difference.diff_table", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run_on("diff", tmp_path / "run", base, weak, **settings)
-    monkeypatch.setattr("headwise.studies.context.score", lambda *given, **more: pytest.fail("scored again"))
+    monkeypatch.setattr("headwise.studies.steps.score", lambda *given, **more: pytest.fail("scored again"))
     folder = run_on("diff", tmp_path / "run", base, weak, **settings)
     assert len(read_table(folder.path, "diff")) == 16
 

@@ -15,6 +15,7 @@ from headwise.model.verify.tiny import tiny_model
 from headwise.runs import read_table
 from headwise.scores.difference import diff_table
 from headwise.scores.weight_change import weight_change
+from headwise.studies.diff.findings import findings
 from helpers import make_word_tokenizer, run_on, word_task
 from planted import told_apart, written
 
@@ -116,6 +117,31 @@ def test_where_projections_cannot_be_told_apart_the_column_is_left_out_with_a_no
     folder = run_on("diff", tmp_path / "run", base, tuned, tasks=[file], n=8, methods="attribution", cards=0)
     assert "weight_change" not in read_table(folder.path, "diff")
     assert any("weights of the two models are not compared" in notice for notice in folder.notices)
+
+
+def test_mlps_are_compared_too_and_have_no_weights_of_a_head(llama, tmp_path, undrawn):
+    other = copy.deepcopy(llama)
+    with torch.no_grad():
+        other.model.layers[2].mlp.down_proj.weight.mul_(-3)
+    base, tuned = loaded(llama, "base"), loaded(other, "tuned")
+    file = written(told_apart([base], 12), tmp_path / "apart.jsonl")
+    options = {
+        "methods": "ablation",
+        "method_options": {"components": ["heads", "mlps"]},
+        "metric": "logit_diff",
+    }
+    folder = run_on("diff", tmp_path / "run", base, tuned, tasks=[file], n=12, cards=0, **options)
+    table = read_table(folder.path, "diff")
+    mlps = table["head"] < 0
+    assert sorted(table["layer"][mlps]) == [0, 1, 2, 3]
+    assert table["weight_change"][mlps].isna().all()
+    assert (table["weight_change"][~mlps] == 0).all()
+    task = hw.task(file, 12, model=base)
+    scores = [hw.score(m, task, **options["method_options"], metric="logit_diff") for m in (base, tuned)]
+    for row in table.itertuples():
+        expected = [float(one.values[row.layer, row.head]) for one in scores]
+        assert [row.base_score, row.tuned_score] == expected
+    assert "The largest of them is MLP" in findings({"diff": table[mlps].assign(q=0.01)})[0].sentence
 
 
 def test_scores_without_weights_have_no_column():

@@ -12,12 +12,14 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
+from headwise.heads import Scores
 from headwise.model.verify.tiny import tiny_model
-from headwise.runs import CellStore, read_table
+from headwise.runs import Store, read_table
 from headwise.stats.elbow import elbow_count
-from headwise.studies import context as study_context
-from headwise.studies.functions.findings import findings
-from headwise.studies.functions.tables import agreement_rows, overlap_rows
+from headwise.studies import steps
+from headwise.studies.abilities import score_labels
+from headwise.studies.functions.study import agreement_rows, overlap_rows
+from headwise.studies.steps import Scored
 from helpers import bench_of, labelled_file, run_on
 
 LABELS = ("animals", "colours", "verbs")
@@ -83,7 +85,7 @@ def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finishe
     for name in ("functions-tiny-attribution", "functions-tiny-probe", "overlap-tiny"):
         for kind in ("png", "svg", "pdf"):
             assert (folder.path / f"figures/{name}.{kind}").stat().st_size > 5_000
-    assert any("not what the head does" in notice for notice in folder.notices)
+    assert any("not what the head does" in finding for finding in folder.findings)
 
 
 def test_the_maps_are_those_of_the_methods_themselves(tiny, data, finished):
@@ -110,7 +112,7 @@ def test_held_out_examples_are_numbered_as_the_causal_methods_number_them(finish
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, finished, tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    real, calls = study_context.score, []
+    real, calls = steps.score, []
 
     def breaks(*args, **options):
         calls.append(args[1].name)
@@ -118,12 +120,11 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, finis
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    monkeypatch.setattr(study_context, "score", breaks)
+    monkeypatch.setattr(steps, "score", breaks)
     with pytest.raises(KeyboardInterrupt):
         carried_out(tiny, tmp_path / "cut", data)
-    cells = CellStore(tmp_path / "cut/cells.sqlite")
-    assert len(cells) == 2
-    cells.close()
+    with Store(tmp_path / "cut/cells.sqlite") as store:
+        assert len(store) == 2
     carried_out(tiny, tmp_path / "cut", data)
     assert calls == ["animals", "colours", "verbs", "verbs"]
     for name in TABLES:
@@ -186,10 +187,8 @@ def test_data_without_labels_are_one_ability_named_like_the_file(tiny, tmp_path)
         "left out probe" in notice and "columns={'label': 'NAME'}" in notice for notice in folder.notices
     )
     assert not list((folder.path / "figures").glob("overlap*"))  # one ability shares its heads with none
-    (sentence,) = [
-        f.sentence for f in findings({"scores": scores, "elbows": read_table(folder.path, "elbows")})
-    ]
-    assert "attribution: plain has" in sentence
+    (finding,) = folder.findings
+    assert "attribution: plain has" in finding
 
 
 def test_the_probe_alone_still_needs_two_abilities(tiny, tmp_path):
@@ -199,33 +198,17 @@ def test_the_probe_alone_still_needs_two_abilities(tiny, tmp_path):
         carried_out(tiny, tmp_path / "run", str(path), methods=["probe"])
 
 
-def made_scores(maps):
-    """A score table of one model from {(task, method): list of scores of one layer's heads}."""
-    rows = [
-        {
-            "model": "m",
-            "task": task,
-            "method": name,
-            "layer": 0,
-            "head": h,
-            "score": s,
-            "q": np.nan,
-            "n": 4,
-            "signed": name != "probe",
-        }
-        for (task, name), values in maps.items()
-        for h, s in enumerate(values)
-    ]
-    return pd.DataFrame(rows)
+def scored(method, ability, values):
+    """The map of one ability, from the scores of one layer's heads."""
+    names = {"model": "m", "task": ability, "method": method, "metric": "logit_diff"}
+    scores = Scores.from_examples(np.tile(values, (4, 1, 1)).astype(float), **names, signed=method != "probe")
+    return Scored(scores, scores.table())
 
 
 def test_overlap_is_the_jaccard_index_of_the_heads_before_the_elbow():
-    maps = {
-        ("a", "probe"): [9, 9, 0, 0, 0, 0, 0, 0],
-        ("b", "probe"): [0, -9, 9, 9, 0, 0, 0, 0],
-        ("c", "probe"): [1, 1, 1, 1, 1, 1, 1, 1],
-    }
-    rows = overlap_rows(made_scores(maps)).set_index(["task", "other"])
+    maps = {"a": [9, 9, 0, 0, 0, 0, 0, 0], "b": [0, -9, 9, 9, 0, 0, 0, 0], "c": [1] * 8}
+    rows = overlap_rows({name: scored("probe", name, values) for name, values in maps.items()})
+    rows = rows.set_index(["task", "other"])
     assert rows.loc[("a", "b"), "jaccard"] == rows.loc[("b", "a"), "jaccard"] == 1 / 4
     assert rows.loc[("a", "a"), "jaccard"] == 1
     assert rows.loc[("a", "c"), "jaccard"] == 0
@@ -241,27 +224,36 @@ def test_overlap_is_the_jaccard_index_of_the_heads_before_the_elbow():
 
 
 def test_agreement_compares_sizes_and_where_both_are_signed_the_numbers_too():
-    maps = {
-        ("a", "attribution"): [4.0, -3.0, 2.0, 1.0],
-        ("a", "probe"): [4.0, 3.0, 2.0, 1.0],
-        ("a", "ablation"): [-4.0, 3.0, -2.0, -1.0],
-    }
-    rows = agreement_rows(made_scores(maps)).set_index(["method", "other"])
+    maps = {"attribution": [4, -3, 2, 1], "probe": [4, 3, 2, 1], "ablation": [-4, 3, -2, -1]}
+    rows = agreement_rows([scored(method, "a", values) for method, values in maps.items()])
+    rows = rows.set_index(["method", "other"])
     assert rows.loc[("attribution", "probe"), "rank_correlation"] == pytest.approx(1)
     assert np.isnan(rows.loc[("attribution", "probe"), "signed_correlation"])
     assert rows.loc[("attribution", "ablation"), "rank_correlation"] == pytest.approx(1)
     assert rows.loc[("attribution", "ablation"), "signed_correlation"] == pytest.approx(-1)
 
 
-def test_cells_say_the_dtype_of_the_model_however_it_was_chosen(tiny, data, finished, tmp_path, undrawn):
+def test_steps_are_the_same_however_the_dtype_of_the_model_was_chosen(
+    tiny, data, finished, tmp_path, undrawn
+):
     named = carried_out(tiny, tmp_path / "named", data, dtype="float32")
-    assert named.asked.keys() == finished.asked.keys()
+    assert named.calls.keys() == finished.calls.keys()
 
 
-def test_cells_computed_again_are_the_same_to_the_bit(tiny, finished, monkeypatch):
+def test_abilities_in_another_order_are_another_step(tiny, data):
+    """A probe is trained on the examples in their order."""
+    tasks = {label: hw.Task(label, (hw.Example("the", " cat"),)) for label in LABELS}
+    calls = [
+        score_labels(tiny, {label: tasks[label] for label in order}, "probe")
+        for order in (LABELS, LABELS[::-1])
+    ]
+    assert calls[0].key != calls[1].key
+
+
+def test_steps_computed_again_are_the_same_to_the_bit(tiny, finished, monkeypatch):
     from headwise.studies.verify import verify
 
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    found = verify(finished.path, cells=4, workbench=bench_of(tiny))
+    found = verify(finished.path, steps="all", workbench=bench_of(tiny))
     tables = list((finished.path / "tables").glob("*.parquet"))
-    assert [one.said for one in found] == ["identical"] * (4 + len(tables))
+    assert [one.said for one in found] == ["identical"] * (len(finished.calls) + len(tables))

@@ -10,8 +10,8 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.outputs.directions import directions, last_outputs
-from headwise.studies.masking.intervene import contrast, intervene, variants
-from headwise.studies.masking.texts import Judge
+from headwise.runs import Job
+from headwise.studies.masking.texts import Case, Judge, contrast, intervene, variants
 from headwise.tasks import Example, Task
 from helpers import WORDS, HeadsByHook, plain_logits
 
@@ -104,8 +104,8 @@ def test_shifts_that_do_not_fit_are_refused(tiny):
 
 
 def test_amplifying_sets_the_gates_of_the_chosen_heads(tiny):
-    judge = Judge("contains", "chrf")
-    options = variants(tiny, questions(), [HEADS, HEADS[:1]], "amplify", (1.5, 3.0), judge, list)
+    case = Case(tiny, *questions().halves(), Judge("contains", "chrf"))
+    options = variants(Job(), case, "amplify", [HEADS, HEADS[:1]], (1.5, 3.0))
     assert options["gates"].shape == (4, *tiny.shape)
     assert options["gates"][2][1, 2] == options["gates"][2][3, 0] == 3
     assert options["gates"][1].sum() == tiny.shape[0] * tiny.shape[1] + 0.5
@@ -141,13 +141,13 @@ def test_without_foils_right_and_wrong_prompts_are_told_apart_by_what_the_model_
     task = questions(6, foils=False)
     golds = [example.target.strip() for example in task]
     answers = [golds[0], golds[1], "nothing", "nothing", golds[4], "nothing"]
-    found = contrast(tiny, task, Judge("contains", "chrf", "text"), lambda prompts: answers)
+    found = contrast(tiny, task, Judge("contains", "chrf", "text"), lambda: answers)
     prompts = [example.prompt for example in task]
     expected = directions(tiny, [prompts[i] for i in (0, 1, 4)], [prompts[i] for i in (2, 3, 5)])
     np.testing.assert_allclose(found.unit, expected.unit)
     assert (found.right, found.wrong) == (3, 3)
     with pytest.raises(HeadwiseError, match="answers none of 6 correctly, so there is no direction"):
-        contrast(tiny, task, Judge("contains", "chrf", "text"), lambda prompts: ["nothing"] * 6)
+        contrast(tiny, task, Judge("contains", "chrf", "text"), lambda: ["nothing"] * 6)
 
 
 def test_an_unknown_kind_is_refused(tiny):

@@ -14,9 +14,9 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.verify.tiny import tiny_model
-from headwise.runs import CellStore, read_table
-from headwise.studies.masking import cases as masking_cases
-from headwise.studies.masking.sets import default_ks, mask_sets
+from headwise.runs import Store, read_table
+from headwise.studies.masking import texts as masking_texts
+from headwise.studies.masking.study import ABILITIES, default_ks, mask_sets
 from headwise.studies.masking.texts import Judge, accuracy_metric, answer_part
 from headwise.tasks import Example, Task
 from headwise.tasks.files.load_task import load_task
@@ -72,8 +72,7 @@ def carried_out(model, out, data, **settings):
 
 
 def halves(data, label):
-    task = load_task(data)
-    return task.take([i for i in range(20) if task.examples[i].label == label]).halves()
+    return Task(label, tuple(example for example in load_task(data) if example.label == label)).halves()
 
 
 def written_slowly(model, prompt, off, count):
@@ -131,7 +130,8 @@ def test_the_order_comes_from_one_half_and_the_texts_from_the_other(model, data,
         for k in (1, 2, 4):
             assert masked_heads(orders, task=label, series="top", k=k) == expected[:k]
         assert samples.loc[samples["task"] == label, "prompt"].tolist() == [e.prompt for e in test]
-        assert texts[texts["task"] == label]["example"].max() == len(test) - 1
+        assert set(texts[texts["task"] == label]["example"]) == set(test.numbers)
+        assert not set(test.numbers) & set(find.numbers)
 
 
 def test_texts_are_those_of_a_slow_loop_with_the_heads_zeroed_by_hooks(model, data, finished):
@@ -152,13 +152,12 @@ def test_the_numbers_of_the_curves_are_those_of_the_texts(data, finished):
     for label in LABELS:
         _, test = halves(data, label)
         own = texts[texts["task"] == label]
-        full = own[own["series"] == "full"].sort_values("example")["text"].tolist()
+        full = own[own["series"] == "full"].set_index("example")["text"]
+        targets = {number: example.target.strip() for number, example in zip(test.numbers, test, strict=True)}
         for row in curves[(curves["task"] == label) & curves["draw"].isna()].itertuples():
             there = own[(own["series"] == row.series) & (own["k"] == row.k)]
             if row.metric == "accuracy":
-                values = [
-                    test.examples[t.example].target.strip() in t.text.split() for t in there.itertuples()
-                ]
+                values = [targets[t.example] in t.text.split() for t in there.itertuples()]
             else:
                 values = [
                     chrf.sentence_score(t.text, [full[t.example]]).score / 100 for t in there.itertuples()
@@ -210,7 +209,7 @@ def test_the_cross_table_masks_one_ability_and_measures_the_other(model, data, f
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, finished, tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    real, calls = masking_cases.generate, []
+    real, calls = masking_texts.generate, []
 
     def breaks(*args, **options):
         calls.append(len(options.get("gates", [0])))
@@ -218,12 +217,11 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, fini
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    monkeypatch.setattr(masking_cases, "generate", breaks)
+    monkeypatch.setattr(masking_texts, "generate", breaks)
     with pytest.raises(KeyboardInterrupt):
         carried_out(model, tmp_path / "cut", data, **SETTINGS)
-    cells = CellStore(tmp_path / "cut/cells.sqlite")
-    assert len(cells) == 2 + 8  # two orders, and eight cells of text
-    cells.close()
+    with Store(tmp_path / "cut/cells.sqlite") as store:
+        assert len(store) == 2 + 8  # two scores, and eight steps of text
     carried_out(model, tmp_path / "cut", data, **SETTINGS)
     whole = 2 + 2 * 7 + 2 + 4  # full; top and random at three K, layer-matched at one; cross; interventions
     assert len(calls) == whole + 1
@@ -236,13 +234,13 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, fini
 
 def test_all_draws_of_a_point_are_written_in_one_call(model, data, tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    real, calls = masking_cases.generate, []
+    real, calls = masking_texts.generate, []
 
     def counted(*args, **options):
         calls.append(len(options.get("gates", [0])))
         return real(*args, **options)
 
-    monkeypatch.setattr(masking_cases, "generate", counted)
+    monkeypatch.setattr(masking_texts, "generate", counted)
     settings = {
         "n": 3,
         "k": [2],
@@ -255,7 +253,7 @@ def test_all_draws_of_a_point_are_written_in_one_call(model, data, tmp_path, mon
     assert calls == [1, 1, 6]
 
 
-def test_another_scale_or_place_of_the_gates_gives_other_cells(model, data, tmp_path, monkeypatch):
+def test_another_scale_or_place_of_the_gates_gives_other_texts(model, data, tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     small = {"n": 3, "k": [4], "draws": 1, "max_new_tokens": 3, "abilities": ["colours"], "method": "random"}
     folder = carried_out(model, tmp_path / "run", data, **small)
@@ -297,7 +295,7 @@ def test_another_scale_or_place_of_the_gates_gives_other_cells(model, data, tmp_
 )
 def test_a_mistake_ends_the_run_before_it_begins(model, data, tmp_path, settings, said, monkeypatch):
     monkeypatch.setattr(
-        "headwise.studies.base.compute_cells", lambda *_, **__: pytest.fail("something was computed")
+        "headwise.studies.run.compute", lambda *_, **__: pytest.fail("something was computed")
     )
     with pytest.raises(HeadwiseError, match=said):
         carried_out(model, tmp_path / "run", data, **settings)
@@ -307,7 +305,7 @@ def test_a_missing_package_is_told_before_anything_is_written(model, data, tmp_p
     real = __import__("importlib").util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "sacrebleu" else real(name))
     monkeypatch.setattr(
-        "headwise.studies.base.compute_cells", lambda *_, **__: pytest.fail("something was computed")
+        "headwise.studies.run.compute", lambda *_, **__: pytest.fail("something was computed")
     )
     with pytest.raises(HeadwiseError, match="the metric 'chrf' needs sacrebleu"):
         carried_out(model, tmp_path / "run", data)
@@ -315,7 +313,7 @@ def test_a_missing_package_is_told_before_anything_is_written(model, data, tmp_p
 
 def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, model, tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    assert any("answers few examples correctly" in notice for notice in finished.notices)
+    assert any("answers few examples correctly" in finding for finding in finished.findings)
     folder = carried_out(model, tmp_path / "run", data, k=[1], draws=1, max_new_tokens=1, layer_matched=[])
     assert "animals has 10 examples, so text is generated from 5 of them instead of 40" in folder.notices
 
@@ -344,7 +342,7 @@ def test_cogqa_works_end_to_end_with_its_four_abilities(model, tmp_path):
     settings = {"n": 3, "k": [2], "draws": 2, "max_new_tokens": 3, "limit": 200, "layer_matched": []}
     folder = carried_out(model, tmp_path / "run", str(COGQA), accuracy="rouge1", **settings)
     curves = read_table(folder.path, "curves")
-    assert list(dict.fromkeys(curves["task"])) == list(masking_cases.ABILITIES)
+    assert list(dict.fromkeys(curves["task"])) == list(ABILITIES)
     assert set(curves["series"]) == {"full", "top", "random"}
     asked = set(read_table(folder.path, "samples")["prompt"])
     assert asked < {example.prompt for example in load_task(str(COGQA))}
@@ -409,11 +407,11 @@ def test_a_text_that_equals_the_full_one_is_wholly_similar_even_if_empty():
     assert values["accuracy"].tolist() == [0, 0]
 
 
-def test_cells_computed_again_are_the_same_to_the_bit(model, finished, monkeypatch):
+def test_steps_computed_again_are_the_same_to_the_bit(model, finished, monkeypatch):
     from headwise.studies.verify import verify
 
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    found = verify(finished.path, cells=4, workbench=bench_of(model))
+    found = verify(finished.path, steps=4, workbench=bench_of(model))
     tables = list((finished.path / "tables").glob("*.parquet"))
     assert [one.said for one in found] == ["identical"] * (4 + len(tables))
 

@@ -10,11 +10,20 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from headwise.charts.static import figure
-from headwise.studies.prompts.charts import prompt_chart
-from headwise.studies.prompts.findings import headline, significance
-from headwise.studies.prompts.map_charts import activation_panels, affine_panels, length_curves, moved_maps
+from headwise.studies.prompts.charts import (
+    activation_panels,
+    affine_panels,
+    colours,
+    length_curves,
+    moved_maps,
+    prompt_chart,
+)
+from headwise.studies.prompts.findings import findings, headline, significance
 
 CONDITIONS = ["none", "meaningless", "meaningful"]
+PALETTE = colours(CONDITIONS)
+ALONE = pd.DataFrame()
+"""Comparisons of one condition: none."""
 
 
 def accuracy_table(models, names=CONDITIONS):
@@ -95,7 +104,7 @@ def test_bars_and_profiles_are_the_numbers_of_the_tables(models):
 
 
 def test_a_long_beginning_is_left_out_of_the_panels_and_said():
-    _, upper, lower = drawn(figure(prompt_chart(accuracy_table(["m"]), None, profile_table(before=200))))
+    _, upper, lower = drawn(figure(prompt_chart(accuracy_table(["m"]), ALONE, profile_table(before=200))))
     assert upper.get_xlabel() == "Original tokens from 176 on"
     assert lower.get_xlabel() == "Full sequence from 176 on (shaded: inserted)"
     assert {int(line.get_xdata()[0]) for line in (*upper.lines, *lower.lines)} == {176}
@@ -112,7 +121,7 @@ def test_the_title_says_when_no_gain_is_significant_and_what_could_have_been_fou
     assert "significantly worse: Mful −20.0 points [−30.0, −10.0]" in said
     said = headline(comparison_table(models, [0.25, -0.2], [0.01, 0.8]))
     assert said == "Significant after Holm's correction: Mless +25.0 points [+15.0, +35.0]"
-    assert "nothing is compared" in headline(None)
+    assert "nothing is compared" in headline(ALONE)
 
 
 def test_of_several_models_the_title_says_which_one_differs():
@@ -146,6 +155,21 @@ def test_a_comparison_is_one_sentence():
     assert "too few problems to detect any difference" in significance(row | {"detectable": float("nan")})
 
 
+def test_the_share_of_right_answers_is_told_for_each_model_also_where_nothing_is_compared():
+    accuracy = accuracy_table(["a", "b"], ["none", "meaningless"])
+    found = findings({"accuracy": accuracy})
+    assert [finding.found for finding in found] == [True, True]
+    for finding, (model, rows) in zip(found, accuracy.groupby("model"), strict=True):
+        assert finding.sentence.startswith(f"{model} on word_problems: ")
+        for row in rows.itertuples():
+            share = f"{row.accuracy:.1%} right [{row.lo:.1%}, {row.hi:.1%}] under {row.condition}"
+            assert share in finding.sentence
+        assert "n = 60 problems; of 120 answers 4 were cut off and 2 have no result" in finding.sentence
+    compared = findings({"accuracy": accuracy, "comparisons": comparison_table(["a", "b"], [0, 0], [1, 1])})
+    assert [finding.sentence for finding in compared[-2:]] == [finding.sentence for finding in found]
+    assert not any(finding.found for finding in compared)
+
+
 def layered(models, names, columns, layers=4, heads=None):
     draw = np.random.default_rng(1)
     rows = []
@@ -162,7 +186,7 @@ def layered(models, names, columns, layers=4, heads=None):
 @pytest.mark.parametrize("models", [["m"], ["m", "owner/a-long-name"]])
 def test_maps_have_a_panel_per_model_and_condition_with_the_largest_head_named(models):
     table = layered(models, CONDITIONS[1:], ["moved"], heads=3)
-    panels = [axes for axes in drawn(figure(moved_maps(table))) if axes.images]
+    panels = [axes for axes in drawn(figure(moved_maps(table, PALETTE))) if axes.images]
     assert len(panels) == 2 * len(models)
     assert len({panel.images[0].get_clim() for panel in panels}) == 1
     for panel, (model, name) in zip(panels, itertools.product(models, CONDITIONS[1:]), strict=True):
@@ -185,7 +209,7 @@ def test_layers_are_drawn_with_their_bands(draw, columns):
         table = table[table["condition"] != "none"]
     else:
         table.loc[table["condition"] == "none", "near_zero_change"] = 0.0
-    panels = drawn(figure(draw(table)))
+    panels = drawn(figure(draw(table, PALETTE)))
     assert len(panels) == 4
     for panel, (model, column) in zip(panels, itertools.product(["m", "n"], columns), strict=True):
         lines = [line for line in panel.lines if line.get_label() in ("None", "Mless", "Mful")]
@@ -200,7 +224,7 @@ def test_lengths_are_drawn_from_nothing_on():
     rows += [{"series": s, "k": k, "value": 0.3 + k / 100} for s in CONDITIONS[1:] for k in (5, 20)]
     table = pd.DataFrame(rows).assign(model="m", task="t", n=60)
     table = table.assign(lo=table["value"] - 0.1, hi=table["value"] + 0.1)
-    (panel,) = drawn(figure(length_curves(table)))
+    (panel,) = drawn(figure(length_curves(table, PALETTE)))
     for line in panel.lines:
         assert list(line.get_xdata()) == [0, 5, 20]
         np.testing.assert_allclose(line.get_ydata(), [40, 35, 50])

@@ -12,19 +12,16 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.metrics.text.mathematics import boxed, result
-from headwise.model.generation.generate import Generated
+from headwise.model.generation.generate import Generated, generate
 from headwise.model.verify.tiny import tiny_model
-from headwise.runs import CellStore, read_table
-from headwise.studies.prompts import answers as prompt_answers
-from headwise.studies.prompts import study as prompts_study
-from headwise.studies.prompts.answers import judged
-from headwise.studies.prompts.measures import affine_fit, kurtosis, near_zero, near_zero_bound
-from headwise.studies.prompts.problems import problem_set
+from headwise.runs import Store, read_table
+from headwise.studies.prompts.attention import affine_fit, kurtosis, near_zero, near_zero_bound
+from headwise.studies.prompts.problems import open_problems
 from headwise.studies.prompts.settings import PromptsSettings
+from headwise.studies.prompts.study import judged, summary_tables
 from headwise.studies.verify import verify
-from headwise.studies.workbench import Workbench
 from headwise.tasks.conditions import conditions
-from helpers import WORDS, make_word_tokenizer, run_on
+from helpers import WORDS, bench_of, make_word_tokenizer, run_on
 
 TABLES = ("answers", "accuracy", "comparisons", "curves", "profiles", "moved", "affine", "activations")
 TEMPLATE = (
@@ -102,12 +99,14 @@ def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finishe
     for name in (f"prompts-questions-tiny-L{largest[0]}H{largest[1]}", "moved-questions", "affine-questions"):
         for kind in ("png", "svg", "pdf"):
             assert (finished.path / f"figures/{name}.{kind}").stat().st_size > 5_000
-    assert sum("minimum detectable effect" in notice for notice in finished.notices) == 2
+    assert sum("McNemar p = " in finding for finding in finished.findings) == 2
+    assert sum(" right [" in finding for finding in finished.findings) == 1
+    assert finished.notices == []
 
 
 def test_answers_are_those_of_plain_prompts_with_the_filler_written_in(model, data, finished):
     answers = read_table(finished.path, "answers")
-    task = problem_set(PromptsSettings(**{**BASE, "tasks": (data,)}), data, model)
+    task = open_problems(PromptsSettings(**{**BASE, "tasks": (data,)}), data, model)
     before = "".join(f"Q: {q}\nA:{a}\n\n" for q, a in task.shots)
     for condition, filler in (
         ("none", ""),
@@ -145,10 +144,12 @@ def eager_profile(model, ids, layer, head):
 
 def test_profiles_and_movement_equal_those_of_the_eager_maps(model, data, finished):
     settings = PromptsSettings(**{**BASE, "tasks": (data,)})
-    task = problem_set(settings, data, model)
+    task = open_problems(settings, data, model)
     profiles, moved = read_table(finished.path, "profiles"), read_table(finished.path, "moved")
     layer, head = profiles["layer"].iloc[0], profiles["head"].iloc[0]
-    by_name = {c.name: task.prompts(model, c, 3) for c in conditions(["none", "meaningless", "meaningful"])}
+    by_name = {
+        c.name: task.first(3).prompts(model, c) for c in conditions(["none", "meaningless", "meaningful"])
+    }
     for name, prompts in by_name.items():
         own = profiles[profiles["condition"] == name].sort_values("position")
         np.testing.assert_allclose(
@@ -181,38 +182,51 @@ def test_profiles_and_movement_equal_those_of_the_eager_maps(model, data, finish
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
     model, data, finished, tmp_path, monkeypatch, undrawn
 ):
-    real, calls = prompts_study.answer_rows, []
+    calls = []
 
     def breaks(*args, **options):
-        calls.append(args[2].name)
+        calls.append(sum(model.tokens("/")[0] in ids for ids in args[1]))
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return real(*args, **options)
+        return generate(*args, **options)
 
-    monkeypatch.setattr(prompts_study, "answer_rows", breaks)
+    monkeypatch.setattr("headwise.studies.prompts.study.generate", breaks)
     with pytest.raises(KeyboardInterrupt):
         carried_out(model, tmp_path / "cut", data)
-    store = CellStore(tmp_path / "cut/cells.sqlite")
-    assert len(store) == 1
-    store.close()
+    with Store(tmp_path / "cut/cells.sqlite") as store:
+        assert len(store) == 1
     carried_out(model, tmp_path / "cut", data)
-    assert calls == ["none", "meaningless", "meaningless", "meaningful"]
+    assert calls == [
+        0,
+        10,
+        10,
+        0,
+    ]  # prompts with slashes: none, meaningless cut short, meaningless, meaningful
     for name in TABLES:
         tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (finished.path, tmp_path / "cut")]
         assert tables[0] == tables[1], name
 
 
-def test_cells_say_the_dtype_of_the_model_however_it_was_chosen(model, data, finished, tmp_path, undrawn):
+def test_keys_of_steps_say_the_dtype_of_the_model_however_it_was_chosen(
+    model, data, finished, tmp_path, undrawn
+):
     named = carried_out(model, tmp_path / "named", data, dtype="float32")
-    assert named.asked.keys() == finished.asked.keys()
+    assert named.calls.keys() == finished.calls.keys()
 
 
-def test_cells_come_out_again(model, finished, undrawn):
-    bench = Workbench(progress=False)
-    bench.add(model)
-    found = verify(finished.path, cells=4, workbench=bench)
+def test_a_setting_that_changes_no_number_computes_nothing_again(model, data, finished, tmp_path, undrawn):
+    other = carried_out(model, tmp_path / "other", data, batch_tokens=300, arm={"c": 1.0})
+    assert other.calls.keys() == finished.calls.keys()
+    fewer = carried_out(model, tmp_path / "fewer", data, conditions=["none", "meaningful"])
+    assert len(fewer.calls.keys() & finished.calls.keys()) == 2  # answers; attention compares all conditions
+
+
+def test_steps_come_out_again(model, finished, undrawn):
+    found = verify(finished.path, steps="all", workbench=bench_of(model))
     assert all(one.same for one in found)
-    assert any("answers under meaning" in one.label for one in found)
+    labels = [one.label for one in found if one.kind == "step"]
+    assert sum(label.startswith("answers to questions under ") for label in labels) == 3
+    assert sum(label.startswith("attention on questions") for label in labels) == 1
 
 
 def test_a_condition_equal_to_another_differs_by_nothing_on_these_problems(model, data, tmp_path, undrawn):
@@ -230,8 +244,8 @@ def test_a_condition_equal_to_another_differs_by_nothing_on_these_problems(model
 @pytest.mark.parametrize("samples", [1, 3])
 def test_a_planted_difference_is_found(model, data, tmp_path, monkeypatch, png_only, samples):
     """The model is replaced by one that answers right only where there are slashes in the prompt."""
-    slash = model.tokens("/")[0]
-    golds = iter([])
+    slash, settings = model.tokens("/")[0], {**BASE, "tasks": (data,), "n": 14}
+    golds = [answers[0] for answers in open_problems(PromptsSettings(**settings), data, model).gold]
 
     def planted(_, prompts, **options):
         draw = np.random.default_rng(options["seed"])
@@ -242,14 +256,7 @@ def test_a_planted_difference_is_found(model, data, tmp_path, monkeypatch, png_o
         empty = [[[] for _ in prompts]]
         return Generated([texts], empty, np.ones((1, len(prompts)), dtype=bool), prompts, [])
 
-    def with_gold(*args, **options):
-        nonlocal golds
-        golds = [answers[0] for answers in args[1].gold]
-        return real(*args, **options)
-
-    real = prompts_study.answer_rows
-    monkeypatch.setattr(prompt_answers, "generate", planted)
-    monkeypatch.setattr(prompts_study, "answer_rows", with_gold)
+    monkeypatch.setattr("headwise.studies.prompts.study.generate", planted)
     sampled = {"temperature": 1.0, "samples": samples} if samples > 1 else {}
     folder = carried_out(model, tmp_path / "run", data, n=14, attention_prompts=0, **sampled)
     found = read_table(folder.path, "comparisons").set_index("condition")
@@ -265,14 +272,14 @@ def test_the_chat_template_is_applied_once_and_the_filler_stands_inside_it(model
     model.text.tokenizer.chat_template = TEMPLATE
     try:
         settings = PromptsSettings(**{**BASE, "tasks": (data,), "shots": 0, "system": "the cat"})
-        task = problem_set(settings, data, model)
+        task = open_problems(settings, data, model)
         assert task.chat
         none, slashes = conditions(["none", "meaningless:2"])
         question = task.questions[0]
-        (plain,) = task.prompts(model, none, 1)
+        (plain,) = task.first(1).prompts(model, none)
         messages = [{"role": "system", "content": "the cat"}, {"role": "user", "content": question}]
         assert plain.ids == hw.generate(model, [messages], chat=True, max_new_tokens=1).prompts[0]
-        (full,) = task.prompts(model, slashes, 1)
+        (full,) = task.first(1).prompts(model, slashes)
         shown = model.text.decode(full.ids).split()
         assert shown == f"<system> the cat </system> <user> / / {question} </user> <assistant>".split()
         assert [shown[i] for i in np.flatnonzero(full.inserted)] == ["/", "/"]
@@ -285,8 +292,8 @@ def test_a_template_without_system_messages_gets_the_system_prompt_in_the_first_
     model.text.tokenizer.chat_template = refusing + TEMPLATE
     try:
         settings = PromptsSettings(**{**BASE, "tasks": (data,), "shots": 0, "system": "the cat"})
-        task = problem_set(settings, data, model)
-        (full,) = task.prompts(model, conditions(["meaningless:2"])[0], 1)
+        task = open_problems(settings, data, model)
+        (full,) = task.first(1).prompts(model, conditions(["meaningless:2"])[0])
         shown = model.text.decode(full.ids).split()
         assert shown == f"<user> the cat / / {task.questions[0]} </user> <assistant>".split()
         assert [shown[i] for i in np.flatnonzero(full.inserted)] == ["/", "/"]
@@ -306,7 +313,7 @@ def test_one_condition_alone_is_measured_and_compared_with_nothing(model, data, 
 def test_two_tasks_of_one_name_are_refused(model, data, tmp_path):
     other = tmp_path / "questions.jsonl"
     other.write_text('{"prompt": "the cat", "target": " sat"}\n{"prompt": "the dog", "target": " ran"}\n')
-    with pytest.raises(HeadwiseError, match="two of the given tasks are called 'questions'"):
+    with pytest.raises(HeadwiseError, match="would both be called 'questions' with 'tiny'"):
         carried_out(model, tmp_path / "run", data, tasks=[str(other)], shots=1)
 
 
@@ -368,13 +375,13 @@ def test_gsm8k_and_math500_are_asked_for_the_boxed_result_and_judged_by_it(model
     path.write_text("\n".join(map(json.dumps, rows)))
     model.text.tokenizer.chat_template = TEMPLATE
     try:
-        task = problem_set(PromptsSettings(tasks=(str(path),), n=4), str(path), model)
+        task = open_problems(PromptsSettings(tasks=(str(path),), n=4), str(path), model)
         assert (task.chat, task.shots, len(task.questions)) == (True, (), 4)
         assert "boxed" in task.system
         assert all("####" not in gold[0] and gold[0].isdecimal() for gold in task.gold)
     finally:
         model.text.tokenizer.chat_template = None
-    task = problem_set(PromptsSettings(tasks=(str(path),), n=4), str(path), model)
+    task = open_problems(PromptsSettings(tasks=(str(path),), n=4), str(path), model)
     assert (task.chat, task.system, len(task.shots)) == (False, "", 4)
     assert all(answer.startswith(" it is 2.\n#### ") for _, answer in task.shots)
 
@@ -446,8 +453,8 @@ def plain_insides(model, ids):
 def test_fits_and_activations_equal_those_of_a_plain_model(model, data, tmp_path, undrawn, order):
     """Wherever the baseline stands among the conditions."""
     folder = carried_out(model, tmp_path / "run", data, conditions=order)
-    task = problem_set(PromptsSettings(**{**BASE, "tasks": (data,)}), data, model)
-    both = [task.prompts(model, condition, 3) for condition in conditions(["none", "meaningless"])]
+    task = open_problems(PromptsSettings(**{**BASE, "tasks": (data,)}), data, model)
+    both = [task.first(3).prompts(model, condition) for condition in conditions(["none", "meaningless"])]
     found = []  # prompts, layers: slope, R², shares without and with the filler, kurtosis with it
     for plain, full in zip(*both, strict=True):
         own = np.flatnonzero(~full.inserted)  # of the same tokens, those after the filler
@@ -492,6 +499,6 @@ def test_holm_runs_over_the_conditions_of_one_model():
         for name, pattern in {"none": "0" * 12, "a": "1" * 7 + "0" * 5, "b": "1" * 8 + "0" * 4}.items()
         for i, right in enumerate(map(int, pattern))
     ]
-    found = prompt_answers.summary_tables(pd.DataFrame(rows), "none", 0)["comparisons"].set_index("condition")
+    found = summary_tables(pd.DataFrame(rows), "none", 0)["comparisons"].set_index("condition")
     assert found["p"].to_dict() == pytest.approx({"a": 2 / 2**7, "b": 2 / 2**8})
     assert found["p_holm"].to_dict() == pytest.approx({"a": 2 / 2**7, "b": 4 / 2**8})

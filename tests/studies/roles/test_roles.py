@@ -14,11 +14,11 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
-from headwise.runs import CellStore, read_table
+from headwise.runs import Job, Store, read_table
 from headwise.scores.gates.fit import FitSettings
+from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.gates.roles import ROLES, role_labels
 from headwise.studies.roles import study as roles_study
-from headwise.studies.roles.findings import order_sentence
 from headwise.studies.roles.settings import (
     QUICK_FEWEST,
     QUICK_FIT,
@@ -26,7 +26,8 @@ from headwise.studies.roles.settings import (
     RolesSettings,
     few_tokens,
 )
-from headwise.studies.roles.tables import curve_rows, expected_order, joint_rows, overfitted
+from headwise.studies.roles.study import curve_rows, expected_order, joint_row, overfitted
+from headwise.studies.run import Pair
 from headwise.studies.workbench import Workbench
 from headwise.tasks.registry import available
 from helpers import HeadsByHook, bench_of, plain_logits, run_on, word_task
@@ -183,9 +184,8 @@ def test_a_run_cut_short_between_fits_resumes_and_ends_with_the_same_tables(
     monkeypatch.setattr(roles_study, "one_fit", breaks)
     with pytest.raises(KeyboardInterrupt):
         carried_out(model, tmp_path / "cut", data)
-    cells = CellStore(tmp_path / "cut/cells.sqlite")
-    assert len(cells) == 3
-    cells.close()
+    with Store(tmp_path / "cut/cells.sqlite") as store:
+        assert len(store) == 3
     carried_out(model, tmp_path / "cut", data)
     assert calls == ["free", "free", "plus", "minus", "minus", "plus", "minus"]
     for name in TABLES:
@@ -216,25 +216,77 @@ def test_of_the_other_half_only_so_many_examples_are_held_out(model, data, finis
     np.testing.assert_allclose(both["value_x"], both["value_y"], atol=1e-5)
 
 
-def test_gates_that_suit_only_their_own_examples_are_called_overfitted():
-    def ends(task, own, held_out, fit="plus"):
-        columns = {"likelihood": own, "held_out_likelihood": held_out, "ungated_likelihood": [-4.0, -4.0]}
-        return pd.DataFrame({"model": "m", "task": task, "fit": fit, **columns})
+@pytest.mark.parametrize(
+    ("likelihood", "held_out", "overfit"),
+    [
+        ([-2.0, -3.0], [-5.0, -6.0], True),
+        ([-2.0, -3.0], [-3.0, -3.5], False),  # learnt
+        ([-9.0, -9.0], [-10.0, -10.0], False),  # not learnt
+    ],
+)
+def test_gates_that_suit_only_their_own_examples_are_called_overfitted(likelihood, held_out, overfit):
+    columns = {"likelihood": likelihood, "held_out_likelihood": held_out, "ungated_likelihood": [-4.0, -4.0]}
+    sentences = overfitted(pd.DataFrame(columns), {"model": "m", "task": "memorised"})
+    assert len(sentences) == overfit
+    for sentence in sentences:
+        assert sentence.startswith("memorised, m: the gates OVERFIT")
+        assert "-2.50 nats on the examples they were fitted to, -5.50 on held-out ones" in sentence
+        assert "(-4.00 without gates)" in sentence
 
-    said = overfitted(
-        pd.concat(
-            [
-                ends("memorised", [-2.0, -3.0], [-5.0, -6.0]),
-                ends("learnt", [-2.0, -3.0], [-3.0, -3.5]),
-                ends("not learnt", [-9.0, -9.0], [-10.0, -10.0]),
-                ends("learnt", [-2.0, -3.0], [-5.0, -6.0], fit="free"),
-            ]
+
+def test_the_run_warns_of_overfitting_where_the_gates_pulled_open_do(
+    finished, model, data, tmp_path, undrawn
+):
+    fits = read_table(finished.path, "fits")
+    ends = fits[fits["fit"] == "plus"].groupby("task").mean(numeric_only=True)
+    worse = ends["held_out_likelihood"] < ends["ungated_likelihood"]
+    overfit = ends.index[worse & (ends["ungated_likelihood"] < ends["likelihood"])]
+    warned = [notice.partition(",")[0] for notice in finished.notices if "OVERFIT" in notice]
+    assert sorted(warned) == sorted(overfit)
+    assert warned
+    quick = carried_out(model, tmp_path / "run", data, quick=True, random_sets=0)
+    assert not any("OVERFIT" in notice for notice in quick.notices)
+
+
+def test_the_sentences_of_a_run_have_the_numbers_of_its_tables(finished):
+    order, joint = (read_table(finished.path, name) for name in ("order", "joint"))
+    assert len(finished.findings) == len(order) + len(joint) == 4
+    for row in order.to_dict("records"):
+        sentence = finished.findings[list(order["task"]).index(row["task"])]
+        assert sentence.startswith(f"On {row['task']}, tiny: ablating the {row['k']} most facilitating heads")
+        assert ("not significantly lower" in sentence, "not significantly higher" in sentence) == (
+            not row["below"],
+            not row["above"],
         )
-    )
-    assert len(said) == 1
-    assert said[0].startswith("memorised, m: the gates OVERFIT")
-    assert "-2.50 nats on the examples they were fitted to, -5.50 on held-out ones" in said[0]
-    assert "(-4.00 without gates)" in said[0]
+    for row, sentence in zip(joint.to_dict("records"), finished.findings[2:], strict=True):
+        assert f"On {row['task']}, tiny" in sentence
+        assert f"costs {row['effect']:.2f} nats".replace("-", "−") in sentence
+
+
+@pytest.mark.parametrize("name", ["fit", "curves", "joint"])
+def test_a_step_costs_the_rows_that_it_runs(name, model, data, monkeypatch):
+    """The cost is worked out before; rows with gradients are counted where they run, the others by the engine."""
+    task = hw.task(data[1], model=model)
+    pair = Pair(model, task, {"model": "tiny", "task": "long"})
+    settings = RolesSettings(seeds=2, fit=FitSettings(**FIT | {"stop": None}), held_out=3)
+    case = roles_study._case(settings, pair)
+    gates = np.random.default_rng(0).uniform(0.1, 0.9, (2, 2, *model.shape))
+    call = {
+        "fit": lambda: roles_study.fit_gates(case, "free"),
+        "curves": lambda: roles_study.measure_curves(case, *gates, [0, 1, 3]),
+        "joint": lambda: roles_study.remove_together(case, *gates, 5),
+    }[name]()
+    real, with_gradients, counted = GateLikelihood.gradients, [], []
+
+    def noted(likelihood, gates, examples):
+        with_gradients.append(examples.size)
+        return real(likelihood, gates, examples)
+
+    monkeypatch.setattr(GateLikelihood, "gradients", noted)
+    call.compute(Job(counted.append))
+    assert sum(counted) == call.cost
+    without = {"fit": (1 + 2) * 3, "curves": 2 * 3 * 2 * 2 * 3, "joint": (1 + 5 + len(model.heads())) * 3}
+    assert sum(with_gradients) + without[name] == call.cost
 
 
 # ---- the order of the curves -----------------------------------------------------------------------
@@ -246,24 +298,19 @@ def made_curves(facilitation, irrelevance, interference, spread=0.1):
     middle = np.array([facilitation, irrelevance, interference], dtype=float)
     y = np.stack([middle - spread, middle, middle, middle + spread])[..., None].repeat(3, axis=3)
     y[:, :, 0] = 0
-    return curve_rows(y, ks, {"model": "m", "task": "t"})
+    return curve_rows(y, ks)
 
 
-def test_curves_in_the_expected_order_are_said_to_be_so():
+def test_curves_in_the_expected_order_are_found_to_be_so():
     row = expected_order(made_curves([0, -1, -2, -3], [0, 0, 0, 0], [0, 1, 0.5, 0]))
     assert (row["k"], row["below"], row["peak"], row["above"]) == (20, True, 10, True)
-    assert "not significant" not in order_sentence(row)
+    assert (row["facilitation"], row["irrelevance"]) == pytest.approx((-2, 0))
+    assert (row["interference_at_peak"], row["irrelevance_at_peak"]) == pytest.approx((1, 0))
 
 
-def test_where_the_order_does_not_show_the_sentence_says_which_part():
+def test_where_the_order_does_not_show_the_row_says_which_part():
     row = expected_order(made_curves([0, -1, -0.1, -3], [0, 0, 0, 0], [0, 1, 0.5, 0]))
     assert (row["below"], row["above"]) == (False, True)
-    said = order_sentence(row)
-    assert (
-        said.index("interference is above")
-        < said.index("not significant")
-        < said.index("facilitation is below")
-    )
     row = expected_order(made_curves([0, -1, -2, -3], [0, 0, 0, 0], [0, 0.05, -0.5, -1]))
     assert (row["below"], row["above"], row["peak"]) == (True, False, 10)
 
@@ -271,21 +318,19 @@ def test_where_the_order_does_not_show_the_sentence_says_which_part():
 def test_bands_are_those_of_students_t_over_seeds_and_the_wider_ones_over_examples_too():
     draw = np.random.default_rng(0)
     y = draw.normal(0, 1, (5, 3, 1, 20)) + draw.normal(0, 0.2, (5, 1, 1, 1))
-    rows = curve_rows(y, [4], {"model": "m", "task": "t"})
+    rows = curve_rows(y, [4])
     means = y[:, 0, 0].mean(axis=1)
     theirs = scipy.stats.ttest_1samp(means, 0).confidence_interval()
     np.testing.assert_allclose(rows.loc[0, ["lo", "hi"]].astype(float), [theirs.low, theirs.high])
     both = scipy.stats.sem(means) ** 2 + scipy.stats.sem(y[:, 0, 0].mean(axis=0)) ** 2
     half = (rows["both_hi"] - rows["both_lo"]).iloc[0] / 2
     assert 2.09 * np.sqrt(both) < half < 2.78 * np.sqrt(both)  # t of 19 and of 4 degrees of freedom
-    single = curve_rows(y[:1], [4], {"model": "m", "task": "t"})
+    single = curve_rows(y[:1], [4])
     assert (single["lo"] == single["both_lo"]).all()
 
 
 def test_the_joint_effect_is_ranked_among_the_random_sets():
-    row = joint_rows(
-        np.array([2.0, 4.0]), np.array([[1.0, 1.0], [5.0, 3.0], [2.0, 2.0], [0.0, 0.0]]), {}, {}
-    ).iloc[0]
+    row = joint_row(np.array([2.0, 4.0]), np.array([[1.0, 1.0], [5.0, 3.0], [2.0, 2.0], [0.0, 0.0]]))
     assert (row["effect"], row["larger_than"], row["sets"], row["n"]) == (3.0, 0.75, 4, 2)
 
 
@@ -372,9 +417,9 @@ def test_a_mistake_ends_the_run_before_it_begins(model, data, tmp_path, settings
         carried_out(model, tmp_path / "run", data, **settings)
 
 
-def test_cells_computed_again_are_the_same_to_the_bit(model, finished, undrawn):
+def test_steps_computed_again_are_the_same_to_the_bit(model, finished, undrawn):
     from headwise.studies.verify import verify
 
-    found = verify(finished.path, cells=3, workbench=bench_of(model))
+    found = verify(finished.path, steps=3, workbench=bench_of(model))
     tables = list((finished.path / "tables").glob("*.parquet"))
     assert [one.said for one in found] == ["identical"] * (3 + len(tables))

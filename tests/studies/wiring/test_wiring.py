@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pytest
 
 import headwise as hw
 from headwise.report import write_report
-from headwise.runs import read_table
-from headwise.runs.store.store import CellStore
+from headwise.runs import Store, read_table
 from headwise.stats import smallest_p
+from headwise.studies.verify import verify
 from headwise.studies.wiring.settings import WiringSettings
-from helpers import run_on
-from planted import DENSE, SPARSE, planted_model, told_apart, written
+from helpers import bench_of, progress_of, run_on
+from planted import DENSE, SPARSE, backup_model, planted_model, second_words, told_apart, written
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +74,7 @@ def test_edges_that_cannot_be_scored_are_refused_before_anything_is_computed(run
     _, models, _, file, _, _ = run
     with pytest.raises(hw.HeadwiseError, match=why):
         run_on("wiring", tmp_path / "run", models[0], tasks=[file], n=8, **asked)
-    with CellStore(tmp_path / "run" / "cells.sqlite") as store:
+    with Store(tmp_path / "run" / "cells.sqlite") as store:
         assert not list(store.keys())
 
 
@@ -84,16 +87,97 @@ def test_into_scores_the_edges_of_one_head_from_all_heads_before_it(run, tmp_pat
     assert edges["sender"].nunique() == 12
 
 
-def test_cells_of_an_edge_method_whose_values_changed_say_its_version(run, tmp_path, undrawn):
-    _, models, _, file, made, _ = run
-    assert all("method version" not in cell.fingerprints for cell, _ in made.asked.values())
+def test_steps_of_an_edge_method_whose_values_changed_say_its_version(run, tmp_path, undrawn):
+    _, models, _, file, _, _ = run
     settings = {"tasks": [file], "n": 8, "heads": 3, "gradient": "integrated", "cards": 0, "curve": False}
     again = run_on("wiring", tmp_path / "run", models[0], **settings)
-    assert {cell.part: cell.fingerprints.get("method version") for cell, _ in again.asked.values()} == {
-        "ablation": None,
-        "exact": None,
-        "integrated": "2",
+    texts = {call.arguments["method"]: json.loads(call.text) for call in again.calls.values()}
+    assert {method: text["version"] for method, text in texts.items()} == {
+        "ablation": 1,
+        "exact": 1,
+        "integrated": 2,
     }
+
+
+def test_where_the_edges_have_no_effect_a_finding_says_so_and_there_is_no_curve(run):
+    folder, _, _, _, made, _ = run
+    values = (
+        read_table(folder / "run", "curve_examples").set_index(["model", "k"])["value"].groupby(level=[0, 1])
+    )
+    for name in ("dense", "sparse"):
+        of_model = values.mean()[name]
+        (sentence,) = [s for s in made.findings if f"{name}: the explained effect is undefined" in s]
+        effect = of_model.iloc[-1] - of_model.iloc[0]
+        assert f"{effect:+.3g}".replace("-", "−") in sentence
+    assert not {"curves", "circuits", "ratios"} & set(made.written)
+    assert list(read_table(folder / "run", "members")["role"]) == ["dense", "sparse"]
+    assert [n for n in made.notices if "no head pages" in n] == [
+        f"apart, {name}: no head pages, because no edge is significant" for name in ("dense", "sparse")
+    ]
+
+
+def test_the_stored_results_are_those_behind_the_tables(run):
+    folder, _, task, _, _, _ = run
+    opened = hw.open_run(folder / "run")
+    (exact,) = opened.edges("exact", model="dense")
+    examples = read_table(folder / "run", "edge_examples")
+    assert np.array_equal(exact.examples.T.ravel(), examples[examples["model"] == "dense"]["value"])
+    (curve,) = opened.curves(model="dense")
+    rows = read_table(folder / "run", "curve_examples")
+    assert np.array_equal(curve.values.ravel(), rows[rows["model"] == "dense"]["value"])
+    held_out = list(task.halves()[1].numbers)
+    assert list(rows["example"][: len(held_out)]) == list(curve.numbers) == held_out
+
+
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory, word_tokenizer):
+    """Two models in which one head writes the answer: a few edges explain the effect."""
+    folder = tmp_path_factory.mktemp("explained")
+    models = [backup_model(word_tokenizer, seed)[0] for seed in (3, 4)]
+    settings = {"tasks": [written(second_words(32, 5), folder / "second.jsonl")], "n": 32, "heads": 3}
+    settings |= {"points": 6, "cards": 0, "gradient": None, "reference": "zero"}
+    return run_on("wiring", folder / "run", *models, **settings), models, settings
+
+
+def test_curves_are_summed_up_by_model_and_two_models_are_compared(explained):
+    made, models, _ = explained
+    circuits, ratios = (read_table(made.path, name) for name in ("circuits", "ratios"))
+    curves = hw.open_run(made.path).curves()
+    assert [curve.model for curve in curves] == [model.name for model in models]
+    for row, curve in zip(circuits.to_dict("records"), curves, strict=True):
+        assert row == curve.summary(0.9)
+        assert row["k"] == curve.k_at(0.9).k == 1
+    (row,) = ratios.to_dict("records")
+    assert (row["k"], row["other_k"], row["ratio"]) == (*circuits["k"], 1)
+    assert any("Circuit size at 90 %" in s and models[0].name in s for s in made.findings)
+    assert any(f"{models[0].name} needs 1 edges" in s for s in made.findings)
+
+
+def test_every_step_gives_the_same_again(explained):
+    made, models, _ = explained
+    checked = verify(made.path, steps="all", workbench=bench_of(*models))
+    assert all(one.same for one in checked), checked
+
+
+def test_a_run_of_which_steps_are_lost_ends_with_the_same_bytes(explained):
+    made, models, settings = explained
+    before = {file.name: file.read_bytes() for file in (made.path / "tables").iterdir()}
+    with Store(made.path / "cells.sqlite") as store:
+        store.forget(sorted(store.keys())[::2])
+    run_on("wiring", made.path, *models, **settings)
+    assert {file.name: file.read_bytes() for file in (made.path / "tables").iterdir()} == before
+
+
+def test_progress_ends_at_the_cost_of_each_step(run, tmp_path, monkeypatch, undrawn):
+    _, models, _, file, _, _ = run
+    bars = progress_of(monkeypatch)
+    made = run_on("wiring", tmp_path / "run", models[0], tasks=[file], n=8, heads=3, points=5, cards=0)
+    assert len(made.calls) == 4
+    for call in made.calls.values():
+        done, total = bars[call.label]
+        # A curve has fewer points where no more lie between those that are measured.
+        assert total == call.cost
+        assert done <= total if "curve" in call.label else done == total, call.label
 
 
 def test_the_quick_study_has_enough_examples_for_one_significant_edge():

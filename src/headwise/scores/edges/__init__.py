@@ -5,6 +5,6 @@ edges to positions. May import: errors, registry, stats, heads, tasks, model, me
 """
 
 from headwise.scores.edges.registry import EdgeMethod, EdgeSetup, edge_methods, register
-from headwise.scores.edges.score import check_edges, edges
+from headwise.scores.edges.score import check_edges, edge_cost, edges
 
-__all__ = ["EdgeMethod", "EdgeSetup", "check_edges", "edge_methods", "edges", "register"]
+__all__ = ["EdgeMethod", "EdgeSetup", "check_edges", "edge_cost", "edge_methods", "edges", "register"]

@@ -80,7 +80,7 @@ def edges(
     setup = EdgeSetup(model, task, measured, reference, positions, seed, reference_task, batch_tokens)
     setup.edges, setup.parts = listed, parts
     setup.components = COMPONENTS if chosen.gates else sender_kinds(listed)
-    steps = len(task) * (1 if chosen.gradient else len(listed))
+    steps = _steps(chosen, task, listed)
     if len(listed) <= MOST_RESAMPLED:
         note_too_few(task, len(listed), "edge")
     with reporting(f"{method} edges on {task.name}", steps, progress) as setup.advance:
@@ -97,6 +97,28 @@ def edges(
         details | {"examples": task.fingerprint},
         task.shared_groups(),
     )
+
+
+def edge_cost(
+    model: Model,
+    task: Task,
+    method: str,
+    *,
+    into: Any = None,
+    out_of: Any = None,
+    components: Sequence[str] = ("heads",),
+    **_: Any,
+) -> int:
+    """The steps of the progress of `edges`: forward rows; of a gradient method, examples."""
+    parts = take_apart(model)
+    listed = possible_edges(
+        parts, _senders(model, out_of, components), _receivers(parts, into, components, SLOTS)
+    )
+    return _steps(EDGE_METHODS.get(method), task, listed)
+
+
+def _steps(chosen: EdgeMethod, task: Task, listed: Sequence[Edge]) -> int:
+    return len(task) * (1 if chosen.gradient else len(listed))
 
 
 def check_edges(model: Model, methods: Sequence[str], metric: str, into: Any) -> None:

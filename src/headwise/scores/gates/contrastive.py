@@ -23,21 +23,27 @@ from headwise.model.model import Model
 from headwise.scores.gates.fit import Fit, FitSettings, Gradients, fit_gates, random_logits
 from headwise.scores.gates.gating import batch_gradients
 from headwise.scores.gates.likelihood import GateLikelihood
+from headwise.tables.codec import stored
 from headwise.tasks.examples import Task
 
 FLOOR = -5.0
 """Nats per token: once B is this much less likely than A, there is nothing more to lose."""
 
 
+@stored
 @dataclass(frozen=True)
 class Contrast:
     """Gates that keep `keep` and lose `lose`, and what they do on tasks that the fit has not seen."""
 
-    gates: np.ndarray  # S, L, H
     table: pd.DataFrame
     """Per held-out pair, side (keep, lose) and seed (−1: the ungated model): mean log probability per target token
     and accuracy."""
     fit: Fit
+
+    @property
+    def gates(self) -> np.ndarray:
+        """Where the fit ended `[S, L, H]`."""
+        return self.fit.gates
 
     def summary(self) -> pd.DataFrame:
         """Mean over seeds and held-out pairs, beside the ungated model."""
@@ -80,7 +86,7 @@ def contrastive(
     gradients = contrast_gradients(kept, lost, floor)
     start = random_logits(model.shape, seeds, chosen.bound)
     fit = fit_gates(gradients, start, model.exists, chosen, sign=1, advance=advance)
-    return Contrast(fit.gates, evaluate(model, held_out, fit.gates, seeds, **engine), fit)
+    return Contrast(evaluate(model, held_out, fit.gates, seeds, **engine), fit)
 
 
 def contrast_gradients(keep: Gradients, lose: Gradients, floor: float = FLOOR) -> Gradients:

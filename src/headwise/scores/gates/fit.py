@@ -8,17 +8,21 @@ S seeds, U updates, L layers, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 import torch
 from pydantic import AfterValidator, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
+from headwise.heads import Order
 from headwise.settings import Count, Settings, Several, one_of
+from headwise.tables.codec import stored
+from headwise.tables.frames import long_table
 
 CLIPS = ("two_sided", "one_sided")
 
@@ -74,6 +78,7 @@ class FitSettings(Settings):
         return self.updates if sign or self.first_updates is None else self.first_updates
 
 
+@stored
 @dataclass
 class Fit:
     """What a fit ended with, and how it got there."""
@@ -90,6 +95,21 @@ class Fit:
     @property
     def gates(self) -> np.ndarray:
         return sigmoid(self.logits)
+
+    def tables(
+        self, seeds: Sequence[int], heads: Order, columns: Mapping[str, Any]
+    ) -> dict[str, pd.DataFrame]:
+        """How the fit went: `gates` has the kept part of the trajectory (a row per seed, update and head), `objective`
+        every update of every seed. columns: those that both begin with."""
+        layers, numbers = np.array(heads).T
+        steps = sorted(self.kept)
+        logits = np.stack([self.kept[step][:, layers, numbers] for step in steps], axis=1)  # S, steps, heads
+        axes: list[dict[str, Any]] = [{"seed": seeds}, {"step": steps}, {"layer": layers, "head": numbers}]
+        gates = long_table(columns, axes, {"logit": logits, "gate": sigmoid(logits)})
+        values = {"rate": self.rates.T, "likelihood": self.likelihood.T, "objective": self.objective.T}
+        updates = long_table(columns, [{"seed": seeds}, {"update": range(len(self.objective))}], values)
+        done = updates["update"] < np.repeat(self.updates, len(self.objective))
+        return {"gates": gates, "objective": updates[done].reset_index(drop=True)}
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import HeadwiseError, hint
+from headwise.heads import Scores
 from headwise.model.model import Model
 from headwise.scores.gates.batches import batches
 from headwise.scores.gates.fit import Fit, FitSettings, Gradients, fit_gates, random_logits
@@ -71,6 +72,12 @@ def batch_gradients(likelihood: GateLikelihood, seeds: Sequence[int], size: int,
         return likelihood.gradients(gates, np.stack([next(drawn[seed]) for seed in active]))
 
     return gradients
+
+
+def gate_scores(gates: np.ndarray, exists: np.ndarray, reference: str, **names: str) -> Scores:
+    """Gates `[S, L, H]` as scores: unsigned, one value per seed. names: model, task and method."""
+    examples, details = np.where(exists, gates, np.nan), {"reference": reference}
+    return Scores.from_examples(examples, **names, signed=False, metric=UNIT, details=details)
 
 
 @register(

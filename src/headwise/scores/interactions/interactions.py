@@ -120,8 +120,8 @@ def _adaptive(engine: Engine, made: Interactions, precision: float) -> Interacti
         "rows_exhaustive": N * P,
         "ratio": N * P / spent,
     }
-    own = {name: getattr(found, name) for name in ("values", "stderr", "lo", "hi", "p", "n")}
-    return replace(made, interaction=found.examples, own=own, details=details)
+    tests = {name: getattr(found, name) for name in ("values", "stderr", "lo", "hi", "p", "n")}
+    return replace(made, interaction=found.examples, tests=tests, details=details)
 
 
 def _heads(engine: Engine, heads: Any, given: Any) -> Order:

@@ -21,11 +21,13 @@ from headwise.heads import Head
 from headwise.names import ablation_name
 from headwise.scores.interactions.estimate import EstimateAgreement, agreement_with_estimate
 from headwise.scores.interactions.pairs import Unit, unit_name
+from headwise.tables.codec import stored
 
 _ESTIMATES = ("values", "stderr", "lo", "hi", "p", "n")
 
 
-@dataclass(frozen=True)
+@stored
+@dataclass(frozen=True, repr=False)
 class Interactions:
     """Joint effects of pairs of units; a unit is a head, or heads that are removed together.
 
@@ -35,26 +37,27 @@ class Interactions:
     """
 
     units: list[Unit]
-    pairs: np.ndarray = field(repr=False)
+    pairs: np.ndarray
     """`[P, 2]`: numbers of units."""
-    single: np.ndarray = field(repr=False)
+    single: np.ndarray
     """`[E, U]`: the effect of removing each unit alone."""
-    interaction: np.ndarray = field(repr=False)
+    interaction: np.ndarray
     """`[E, P]`; NaN where an example was not run."""
     model: str
     task: str
     metric: str
     reference: str
-    estimate: np.ndarray | None = field(default=None, repr=False)
+    estimate: np.ndarray | None = None
     """`[E, P]`: the first-order estimate, where it was asked for."""
-    own: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
-    """`values`, `stderr`, `lo`, `hi`, `p` and `n` `[P]` of a call that did not run every example."""
-    groups: Sequence[str | None] | None = field(default=None, repr=False)
+    tests: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """`values`, `stderr`, `lo`, `hi`, `p` and `n` `[P]`: of a call that did not run every example, or what
+    `tested` gave, where it should not be computed again."""
+    groups: Sequence[str | None] | None = None
     """The group of every example, where some share one: intervals and tests then count groups."""
     given: bool = False
     """Whether the first unit is a removed set, and every pair is this set with one head."""
     seed: int = 0
-    details: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    details: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Forward rows and the rule, where not every example was run."""
 
     @property
@@ -75,9 +78,13 @@ class Interactions:
     @cached_property
     def _tested(self) -> dict[str, np.ndarray]:
         """Mean, standard error, interval, p and n of each interaction."""
-        if self.own:
-            return {name: np.asarray(self.own[name]) for name in _ESTIMATES}
+        if self.tests:
+            return {name: np.asarray(self.tests[name]) for name in _ESTIMATES}
         return tested(self.interaction, self.groups, self.seed)
+
+    def measured_tables(self) -> dict[str, pd.DataFrame]:
+        """What must not be infinite."""
+        return {"interactions": pd.DataFrame({"interaction": self._tested["values"]})}
 
     def table(self) -> pd.DataFrame:
         """One row per pair, the largest interaction first.

@@ -27,7 +27,9 @@ def findings(tables: Tables) -> list[Finding]:
         made += _groups(rows, str(model), str(task))
     for (model, task), rows in groups(table_of(tables, "curves"), "model", "task"):
         made.append(_removal(rows, str(model), str(task)))
-    return made
+    tested = {names for names, _ in groups(table_of(tables, "backups"), "model", "task")}
+    every = (names for names, _ in groups(table_of(tables, "curves"), "model", "task"))
+    return made + [_untested(primary.get(names), *names) for names in every if names not in tested]
 
 
 def _backups(rows: pd.DataFrame, primary: pd.DataFrame, model: str, task: str) -> Finding:
@@ -48,6 +50,18 @@ def _backups(rows: pd.DataFrame, primary: pd.DataFrame, model: str, task: str) -
     sentence += f"; the largest {len(each)}: {'; '.join(each)}." if each else "."
     weight = float(np.clip(backups["share"].sum(), 0, 1)) if len(backups) else 0.05
     return Finding(sentence=sentence, weight=weight, chart=f"effects-{file_name(task)}")
+
+
+def _untested(primary: pd.DataFrame | None, model: str, task: str) -> Finding:
+    """Why no head was tested as a backup."""
+    if primary is not None and primary["accepted"].any():
+        reason = "no head comes after the primary set, so nothing can react to its removal."
+    else:
+        reason = (
+            "no head has a significant effect by itself, so there is no primary set; use more examples, or name heads "
+            "with primary."
+        )
+    return Finding(sentence=f"On {task}, {model}: {reason}", chart=f"removal-{file_name(task)}", found=False)
 
 
 def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
@@ -82,28 +96,28 @@ def _with_interval(row: dict[Any, Any]) -> str:
 
 def _models(rows: pd.DataFrame, task: str) -> list[Finding]:
     """How much of the damage the backups repair, model by model."""
-    known = rows[rows["repaired"].notna()].to_dict("records")
-    if len(known) < 2:
+    defined = rows[rows["repaired"].notna()].to_dict("records")
+    if len(defined) < 2:
         return []
-    shares = [percent(row["repaired"], row["repaired_lo"], row["repaired_hi"]) for row in known]
-    each = [f"{row['model']} {minus(share)}" for row, share in zip(known, shares, strict=True)]
-    said = (
+    shares = [percent(row["repaired"], row["repaired_lo"], row["repaired_hi"]) for row in defined]
+    each = [f"{row['model']} {minus(share)}" for row, share in zip(defined, shares, strict=True)]
+    sentence = (
         f"Share of the damage of removing the primary set that other heads repair, {task}: {'; '.join(each)}."
     )
-    spread = float(np.ptp([row["repaired"] for row in known]))
-    return [Finding(sentence=said, weight=spread, chart=f"freezing-{file_name(task)}")]
+    spread = float(np.ptp([row["repaired"] for row in defined]))
+    return [Finding(sentence=sentence, weight=spread, chart=f"freezing-{file_name(task)}")]
 
 
 def _groups(rows: pd.DataFrame, model: str, task: str) -> list[Finding]:
     """The groups whose excess holds on the other half and beats random heads of the same layers."""
     sure = rows[(rows["q"] < 0.05) & (rows["excess"] > 0) & (rows["p_random"] < 0.05)]
-    about = f"interactions-{file_name(model)}-{file_name(task)}"
+    chart = f"interactions-{file_name(model)}-{file_name(task)}"
     if not len(sure):
         sentence = (
             f"On {task}, {model}: none of {len(rows)} groups of heads has a joint effect above the sum of its single "
             "effects on the other half that random heads of the same layers do not have too."
         )
-        return [Finding(sentence=sentence, weight=0.02, chart=about)]
+        return [Finding(sentence=sentence, weight=0.02, chart=chart)]
     best = sure.nlargest(1, "excess").iloc[0]
     others = f" {len(sure)} of {len(rows)} groups pass this test." if len(rows) > 1 else ""
     sentence = (
@@ -113,7 +127,7 @@ def _groups(rows: pd.DataFrame, model: str, task: str) -> list[Finding]:
         f"{plus(best['excess_lo'], 2)} to {plus(best['excess_hi'], 2)}; {best['draws']} draws of random heads of "
         f"the same layers: {plus(best['random_excess'], 2)} on average).{others}"
     )
-    return [Finding(sentence=sentence, weight=_share(best["excess"], best["joint"]), chart=about)]
+    return [Finding(sentence=sentence, weight=_share(best["excess"], best["joint"]), chart=chart)]
 
 
 def _share(part: Any, whole: Any) -> float:

@@ -20,8 +20,8 @@ _SIDES = {"keep": ("kept", "#2a9d4e"), "lose": ("lost", "#d1352b")}
 
 def charts(tables: Tables) -> list[Chart]:
     """What was kept and lost, then the gates as scores, which have no files of their own."""
-    made = [contrast_bars(part) for _, part in groups(table_of(tables, "contrast"), "model")]
-    return made + [replace(chart, name="") for chart in score_charts(tables)]
+    bars = [contrast_bars(part) for _, part in groups(table_of(tables, "contrast"), "model")]
+    return bars + [replace(chart, name="") for chart in score_charts(tables)]
 
 
 def contrast_bars(table: pd.DataFrame) -> Chart:

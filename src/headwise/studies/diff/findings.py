@@ -9,6 +9,7 @@ import pandas as pd
 from headwise.charts.heatmap import significant
 from headwise.charts.section import Finding, Tables, groups, table_of
 from headwise.charts.words import minus, percent
+from headwise.names import component_name
 
 
 def findings(tables: Tables) -> list[Finding]:
@@ -25,7 +26,7 @@ def _changes(rows: pd.DataFrame, task: str, method: str) -> Finding:
         (significant(rows) if changed else rows).iloc[0],
         "largest of them" if changed else "largest change",
     )
-    named = f"L{first['layer']}H{first['head']}"
+    named = component_name(first["layer"], first["head"])
     interval = f"95 % CI {first['lo']:.3g} to {first['hi']:.3g}, q = {first['q']:.2g}"
     numbers = minus(f"{first['difference']:+.3g} {first['metric']}, {interval}")
     scores = minus(f"{first['base_score']:.3g} to {first['tuned_score']:.3g}")

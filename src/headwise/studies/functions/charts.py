@@ -17,11 +17,11 @@ def charts(tables: Tables) -> list[Chart]:
     """A chart of maps for each model and method, a grid of abilities and models for each method if there are several
     models, and a matrix of shared heads for each model with several abilities."""
     scores = table_of(tables, "scores")
-    made = [ability_maps(part) for _, part in groups(scores, "model", "method")]
+    maps = [ability_maps(part) for _, part in groups(scores, "model", "method")]
     if scores["model"].nunique() > 1:
-        made += [model_grid(part) for _, part in groups(scores, "method")]
+        maps += [model_grid(part) for _, part in groups(scores, "method")]
     overlaps = groups(table_of(tables, "overlap"), "model")
-    return made + [overlap_matrix(part) for _, part in overlaps if part["task"].nunique() > 1]
+    return maps + [overlap_matrix(part) for _, part in overlaps if part["task"].nunique() > 1]
 
 
 def ability_maps(table: pd.DataFrame) -> Chart:

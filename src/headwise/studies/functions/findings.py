@@ -19,7 +19,7 @@ def findings(tables: Tables) -> list[Finding]:
 
 def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame, scores: pd.DataFrame) -> list[Finding]:
     """Heads per ability, by the elbow and by test, and how far abilities share heads, by method."""
-    made: list[Finding] = []
+    sentences: list[Finding] = []
     pairs = overlap[overlap["task"] != overlap["other"]] if len(overlap) else overlap
     by_score, by_pairs = (dict(groups(table, "model", "method")) for table in (scores, pairs))
     for (model, method), rows in groups(elbows, "model", "method"):
@@ -30,7 +30,7 @@ def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame, scores: pd.DataFrame
         if len(rows) == 1:
             sentence = f"{model}, {method}: {most['task']} has {most['heads']} of {most['of']} heads before the elbow"
             tested = _significant(by_score[model, method])
-            made.append(Finding(sentence=f"{sentence}{tested}.", weight=0.5))
+            sentences.append(Finding(sentence=f"{sentence}{tested}.", weight=0.5))
             continue
         sentence = (
             f"{model}, {method}: {_tested(by_score[model, method], most['of'])}; {least['heads']} ({least['task']}) to "
@@ -45,8 +45,8 @@ def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame, scores: pd.DataFrame
         chart = f"functions-{file_name(model)}-{file_name(method)}"
         plain = _plain(model, by_score[model, method], by_pairs.get((model, method)))
         found = bool((by_score[model, method]["q"] < LEVEL).any())
-        made.append(Finding(sentence=sentence + ".", weight=0.5, chart=chart, plain=plain, found=found))
-    return made
+        sentences.append(Finding(sentence=sentence + ".", weight=0.5, chart=chart, plain=plain, found=found))
+    return sentences
 
 
 def _significant(scores: pd.DataFrame) -> str:

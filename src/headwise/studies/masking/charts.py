@@ -50,12 +50,11 @@ _STRENGTHS = "task kind series strength before after change change_lo change_hi 
 def charts(tables: Tables) -> list[Chart]:
     """For each model its curves, its cross table and its interventions."""
     orders = dict(groups(table_of(tables, "orders"), "model"))
-    made = [
-        masking_curves(part, _orders(orders.get(model))) for model, part in groups(tables["curves"], "model")
-    ]
-    made += [cross_table(part) for _, part in groups(table_of(tables, "cross"), "model")]
-    return made + [
-        intervention_curves(part) for _, part in groups(table_of(tables, "interventions"), "model")
+    curves = groups(tables["curves"], "model")
+    return [
+        *(masking_curves(part, _orders(orders.get(model))) for model, part in curves),
+        *(cross_table(part) for _, part in groups(table_of(tables, "cross"), "model")),
+        *(intervention_curves(part) for _, part in groups(table_of(tables, "interventions"), "model")),
     ]
 
 
@@ -87,13 +86,13 @@ def masking_curves(table: pd.DataFrame, orders: Mapping[str, Sequence[str]] | No
     for ability, part in abilities:
         lines = [_lines(part, metric, number) for number, metric in enumerate(metrics)]
         right = [replace(line, right=True) for others in lines[1:] for line in others]
-        about: dict[str, Any] = {"x": _masked(part), "model": model}
-        about["orders"] = {"top": (orders or {}).get(str(ability), ())}
+        order = {"top": (orders or {}).get(str(ability), ())}
+        shared: dict[str, Any] = {"x": _masked(part), "model": model, "orders": order}
         title, marks = wrapped(ability), sorted([*lines[0], *right], key=_rank)
-        paper.append(Panel(title=title, marks=marks, y=score, y2=similarity, **about))
+        paper.append(Panel(title=title, marks=marks, y=score, y2=similarity, **shared))
         for metric, marks in zip(metrics, lines, strict=True):
             y = replace(score, label=_name(metric))
-            page.append(Panel(title=f"{title}, {_name(metric)}", marks=marks, y=y, **about))
+            page.append(Panel(title=f"{title}, {_name(metric)}", marks=marks, y=y, **shared))
     columns, rows = grid_shape(len(abilities))
     return Chart(
         name=f"masking-{file_name(model)}",

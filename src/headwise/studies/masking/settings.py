@@ -12,18 +12,21 @@ from headwise.metrics import metric, text_metric, text_metrics
 from headwise.scores.registry import check_metric, method
 from headwise.settings import Count, Named, Several, Text, one_of
 from headwise.studies.abilities import check_limit
-from headwise.studies.masking.texts import ANSWERS, AUTO
 from headwise.studies.settings import shared
 
-KINDS = ("amplify", "shift")
-"""Of interventions."""
-Intervention = Annotated[Text, one_of("intervention", lambda: KINDS)]
+AUTO = "auto"
+"""The accuracy metric that suits the answers."""
+ANSWERS = ("sentence", "text")
+"""Parts of a text that can be judged."""
+STRENGTHS = {"amplify": (1.25, 1.5, 2.0), "shift": (1.0, 3.0, 10.0)}
+"""By kind of intervention: gates to try, and values of α."""
+Intervention = Annotated[Text, one_of("intervention", lambda: STRENGTHS)]
 
 
-def _known(strengths: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
+def _known_kinds(strengths: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
     for kind in strengths:
-        if kind not in KINDS:
-            raise unknown("intervention", kind, KINDS)
+        if kind not in STRENGTHS:
+            raise unknown("intervention", kind, STRENGTHS)
     return strengths
 
 
@@ -88,7 +91,7 @@ class MaskingSettings(shared.StudySettings):
     """Also strengthen heads: `amplify` (gate above 1), `shift` (add α·σ·direction)."""
     intervene_k: Count | None = None
     """Number of top heads that are strengthened; by default the first k."""
-    strengths: Annotated[Named[Several[float]], AfterValidator(_known)] = Field(default_factory=dict)
+    strengths: Annotated[Named[Several[float]], AfterValidator(_known_kinds)] = Field(default_factory=dict)
     """Gates to try for `amplify`, α for `shift`."""
 
     @model_validator(mode="after")

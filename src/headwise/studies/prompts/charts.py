@@ -1,21 +1,41 @@
-"""The charts of the study `prompts`: answers under each condition, and a head's attention. From tables alone."""
+"""The charts of the study `prompts`: answers under each condition, a head's attention, and what conditions do inside a
+model (how far each head moves, outputs and activations by layer). From tables alone."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Chart, Mark, Panel, Text, columns_of, distinct, names_axis
+from headwise.charts.chart import (
+    Axis,
+    Bars,
+    Chart,
+    Mark,
+    Panel,
+    Rule,
+    Scale,
+    Span,
+    Text,
+    axis_range,
+    columns_of,
+    count_axis,
+    curve,
+    distinct,
+    names_axis,
+    whole_ticks,
+)
+from headwise.charts.heatmap import head_panel, saturation
 from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
 from headwise.charts.style import file_name
 from headwise.charts.words import span
-from headwise.studies.prompts import map_charts
-from headwise.studies.prompts.condition_style import bar_label, colours, explained
-from headwise.studies.prompts.findings import LEVEL, answers, findings, headline, heads
+from headwise.display import joined_tokens
+from headwise.studies.prompts.findings import LEVEL, answers, explained, findings, headline, heads, short
 
 _CAPTION = (
     "The same problems in every condition; bars carry 95 % intervals, a star where the difference is significant. "
@@ -24,65 +44,70 @@ _CAPTION = (
 _ATTENTION = (
     "For each token, the mean attention of all later ones to it; the first and last tokens are left out. "
 )
+_COLOURS = {"none": "#1f77b4", "meaningless": "#e8502f", "meaningful": "#2e9e4f", "arm": "#b8860b"}
+_OTHERS = ("#c26da5", "#8c6d46", "#6f7f8f", "#a3b549", "#7a70e0", "#d1495b", "#3f8f94", "#c9a0dc")
+_LEAD = 24
+"""Tokens drawn before the insertion where a long beginning (solved examples) would fill the panel."""
 
 
-_USED = ("accuracy", "comparisons", "profiles", "moved", "affine", "activations", "curves")
-_INSIDE = {
-    "moved": map_charts.moved_maps,
-    "affine": map_charts.affine_panels,
-    "activations": map_charts.activation_panels,
-}
+def colours(conditions: Iterable[str]) -> dict[str, str]:
+    """A colour for each condition: the usual one where there is one, else the next that is free.
+
+    Every chart of a task is given the colours of all its conditions, so that a condition has one colour in all.
+    """
+    names = list(dict.fromkeys([*conditions, *_COLOURS]))
+    others = [name for name in names if name not in _COLOURS]
+    free = dict(zip(others, _OTHERS * (1 + len(others) // len(_OTHERS)), strict=False))
+    return {name: _COLOURS.get(name) or free[name] for name in names}
 
 
 def charts(tables: Tables) -> list[Chart]:
     """For each set of problems the answers with each head's attention, then what conditions do inside the model."""
-    made = []
+    inside = {"moved": moved_maps, "affine": affine_panels, "activations": activation_panels}
+    names = ("accuracy", "comparisons", "profiles", "curves", *inside)
+    drawn = []
     for task in distinct(tables["accuracy"]["task"]):
-        of_task = {name: tables[name][tables[name]["task"] == task] for name in _USED if name in tables}
+        of_task = {name: tables[name][tables[name]["task"] == task] for name in names if name in tables}
         conditions = distinct(of_task["accuracy"]["condition"])
-        drawn = _results(of_task, f"prompts-{file_name(task)}")
-        for name, draw in _INSIDE.items():
+        palette, of_study = colours(conditions), _results(of_task, f"prompts-{file_name(task)}")
+        for name, draw in inside.items():
             if len(of_task.get(name, ())) and "comparisons" in of_task:  # one condition alone changes nothing
-                chart = draw(of_task[name], colours(conditions))
-                drawn.append(replace(chart, name=f"{name}-{file_name(task)}"))
+                of_study.append(replace(draw(of_task[name], palette), name=f"{name}-{file_name(task)}"))
         curves = table_of(of_task, "curves")
         if len(curves) and curves.groupby("series")["k"].nunique().max() > 1:
-            chart = map_charts.length_curves(curves, colours(conditions))
-            drawn.append(replace(chart, name=f"lengths-{file_name(task)}"))
+            of_study.append(replace(length_curves(curves, palette), name=f"lengths-{file_name(task)}"))
         meaning = explained(conditions)
-        made += [replace(chart, caption=f"{chart.caption} {meaning}".strip()) for chart in drawn]
-    return made
+        drawn += [replace(chart, caption=f"{chart.caption} {meaning}".strip()) for chart in of_study]
+    return drawn
 
 
 def _results(tables: Tables, name: str) -> list[Chart]:
     """A chart for each head; on the page the bars, which are the same in all, are in the first only."""
-    accuracy, comparisons = tables["accuracy"], tables.get("comparisons")
-    made: list[Chart] = []
+    accuracy, comparisons = tables["accuracy"], table_of(tables, "comparisons")
+    drawn: list[Chart] = []
     for (model, layer, head), part in groups(table_of(tables, "profiles"), "model", "layer", "head"):
         chart = prompt_chart(accuracy, comparisons, part)
         chart = replace(chart, name=f"{name}-{file_name(model)}-L{layer}H{head}")
-        if made:
+        if drawn:
             chart = replace(chart, page=chart.page_panels[1:], caption=_ATTENTION, table=None)
-        made.append(chart)
-    return made or [replace(prompt_chart(accuracy, comparisons, None), name=name)]
+        drawn.append(chart)
+    return drawn or [replace(prompt_chart(accuracy, comparisons, None), name=name)]
 
 
-def prompt_chart(
-    accuracy: pd.DataFrame, comparisons: pd.DataFrame | None, profiles: pd.DataFrame | None
-) -> Chart:
+def prompt_chart(accuracy: pd.DataFrame, comparisons: pd.DataFrame, profiles: pd.DataFrame | None) -> Chart:
     """Left, the share of right answers by model and condition with intervals; right, one head's profile.
 
     `accuracy` and `comparisons` hold the rows of one set of problems, `profiles` those of one head of one model.
     The heading says whether any difference is significant.
     """
-    conditions = accuracy["condition"].nunique()
-    width = max(3.0, 1.2 + 0.34 * accuracy["model"].nunique() * (conditions + 1))
-    panels = [_bars(accuracy, comparisons)]
     palette = colours(distinct(accuracy["condition"]))
+    bars = accuracy["model"].nunique() * (accuracy["condition"].nunique() + 1)  # and a gap after each model
+    width = max(3.0, 1.2 + 0.34 * bars)
+    panels = [_bars(accuracy, comparisons, palette)]
     title, caption = f"Answers under each condition, {accuracy['task'].iloc[0]}", _CAPTION
     widths: tuple[float, ...] = (width,)
     if profiles is not None:
-        panels += [map_charts.aligned_profile(profiles, palette), map_charts.full_profile(profiles, palette)]
+        panels += [aligned_profile(profiles, palette), full_profile(profiles, palette)]
         first = profiles.iloc[0]
         title += f", and where L{first['layer']}H{first['head']} of {first['model']} attends"
         caption += _ATTENTION
@@ -93,7 +118,7 @@ def prompt_chart(
         heading="\n".join(lines),
         panels=panels,
         caption=caption.strip(),
-        prompt=map_charts.prompt_text(profiles) if profiles is not None else "",
+        prompt=prompt_text(profiles) if profiles is not None else "",
         size=(sum(widths), 4.6),
         places=[[0, 1], [0, 2]] if profiles is not None else None,
         widths=widths,
@@ -110,11 +135,10 @@ def _percents(accuracy: pd.DataFrame) -> pd.DataFrame:
     return accuracy.assign(**shares).rename(columns=named)
 
 
-def _bars(accuracy: pd.DataFrame, comparisons: pd.DataFrame | None) -> Panel:
+def _bars(accuracy: pd.DataFrame, comparisons: pd.DataFrame, palette: Mapping[str, str]) -> Panel:
     models, conditions = distinct(accuracy["model"]), distinct(accuracy["condition"])
-    palette, step = colours(conditions), 0.8 / len(conditions)
-    starred = set()
-    if comparisons is not None:
+    step, starred = 0.8 / len(conditions), set()
+    if len(comparisons):
         significant = comparisons[comparisons["p_holm"] < LEVEL]
         starred = set(zip(significant["model"], significant["condition"], strict=True))
     marks: list[Mark] = []
@@ -124,7 +148,8 @@ def _bars(accuracy: pd.DataFrame, comparisons: pd.DataFrame | None) -> Panel:
         share, lo, hi = (100 * part[column].to_numpy(dtype=float) for column in ("accuracy", "lo", "hi"))
         rows = zip(models, share, lo, hi, strict=True)
         hover = [f"{model}: {value:.3g} [{low:.3g}, {high:.3g}]" for model, value, low, high in rows]
-        look: dict[str, Any] = {"name": bar_label(name), "colours": palette[name], "thickness": 0.92 * step}
+        label = "w/o" if name == "none" else f"w/ {short(name)}"
+        look: dict[str, Any] = {"name": label, "colours": palette[name], "thickness": 0.92 * step}
         look |= {"examples": columns_of(accuracy, "task") | {"condition": name}, "keys": models}
         marks.append(Bars(at=at, values=share, lo=lo, hi=hi, hover=hover, **look))
         marks += [
@@ -159,6 +184,202 @@ def _wrapped(name: str) -> str:
     spaced = name.replace("/", "/ ").replace("-", "- ")
     lines = textwrap.wrap(spaced, 20, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines).replace("/ ", "/").replace("- ", "-")
+
+
+# ---- inside the model -------------------------------------------------------------------------------------
+
+
+def moved_maps(table: pd.DataFrame, palette: Mapping[str, str]) -> Chart:
+    """Layer × head: the share of its attention that a token spends elsewhere. Rows models, columns conditions.
+
+    One scale for all, ending at the 99th percentile. Above each map is its largest head with its interval.
+    """
+    models, conditions = distinct(table["model"]), distinct(table["condition"])
+    top, _ = saturation(table["moved"].to_numpy(dtype=float))
+    above = bool(table["moved"].max() > top)
+    label = f"Share of attention moved{' (some beyond)' if above else ''}"
+    scale = Scale("viridis", 0, top, label, above=above)
+    parts = dict(groups(table, "model", "condition"))
+    cells = [parts.get(cell) for cell in product(models, conditions)]
+    first = table.iloc[0]
+    single = f", {models[0]}" if len(models) == 1 else ""
+    return Chart(
+        title=f"Share of each head's attention that inserted tokens move{single}",
+        note=f"{first['task']}, n = {first['n']} prompts; above each map: its largest",
+        panels=[_moved(part, scale, len(models) > 1) if part is not None else None for part in cells],
+        caption="Of the attention on the original tokens, against no insertion.",
+        size=(2.5 * len(conditions) + 1.6, 3.0 * len(models) + 0.8),
+        columns=len(conditions),
+        page_columns=3,
+        least=230,
+    )
+
+
+def _moved(part: pd.DataFrame, scale: Scale, several_models: bool) -> Panel:
+    best = part.iloc[int(part["moved"].argmax())]
+    lo, hi = best["moved_lo"], best["moved_hi"]
+    interval = "" if np.isnan(lo) else f" [{lo:.2f}, {hi:.2f}]"
+    title = f"{short(best['condition'])}\nL{best['layer']}H{best['head']} {best['moved']:.2f}{interval}"
+    row = str(best["model"]) if several_models else ""
+    bounds = ("moved_lo", "moved_hi")
+    return head_panel(part, scale, of="moved", bounds=bounds, most=(8, 6), title=title, row=row)
+
+
+def affine_panels(table: pd.DataFrame, palette: Mapping[str, str]) -> Chart:
+    """By layer: λ of new output ≈ λ · old + shift, and how much of the new output's spread that explains."""
+    columns = {"slope": "λ", "r2": "R²"}
+    chart = _by_layer(table, columns, 1.0, "Attention output as λ · old + shift", palette)
+    return replace(chart, note=f"{chart.note}; dashed: R² with λ = 1")
+
+
+def activation_panels(table: pd.DataFrame, palette: Mapping[str, str]) -> Chart:
+    """By layer: how a condition changes the share of MLP activations near zero, and the weight of their tails."""
+    # The baseline differs from itself by nothing, in every layer.
+    changed = table["near_zero_change"].ne(0).groupby(table["condition"], sort=False).any()
+    baseline = next(iter(changed.index[~changed]), "none")
+    columns = {
+        "near_zero_change": "Change of the share near zero",
+        "kurtosis_change": "Change of the excess kurtosis",
+    }
+    title = f"MLP activations after the inserted tokens, against {short(baseline)}"
+    return _by_layer(table[table["condition"] != baseline], columns, 0.0, title, palette)
+
+
+def _by_layer(
+    table: pd.DataFrame,
+    columns: dict[str, str],
+    rule: float,
+    title: str,
+    palette: Mapping[str, str],
+) -> Chart:
+    """A row of panels per model, a panel per column with its label, a line with its band per condition."""
+    models = groups(table, "model")
+    first = table.iloc[0]
+    return Chart(
+        title=title,
+        note=f"{first['task']}, n = {first['n']} prompts, 95 % bands",
+        panels=[
+            _layers(rows, column, columns[column], rule, palette) for _, rows in models for column in columns
+        ],
+        size=(8.4, 2.7 * len(models) + 0.8),
+        columns=len(columns),
+    )
+
+
+def _layers(rows: pd.DataFrame, column: str, label: str, rule: float, palette: Mapping[str, str]) -> Panel:
+    unchanged = column == "r2"  # beside it the R² with λ = 1
+    lines = []
+    for condition, part in groups(rows.sort_values("layer", kind="stable"), "condition"):
+        look: dict[str, Any] = {"name": short(condition), "colour": palette[condition], "band": 0.15}
+        lines.append(curve(part, "layer", column, width=1.2, **look))
+        if unchanged:
+            look |= {"name": f"{short(condition)}, λ = 1", "dash": "dash", "common": True, "width": 0.8}
+            lines.append(curve(part, "layer", "r2_unchanged", **look))
+    drawn = [values for line in lines for values in (line.y, line.lo, line.hi) if values is not None]
+    limits = axis_range(*drawn, [rule])
+    if unchanged and limits:  # R² with λ = 1 may be negative, far below the range of interest
+        limits = (max(-0.5, limits[0]), 1.05)
+    return Panel(
+        title=str(rows["model"].iloc[0]),
+        marks=[Rule(at=rule, colour="#bfbfbf"), *lines],
+        x=Axis(label="Layer", ticks=whole_ticks(int(rows["layer"].max()) + 1, 8)),
+        y=Axis(label=label, limits=limits),
+    )
+
+
+def length_curves(table: pd.DataFrame, palette: Mapping[str, str]) -> Chart:
+    """Share of right answers against the number of copies of the filler, one panel per model."""
+    names = [name for name in distinct(table["series"]) if name not in ("none", "arm")]
+    palette = {**colours(names), **palette}  # a series has all numbers of copies of a filler
+    percents = table.assign(**{name: 100 * table[name] for name in ("value", "lo", "hi")})
+    highest = axis_range(percents[["value", "hi"]].to_numpy(), [0.0], room=0)
+    limits = (0.0, 1.05 * highest[1]) if highest and highest[1] else None
+    panels = []
+    for model, rows in groups(percents, "model"):
+        lines = []
+        for name in names:
+            part = rows[rows["series"].isin(["none", name])].sort_values("k")
+            look: dict[str, Any] = {"name": short(name), "colour": palette[name], "marker": "circle"}
+            lines.append(curve(part, size=3.5, band=0.12, **look))
+        y = Axis(label="Right answers, % (95 % bands)", limits=limits)
+        x = count_axis("Copies inserted", int(rows["k"].max()))
+        panels.append(Panel(title=str(model), marks=lines, x=x, y=y))
+    return Chart(
+        title=f"Right answers against copies inserted, {table['task'].iloc[0]}, n = {table['n'].iloc[0]}",
+        panels=panels,
+        size=(2.2 + 3.2 * len(panels), 3.4),
+        columns=len(panels),
+        legend="right",
+        table=percents.rename(columns={name: f"{name}, %" for name in ("value", "lo", "hi")}),
+    )
+
+
+def aligned_profile(profiles: pd.DataFrame, palette: Mapping[str, str]) -> Panel:
+    """Original tokens only, so that all conditions share the axis."""
+    first = profiles.iloc[0]
+    head = f"L{first['layer']}H{first['head']}"
+    prompts = "one prompt" if first["n"] == 1 else f"mean of {first['n']} prompts"
+    title = f"Average attention on {head},{chr(10) if len(first['model']) > 24 else ' '}{first['model']}, {prompts}"
+    panel = _attention(profiles, "aligned", palette, "Original tokens", filled=True)
+    return replace(panel, title=title)
+
+
+def full_profile(profiles: pd.DataFrame, palette: Mapping[str, str]) -> Panel:
+    """The full sequence of the conditions that insert something, with the inserted tokens shaded."""
+    inserted = profiles[profiles["inserted"]]
+    drawn = profiles[profiles["condition"].isin(inserted["condition"])] if len(inserted) else profiles
+    shaded: set[tuple[int, int]] = set()
+    for _, part in groups(inserted, "condition"):
+        positions = np.sort(part["position"].to_numpy())
+        runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
+        shaded |= {(int(run[0]), int(run[-1])) for run in runs}
+    panel = _attention(drawn, "position", palette, "Full sequence")
+    note = "shaded: inserted" if shaded else "nothing is inserted"
+    spans = [Span(low=first - 0.5, high=last + 0.5) for first, last in sorted(shaded)]
+    return replace(panel, marks=[*spans, *panel.marks], x=replace(panel.x, label=f"{panel.x.label} ({note})"))
+
+
+def _attention(
+    profiles: pd.DataFrame, x: str, palette: Mapping[str, str], label: str, filled: bool = False
+) -> Panel:
+    """The attention to each token under each condition, along the positions in the column `x`."""
+    begin, first = first_shown(profiles), profiles.iloc[0]
+    rows = profiles[profiles[x].notna() & (profiles[x] >= begin)].sort_values(x)
+    lines = []
+    for condition in distinct(profiles["condition"]):
+        part, colour = rows[rows["condition"] == condition], palette[condition]
+        look: dict[str, Any] = {"name": short(condition), "colour": colour, "filled": filled, "band": 0.12}
+        lines.append(curve(part, x, "attention", width=0.9, words=[*map(str, part["token"])], **look))
+    heights = axis_range(rows["attention"], room=0)
+    _, last = axis_range(rows[x], room=0) or (0.0, 1.0)
+    room = 0.01 * max(1.0, last - begin)
+    return Panel(
+        marks=lines,
+        x=Axis(
+            label=f"{label}{f' from {begin} on' if begin else ''}",
+            limits=(begin - room, last + room),
+            ticks=[begin + tick for tick in whole_ticks(int(last - begin) + 1, 10)],
+        ),
+        y=Axis(label="Attention", limits=(0, 1.24 * heights[1]) if heights else None),  # room for the legend
+        legend="upper left",
+        model=str(first["model"]),
+        attention=f"L{first['layer']}H{first['head']}",
+    )
+
+
+def first_shown(profiles: pd.DataFrame) -> int:
+    """The first token drawn: of a long beginning before the insertion only the end is shown."""
+    positions = profiles.loc[profiles["inserted"], "position"]
+    return max(int(positions.min()) - _LEAD, 0) if len(positions) and positions.min() > 4 * _LEAD else 0
+
+
+def prompt_text(profiles: pd.DataFrame) -> str:
+    """The prompt without insertions from the first token drawn, where the profile is of one prompt."""
+    if (profiles["n"] != 1).any():
+        return ""
+    begin, first = first_shown(profiles), profiles[profiles["condition"] == profiles["condition"].iloc[0]]
+    shown = first[~first["inserted"] & (first["aligned"] >= begin)].sort_values("position")
+    return ("…" if begin else "") + joined_tokens(shown["token"])
 
 
 section = Section(charts=charts, findings=findings, heads=heads, texts=answers, docs="prompts")

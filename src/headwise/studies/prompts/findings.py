@@ -2,35 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.charts.section import HEAD_COLUMNS, Finding, Tables, table_of
-from headwise.charts.words import plus
-from headwise.studies.prompts.condition_style import explained, short
+from headwise.charts.section import HEAD_COLUMNS, Finding, Tables, groups, table_of
+from headwise.charts.words import joined, plus
 
 LEVEL = 0.05
 _ANSWERS = ["model", "condition", "problem", "text", "gold", "parsed", "right", "truncated"]
+_SHORT = {"none": "None", "meaningless": "Mless", "meaningful": "Mful", "arm": "ARM"}
+_MEANING = {
+    "none": "None, w/o: nothing is inserted",
+    "meaningless": "Mless: a meaningless filler is inserted (copies of “/”)",
+    "meaningful": "Mful: a meaningful filler is inserted (copies of “he”)",
+    "arm": "ARM: nothing is inserted, small activations of the first MLP are redistributed",
+}
+
+
+def short(condition: str) -> str:
+    """The name of a condition in figures: `meaningless:20` as `Mless ×20`."""
+    kind, colon, copies = condition.partition(":")
+    return _SHORT.get(kind, kind) + (f" ×{copies}" if colon else "")
+
+
+def explained(conditions: Iterable[str]) -> str:
+    """What the short names of these conditions mean, as a sentence.
+
+    >>> explained(["meaningless:20", "meaningless:40", "dots"])
+    'Mless: a meaningless filler is inserted (copies of “/”).'
+    """
+    kinds = dict.fromkeys(condition.partition(":")[0] for condition in conditions)
+    meanings = [_MEANING[kind] for kind in kinds if kind in _MEANING]
+    return f"{'; '.join(meanings)}." if meanings else ""
 
 
 def findings(tables: Tables) -> list[Finding]:
-    comparisons = table_of(tables, "comparisons")
-    if comparisons.empty:
-        return []
-    each = [
-        Finding(sentence=f"{significance(row)}.", weight=0.2, found=bool(row["p_holm"] < LEVEL))
-        for row in comparisons.to_dict("records")
+    """Whether any condition changes the answers, each comparison, and the share of right answers behind them."""
+    comparisons, found = table_of(tables, "comparisons"), []
+    shown = comparisons.empty or bool((comparisons["p_holm"] < LEVEL).any())
+    if len(comparisons):
+        meaning = explained([*comparisons["baseline"], *comparisons["condition"]])
+        sentence = f"{headline(comparisons)}. {meaning}".strip()
+        plain = "" if shown else _nothing(comparisons)
+        found = [Finding(sentence=sentence, weight=0.45, plain=plain, found=shown)]
+    for row in comparisons.to_dict("records"):
+        significant = bool(row["p_holm"] < LEVEL)
+        found.append(Finding(sentence=f"{significance(row)}.", weight=0.2, found=significant))
+    for (model, task), rows in groups(tables["accuracy"], "model", "task"):
+        found.append(Finding(sentence=f"{model} on {task}: {_shares(rows)}.", weight=0.1, found=shown))
+    return found
+
+
+def _shares(accuracy: pd.DataFrame) -> str:
+    """The share of right answers under each condition, and how many answers could not be right."""
+    shares = [
+        f"{row['accuracy']:.1%} right [{row['lo']:.1%}, {row['hi']:.1%}] under {row['condition']}"
+        for row in accuracy.to_dict("records")
     ]
-    meaning = explained([*comparisons["baseline"], *comparisons["condition"]])
-    shown = bool((comparisons["p_holm"] < LEVEL).any())
-    plain = "" if shown else _nothing(comparisons)
-    first = Finding(
-        sentence=f"{headline(comparisons)}. {meaning}".strip(), weight=0.45, plain=plain, found=shown
-    )
-    return [first, *each]
+    cut, none = int(accuracy["truncated"].sum()), int(accuracy["unparsed"].sum())
+    total = int((accuracy["n"] * accuracy["samples"]).sum())
+    lost = f"; of {total} answers {cut} were cut off and {none} have no result" if cut or none else ""
+    return f"{joined(shares)}, n = {accuracy['n'].iloc[0]} problems{lost}"
 
 
 def _nothing(comparisons: pd.DataFrame) -> str:
@@ -44,12 +79,12 @@ def _nothing(comparisons: pd.DataFrame) -> str:
     )
 
 
-def headline(comparisons: pd.DataFrame | None) -> str:
+def headline(comparisons: pd.DataFrame) -> str:
     """Whether any condition is better or worse than the baseline, Holm's correction over conditions included.
 
     Each significant difference names its model if there are several, and its task if there are several.
     """
-    if comparisons is None or comparisons.empty:
+    if comparisons.empty:
         return "One condition: nothing is compared"
     significant = comparisons[comparisons["p_holm"] < LEVEL]
     several = [name for name in ("model", "task") if comparisons[name].nunique() > 1]

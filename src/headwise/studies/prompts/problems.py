@@ -1,19 +1,17 @@
-"""The problems of the study `prompts`: questions, right answers, and how they are asked."""
+"""The problems of the study `prompts`: a task, and how its questions are put to one model under a condition."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.model.arm.arm import arm
 from headwise.model.model import Model
 from headwise.model.tokens.spans import Located, locate
-from headwise.studies.prompts.settings import PromptsSettings
-from headwise.studies.tables import fingerprint
+from headwise.studies.prompts.settings import ArmSettings, PromptsSettings
 from headwise.tasks import Example, Task, families, load_task, task
 from headwise.tasks.conditions import ARM, Asked, Condition, filled_marks, marked_messages, plain_pieces
 from headwise.tasks.opening import check_options
@@ -29,13 +27,10 @@ _OPEN_END = 512
 
 
 @dataclass(frozen=True)
-class ProblemSet:
+class Problems:
     """Problems, and everything that decides how they are put to one model."""
 
-    name: str
-    questions: tuple[str, ...]
-    gold: tuple[tuple[str, ...], ...]
-    """Right answers of each problem."""
+    task: Task
     system: str
     shots: tuple[tuple[str, str], ...]
     chat: bool
@@ -47,123 +42,117 @@ class ProblemSet:
     joint: str
     stop: tuple[str, ...]
     max_new_tokens: int
-    groups: tuple[str | None, ...] | None = None
-    """Of the problems, where some share one."""
+    batch_tokens: int | None = field(default=None, compare=False)
 
     @property
-    def fingerprint(self) -> str:
-        fields = asdict(self)
-        if self.groups is None:
-            del fields["groups"]
-        return fingerprint(json.dumps(fields, ensure_ascii=True, sort_keys=True))
+    def name(self) -> str:
+        return self.task.name
 
-    def first(self, most: int) -> ProblemSet:
+    @property
+    def questions(self) -> list[str]:
+        return [example.prompt for example in self.task]
+
+    @property
+    def gold(self) -> list[tuple[str, ...]]:
+        """Right answers of each problem."""
+        return [(e.target.strip(), *(other.strip() for other in e.also)) for e in self.task]
+
+    def first(self, most: int) -> Problems:
         """The same set with at most so many problems."""
-        groups = self.groups if self.groups is None else self.groups[:most]
-        return replace(self, questions=self.questions[:most], gold=self.gold[:most], groups=groups)
+        return replace(self, task=self.task.take(range(min(most, len(self.task)))))
 
-    def prompts(self, model: Model, condition: Condition, most: int | None = None) -> list[Located]:
+    def prompts(self, model: Model, condition: Condition) -> list[Located]:
         """Each problem under a condition, in the model's tokens, with the inserted ones marked."""
-        return [self._prompt(model, question, condition) for question in self.questions[:most]]
+        return [self._prompt(model, Asked(q, self.system, self.shots), condition) for q in self.questions]
 
-    def _prompt(self, model: Model, question: str, condition: Condition) -> Located:
-        asked = Asked(question, self.system, self.shots)
+    def _prompt(self, model: Model, asked: Asked, condition: Condition) -> Located:
+        where = {"place": self.place, "joint": self.joint}
         if self.chat:
-            messages = marked_messages(asked, condition, self.place, self.joint, system_role=self.system_role)
-            pieces = filled_marks(model.text.chat(messages), condition, self.place, self.joint)
-            return locate(model.text, pieces, begin=False)  # the template writes the beginning token itself
-        pieces = plain_pieces(
-            asked,
-            condition,
-            template=self.template,
-            separator=self.separator,
-            place=self.place,
-            joint=self.joint,
-        )
-        return locate(model.text, pieces, begin=True)
+            messages = marked_messages(asked, condition, **where, system_role=self.system_role)
+            pieces = filled_marks(model.text.chat(messages), condition, **where)
+        else:
+            form = {"template": self.template, "separator": self.separator}
+            pieces = plain_pieces(asked, condition, **form, **where)
+        return locate(model.text, pieces, begin=not self.chat)  # a chat template writes the beginning itself
 
 
-def baseline_of(conditions: Iterable[str]) -> str:
+def baseline_of(conditions: Sequence[Condition]) -> str:
     """The condition that the others are compared with: `none`, or else the first."""
-    names = list(conditions)
+    names = [condition.name for condition in conditions]
     return "none" if "none" in names else names[0]
 
 
-def applied(condition: Condition, model: Model, settings: PromptsSettings) -> AbstractContextManager[Any]:
-    """What a condition changes in the model: `arm` its activations, every other nothing."""
-    return arm(model, **vars(settings.arm)) if condition.kind == ARM else nullcontext()
+def applied(condition: Condition, model: Model, settings: ArmSettings | None) -> AbstractContextManager[Any]:
+    """What a condition changes in the model: `arm`, which needs its settings, the activations; others nothing."""
+    return arm(model, **vars(settings)) if condition.kind == ARM else nullcontext()
 
 
-def problem_set(settings: PromptsSettings, source: str, model: Model) -> ProblemSet:
+def open_problems(s: PromptsSettings, source: str, model: Model) -> Problems:
     """The problems of a built-in task, of GSM8K or MATH-500 by path, or of any task file."""
-    if settings.chat and not model.text.has_chat:
+    if s.chat and not model.text.has_chat:
         raise HeadwiseError(f"{model.name} has no chat template; use chat=false")
-    scored, shots, system = _examples(settings, source, model)
+    scored, solved, system = _examples(s, source, model)
     # Solved examples as turns of a chat lose small models: 13 % against 47 % right with the bundled one.
-    chat = (model.text.has_chat and not shots) if settings.chat is None else settings.chat
-    pairs = tuple((shot.prompt, shot.target) for shot in shots)
-    longest = max((len(model.tokens(answer)) for _, answer in pairs), default=0)
-    return ProblemSet(
-        name=scored.name,
-        questions=tuple(example.prompt for example in scored),
-        gold=tuple((example.target.strip(), *(a.strip() for a in example.also)) for example in scored),
-        system=system if settings.system is None else settings.system,
-        shots=pairs,
+    chat = (model.text.has_chat and not solved) if s.chat is None else s.chat
+    shots = tuple((shot.prompt, shot.target) for shot in solved)
+    longest = max((len(model.tokens(answer)) for _, answer in shots), default=0)
+    return Problems(
+        task=scored,
+        system=system if s.system is None else s.system,
+        shots=shots,
         chat=chat,
         system_role=chat and _takes_system(model),
-        template=settings.template,
-        separator=settings.separator,
-        place=settings.place,
-        joint=settings.joint,
-        stop=_stops(settings, pairs, chat) if settings.stop is None else settings.stop,
-        max_new_tokens=settings.max_new_tokens or (2 * longest + 16 if pairs else _OPEN_END),
-        groups=scored.shared_groups(),
+        template=s.template,
+        separator=s.separator,
+        place=s.place,
+        joint=s.joint,
+        stop=_stops(s, shots, chat) if s.stop is None else s.stop,
+        max_new_tokens=s.max_new_tokens or (2 * longest + 16 if shots else _OPEN_END),
+        batch_tokens=s.batch_tokens,
     )
 
 
 def _takes_system(model: Model) -> bool:
-    messages = [{"role": "system", "content": "\ue0a1"}, {"role": "user", "content": "a"}]
+    mark = "\ue0a1"
+    messages = [{"role": "system", "content": mark}, {"role": "user", "content": "a"}]
     try:
-        return "\ue0a1" in model.text.chat(messages)
+        return mark in model.text.chat(messages)
     except HeadwiseError:  # Gemma's template raises
         return False
 
 
-def _examples(settings: PromptsSettings, source: str, model: Model) -> tuple[Task, list[Example], str]:
+def _examples(s: PromptsSettings, source: str, model: Model) -> tuple[Task, list[Example], str]:
     """The scored problems, the solved examples before each, and the system prompt that suits them."""
-    n, seed, options = settings.n, settings.seed, dict(settings.task_options)
+    n, seed, options = s.n, s.seed, dict(s.task_options)
     check_options(options)
-    if source in families():
-        count = (8 if source == "word_problems" else 4) if settings.shots is None else settings.shots
-        if source == "word_problems":
-            scored = task(source, n, seed=seed, model=model, **options)
-            answer = {"answer": "worked" if settings.working else "number"}
-            pool = task(source, POOL, seed=seed + 1, model=model, **options | answer)
-            return scored, chosen_shots(scored, count, seed=seed, pool=pool)[0], ""
-        whole = task(source, n + count, seed=seed, model=model, **options)
-        shots, rest = chosen_shots(whole, count, seed=seed)
-        return Task(source, tuple(rest)), shots, ""
-    in_chat = model.text.has_chat if settings.chat is None else settings.chat
-    count = (0 if in_chat else 4) if settings.shots is None else settings.shots
-    kind = str(load_task(source, limit=1, seed=seed, **options).settings["mapping"])
+    if source == "word_problems":
+        count = 8 if s.shots is None else s.shots
+        scored = task(source, n, seed=seed, model=model, **options)
+        answers = {"answer": "worked" if s.working else "number"}
+        pool = task(source, POOL, seed=seed + 1, model=model, **options | answers)
+        return scored, chosen_shots(scored, count, seed=seed, pool=pool)[0], ""
+    built_in, in_chat = source in families(), model.text.has_chat if s.chat is None else s.chat
+    count = (0 if in_chat and not built_in else 4) if s.shots is None else s.shots
+    kind = "" if built_in else str(load_task(source, limit=1, seed=seed, **options).settings["mapping"])
     if kind in MAPPED:
-        plain = {"wording": MAPPED[kind], **options}
-        scored = load_task(source, limit=n, seed=seed, **{**plain, "answers": "final"})
+        options = {"wording": MAPPED[kind], **options}
+        scored = load_task(source, limit=n, seed=seed, **options | {"answers": "final"})
         if not count:
             return scored, [], STEP_BY_STEP
-        answers = "final" if settings.working is False else "worked"
-        pool = load_task(source, seed=seed, **{**plain, "answers": answers})
+        answers = {"answers": "final" if s.working is False else "worked"}
+        pool = load_task(source, seed=seed, **options | answers)
         return scored, chosen_shots(scored, count, seed=seed, pool=pool)[0], ""
-    whole = load_task(source, limit=n + count, seed=seed, **options)
+    if built_in:
+        whole = task(source, n + count, seed=seed, model=model, **options)
+    else:
+        whole = load_task(source, limit=n + count, seed=seed, **options)
     shots, rest = chosen_shots(whole, count, seed=seed)
     return Task(whole.name, tuple(rest)), shots, ""
 
 
-def _stops(settings: PromptsSettings, shots: tuple[tuple[str, str], ...], chat: bool) -> tuple[str, ...]:
+def _stops(s: PromptsSettings, shots: tuple[tuple[str, str], ...], chat: bool) -> tuple[str, ...]:
     """In plain text an answer ends where the next example would begin."""
-    if chat or not shots or not settings.separator:
+    if chat or not shots or not s.separator:
         return ()
-    if any(settings.separator in answer.strip() for _, answer in shots):
-        head = settings.template.partition("{prompt}")[0]
-        return (settings.separator + head,)
-    return (settings.separator,)
+    in_answers = any(s.separator in answer.strip() for _, answer in shots)
+    return (s.separator + s.template.partition("{prompt}")[0] if in_answers else s.separator,)

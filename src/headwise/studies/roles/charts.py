@@ -43,8 +43,8 @@ def charts(tables: Tables) -> list[Chart]:
     """The curves of all tasks and models, the maps of each model, the shares of all."""
     scores, shares = table_of(tables, "scores"), table_of(tables, "shares")
     curves = role_curves(tables["curves"], scores, shares)
-    made = [curves, *(role_maps(part) for _, part in groups(scores, "model"))]
-    return made + ([role_shares(shares)] if len(shares) else [])
+    maps = [role_maps(part) for _, part in groups(scores, "model")]
+    return [curves, *maps, *([role_shares(shares)] if len(shares) else [])]
 
 
 def role_curves(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
 
 from headwise.charts.section import Finding, Tables, groups, head_rows, table_of
@@ -31,7 +28,7 @@ def heads(tables: Tables) -> pd.DataFrame | None:
 
 
 def _order(order: pd.DataFrame, shares: pd.DataFrame) -> list[Finding]:
-    made = []
+    found = []
     by_task = dict(groups(shares, "model", "task"))
     for row in order.to_dict("records"):
         counts = by_task[row["model"], row["task"]].set_index("label")
@@ -41,8 +38,7 @@ def _order(order: pd.DataFrame, shares: pd.DataFrame) -> list[Finding]:
         )
         below = "" if row["below"] else " (not significantly lower)"
         above = "" if row["above"] else " (not significantly higher)"
-        kind = row.get("reference", "zero")
-        ablation = "" if kind == "zero" else f" ({kind} ablation)"
+        ablation = "" if row["reference"] == "zero" else f" ({row['reference']} ablation)"
         sentence = (
             f"On {row['task']}, {row['model']}{ablation}: ablating the {row['k']} most facilitating heads changes the "
             f"answer's log probability by {plus(row['facilitation'], 2)} nats, ablating {row['k']} irrelevant heads by "
@@ -64,40 +60,19 @@ def _order(order: pd.DataFrame, shares: pd.DataFrame) -> list[Finding]:
                 f"Heads that clearly help or hinder {row['model']} on {row['task']}: the log probability of the right "
                 f"answer changes {changes}, but so few fits cannot tell this from unimportant heads."
             )
-        made.append(Finding(sentence=sentence, weight=0.6 if both else 0.4, plain=plain, found=bool(either)))
-    return made
+        found.append(Finding(sentence=sentence, weight=0.6 if both else 0.4, plain=plain, found=bool(either)))
+    return found
 
 
 def _joint(joint: pd.DataFrame) -> list[Finding]:
-    return [
-        Finding(sentence=f"On {row['task']}, {row['model']}: {joint_sentence(row)}.", weight=0.35)
-        for row in joint.to_dict("records")
-    ]
-
-
-def joint_sentence(row: Mapping[Any, Any]) -> str:
-    """The joint effect of the most facilitating heads, of a row of `joint`."""
-    cost, lo, hi, mean = (minus(f"{row[name]:.2f}") for name in ("effect", "lo", "hi", "random_mean"))
-    return (
-        f"ablating the most facilitating heads together costs {cost} nats [{lo}, {hi}], more than "
-        f"{row['larger_than']:.1%} of {row['sets']} random sets of heads (mean {mean}); the rank correlation of "
-        f"facilitation with exact ablation is {plus(row['facilitation_correlation'], 2)}"
-    )
-
-
-def order_sentence(row: Mapping[Any, Any]) -> str:
-    """What `expected_order` found, as a sentence."""
-    below = (
-        f"facilitation is below irrelevance at k = {row['k']} ({plus(row['facilitation'], 2)} against "
-        f"{plus(row['irrelevance'], 2)} nats)"
-    )
-    above = (
-        f"interference is above irrelevance where it peaks, k = {row['peak']} "
-        f"({plus(row['interference_at_peak'], 2)} against {plus(row['irrelevance_at_peak'], 2)})"
-    )
-    claims = {below: row["below"], above: row["above"]}
-    holds = "; ".join(text for text, shown in claims.items() if shown)
-    fails = "; ".join(text for text, shown in claims.items() if not shown)
-    if fails:
-        fails = f"not significant (the confidence intervals over seeds overlap, or the difference is reversed): {fails}"
-    return "; ".join(filter(None, (holds, fails)))
+    """The joint effect of the most facilitating heads."""
+    found = []
+    for row in joint.to_dict("records"):
+        cost, lo, hi, mean = (minus(f"{row[name]:.2f}") for name in ("effect", "lo", "hi", "random_mean"))
+        sentence = (
+            f"On {row['task']}, {row['model']}: ablating the most facilitating heads together costs {cost} nats "
+            f"[{lo}, {hi}], more than {row['larger_than']:.1%} of {row['sets']} random sets of heads (mean {mean}); "
+            f"the rank correlation of facilitation with exact ablation is {plus(row['facilitation_correlation'], 2)}."
+        )
+        found.append(Finding(sentence=sentence, weight=0.35))
+    return found

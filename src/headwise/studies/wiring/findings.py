@@ -10,12 +10,18 @@ from headwise.charts.words import joined, minus, percent
 
 
 def findings(tables: Tables) -> list[Finding]:
-    made = [
-        _largest(rows, model, task)
-        for (model, task), rows in groups(table_of(tables, "edges"), "model", "task")
+    edges = dict(groups(table_of(tables, "edges"), "model", "task"))
+    made = [_largest(rows, *names) for names, rows in edges.items()]
+    circuits = table_of(tables, "circuits").to_dict("records")
+    made += [_size(row) for row in circuits if row["defined"]]
+    made += [_ratio(row) for row in table_of(tables, "ratios").to_dict("records")]
+    defined = {(row["model"], row["task"]) for row in circuits}
+    curves = groups(table_of(tables, "curve_examples"), "model", "task")
+    return made + [
+        _undefined(rows, edges[names]["metric"].iloc[0], *names)
+        for names, rows in curves
+        if names not in defined
     ]
-    made += [_size(row) for row in table_of(tables, "circuits").to_dict("records") if row["defined"]]
-    return made + [_ratio(row) for row in table_of(tables, "ratios").to_dict("records")]
 
 
 def _largest(rows: pd.DataFrame, model: str, task: str) -> Finding:
@@ -51,3 +57,13 @@ def _ratio(row: dict[object, object]) -> Finding:
         f"{row['hi']:.1f})."
     )
     return Finding(sentence=sentence, weight=0.5, chart="wiring-curves")
+
+
+def _undefined(rows: pd.DataFrame, metric: str, model: str, task: str) -> Finding:
+    """Where the edges together have no effect that some of them could explain."""
+    none, every = (rows.loc[rows["k"] == k, "value"].mean() for k in (0, rows["k"].max()))
+    sentence = (
+        f"On {task}, {model}: the explained effect is undefined, because {metric} with all of the edges minus with "
+        f"none of them is {minus(f'{every - none:+.3g}')} and may be 0."
+    )
+    return Finding(sentence=sentence, chart="wiring-curves", found=False)

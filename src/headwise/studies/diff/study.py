@@ -1,0 +1,91 @@
+"""The study `diff`: which heads changed between two models?
+
+Both models are scored on the same examples; then each head's values are paired. Tables: `scores` and `examples` of both
+models, `answers` (accuracy and metric of every example with all heads), `outcomes` (both models' means, their paired
+difference and its test), `diff` (each head's paired difference, tuned − base).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise.charts.heatmap import significant
+from headwise.charts.section import too_few
+from headwise.model.model import Model
+from headwise.runs import Call, Job, step
+from headwise.scores import difference
+from headwise.studies.base import study
+from headwise.studies.diff.charts import section
+from headwise.studies.diff.settings import DiffSettings
+from headwise.studies.run import Pair, Run
+from headwise.studies.steps import Cards, make_cards, score_heads, strongest
+from headwise.tasks import Task
+
+
+@step(cost=lambda task, **_: 2 * len(task), label="answers on {task.name} with {model.name}")
+def answer(job: Job, model: Model, task: Task, metric: str | None) -> pd.DataFrame:
+    """Accuracy and metric of every example with all heads."""
+    return difference.answer_table(model, task, metric, advance=job.advance)
+
+
+@step(label="weights of {base.name} and {tuned.name}")
+def change_of_weights(job: Job, base: Model, tuned: Model) -> tuple[np.ndarray | None, str]:
+    """How much the weights of each head changed; or None, and why they are not compared."""
+    return difference.compare_weights(base, tuned)
+
+
+@study(question="Which heads changed between two models?", settings=DiffSettings, section=section)
+def diff(run: Run, s: DiffSettings) -> None:
+    base, tuned = (run.model(source) for source in s.models)
+    difference.check_same_heads(base, tuned)
+    pairs = run.pairs([(source, task) for task in s.tasks for source in s.models])
+    compared = list(zip(pairs[::2], pairs[1::2], strict=True))  # base and tuned, for each task
+    for before, after in compared:
+        difference.check_same_tokens([base, tuned], [before.task, after.task])
+    if base.fingerprint == tuned.fingerprint:
+        run.say(f"{base.name} and {tuned.name} have the same weights, so every difference is 0")
+
+    answers = run.all({pair: answer(pair.model, pair.task, s.metric) for pair in pairs}, "answers")
+    options: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "positions": s.positions}
+    options["seed"] = s.seed
+    scoring = {
+        (pair, method): score_heads(pair.model, pair.task, method, **options, options=s.method_options)
+        for pair in pairs
+        for method in s.methods
+    }
+    scored: Mapping[tuple[Pair, str], Any] = run.all(scoring, "scores of both models")
+    for pair in pairs:
+        run.table("answers", answers[pair].assign(**pair.columns))
+        for method in s.methods:
+            run.tables(scored[pair, method].tables(pair.task), **pair.columns)
+
+    weights, problem = run.one(change_of_weights(base, tuned))
+    if problem:
+        run.say(problem)
+    cards: dict[Pair, Call[Cards]] = {}
+    for before, after in compared:
+        names = {"base": before.columns["model"], "tuned": after.columns["model"]}
+        outcomes = difference.outcome_table(before.task, answers[before], answers[after], s.seed)
+        run.table("outcomes", outcomes.assign(**names))
+        changes = []
+        for method in s.methods:
+            # Named as in the tables: of two scores of one name, a difference would take another option for its name.
+            first, second = (
+                replace(scored[pair, method].scores, model=pair.columns["model"]) for pair in (before, after)
+            )
+            changes.append(difference.diff_table(first, second, s.seed, weights))
+            if few := too_few(changes[-1]):
+                run.say(f"{method} on {before.task.name}: {few}")
+        run.table("diff", *changes)
+        changed = significant(pd.concat(changes)).rename(columns={"difference": "score"})
+        if heads := strongest(changed, s.cards):
+            cards |= {pair: make_cards(pair.model, pair.task, heads, **options) for pair in (before, after)}
+
+    for pair, pages in run.all(cards, "cards").items():
+        run.tables(pages.tables, **pair.columns)
+        run.say(*(f"{pair.columns['task']}, {pair.columns['model']}: {note}" for note in pages.notes))

@@ -1,0 +1,213 @@
+"""The study `wiring`: which heads does a head read from, through Q, K or V?
+
+One half of the examples finds the top heads and ranks the edges among them; the other half tests the edges and
+measures the curve. With `into` the receivers are given, and no heads are scored. Tables: `scores` and `examples` of
+the heads; `edges` (the edges among the top heads, tested on the second half; `order_score` is their score on the
+first), `gradient` (the largest edges of the whole model by a gradient method), `curves` and `circuits` (explained
+effect against edges kept), `ratios` and `members` of two models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from headwise.charts.section import by_size
+from headwise.errors import HeadwiseError
+from headwise.heads import Edges, Head, Order, Scores
+from headwise.model.model import Model
+from headwise.runs import Call, Job, step
+from headwise.scores.edges import check_edges, edge_cost, edge_methods
+from headwise.scores.edges import edges as score_edges
+from headwise.studies.base import study
+from headwise.studies.run import Pair, Run
+from headwise.studies.steps import make_cards, score_heads
+from headwise.studies.wiring.charts import section
+from headwise.studies.wiring.settings import WiringSettings
+from headwise.sweeps.edge_curve import EdgeCurve, edge_curve
+from headwise.sweeps.ratio import ratio_row
+from headwise.tables.codec import stored
+from headwise.tasks import Task
+
+KEPT = 300
+"""Edges of the whole model in the table `gradient`: the largest."""
+ROLES = ("dense", "sparse")
+
+
+@study(
+    question="Which heads does a head read from, through Q, K or V?", settings=WiringSettings, section=section
+)
+def wiring(run: Run, s: WiringSettings) -> None:
+    pairs = run.pairs()
+    gradient = [] if s.into or s.gradient is None else [s.gradient]
+    for pair in pairs:
+        check_edges(pair.model, [s.method, *gradient], s.metric or pair.task.metric, s.into or "logits")
+    halves = {pair: pair.task.halves() for pair in pairs}
+    options: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
+
+    ends: dict[Pair, dict[str, Any]] = {pair: {"into": s.into} for pair in pairs}
+    if not s.into:
+        ranking: dict[Pair, Call[Any]] = {
+            pair: score_heads(pair.model, halves[pair][0], s.order, **options) for pair in pairs
+        }
+        for pair, scored in run.all(ranking, "heads").items():
+            run.tables(scored.tables(halves[pair][0]), **pair.columns)
+            _say_note(run, pair, scored.scores)
+            top = scored.scores.top(s.heads, "absolute")
+            ends[pair] = {"into": [*top, "logits"], "out_of": top}
+
+    calls: dict[Any, Call[Any]] = {
+        pair: measure_edges(pair.model, pair.task, s.method, options, **ends[pair]) for pair in pairs
+    }
+    for method in gradient:
+        calls |= {(p, method): largest_edges(p.model, halves[p][0], method, options) for p in pairs}
+    edges = run.all(calls, "edges")
+    for pair in pairs:
+        run.table("edges", edges[pair].table.assign(**pair.columns))
+        run.table("edge_examples", edges[pair].edges.example_table().assign(**pair.columns))
+        _say_note(run, pair, edges[pair].edges)
+        for method in gradient:
+            largest: Edges = edges[pair, method]
+            run.table("gradient", largest.table().assign(of=largest.details["of"], **pair.columns))
+            _say_note(run, pair, largest)
+
+    calls, with_curve = {}, s.curve and not s.into
+    if with_curve:
+        points = {"points": s.points, "threshold": s.threshold, "metric": s.metric, "reference": s.reference}
+        for pair in pairs:
+            first = on_half(edges[pair].edges, pair.task, 0)
+            calls[pair, "curve"] = measure_curve(pair.model, halves[pair][1], first, points)
+    for pair in pairs if s.cards else ():
+        if heads := _heads_of_circuit(edges[pair].table, s.cards):
+            calls[pair, "cards"] = make_cards(pair.model, pair.task, heads, **options)
+        else:
+            _say(run, pair, "no head pages, because no edge is significant")
+    curves: dict[Pair, EdgeCurve] = {}
+    for (pair, kind), result in run.all(calls, "curves and cards").items():
+        if kind == "cards":
+            run.tables(result.tables, **pair.columns)
+            _say(run, pair, *result.notes)
+        elif isinstance(result, str):
+            _say(run, pair, result)
+        else:
+            run.table("curve_examples", result.example_table().assign(**pair.columns))
+            if result.defined:
+                curves[pair] = result
+                run.table("curves", result.table().assign(**pair.columns))
+                summary = result.summary(s.threshold, s.seed)
+                run.table("circuits", pd.DataFrame([summary | pair.columns]))
+
+    if with_curve and len(s.models) == 2:
+        for dense, sparse in zip(pairs[: len(s.tasks)], pairs[len(s.tasks) :], strict=True):
+            task, names = dense.columns["task"], [pair.columns["model"] for pair in (dense, sparse)]
+            run.table("members", pd.DataFrame({"task": task, "role": ROLES, "model": names}))
+            if dense in curves and sparse in curves:
+                row: dict[str, Any] = {"task": task, "model": names[0], "other": names[1]}
+                row |= compare(curves[dense], curves[sparse], s.threshold, s.seed)
+                run.table("ratios", pd.DataFrame([row | {"reference": s.reference}]))
+
+
+def _say(run: Run, pair: Pair, *sentences: str) -> None:
+    run.say(*(f"{pair.columns['task']}, {pair.columns['model']}: {sentence}" for sentence in sentences))
+
+
+def _say_note(run: Run, pair: Pair, found: Scores | Edges) -> None:
+    """What the method says of its own accuracy."""
+    if note := found.details.get("note"):
+        _say(run, pair, str(note))
+
+
+# ---- steps -----------------------------------------------------------------------------------------------
+
+
+@stored
+@dataclass(frozen=True)
+class MeasuredEdges:
+    """Edges on all examples, and their table: the first half ranks them (`order_score`), the second tests them."""
+
+    edges: Edges
+    table: pd.DataFrame
+
+
+@step(
+    version=lambda method, **_: edge_methods()[method].version,
+    cost=edge_cost,
+    label="{method} edges on {task.name} with {model.name}",
+)
+def measure_edges(
+    job: Job,
+    model: Model,
+    task: Task,
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    into: Any,
+    out_of: Order | None = None,
+) -> MeasuredEdges:
+    """The edges into some heads, or among the top heads.
+
+    One call for both halves: a mean that replaces a sender's contribution is over all examples.
+    """
+    found = score_edges(model, task, method, into=into, out_of=out_of, progress=job.advance, **options)
+    ranking, tested = (on_half(found, task, side) for side in (0, 1))
+    return MeasuredEdges(found, tested.table().assign(order_score=ranking.values))
+
+
+def on_half(edges: Edges, task: Task, side: int) -> Edges:
+    """The same edges on one half of the examples."""
+    examples, groups = edges.examples[task.sides()[side]], task.halves()[side].shared_groups()
+    return replace(edges, examples=examples, groups=groups, tests={})
+
+
+@step(
+    version=lambda method, **_: edge_methods()[method].version,
+    cost=lambda task, **_: len(task),
+    label="{method} edges of the whole model on {task.name} with {model.name}",
+)
+def largest_edges(job: Job, model: Model, task: Task, method: str, options: Mapping[str, Any]) -> Edges:
+    """The largest edges of the whole model by a gradient method; `details["of"]`: how many edges there are."""
+    kinds = ("heads", "mlps", "input")
+    found = score_edges(model, task, method, components=kinds, progress=job.advance, **options)
+    return replace(found.top(KEPT), details={**found.details, "of": len(found)})
+
+
+@step(
+    cost=lambda task, options, **_: len(task) * options["points"],
+    label="curve of edges on {task.name} with {model.name}",
+)
+def measure_curve(
+    job: Job, model: Model, task: Task, ranking: Edges, options: Mapping[str, Any]
+) -> EdgeCurve | str:
+    """Explained effect against edges kept, or the reason why a model has no such curve."""
+    try:
+        return edge_curve(model, task, ranking, progress=job.advance, **options)
+    except HeadwiseError as error:
+        return f"no curve: {error}"
+
+
+# ---- what follows from edges and curves --------------------------------------------------------------------
+
+
+def _heads_of_circuit(edges: pd.DataFrame, most: int) -> Order:
+    """The heads at the ends of the largest significant edges."""
+    rows = by_size(edges[edges["q"] < 0.05]).to_dict("records")
+    names: Sequence[str] = [name for row in rows for name in (row["sender"], *row["heads"].split())]
+    return [Head.parse(name) for name in dict.fromkeys(names) if name.startswith("L")][:most]
+
+
+def compare(dense: EdgeCurve, sparse: EdgeCurve, threshold: float, seed: int) -> dict[str, Any]:
+    """How many times more edges the first model needs than the second, with its interval over examples."""
+    ratio = ratio_row(
+        dense.example_table(),
+        sparse.example_table(),
+        threshold=threshold,
+        defined=True,
+        paired=False,
+        groups=dense.groups,
+        other_groups=sparse.groups,
+        seed=seed,
+    )
+    return {name: ratio[name] for name in ("k", "other_k", "ratio", "lo", "hi")} | {"threshold": threshold}
