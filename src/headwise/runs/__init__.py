@@ -6,11 +6,11 @@ progress, stats, tables.
 """
 
 from headwise.progress import progress
-from headwise.runs.compute import Executor, Finished, LocalExecutor, compute
+from headwise.runs.compute import LocalExecutor, compute
 from headwise.runs.folder.folder import RunFolder
 from headwise.runs.folder.info import read_info
 from headwise.runs.folder.tables import read_table, write_table
-from headwise.runs.step import Call, Job, Step, step
+from headwise.runs.step import Call, Executor, Finished, Job, Step, step
 from headwise.runs.store.store import Store
 
 __all__ = [

@@ -12,15 +12,15 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Se
 from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from headwise.display import counted
 from headwise.errors import HeadwiseError
 from headwise.progress import progress as show_progress
 from headwise.runs.folder.folder import RunFolder
-from headwise.runs.step import Call, Job
+from headwise.runs.step import Call, Finished, Job
 from headwise.runs.store.finite import nothing_finite, sentence
-from headwise.runs.store.store import DamagedError, Encoded, encode_result
+from headwise.runs.store.store import DamagedError, encode_result
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -28,29 +28,6 @@ _LISTED = 5
 """Most steps with values that are not finite that get a notice each; the rest are counted."""
 _REMEMBERED = 256
 """Results that are kept in memory; others are read again when they are asked for."""
-
-
-class Finished(NamedTuple):
-    """A call that has been computed."""
-
-    call: Call[Any]
-    result: Encoded
-    """As the store keeps it; another process may have computed it."""
-    seconds: float
-
-
-class Executor(Protocol):
-    """Something that computes calls."""
-
-    def run(
-        self, calls: Sequence[Call[Any]], folder: Path | None, progress: bool
-    ) -> Generator[Finished, None, None]:
-        """Give out each call as it is finished, in any order.
-
-        An exception of a step is raised from here and ends the run. The iterator is closed when the run ends early
-        (`GeneratorExit`), which is the moment to call off what is still under way. folder: for partial results.
-        """
-        ...
 
 
 class LocalExecutor:

@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from headwise.errors import HeadwiseError
 from headwise.progress import Advance
 from headwise.runs.store.plain import canonical
+
+if TYPE_CHECKING:
+    from headwise.runs.store.store import Encoded
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,6 +44,10 @@ class Job:
     folder: Path | None = None
     """Where a long computation keeps what it has finished so far; None on workers, which have no run folder."""
 
+    def __call__(self, steps: int = 1) -> None:
+        """As the option `progress` of a call of headwise, which then also keeps its parts in the folder."""
+        self.advance(steps)
+
 
 class Step(Generic[P, T]):
     """A function with a memory. Calling it gives a `Call`, which a run computes or reads back."""
@@ -58,7 +65,9 @@ class Step(Generic[P, T]):
         signature = inspect.signature(function)
         self.signature = signature.replace(parameters=list(signature.parameters.values())[1:])
         if any(one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in signature.parameters.values()):
-            raise TypeError(f"the step {self.name!r} must name all of its arguments; give options as one mapping")
+            raise TypeError(
+                f"the step {self.name!r} must name all of its arguments; give options as one mapping"
+            )
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> Call[T]:
@@ -118,3 +127,26 @@ class Call(Generic[T]):
 
     def compute(self, job: Job) -> T:
         return self.step.function(job, **self.arguments)
+
+
+class Finished(NamedTuple):
+    """A call that has been computed."""
+
+    call: Call[Any]
+    result: Encoded
+    """As the store keeps it; another process may have computed it."""
+    seconds: float
+
+
+class Executor(Protocol):
+    """Something that computes calls."""
+
+    def run(
+        self, calls: Sequence[Call[Any]], folder: Path | None, progress: bool
+    ) -> Generator[Finished, None, None]:
+        """Give out each call as it is finished, in any order.
+
+        An exception of a step is raised from here and ends the run. The iterator is closed when the run ends early
+        (`GeneratorExit`), which is the moment to call off what is still under way. folder: for partial results.
+        """
+        ...

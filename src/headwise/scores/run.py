@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -59,7 +58,6 @@ def score(
     seed: int = 0,
     reference_task: Task | None = None,
     batch_tokens: int | None = None,
-    folder: Path | None = None,
     progress: Progress = True,
     **options: Any,
 ) -> Scores | PositionScores:
@@ -75,7 +73,6 @@ def score(
         that ablate nothing ignore it, except `direct`: by default `zero` there, so the head's whole output counts.
     positions: where heads are ablated: `all` tokens, from the `last` prompt token on, token positions such as [3, -1],
         or the name of a span. "each" gives a score for every head and position (`hw.PositionScores`).
-    folder: where a learned method keeps finished seeds, so that a call that was stopped goes on after them.
     progress: False for no progress bar.
     options: the method's own. Most have `components`: ["heads", "mlps", "input"] scores the output of each MLP
         (`MLP12`) and the embeddings (`input`) beside the heads.
@@ -91,7 +88,8 @@ def score(
     how = MeasureSettings(reference=reference, positions=where, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
     check_metric(chosen, measured, options)
-    setup = Setup(model, task, measured, reference, how.positions, seed, reference_task, batch_tokens, folder)
+    setup = Setup(model, task, measured, reference, how.positions, seed, reference_task, batch_tokens)
+    setup.folder = getattr(progress, "folder", None)  # of a step
     own = dict(options)
     if chosen.components:
         setup.components = chosen.settings(**options).components  # type: ignore[attr-defined]

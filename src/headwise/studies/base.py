@@ -101,7 +101,7 @@ def carry_out(chosen: Study, settings: Any, bench: Workbench, folder: RunFolder)
         with RunReader(folder.path).explained():
             shown = chosen.section.shown(tables)
             save_figures(folder, shown.charts)
-    folder.found([finding.sentence for finding in shown.findings])
+    folder.findings = folder.info["findings"] = [finding.sentence for finding in shown.findings]
     return shown
 
 

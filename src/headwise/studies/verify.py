@@ -78,16 +78,7 @@ def verify(
     """
     path = Path(run)
     info = read_info(path)
-    if info.get("status") != "done":
-        raise HeadwiseError(
-            f"the run {run} is {info.get('status')}; finish it first with the command that started it"
-        )
-    try:
-        chosen = study_named(str(info["study"]))
-        settings: Any = build(chosen.settings, info["settings"] | {"trust_remote_code": trust_remote_code})
-    except HeadwiseError as error:
-        from_plugin = info["plugins"] or info["study"] not in studies()
-        raise HeadwiseError(f"{error}{plugin_hint(info['plugins']) if from_plugin else ''}") from None
+    chosen, settings = _study_of(path, info, trust_remote_code)
     with TemporaryDirectory() as temporary:
         copy = Path(temporary) / "run"
         try:
@@ -101,14 +92,8 @@ def verify(
         _check_models(info["fingerprints"], bench.fingerprints(settings))
         for entry in info["written"]:  # what the report shows as the settings of the tables
             if any(entry[name] != info[name] for name in ("settings", "fingerprints")):
-                return [
-                    Verified(
-                        "run.json",
-                        False,
-                        "names other settings or models for a table than for the run",
-                        "table",
-                    )
-                ]
+                said = "names other settings or models for a table than for the run"
+                return [Verified("run.json", False, said, "table")]
         try:
             asked = _carry_out(chosen, settings, bench, copy, info, _ComputesNothing())
         except _MissingStep as missing:
@@ -130,6 +115,20 @@ def verify(
                 _compared(asked[key].label, old, _comparable(store, key) if key in store else None, tolerance)
                 for key, old in before.items()
             ]
+
+
+def _study_of(run: Path, info: dict[str, Any], trust_remote_code: bool) -> tuple[Study, Any]:
+    """The study of a finished run, and its settings."""
+    if info.get("status") != "done":
+        raise HeadwiseError(
+            f"the run {run} is {info.get('status')}; finish it first with the command that started it"
+        )
+    try:
+        chosen = study_named(str(info["study"]))
+        return chosen, build(chosen.settings, info["settings"] | {"trust_remote_code": trust_remote_code})
+    except HeadwiseError as error:
+        from_plugin = info["plugins"] or info["study"] not in studies()
+        raise HeadwiseError(f"{error}{plugin_hint(info['plugins']) if from_plugin else ''}") from None
 
 
 def _broken_store(said: str) -> list[Verified]:

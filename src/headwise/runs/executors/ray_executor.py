@@ -24,11 +24,11 @@ from typing import Any
 from headwise.display import counted
 from headwise.errors import HeadwiseError
 from headwise.progress import progress
-from headwise.runs.compute import Finished, LocalExecutor
+from headwise.runs.compute import LocalExecutor
 from headwise.runs.executors.ray_plan import Plan, plan
 from headwise.runs.executors.ray_worker import Worker
 from headwise.runs.folder.info import versions
-from headwise.runs.step import Call
+from headwise.runs.step import Call, Finished
 from headwise.runs.stopping import handlers_kept
 
 log = logging.getLogger("headwise")

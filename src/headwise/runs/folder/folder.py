@@ -33,8 +33,7 @@ from headwise.runs.store.salvage import finish_salvage, move_store, salvage
 from headwise.runs.store.store import DamagedError, Store
 
 if TYPE_CHECKING:
-    from headwise.runs.compute import Executor
-    from headwise.runs.step import Call
+    from headwise.runs.step import Call, Executor
 
 log = logging.getLogger("headwise")
 
@@ -193,10 +192,6 @@ class RunFolder:
             self.notices.append(sentence)
             if self._closed and self._begun:
                 self.save()
-
-    def found(self, sentences: list[str]) -> None:
-        """The findings of the study, for `run.json` and the command line."""
-        self.findings = self.info["findings"] = sentences
 
     def announce(self) -> None:
         """Log the notices that have not been logged yet; the command line shows them."""

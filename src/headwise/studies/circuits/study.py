@@ -15,7 +15,6 @@ times more heads one model of a pair needs than the other), `members` (which mod
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,10 +27,8 @@ import pandas as pd
 
 from headwise.display import counted
 from headwise.errors import HeadwiseError
-from headwise.heads import Order, Scores, ones
-from headwise.metrics import metric as metric_named
+from headwise.heads import Order, Scores
 from headwise.model.attention.attention import attention
-from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.runs import Call, Job, step
 from headwise.scores.registry import SHARED_ROW, own_options
@@ -39,6 +36,7 @@ from headwise.scores.registry import method as method_named
 from headwise.studies.base import study
 from headwise.studies.circuits.charts import section
 from headwise.studies.circuits.settings import CircuitsSettings
+from headwise.studies.plan import duration, tokens_per_second
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import Scored, input_table, make_cards, score_heads, strongest
 from headwise.sweeps.curve import Sweep
@@ -54,8 +52,6 @@ SHOWN = 64
 """Heads of an order that a table names."""
 IN_ORDER = ("dense", "control", "sparse")
 """Every two of these roles are read "the first over the second"."""
-_TIMED_TOKENS = {"cpu": 256, "accelerator": 32768}
-"""Tokens of the timed pass, about: enough to keep the device busy."""
 
 
 # ---- steps -----------------------------------------------------------------------------------------------
@@ -407,30 +403,5 @@ def announcement(s: CircuitsSettings, cases: list[Case], fits: Fits) -> str:
     return (
         f"circuits: {counted(len(pairs), 'pair')} of model and task, {counted(max(pairs.values()), 'ablation type')}, "
         f"heads ranked by {', '.join(s.orders)}; about {rows:,.0f} forward rows, {tokens:,.0f} tokens, "
-        f"{_duration(seconds)} on this device"
+        f"{duration(seconds)} on this device"
     )
-
-
-def tokens_per_second(model: Model, task: Task, metric: str | None) -> float:
-    """Tokens of forward passes per second, from one pass over a batch of the task's examples."""
-    wanted = _TIMED_TOKENS["cpu" if model.device.type == "cpu" else "accelerator"]
-    few = max(1, wanted // (2 * len(model.tokens(task.examples[0].prompt))))
-    engine = Engine(model, task.take(range(min(few, len(task)))), metric_named(metric or task.metric))
-    length = sum(len(row.ids) for row in engine.rows)
-    variants = max(1, wanted // length)
-    gates = np.stack([ones(model.shape)] * variants)
-    gates *= 1 - 1e-3 * np.arange(variants)[:, None, None]  # rows that differ share nothing
-    started = 0.0
-    for _ in range(2):  # the first pass compiles and fills caches
-        started = time.perf_counter()
-        engine.measure(gates)
-    return (variants + 1) * length / (time.perf_counter() - started)
-
-
-def _duration(seconds: float) -> str:
-    """
-    >>> _duration(40), _duration(70), _duration(600)
-    ('under a minute', 'about 1 minute', 'about 10 minutes')
-    """
-    minutes = round(seconds / 60)
-    return "under a minute" if seconds < 60 else f"about {minutes} minute{'s' if minutes > 1 else ''}"
