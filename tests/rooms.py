@@ -187,6 +187,8 @@ def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 # ---- sizes ----------------------------------------------------------------------------------------------------------
 
 MOST_MODULES, MOST_FILE_LINES, MOST_FUNCTION_LINES, MOST_PARAMETERS = 15, 400, 60, 8
+MOST_STUDY_LINES = 80
+"""A study is read from top to bottom, as its own explanation."""
 
 
 @dataclass(frozen=True)
@@ -213,18 +215,19 @@ def oversized(source: Path = SOURCE) -> Iterator[Size]:
             continue
         for name, function in _functions(tree):
             lines = (function.end_lineno or 0) - function.lineno + 1 - _docstring_lines(function)
-            if lines > MOST_FUNCTION_LINES:
+            if lines > (MOST_STUDY_LINES if _decorated(function, "study") else MOST_FUNCTION_LINES):
                 yield Size(f"function {path}:{name}", lines)
             parameters = function.args
             count = sum(map(len, (parameters.posonlyargs, parameters.args, parameters.kwonlyargs)))
             first = [*parameters.posonlyargs, *parameters.args][:1]
-            count -= bool(first and first[0].arg in ("self", "cls"))
-            if count > MOST_PARAMETERS and not _overload(function):
+            count -= bool(first and first[0].arg in ("self", "cls", "job"))
+            if count > MOST_PARAMETERS and not _decorated(function, "overload"):
                 yield Size(f"parameters {path}:{name}", count)
 
 
-def _overload(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any(ast.unparse(decorator).endswith("overload") for decorator in function.decorator_list)
+def _decorated(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
+    decorators = (ast.unparse(decorator).partition("(")[0] for decorator in function.decorator_list)
+    return any(decorator.endswith(name) for decorator in decorators)
 
 
 def _functions(node: ast.AST, name: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:

@@ -70,8 +70,7 @@ class Model:
             text.vocabulary, text.longest = self.embedded_tokens, _positions(hf)
 
     @property
-    def step_key(self) -> tuple[str, str, str]:
-        """What the key of a step says of a model: its name (results carry it), weights and dtype."""
+    def step_key(self) -> tuple[str, str, str]:  # of a step's arguments; results carry the name
         return self.name, self.fingerprint, self.dtype_name
 
     def __reduce__(self) -> tuple[Any, ...]:

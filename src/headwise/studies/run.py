@@ -114,6 +114,12 @@ class Run:
         for name, frame in frames.items():
             self.table(name, frame.assign(**columns))
 
+    def add_cards(self, calls: Mapping[Any, Call[Any]]) -> None:
+        """Compute cards (`make_cards`) and add them to the run; each key has `columns`, as a pair has."""
+        for pair, cards in self.all(calls, "cards").items():
+            self.tables(cards.tables, **pair.columns)
+            self.say(*(f"{pair.columns['task']}, {pair.columns['model']}: {note}" for note in cards.notes))
+
     def say(self, *sentences: str) -> None:
         """Tell the user something that no finding says."""
         for sentence in sentences:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -64,8 +64,8 @@ def score_heads(
     how |= {"positions": positions, "seed": seed, **own_options(method, options or {})}
     chosen = method_named(method)
     rows_per_step = chosen.cost(model, task, reference, options or {}) / max(1, chosen.steps(model, task))
-    advance = scaled_progress(job.advance, rows_per_step)
-    scores = score(model, task, method, **how, folder=job.folder, progress=advance)
+    job = replace(job, advance=scaled_progress(job.advance, rows_per_step))
+    scores = score(model, task, method, **how, progress=job)
     return scores if isinstance(scores, PositionScores) else Scored(scores, scores.table(seed))
 
 

@@ -66,9 +66,8 @@ class RunFolder:
 
         `question` is what the study asks, `settings` are its resolved settings, `fingerprints` the hashes of
         models and tasks; `command` is the command line, by default this process's own. With `fresh` an earlier
-        run in the same place is moved into a subfolder and everything is computed anew; it is moved when the first
-        step is finished, so a mistake in the settings leaves it where it is. With the path alone an
-        existing run is only looked at, and `run.json` stays as it is until something is executed.
+        run in the same place is moved into a subfolder when the first step is finished, so a mistake in the settings
+        leaves it where it is. With the path alone an existing run is only looked at.
         """
         self.path = Path(path).expanduser().absolute()
         self.notices: list[str] = []
@@ -83,11 +82,9 @@ class RunFolder:
         self.executor: Executor | None = None
         """What computes the calls of this session, where it is not this process."""
         self.findings: list[str] = []
-        """The results in sentences, once the study has ended."""
+        """The results in sentences, once the study has ended; `shown` has the charts too, `report` is the page."""
         self.shown: Any = None
-        """Charts and findings of the run, so that the report need not build them again."""
         self.report: Path | None = None
-        """The page about the run, once it is written."""
         self.written: list[str] = []
         """The tables that this session has written."""
         self._closed = False

@@ -377,9 +377,7 @@ def show_cards(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
         if heads := strongest([scored.table for scored in case.scored.values()], s.cards):
             options: dict[str, Any] = {"metric": s.metric, "reference": case.reference, "seed": s.seed}
             calls[pair] = make_cards(pair.model, case.find, heads, **options)
-    for pair, cards in run.all(calls, "cards").items():
-        run.tables(cards.tables, **pair.columns)
-        run.say(*(f"{pair.columns['task']}, {pair.columns['model']}: {note}" for note in cards.notes))
+    run.add_cards(calls)
 
 
 # ---- what a run will cost ----------------------------------------------------------------------------------

@@ -85,7 +85,4 @@ def diff(run: Run, s: DiffSettings) -> None:
         changed = significant(pd.concat(changes)).rename(columns={"difference": "score"})
         if heads := strongest(changed, s.cards):
             cards |= {pair: make_cards(pair.model, pair.task, heads, **options) for pair in (before, after)}
-
-    for pair, pages in run.all(cards, "cards").items():
-        run.tables(pages.tables, **pair.columns)
-        run.say(*(f"{pair.columns['task']}, {pair.columns['model']}: {note}" for note in pages.notes))
+    run.add_cards(cards)

@@ -218,9 +218,7 @@ def masking(run: Run, s: MaskingSettings) -> None:
     heads = {case: strongest(start.scored.table, s.cards) for case, start in starts.items()}
     options: dict[str, Any] = {"metric": s.metric, "reference": REFERENCE, "seed": s.seed}
     cards = {case: make_cards(case.model, case.find, heads[case], **options) for case in cases if heads[case]}
-    for case, card in run.all(cards, "cards").items():
-        run.tables(card.tables, **case.columns)
-        run.say(*(f"{case.test.name}, {case.columns['model']}: {note}" for note in card.notes))
+    run.add_cards(cards)
 
 
 class Start(NamedTuple):

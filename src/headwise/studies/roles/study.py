@@ -140,9 +140,7 @@ def roles(run: Run, s: RolesSettings) -> None:
         if heads := strongest(labelled["scores"], s.cards):
             options = {"reference": case.reference, "positions": case.positions, "seed": s.seed}
             cards[case] = make_cards(case.model, case.tested_on, heads, **options)
-    for case, pages in run.all(cards, "cards").items():
-        run.tables(pages.tables, **case.columns)
-        run.say(*(f"{case.columns['task']}, {case.columns['model']}: {note}" for note in pages.notes))
+    run.add_cards(cards)
 
 
 def _task(settings: RolesSettings, bench: Workbench, model: Model, source: str) -> Task:

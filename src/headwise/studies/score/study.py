@@ -44,6 +44,4 @@ def score(run: Run, s: ScoreSettings) -> None:
         return
     heads = {pair: strongest(scores, s.cards) for pair, scores in tables.items() if scores}
     cards = {pair: make_cards(pair.model, pair.task, heads[pair], **options) for pair in heads if heads[pair]}
-    for pair, made in run.all(cards, "cards").items():
-        run.tables(made.tables, **pair.columns)
-        run.say(*(f"{pair.columns['task']}, {pair.columns['model']}: {note}" for note in made.notes))
+    run.add_cards(cards)
