@@ -15,7 +15,6 @@ times more heads one model of a pair needs than the other), `members` (which mod
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,10 +27,8 @@ import pandas as pd
 
 from headwise.display import counted
 from headwise.errors import HeadwiseError
-from headwise.heads import Order, Scores, ones
-from headwise.metrics import metric as metric_named
+from headwise.heads import Order, Scores
 from headwise.model.attention.attention import attention
-from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.runs import Call, Job, step
 from headwise.scores.registry import SHARED_ROW, own_options
@@ -40,6 +37,7 @@ from headwise.studies.base import study
 from headwise.studies.circuits.charts import section
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.run import Pair, Run
+from headwise.studies.speed import duration, tokens_per_second
 from headwise.studies.steps import Scored, input_table, make_cards, score_heads, strongest
 from headwise.sweeps.curve import Sweep
 from headwise.sweeps.overshoot import overshoot_rows, overshoots, rise_points
@@ -54,8 +52,6 @@ SHOWN = 64
 """Heads of an order that a table names."""
 IN_ORDER = ("dense", "control", "sparse")
 """Every two of these roles are read "the first over the second"."""
-_TIMED_TOKENS = {"cpu": 256, "accelerator": 32768}
-"""Tokens of the timed pass, about: enough to keep the device busy."""
 
 
 # ---- steps -----------------------------------------------------------------------------------------------
@@ -268,16 +264,12 @@ def smallest(finding: pd.DataFrame) -> int:
     return int(np.lexsort(columns)[0])
 
 
-def control_options(s: CircuitsSettings) -> dict[str, Any]:
-    return {"controls": s.controls, "draws": s.draws, "control_points": s.control_points}
-
-
 def measure(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
     """The curve of every order on the held-out half; that of the chosen one with controls and attention maps."""
     calls: dict[Any, Call[Any]] = {}
     for case in cases:
         for name, one in case.orders.items():
-            controls = control_options(s) if name == case.chosen else {}
+            controls = s.control_options if name == case.chosen else {}
             calls[case, name] = one.curve(case, case.test, **controls)
         if s.maps:
             best = case.orders[case.chosen]
@@ -290,7 +282,7 @@ def measure(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
             curve, chosen = results[case, name], name == case.chosen
             case.curves[name] = curve
             row = curve.summary(s.threshold) | {"order": one.scores.method, "chosen": chosen}
-            row |= {"heads": _names(curve.order[:SHOWN]), "examples": case.test.fingerprint}
+            row |= {"heads": " ".join(map(str, curve.order[:SHOWN])), "examples": case.test.fingerprint}
             run.table("curves", curve.table().assign(chosen=chosen, **columns))
             run.table("examples", curve.example_table().assign(**columns))
             run.table("circuits", pd.DataFrame([row | columns]))
@@ -298,10 +290,6 @@ def measure(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
         if s.maps:
             columns = {**columns, "series": case.chosen, "reference": case.reference}
             run.table("attention", results[case].assign(**columns)[[*columns, *results[case]]])
-
-
-def _names(heads: Order) -> str:
-    return " ".join(map(str, heads))
 
 
 def explain_overshoots(run: Run, cases: list[Case]) -> None:
@@ -326,7 +314,7 @@ def refit(run: Run, s: CircuitsSettings, fits: Fits) -> None:
     }
     for (case, method, number, name), curve in run.all(calls, "curves of refits").items():
         row = curve.summary(s.threshold) | {"order": method, "series": name, "refit": number}
-        row |= {"heads": _names(curve.order[:SHOWN])}
+        row |= {"heads": " ".join(map(str, curve.order[:SHOWN]))}
         run.table("refits", pd.DataFrame([row | case.pair.columns]))
 
 
@@ -396,7 +384,7 @@ def announcement(s: CircuitsSettings, cases: list[Case], fits: Fits) -> str:
     rows, tokens, seconds = 0.0, 0.0, 0.0
     for case in cases:
         calls = [call for (one, *_), call in fits.items() if one is case]
-        plain, full = (_curve_rows(case.options | more) for more in ({}, control_options(s)))
+        plain, full = (_curve_rows(case.options | more) for more in ({}, s.control_options))
         swept = plain * len(s.by) * (len(s.orders) * len(case.find) + len(calls) * len(case.test))
         swept += (full - plain) * len(case.test)
         cost = sum(call.cost or 0 for call in calls) + SHARED_ROW * swept
@@ -407,30 +395,5 @@ def announcement(s: CircuitsSettings, cases: list[Case], fits: Fits) -> str:
     return (
         f"circuits: {counted(len(pairs), 'pair')} of model and task, {counted(max(pairs.values()), 'ablation type')}, "
         f"heads ranked by {', '.join(s.orders)}; about {rows:,.0f} forward rows, {tokens:,.0f} tokens, "
-        f"{_duration(seconds)} on this device"
+        f"{duration(seconds)} on this device"
     )
-
-
-def tokens_per_second(model: Model, task: Task, metric: str | None) -> float:
-    """Tokens of forward passes per second, from one pass over a batch of the task's examples."""
-    wanted = _TIMED_TOKENS["cpu" if model.device.type == "cpu" else "accelerator"]
-    few = max(1, wanted // (2 * len(model.tokens(task.examples[0].prompt))))
-    engine = Engine(model, task.take(range(min(few, len(task)))), metric_named(metric or task.metric))
-    length = sum(len(row.ids) for row in engine.rows)
-    variants = max(1, wanted // length)
-    gates = np.stack([ones(model.shape)] * variants)
-    gates *= 1 - 1e-3 * np.arange(variants)[:, None, None]  # rows that differ share nothing
-    started = 0.0
-    for _ in range(2):  # the first pass compiles and fills caches
-        started = time.perf_counter()
-        engine.measure(gates)
-    return (variants + 1) * length / (time.perf_counter() - started)
-
-
-def _duration(seconds: float) -> str:
-    """
-    >>> _duration(40), _duration(70), _duration(600)
-    ('under a minute', 'about 1 minute', 'about 10 minutes')
-    """
-    minutes = round(seconds / 60)
-    return "under a minute" if seconds < 60 else f"about {minutes} minute{'s' if minutes > 1 else ''}"
