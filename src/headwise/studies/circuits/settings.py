@@ -185,8 +185,10 @@ class CircuitsSettings(shared.StudySettings):
         return list(dict.fromkeys((model, task) for models, task in panels for model in models))
 
     @property
-    def control_points(self) -> int:
-        return QUICK_CONTROL_POINTS if self.quick else CONTROL_POINTS
+    def control_options(self) -> dict[str, Any]:
+        """Options of `sweep` for a curve with controls."""
+        points = QUICK_CONTROL_POINTS if self.quick else CONTROL_POINTS
+        return {"controls": self.controls, "draws": self.draws, "control_points": points}
 
     def quickened(self) -> Self:
         return super().quickened().replaced(controls=self.controls[:1])

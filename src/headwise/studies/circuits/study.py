@@ -38,6 +38,7 @@ from headwise.studies.circuits.charts import section
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.plan import duration, tokens_per_second
 from headwise.studies.run import Pair, Run
+from headwise.studies.speed import duration, tokens_per_second
 from headwise.studies.steps import Scored, input_table, make_cards, score_heads, strongest
 from headwise.sweeps.curve import Sweep
 from headwise.sweeps.overshoot import overshoot_rows, overshoots, rise_points
@@ -264,16 +265,12 @@ def smallest(finding: pd.DataFrame) -> int:
     return int(np.lexsort(columns)[0])
 
 
-def control_options(s: CircuitsSettings) -> dict[str, Any]:
-    return {"controls": s.controls, "draws": s.draws, "control_points": s.control_points}
-
-
 def measure(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
     """The curve of every order on the held-out half; that of the chosen one with controls and attention maps."""
     calls: dict[Any, Call[Any]] = {}
     for case in cases:
         for name, one in case.orders.items():
-            controls = control_options(s) if name == case.chosen else {}
+            controls = s.control_options if name == case.chosen else {}
             calls[case, name] = one.curve(case, case.test, **controls)
         if s.maps:
             best = case.orders[case.chosen]
@@ -286,7 +283,7 @@ def measure(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
             curve, chosen = results[case, name], name == case.chosen
             case.curves[name] = curve
             row = curve.summary(s.threshold) | {"order": one.scores.method, "chosen": chosen}
-            row |= {"heads": _names(curve.order[:SHOWN]), "examples": case.test.fingerprint}
+            row |= {"heads": " ".join(map(str, curve.order[:SHOWN])), "examples": case.test.fingerprint}
             run.table("curves", curve.table().assign(chosen=chosen, **columns))
             run.table("examples", curve.example_table().assign(**columns))
             run.table("circuits", pd.DataFrame([row | columns]))
@@ -294,10 +291,6 @@ def measure(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
         if s.maps:
             columns = {**columns, "series": case.chosen, "reference": case.reference}
             run.table("attention", results[case].assign(**columns)[[*columns, *results[case]]])
-
-
-def _names(heads: Order) -> str:
-    return " ".join(map(str, heads))
 
 
 def explain_overshoots(run: Run, cases: list[Case]) -> None:
@@ -322,7 +315,7 @@ def refit(run: Run, s: CircuitsSettings, fits: Fits) -> None:
     }
     for (case, method, number, name), curve in run.all(calls, "curves of refits").items():
         row = curve.summary(s.threshold) | {"order": method, "series": name, "refit": number}
-        row |= {"heads": _names(curve.order[:SHOWN])}
+        row |= {"heads": " ".join(map(str, curve.order[:SHOWN]))}
         run.table("refits", pd.DataFrame([row | case.pair.columns]))
 
 
@@ -390,7 +383,7 @@ def announcement(s: CircuitsSettings, cases: list[Case], fits: Fits) -> str:
     rows, tokens, seconds = 0.0, 0.0, 0.0
     for case in cases:
         calls = [call for (one, *_), call in fits.items() if one is case]
-        plain, full = (_curve_rows(case.options | more) for more in ({}, control_options(s)))
+        plain, full = (_curve_rows(case.options | more) for more in ({}, s.control_options))
         swept = plain * len(s.by) * (len(s.orders) * len(case.find) + len(calls) * len(case.test))
         swept += (full - plain) * len(case.test)
         cost = sum(call.cost or 0 for call in calls) + SHARED_ROW * swept
