@@ -77,7 +77,8 @@ def test_groups_of_a_scores_file_are_names(tiny, tmp_path):
     hw.score(tiny, word_task(3), "attribution", progress=False).save(path)
     with np.load(path) as file:
         arrays = dict(file)
-    about = json.loads(str(arrays.pop("about"))) | {"groups": [[1], [2], [3]]}
+    about = json.loads(str(arrays.pop("about")))
+    about["value"]["fields"]["groups"] = [[1], [2], [3]]
     np.savez(path, about=np.array(json.dumps(about)), **arrays)
     with pytest.raises(HeadwiseError, match="groups"):
         hw.Scores.load(path)

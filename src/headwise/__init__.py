@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from headwise.scores.lens import lens
     from headwise.scores.measure import measure
     from headwise.studies.base import run
-    from headwise.sweeps.curve import Sweep
     from headwise.sweeps.mib import mib
     from headwise.sweeps.sweep import sweep
     from headwise.tasks import Example, Task, task
@@ -47,7 +46,6 @@ _HOMES = {
     "Model": "headwise.model.model",
     "PositionScores": "headwise.heads",
     "Scores": "headwise.heads",
-    "Sweep": "headwise.sweeps.curve",
     "Task": "headwise.tasks",
     "card": "headwise.cards",
     "compare": "headwise.scores.compare",
@@ -80,7 +78,6 @@ __all__ = [
     "Model",
     "PositionScores",
     "Scores",
-    "Sweep",
     "Task",
     "__version__",
     "attention",

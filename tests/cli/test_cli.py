@@ -448,11 +448,13 @@ def test_the_demo_leaves_out_the_sparse_companion_where_it_is_not_installed_and_
     monkeypatch.setattr("headwise.model.load.companions.companions", lambda: known)
     monkeypatch.setattr(
         "headwise.studies.base.run",
-        lambda name, out, **options: asked.setdefault(name, options) and SimpleNamespace(path=out),
+        lambda name, out, **options: (
+            asked.setdefault(name, options) and SimpleNamespace(path=out, shown=None)
+        ),
     )
-    monkeypatch.setattr("headwise.report.write_report", lambda folders, page, story: page)
+    monkeypatch.setattr("headwise.report.write_report", lambda folders, page, story, drawn: page)
     monkeypatch.setattr("headwise.cli.demo._story", lambda bench, tell: None)
-    monkeypatch.setattr("headwise.report.findings", lambda folders: [])
+    monkeypatch.setattr("headwise.report.findings", lambda folders, drawn: [])
     demo.run_demo(tmp_path, tell=told.append)
     assert asked["circuits"]["models"] == ["smollm2", *known]
     assert ("smollm2-sparse" in asked["circuits"]["command"]) == found
