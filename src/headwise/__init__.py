@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headwise.cards import card
     from headwise.explore import explore
     from headwise.harness import lm_eval
-    from headwise.heads import Edge, Edges, Head, PositionScores, Scores
+    from headwise.heads import Edges, Head, PositionScores, Scores
     from headwise.model.attention.attention import attention
     from headwise.model.generation.generate import generate
     from headwise.model.load.load import load
@@ -33,19 +33,20 @@ if TYPE_CHECKING:
     from headwise.scores.lens import lens
     from headwise.scores.measure import measure
     from headwise.studies.base import run
+    from headwise.sweeps.curve import Sweep
     from headwise.sweeps.mib import mib
     from headwise.sweeps.sweep import sweep
     from headwise.tasks import Example, Task, task
 
 # Imported when first used: `headwise --help` should not wait for torch.
 _HOMES = {
-    "Edge": "headwise.heads",
     "Edges": "headwise.heads",
     "Example": "headwise.tasks",
     "Head": "headwise.heads",
     "Model": "headwise.model.model",
     "PositionScores": "headwise.heads",
     "Scores": "headwise.heads",
+    "Sweep": "headwise.sweeps.curve",
     "Task": "headwise.tasks",
     "card": "headwise.cards",
     "compare": "headwise.scores.compare",
@@ -70,7 +71,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "Edge",
     "Edges",
     "Example",
     "Head",
@@ -78,6 +78,7 @@ __all__ = [
     "Model",
     "PositionScores",
     "Scores",
+    "Sweep",
     "Task",
     "__version__",
     "attention",
