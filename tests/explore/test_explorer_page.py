@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
+from collections import Counter
 from importlib import resources
 from urllib.parse import quote
 
@@ -13,6 +15,7 @@ import pytest
 import headwise as hw
 from explore.conftest import PROMPT
 from headwise.explore.explorer import Explorer
+from headwise.explore.worker import Job
 from headwise.model.verify.tiny import tiny_model
 from headwise.report import write_report
 from helpers import make_word_tokenizer
@@ -164,7 +167,23 @@ def test_presets_take_the_top_heads_of_the_map_and_a_random_set_of_equal_layers(
     settled(page)
 
 
-def test_the_text_streams_and_a_newer_click_takes_the_place_of_an_older_one(page):
+@pytest.fixture
+def slow_text(monkeypatch):
+    """Each text waits after its first events until a newer one takes its place, or until this is set."""
+    released, step, steps = threading.Event(), Job.step, Counter()
+
+    def waiting(job):
+        steps[id(job)] += job.kind == "run"
+        while steps[id(job)] > 8 and not released.is_set() and not job._cancelled.wait(0.01):
+            pass
+        return step(job)
+
+    monkeypatch.setattr(Job, "step", waiting)
+    yield released
+    released.set()
+
+
+def test_the_text_streams_and_a_newer_click_takes_the_place_of_an_older_one(page, slow_text):
     page.evaluate(
         """() => { window.seen = []; for (const name of ["token", "done"])
             document.addEventListener(`headwise:${name}`,
@@ -176,6 +195,8 @@ def test_the_text_streams_and_a_newer_click_takes_the_place_of_an_older_one(page
     click(page, 0, 0)
     until(page, "window.seen.some(([name, size]) => name === 'token' && size === 1)")
     click(page, 3, 3)
+    until(page, "window.seen.some(([name, size]) => name === 'token' && size === 2)")
+    slow_text.set()
     settled(page)
     seen = page.evaluate("window.seen")
     assert [name for name, size in seen if size == 1 and name == "done"] == []

