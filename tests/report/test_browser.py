@@ -84,12 +84,13 @@ def hover_at(page, chart, x, y, axis=""):
     return spot
 
 
-def serious_faults(page, scheme):
-    """What axe finds on the page; in the dark, whose words and order are those of the light, by colour alone."""
+def serious_faults(page, scheme, within=None):
+    """What axe finds on the page or in one of its elements; in the dark, whose words and order are those of the light, by colour alone."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
     page.emulate_media(color_scheme=scheme)
+    page.wait_for_selector(f"html[data-theme={scheme}]")
     options = {"resultTypes": ["violations"]} | ({"runOnly": ["cat.color"]} if scheme == "dark" else {})
-    found = axe.Axe().run(page, options=options).response["violations"]
+    found = axe.Axe().run(page, within, options).response["violations"]
     return [(v["id"], v["nodes"][0]["html"][:120]) for v in found if v["impact"] in ("serious", "critical")]
 
 

@@ -943,7 +943,9 @@ def test_smollm2s_tokenizer_is_complete(checkpoint, gguf, their_tokenizer):
 
     assert their_tokenizer.get_vocab() == tokenizer.get_vocab()
     words = "Once upon a time, there wasn't any café in Zürich;\n\n\tshe'd say: naïve!  (日本語 😀)"
-    assert their_tokenizer(words)["input_ids"] == tokenizer(words)["input_ids"], "where no digit is, both must agree"
+    assert their_tokenizer(words)["input_ids"] == tokenizer(words)["input_ids"], (
+        "where no digit is, both must agree"
+    )
 
 
 @pytest.mark.bundled
