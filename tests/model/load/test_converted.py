@@ -20,7 +20,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.load import cache, converted, gguf
 from headwise.model.load.gguf_header import read_header
-from model.load.test_bundled import tiny_weights, to_llama_cpp, write_gguf
+from model.load.small_gguf import tiny_weights, to_llama_cpp, write_gguf
 
 
 @pytest.fixture
