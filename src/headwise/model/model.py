@@ -18,14 +18,12 @@ from headwise.display import html_facts
 from headwise.errors import HeadwiseError, unknown, warn_once
 from headwise.heads import HEADS, Head, Layout, chosen_gates, head_list
 from headwise.model.forward.gate import by_token, same_gates
-from headwise.model.forward.out_of_memory import example_too_large, in_halves
 from headwise.model.forward.run import Output, Pass, run
-from headwise.model.forward.schedule import batches
+from headwise.model.forward.schedule import batches, example_too_large, in_halves
 from headwise.model.origin import Origin, replica
-from headwise.model.sites.devices import entry_device, stored
 from headwise.model.sites.head_hooks import HeadHooks, UserHook
 from headwise.model.sites.patch import frozen
-from headwise.model.sites.probe import weight_dtype
+from headwise.model.sites.probe import entry_device, stored, weight_dtype
 from headwise.model.sparse import adapter
 from headwise.model.tokens.encode import pad_right
 from headwise.model.tokens.text import Text

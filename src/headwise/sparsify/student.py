@@ -24,7 +24,7 @@ from headwise.model.sparse.adapter import (
     weights_fingerprint,
     write_gates,
 )
-from headwise.model.sparse.open_edges import EdgeCounts
+from headwise.model.sparse.edge_gates import EdgeCounts
 from headwise.sparsify.settings import SparsifySettings
 
 

@@ -19,12 +19,10 @@ from torch import Tensor, nn
 
 from headwise.heads import Head
 from headwise.heads.edge import LOGITS, Edge, Receiver
-from headwise.model.edges.contributions import THE_INPUT, at_gate, module_at_gate, writing_order
+from headwise.model.edges.contributions import THE_INPUT, at_gate, begin_at, module_at_gate, writing_order
 from headwise.model.edges.parts import Parts, refused
-from headwise.model.edges.slots import begin_at
-from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.gate import by_token
-from headwise.model.forward.run import Edit, Pass
+from headwise.model.forward.run import Edit, Pass, SharedRows
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.sites.attention_function import Slots

@@ -24,15 +24,14 @@ from headwise.model.edges.contributions import (
     THE_INPUT,
     Contributions,
     at_gate,
+    begin_at,
     contributions,
     module_at_gate,
     writing_order,
 )
 from headwise.model.edges.parts import BlockParts, Parts
-from headwise.model.edges.slots import begin_at
-from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.gate import by_token
-from headwise.model.forward.run import Edit, Pass
+from headwise.model.forward.run import Edit, Pass, SharedRows
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.sites.attention_function import Slots

@@ -26,8 +26,7 @@ from headwise.model.forward.gate import same_gates
 from headwise.model.forward.run import Pass, run
 from headwise.model.load.checkpoint import save_plain
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.sites.kinds import is_transposed
-from headwise.model.sites.probe import probe_input, probe_logits, weight_dtype
+from headwise.model.sites.probe import is_transposed, probe_input, probe_logits, weight_dtype
 from headwise.model.sites.sites import Site
 from headwise.model.verify.proof import prove
 

@@ -16,12 +16,12 @@ from torch import nn
 from headwise.errors import HeadwiseError, first_line, out_of_memory, quoted, unknown
 from headwise.files import named_source, user_path
 from headwise.model.load import bundled, checkpoint, converted, gguf, hub
-from headwise.model.load.companions import companion_folder, companions
-from headwise.model.load.gguf_tokenizer import check_tokenizer
-from headwise.model.load.shapes import check_fits
+from headwise.model.load.bundled import companion_folder, companions
+from headwise.model.load.checkpoint import check_fits
+from headwise.model.load.gguf import check_tokenizer
 from headwise.model.model import Model
 from headwise.model.origin import origin
-from headwise.model.sites.devices import entry_device, tokens_at_once
+from headwise.model.sites.probe import entry_device, tokens_at_once
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text, check_growth
 from headwise.model.verify.proof import prove

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from headwise.model.forward.out_of_memory import in_halves
+from headwise.model.forward.schedule import in_halves
 from headwise.model.measure.engine import Engine
 
 

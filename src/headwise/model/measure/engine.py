@@ -21,10 +21,9 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads import gate_numbers, ones
-from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.gate import Frozen, HeadGates
-from headwise.model.forward.out_of_memory import fits, in_halves
-from headwise.model.forward.schedule import batch_size, equal_prefixes
+from headwise.model.forward.run import SharedRows
+from headwise.model.forward.schedule import batch_size, equal_prefixes, fits, in_halves
 from headwise.model.measure.metric import Metric
 from headwise.model.measure.rows import Block, MeasureSettings, Rows
 from headwise.tasks.examples import Task

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from headwise.heads import ones
-from headwise.model.forward.out_of_memory import in_halves
+from headwise.model.forward.schedule import in_halves
 from headwise.model.measure.engine import CPU_FILLED, Engine
 
 STREAM_BUDGET = 2**28

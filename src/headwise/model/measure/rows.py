@@ -17,13 +17,18 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads import HEADS, ComponentKinds, Head
+from headwise.model.forward.decode import Past
 from headwise.model.forward.gate import HeadGates
-from headwise.model.forward.past import Past
 from headwise.model.forward.run import Pass
 from headwise.model.forward.schedule import blocks_of_rows
 from headwise.model.measure.positions import Positions, acting, check_positions
-from headwise.model.measure.references.donors import donor_rows, first_differences
-from headwise.model.measure.references.registry import REFERENCES, ReferenceName, ReferenceSource
+from headwise.model.measure.references import (
+    REFERENCES,
+    ReferenceName,
+    ReferenceSource,
+    donor_rows,
+    first_differences,
+)
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.tokens.encode import Needs, Row, Scored, batch_of, encode_rows, pad_right
 from headwise.settings import Count, Seed, Settings

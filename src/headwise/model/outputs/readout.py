@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.forward.run import Pass, at_positions
-from headwise.model.outputs.bypass import check_residual
+from headwise.model.outputs.stream import check_residual
 from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input
 from headwise.model.sites.sites import Site

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.model.sites.attention_function import PREFIX, attend, our_attention, own_attention
-from headwise.model.sites.kinds import input_width, is_projection
 from headwise.model.sites.patch import attention_names, hooked
-from headwise.model.sites.probe import probe_logits
+from headwise.model.sites.probe import input_width, is_projection, probe_logits
 
 
 @dataclass

@@ -11,12 +11,11 @@ from functools import cached_property
 
 from torch import nn
 
-from headwise.model.backward.packing import packing_works
-from headwise.model.backward.target_logprobs import plain_unembedding
-from headwise.model.forward.compiled import Compiled
+from headwise.model.backward import packing_works, plain_unembedding
+from headwise.model.forward.kernels import Compiled
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.verify.components import norm_after_heads, proven_embeddings, proven_mlps
-from headwise.model.verify.decoding import Decoding, decoding, past_works
+from headwise.model.verify.shortcuts import Decoding, decoding, past_works
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ from headwise.model.forward.gate import HeadGates, same_gates
 from headwise.model.forward.run import Pass, run
 from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.sites.kinds import is_transposed
 from headwise.model.sites.patch import hooked, steady_attention
 from headwise.model.sites.probe import (
     SAME,
     differ_by_rounding,
+    is_transposed,
     probe_input,
     probe_logits,
     rounding,

@@ -20,11 +20,9 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.metrics import metric
-from headwise.metrics.token_logprobs import token_logprobs
-from headwise.model.backward.packing import Packed
-from headwise.model.backward.target_logprobs import target_logprobs
+from headwise.model.backward import Packed, target_logprobs, token_logprobs
 from headwise.model.forward.gate import HeadGates
-from headwise.model.forward.out_of_memory import fits, in_halves
+from headwise.model.forward.schedule import fits, in_halves
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.model import Model

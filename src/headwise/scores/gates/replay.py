@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.model.forward.cuda_graph import GraphPool, Replay
+from headwise.model.forward.kernels import GraphPool, Replay
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.tokens.encode import batch_of

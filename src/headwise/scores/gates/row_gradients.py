@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from headwise.model.forward.out_of_memory import fits
+from headwise.model.forward.schedule import fits
 from headwise.model.measure.engine import Engine
 from headwise.scores.gates.batches import CPU_OVERHEAD, DEVICE_OVERHEAD, device_tokens, padded_pieces
 from headwise.scores.gates.replay import ShapedGradients
