@@ -15,7 +15,7 @@ from headwise.metrics import metric
 from headwise.model.forward import kernels
 from headwise.model.forward.kernels import Compiled
 from headwise.model.measure.engine import Engine
-from headwise.model.sites.patch import steady_attention
+from headwise.model.sites.patch import without_cudnn_sdpa
 from headwise.model.verify.tiny import tiny_model
 from helpers import word_task
 
@@ -130,6 +130,6 @@ def test_the_width_of_one_model_does_not_leave_that_of_the_next_open(monkeypatch
 
 def test_cudnn_is_left_out_of_attention_and_let_in_again():
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    with steady_attention():
+    with without_cudnn_sdpa():
         assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert torch.backends.cuda.cudnn_sdp_enabled() == before

@@ -92,14 +92,14 @@ def attention_blocks(
 
     last = max(site.block for site in watched.sites if site.layer in of_layer)
     once = all(site.calls == 1 for site in watched.sites)
-    asked = Pass(
+    request = Pass(
         ids=ids.to(model.device),
         scored=torch.zeros(len(ids), 1, dtype=torch.long),
         watch=watch,
         last=last if once else None,
     )
     with torch.inference_mode():
-        run(model.hf, asked, watched)
+        run(model.hf, request, watched)
 
 
 # ---- families that call no attention function -----------------------------------------------------------------
@@ -120,9 +120,9 @@ def _reported_weights(model: Model, ids: Tensor) -> dict[int, Tensor]:
 
 def _eager_maps(model: Model, ids: Tensor, hook: HeadHook | None = None) -> dict[int, Tensor]:
     """layer -> the weights that the model reports in its eager form; other forms report none."""
-    asked = Pass(ids=ids.to(model.device), inputs={"output_attentions": True}, heads=hook)
+    request = Pass(ids=ids.to(model.device), inputs={"output_attentions": True}, heads=hook)
     with torch.inference_mode(), attention_named(model.hf, lambda _: "eager"):
-        raw = model.run_whole(asked).raw
+        raw = model.run_whole(request).raw
     maps = [weights for weights in getattr(raw, "attentions", None) or () if weights is not None]
     sites, (rows, length) = model.hooks.sites, ids.shape
     if [tuple(weights.shape) for weights in maps] != [(rows, site.heads, length, length) for site in sites]:
@@ -180,7 +180,7 @@ def weight_blocks(call: Call, heads: Sequence[int], block: int | None = None) ->
         )
     total, queries, keys = call.query.shape[1], call.query.shape[2], call.key.shape[2]
     # A fused kernel keeps scores in float32 whatever the weights are in; the eager function would not.
-    wide = call.query.dtype.itemsize < 4 and call.own != "eager"
+    wide = call.query.dtype.itemsize < 4 and call.implementation != "eager"
     dtype = torch.float32 if wide else call.query.dtype
     chosen = torch.tensor(list(heads), device=call.query.device)
     of_key = chosen // (total // call.key.shape[1])  # key and value head of each chosen head
@@ -188,7 +188,7 @@ def weight_blocks(call: Call, heads: Sequence[int], block: int | None = None) ->
     q = call.query[:, chosen].to(dtype)  # B, h, T, D
     k, v = call.key[:, of_key].to(dtype), call.value[:, of_value].to(dtype)  # B, h, S, D
     # Edge gates are no business of the family's eager function; their own function hands out its weights.
-    eager = own_attention(call.own if call.own == HARD else "eager", call.module)
+    eager = own_attention(call.implementation if call.implementation == HARD else "eager", call.module)
     module = _OnlyTheseHeads(call.module, chosen, total)
     most = _BLOCK_CPU if call.query.device.type == "cpu" else _BLOCK_ACCELERATOR
     size = block or max(1, most // (len(q) * len(heads) * keys))
@@ -202,7 +202,7 @@ def weight_blocks(call: Call, heads: Sequence[int], block: int | None = None) ->
         output, weights = eager(
             module, q[:, :, start:stop], k[:, :, :seen], v[:, :, :seen], mask, **{**options, "dropout": 0.0}
         )
-        yield start, _proven(part, output, weights, v[:, :, :seen])
+        yield start, _verified(part, output, weights, v[:, :, :seen])
 
 
 class _OnlyTheseHeads:
@@ -273,14 +273,14 @@ def _additive(part: _Part, dtype: torch.dtype) -> Tensor:
     else:
         kind = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"type {type(mask).__name__}"
         raise HeadwiseError(
-            f"{type(call.module).__name__} under {call.own!r} uses a mask of {kind}, from which no weights can be "
-            "computed; load the model with attn_implementation='sdpa' or 'eager'"
+            f"{type(call.module).__name__} under {call.implementation!r} uses a mask of {kind}, from which no weights "
+            "can be computed; load the model with attn_implementation='sdpa' or 'eager'"
         )
     blocked = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device)
     return torch.where(allowed, torch.zeros((), dtype=dtype, device=device), blocked)
 
 
-def _proven(part: _Part, output: Tensor, weights: Tensor | None, v: Tensor) -> Tensor:
+def _verified(part: _Part, output: Tensor, weights: Tensor | None, v: Tensor) -> Tensor:
     """The weights, checked: the recomputed output equals z in every query, Σ weights · v equals it in the last."""
     call = part.call
     z = call.z[:, part.start : part.stop, part.heads].transpose(1, 2)  # B, h, t, D
@@ -303,8 +303,8 @@ def _proven(part: _Part, output: Tensor, weights: Tensor | None, v: Tensor) -> T
     if not gap <= allowed:
         raise HeadwiseError(
             f"the attention of {type(call.module).__name__} recomputed from its queries and keys does not give its "
-            f"output under {call.own!r} (off by {gap:.2g} where values reach {largest:.2g}), so its weights would not "
-            "be the model's own and are not shown"
+            f"output under {call.implementation!r} (off by {gap:.2g} where values reach {largest:.2g}), so its weights "
+            "would not be the model's own and are not shown"
         )
     return weights
 

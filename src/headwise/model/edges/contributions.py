@@ -58,9 +58,9 @@ def at_gate(block: Block, of: int | Head, z: Tensor, gate: Tensor | float) -> Te
     if isinstance(gate, float) and gate == 1:
         return z
     reference = None if block.references is None else block.references[of].to(z.device, z.dtype)
-    acts = None if block.acts is None else block.acts.to(z.device)[:, :, None, None]
+    mask = None if block.mask is None else block.mask.to(z.device)[:, :, None, None]
     number = torch.as_tensor(gate, device=z.device).to(z.dtype)
-    return gated(z, number, reference, acts)
+    return gated(z, number, reference, mask)
 
 
 def module_at_gate(block: Block, of: Head, output: Tensor, gate: Tensor | float) -> Tensor:
@@ -84,8 +84,8 @@ class _ContributionPass:
         self, model: Model, parts: Parts, block: Block, senders: Sequence[Head], level: float
     ) -> None:
         self.model, self.parts, self.block, self.level = model, parts, block, level
-        bent = [-1, *(part.layer for part in parts.blocks if not part.linear)]
-        self.bent = frozenset(bent if level != 1 else ())
+        nonlinear = [-1, *(part.layer for part in parts.blocks if not part.linear)]
+        self.nonlinear = frozenset(nonlinear if level != 1 else ())
         """Layers whose senders' changes are slopes, -1 for the embeddings (nanochat has a norm after them). Where
         nothing bends what is added, a full replacement is the same."""
         self.of_layer: dict[int, list[Head]] = {}
@@ -94,7 +94,7 @@ class _ContributionPass:
             layer = -1 if sender == THE_INPUT else sender.layer
             self.of_layer.setdefault(layer, []).append(sender)
         self.groups = 1 + max((len(some) for some in self.of_layer.values()), default=0)
-        self.made = Contributions()
+        self.result = Contributions()
 
     def run(self) -> Contributions:
         blocks, size = self.model.hooks.blocks, self.block.size
@@ -109,12 +109,12 @@ class _ContributionPass:
         # A tensor with as many rows as tokens could not be told apart.
         parts = {p.mlp: held for p in self.parts.blocks} if len(ids) != ids.shape[1] else {}
         last = self.parts.last
-        asked = Pass(ids=ids, streams=streams, heads=self._heads, modules=modules, parts=parts, last=last)
+        request = Pass(ids=ids, streams=streams, heads=self._heads, modules=modules, parts=parts, last=last)
         # A held MLP needs no slope, and not every family's has one.
-        held_modules = [p.mlp for p in self.parts.blocks if p.layer in self.bent]
-        with dual_level() if self.bent else nullcontext(), hooked(held_modules, before=_without_slopes):
-            self.model.run_whole(asked)
-        return self.made
+        held_modules = [p.mlp for p in self.parts.blocks if p.layer in self.nonlinear]
+        with dual_level() if self.nonlinear else nullcontext(), hooked(held_modules, before=_without_slopes):
+            self.model.run_whole(request)
+        return self.result
 
     def _embeddings(self, output: Tensor) -> Tensor:
         return self._ablated_module(-1, THE_INPUT, output)
@@ -123,7 +123,7 @@ class _ContributionPass:
         if index == 0:
             self._note(-1, stream)
         plain = _values(stream)[: self.block.size]
-        self.made.streams.append(plain)
+        self.result.streams.append(plain)
         return plain.repeat(self.groups, 1, 1)
 
     def _heads(self, layer: int, z: Tensor) -> Tensor:
@@ -149,21 +149,21 @@ class _ContributionPass:
 
     def _changed(self, layer: int, groups: Tensor) -> Tensor:
         """What is edited where a sender is replaced: the outputs of all groups, or their slopes."""
-        return torch.zeros_like(groups) if layer in self.bent else groups
+        return torch.zeros_like(groups) if layer in self.nonlinear else groups
 
     def _moved(self, layer: int, of: int | Head, plain: Tensor) -> Tensor:
         """Outputs at a gate lower by 1; their slope is the way to the reference."""
-        if layer in self.bent:
+        if layer in self.nonlinear:
             return at_gate(self.block, of, plain, 0.0) - plain
         return at_gate(self.block, of, plain, self.level - 1)
 
     def _with(self, layer: int, groups: Tensor, changed: Tensor) -> Tensor:
-        return make_dual(groups, changed) if layer in self.bent else groups
+        return make_dual(groups, changed) if layer in self.nonlinear else groups
 
     def _end(self, index: int, output: Tensor) -> Tensor:
         self._note(index, output)
         if index == self.parts.last:
-            self.made.streams.append(_values(output)[: self.block.size].clone())
+            self.result.streams.append(_values(output)[: self.block.size].clone())
         return _values(output)
 
     def _note(self, layer: int, stream: Tensor) -> None:
@@ -171,10 +171,10 @@ class _ContributionPass:
         size = self.block.size
         for group, sender in enumerate(self.of_layer.get(layer, ()), 1):
             rows = slice(group * size, (group + 1) * size)
-            if layer in self.bent:
-                self.made.deltas[sender] = unpack_dual(stream).tangent[rows].clone()
+            if layer in self.nonlinear:
+                self.result.deltas[sender] = unpack_dual(stream).tangent[rows].clone()
             else:
-                self.made.deltas[sender] = stream[rows] - stream[:size]
+                self.result.deltas[sender] = stream[rows] - stream[:size]
 
 
 def _values(tensor: Tensor) -> Tensor:
@@ -255,10 +255,10 @@ def slot_changes(
     if not with_mlp and len(ids) != ids.shape[1]:  # nobody reads what the MLP computes here
         zero = torch.zeros(1, dtype=torch.long, device=ids.device)
         begun["parts"] = {part.mlp: SharedRows(zero, zero.expand(len(ids)))}
-    asked = Pass(
+    request = Pass(
         ids=ids, slots=note, heads=hold if with_mlp else None, modules=modules, last=part.layer, **begun
     )
-    model.run_whole(asked)
+    model.run_whole(request)
     return SlotChanges([sender for sender, _ in senders], found)
 
 

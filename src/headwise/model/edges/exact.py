@@ -132,10 +132,10 @@ class ExactEdges:
     def _values(self, index: int, groups: int, fields: Mapping[str, Any]) -> np.ndarray:
         """The metric of the rows `[groups, S]` in a pass that begins at a block with the plain stream."""
         block, metric = self.block, self.engine.metric
-        asked = block.pass_(groups)
+        request = block.pass_(groups)
         stream = self.plain.streams[index].repeat(groups, 1, 1)
-        begun = begin_at(index, asked.ids, stream)
-        whole = Pass(ids=asked.ids, scored=asked.scored, **begun, **fields)
+        begun = begin_at(index, request.ids, stream)
+        whole = Pass(ids=request.ids, scored=request.scored, **begun, **fields)
         # Edits inside the last block meet parts that compute scored positions only.
         last = index == self.parts.last
         logits = (self.model.run_whole if last else self.model.run)(whole).logits

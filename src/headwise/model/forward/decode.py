@@ -79,7 +79,8 @@ class Batch:
     def logits(self, heads: HeadHook | None = None, **more: Any) -> Tensor:
         """Next-token logits `[B, vocabulary]` after each row, at least in float32; `heads` edits the heads' outputs.
 
-        more: further fields of the `Pass`. Where blocks are skipped (`known`), `fill` gives their keys and values.
+        more: further fields of the `Pass`. Where blocks are skipped (`resume_from`), `fill` gives their keys and
+        values.
         """
         if self._shared and not self._read:
             self._run(self.ids[:1, : self._shared], self.mask[:1, : self._shared], heads)
@@ -100,8 +101,8 @@ class Batch:
         if self._cache is not None:
             inputs["past_key_values"] = self._cache
         last = torch.full((len(ids), 1), unread - 1, device=ids.device)
-        asked = Pass(ids=ids[:, -unread:], scored=last, inputs=inputs, heads=heads, **(more or {}))
-        output = run(self.hf, asked, self.hooks)
+        request = Pass(ids=ids[:, -unread:], scored=last, inputs=inputs, heads=heads, **(more or {}))
+        output = run(self.hf, request, self.hooks)
         if self.cached:
             self._cache, self._read = output.raw.past_key_values, ids.shape[1]
         return output

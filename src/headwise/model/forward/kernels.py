@@ -41,7 +41,7 @@ class Compiled:
         weights = (tuple(p.shape) for p in hooks.blocks[-1].parameters())
         heads = {(site.heads, site.head_dim, site.kv_heads) for site in hooks.sites}
         self.sizes = (*weights, *sorted(heads))
-        self.works = self._proven()
+        self.works = self._verified()
 
     @contextmanager
     def acting(self) -> Iterator[None]:
@@ -60,7 +60,7 @@ class Compiled:
                 )
             yield
 
-    def _proven(self) -> bool:
+    def _verified(self) -> bool:
         """Compile, and compare with the plain model; where there is no compiler, or it errs, say so and do without."""
         model = self.hooks.model
         with torch.inference_mode():

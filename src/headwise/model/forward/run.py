@@ -7,7 +7,7 @@ What headwise changes in a model while it runs is put in place here, in this ord
              `watch` sees each call, `heads` edits z
 3. modules   `modules` edit what a module gives out: an MLP, the embeddings, an activation; a block
 4. blocks    `streams` edit what a block reads, equal rows are computed once (`shared`, and of any module `parts`),
-             blocks whose result is `known` are skipped, `record_streams` receives what blocks write, the pass ends
+             blocks up to `resume_from` are skipped, `record_streams` receives what blocks write, the pass ends
              after the block `last`
 5. the end   the parts of `narrow` and the unembedding compute `scored` positions only
 
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from headwise.model.sites.attention_function import HeadHook, SlotHook, Watcher
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.sites.patch import edit_first, hooked, replaced, steady_attention
+from headwise.model.sites.patch import edit_first, hooked, replaced, without_cudnn_sdpa
 from headwise.model.sites.probe import widened
 
 Edit = Callable[[Tensor], Tensor]
@@ -55,7 +55,7 @@ class Pass:
     """Block -> rows that are equal so far."""
     parts: Mapping[nn.Module, SharedRows] = field(default_factory=dict)
     """The same for any other module, such as an MLP whose output is needed for some rows only."""
-    known: tuple[int, Tensor] | None = None
+    resume_from: tuple[int, Tensor] | None = None
     """A block and the residual stream after it, from a pass that was equal so far: it and all before it are skipped.
     Only for models whose blocks exchange nothing but the stream (`Capabilities.share_rows`)."""
     record_streams: dict[int, Tensor] | None = None
@@ -82,41 +82,41 @@ class _Ended(Exception):  # noqa: N818 - nothing went wrong
     """The pass has computed its last block."""
 
 
-def run(model: nn.Module, asked: Pass, hooks: HeadHooks | None = None) -> Output:
+def run(model: nn.Module, request: Pass, hooks: HeadHooks | None = None) -> Output:
     """Carry out one pass of a transformers model; `hooks` is needed for everything that concerns heads or blocks."""
     narrowed: list[Tensor] = []
     with ExitStack() as stack:
-        stack.enter_context(steady_attention())
+        stack.enter_context(without_cudnn_sdpa())
         if hooks is not None:
-            stack.enter_context(hooks.attached(asked.heads, asked.watch, asked.slots))
-            of_blocks = {hooks.blocks[index]: rows for index, rows in asked.shared.items()}
-            stack.enter_context(shared(len(asked.ids), {**of_blocks, **asked.parts}))
-            for index, edit in asked.streams.items():
+            stack.enter_context(hooks.attached(request.heads, request.watch, request.slots))
+            of_blocks = {hooks.blocks[index]: rows for index, rows in request.shared.items()}
+            stack.enter_context(shared(len(request.ids), {**of_blocks, **request.parts}))
+            for index, edit in request.streams.items():
                 stack.enter_context(stream_edited(hooks.blocks[index], edit))
-            if asked.record_streams is not None:
-                stack.enter_context(recorded(hooks.blocks, asked.record_streams))
-            if asked.known is not None:
-                stack.enter_context(skipped(hooks.blocks, *asked.known))
-        for module, edit in asked.modules.items():
+            if request.record_streams is not None:
+                stack.enter_context(recorded(hooks.blocks, request.record_streams))
+            if request.resume_from is not None:
+                stack.enter_context(skipped(hooks.blocks, *request.resume_from))
+        for module, edit in request.modules.items():
             stack.enter_context(edited(module, edit))
-        if hooks is not None and asked.last is not None:  # after the edits of what this block gives out
-            stack.enter_context(hooked([hooks.blocks[asked.last]], after=_end))
-        if asked.scored is not None:
+        if hooks is not None and request.last is not None:  # after the edits of what this block gives out
+            stack.enter_context(hooked([hooks.blocks[request.last]], after=_end))
+        if request.scored is not None:
             # A module that is edited is computed at every position: edits differ by position.
-            narrow = [part for part in asked.narrow if part not in asked.modules]
-            if narrow and asked.scored.shape[1] < asked.ids.shape[1]:
-                stack.enter_context(_narrowed_parts(narrow, asked.scored, asked.ids.shape[1]))
-            stack.enter_context(_narrowed_unembedding(model, asked.scored, narrowed))
-        if asked.hidden:
+            narrow = [part for part in request.narrow if part not in request.modules]
+            if narrow and request.scored.shape[1] < request.ids.shape[1]:
+                stack.enter_context(_narrowed_parts(narrow, request.scored, request.ids.shape[1]))
+            stack.enter_context(_narrowed_unembedding(model, request.scored, narrowed))
+        if request.hidden:
             unembedding = model.get_output_embeddings()  # type: ignore[operator]
             stack.enter_context(replaced([unembedding], lambda _: lambda hidden: hidden))
         try:
-            raw = model(input_ids=asked.ids, **{"use_cache": False, **asked.inputs})
+            raw = model(input_ids=request.ids, **{"use_cache": False, **request.inputs})
         except _Ended:
             return Output(torch.empty(0), None)
-    logits: Tensor = narrowed[-1] if asked.hidden else raw.logits
-    if asked.scored is not None and not narrowed:
-        logits = at_positions(logits, asked.scored)
+    logits: Tensor = narrowed[-1] if request.hidden else raw.logits
+    if request.scored is not None and not narrowed:
+        logits = at_positions(logits, request.scored)
     return Output(widened(logits), raw)
 
 

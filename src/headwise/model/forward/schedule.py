@@ -106,7 +106,7 @@ log = logging.getLogger("headwise")
 T = TypeVar("T")
 
 
-def fits(work: Callable[[], object]) -> bool:
+def try_run(work: Callable[[], object]) -> bool:
     """Do `work`; False where memory ran out, after cached blocks were given back to the device."""
     try:
         work()
@@ -142,7 +142,7 @@ def in_halves(
     size, done = len(items), 0
     while done < len(items):
         some = items[done : done + size]
-        if fits(partial(work, some)):
+        if try_run(partial(work, some)):
             done += len(some)
             continue
         shrink()

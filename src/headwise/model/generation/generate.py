@@ -255,8 +255,8 @@ class _Writer:
         ended = [False] * len(pairs)
         rows = torch.arange(len(pairs), device=device)  # the pair of each row of the batch
         for step in range(self.max_new_tokens):
-            acts = batch.answering() if self.only_answers else None
-            logits = batch.logits(self._head_hook(gates[variants[rows]], variants[rows], acts))
+            mask = batch.answering() if self.only_answers else None
+            logits = batch.logits(self._head_hook(gates[variants[rows]], variants[rows], mask))
             self.passes.append(len(batch))
             chosen = self.choose(logits, None if draws is None else draws[examples[rows], step])
             for row, token in zip(rows.tolist(), chosen.tolist(), strict=True):
@@ -285,12 +285,12 @@ class _Writer:
         shared = common_prefix(*(prompt[:-1] for prompt in prompts))  # each row keeps a token to read
         return shared if shared >= LEAST_SHARED else 0
 
-    def _head_hook(self, gates: Tensor, variants: Tensor, acts: Tensor | None) -> HeadHook | None:
-        """Applies the gates `[B, L, H]` and shifts of the rows, at the positions `acts[T]`."""
+    def _head_hook(self, gates: Tensor, variants: Tensor, mask: Tensor | None) -> HeadHook | None:
+        """Applies the gates `[B, L, H]` and shifts of the rows, at the positions `mask[T]`."""
         if not self.gated and not self.layer_shifts:
             return None
         layers = self.gated | set(self.layer_shifts)
-        gate = HeadGates(gates, layers, self.means, None if acts is None else acts[None])
+        gate = HeadGates(gates, layers, self.means, None if mask is None else mask[None])
 
         def hook(layer: int, z: Tensor) -> Tensor:
             z = gate(layer, z)
@@ -299,7 +299,7 @@ class _Writer:
                     :, : z.shape[2], : z.shape[3]
                 ]  # V, H, D
                 shift = shifts[variants.to(z.device)][:, None]  # B, 1, H, D
-                z = z + (shift if acts is None else shift * acts.to(z.device)[None, :, None, None])
+                z = z + (shift if mask is None else shift * mask.to(z.device)[None, :, None, None])
             return z
 
         return hook

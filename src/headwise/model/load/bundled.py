@@ -142,7 +142,7 @@ def _entry(asset: Asset) -> Entry:
         lock=asset.alias,
         space=asset.space,
         made_from={"wheel_sha256": asset.sha256, "recipe": RECIPE},
-        about={name: getattr(asset, name) for name in ("alias", "title", "licence", "source")}
+        details={name: getattr(asset, name) for name in ("alias", "title", "licence", "source")}
         | {"wheel": asset.requirement},
     )
 

@@ -57,8 +57,8 @@ def _header(path: Path, arrays: tuple[str, ...]) -> Header:
 
 def wants_bos(path: str | Path) -> bool | None:
     """Whether a GGUF file asks for a begin-of-text token before every prompt; None where it does not say."""
-    asked = describe(Path(path)).values.get("tokenizer.ggml.add_bos_token")
-    return None if asked is None else bool(asked)
+    request = describe(Path(path)).values.get("tokenizer.ggml.add_bos_token")
+    return None if request is None else bool(request)
 
 
 def check(path: Path) -> Weights:

@@ -24,7 +24,7 @@ from headwise.model.origin import origin
 from headwise.model.sites.probe import entry_device, tokens_at_once
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text, check_growth
-from headwise.model.verify.proof import prove
+from headwise.model.verify.proof import verify
 
 log = logging.getLogger("headwise")
 
@@ -96,7 +96,7 @@ def load(
     if wants_bos is None and str(getattr(hf.config, "model_type", "")).startswith("gemma"):
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
     checkpoint.check_finite(hf, label)
-    hooks, proof, capabilities = prove(hf, every_layer=check_every_layer)
+    hooks, proof, capabilities = verify(hf, every_layer=check_every_layer)
     text = None if tokenizer is None else Text(tokenizer, wants_bos, truncate)
     budget = batch_tokens or tokens_at_once(entry_device(hf))
     model = Model(hf, text, label, hooks, proof, capabilities, budget, compile)
@@ -246,12 +246,12 @@ def _find(source: str) -> _Source:
         return _Source(str(path), path.resolve().name)
     if source.startswith((".", "/", "~")) or source.count("/") > 1 or source.endswith(".gguf"):
         raise HeadwiseError(f"there is no file or folder {source}")
-    known = [*causal, *companions()]
+    aliases = [*causal, *companions()]
     # Only old hub ids have no owner. A typing slip in an alias should not end in a network error.
-    near = [] if "/" in source else difflib.get_close_matches(source, known, n=1, cutoff=0.6)
+    near = [] if "/" in source else difflib.get_close_matches(source, aliases, n=1, cutoff=0.6)
     if near:
         raise HeadwiseError(
-            f"unknown model {source!r}; did you mean {near[0]!r}? Give a bundled alias ({', '.join(known)}), "
+            f"unknown model {source!r}; did you mean {near[0]!r}? Give a bundled alias ({', '.join(aliases)}), "
             "a hub id (owner/name), a folder or a GGUF file"
         )
     return _Source(source, source)
@@ -324,10 +324,10 @@ def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     def make() -> Any:
-        made = hub.from_pretrained(AutoTokenizer.from_pretrained, source.path, **options, **source.options)
+        fresh = hub.from_pretrained(AutoTokenizer.from_pretrained, source.path, **options, **source.options)
         if source.gguf is not None:  # a wrong one is not kept
-            check_tokenizer(source.gguf, made)
-        return check_growth(made, source.label)
+            check_tokenizer(source.gguf, fresh)
+        return check_growth(fresh, source.label)
 
     try:
         if source.gguf is None:

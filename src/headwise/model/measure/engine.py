@@ -23,7 +23,7 @@ from headwise.errors import HeadwiseError, quoted
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.gate import Frozen, HeadGates
 from headwise.model.forward.run import SharedRows
-from headwise.model.forward.schedule import batch_size, equal_prefixes, fits, in_halves
+from headwise.model.forward.schedule import batch_size, equal_prefixes, in_halves, try_run
 from headwise.model.measure.metric import Metric
 from headwise.model.measure.rows import Block, MeasureSettings, Rows
 from headwise.tasks.examples import Task
@@ -185,7 +185,7 @@ class Engine:
 
             if len(some) == 1:
                 fill()  # where one variant does not fit, the rows are halved
-            elif not fits(fill):
+            elif not try_run(fill):
                 self.shrink()
                 continue
             pending = pending[len(some) :]
@@ -308,13 +308,13 @@ class Engine:
         if frozen is not None:  # the rows of the plain run must stay the first ones in every block
             held = torch.from_numpy(np.repeat(~frozen, block.size, axis=0)).to(self.model.device)
             per_row = torch.from_numpy(np.repeat(gates, block.size, axis=0)).to(self.model.device)
-            asked = block.gated(per_row.to(self.model.gate_dtype), len(gates))
-            assert isinstance(asked.heads, HeadGates)
-            return self.model.run(replace(asked, heads=Frozen(asked.heads, held))).logits
+            request = block.gated(per_row.to(self.model.gate_dtype), len(gates))
+            assert isinstance(request.heads, HeadGates)
+            return self.model.run(replace(request, heads=Frozen(request.heads, held))).logits
         shared = self._shared(gates, block)
         per_row = torch.from_numpy(gates).to(self.model.device, self.model.gate_dtype)
         changed = (gates != 1).any(axis=0)
-        asked = block.gated(
+        request = block.gated(
             per_row.repeat_interleave(block.size, 0),
             len(gates),
             leave=[component for component in block.modules if not changed[component]],
@@ -322,7 +322,7 @@ class Engine:
             rows={layer: shared[k].compute for k in shared for layer in self._layers[k]},
             shared=shared,
         )
-        return self.model.run(asked).logits
+        return self.model.run(request).logits
 
     def _shared(self, gates: np.ndarray, block: Block) -> dict[int, SharedRows]:
         """For each decoder block up to which some of `gates[v, L, H]` are equal: the equal rows.

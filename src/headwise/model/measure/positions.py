@@ -78,10 +78,10 @@ def acting(
         return torch.arange(length)[None, :] >= starts[:, None] - 1
     if isinstance(positions, str):
         return position_masks(text, task, rows, length, [positions])[positions]
-    acts = torch.zeros(len(rows), length, dtype=torch.bool)
+    mask = torch.zeros(len(rows), length, dtype=torch.bool)
     for number, row in enumerate(rows):
-        acts[number, in_prompt(positions, row.start, f"the prompt of example {row.example + 1}")] = True
-    return acts
+        mask[number, in_prompt(positions, row.start, f"the prompt of example {row.example + 1}")] = True
+    return mask
 
 
 def in_prompt(positions: Iterable[int], length: int, what: str) -> list[int]:
@@ -113,19 +113,19 @@ def chosen_spans(task: Task, spans: Sequence[str] | str | None) -> tuple[str, ..
     """The spans that edges are restricted to: `all` for every span of the task and the rest; empty for none."""
     if spans is None:
         return ()
-    known = span_names(task)
-    if not known:
+    names = span_names(task)
+    if not names:
         raise HeadwiseError(
             f"the examples of {task.name!r} have no spans in common; give each example spans={{'name': (from, to)}}, "
             "ranges of characters of its prompt, or leave spans out"
         )
     if spans == "all":
-        return (*known, REST)
+        return (*names, REST)
     chosen = tuple(dict.fromkeys(several(spans)))
     for name in chosen:
-        if name not in (*known, REST):
+        if name not in (*names, REST):
             raise HeadwiseError(
-                f"{name!r} is no span of every example of {task.name!r}; they have {', '.join(known)}, and {REST!r}"
+                f"{name!r} is no span of every example of {task.name!r}; they have {', '.join(names)}, and {REST!r}"
             )
     return chosen
 

@@ -337,8 +337,8 @@ def _observed(
         read = args[0] if args else kwargs.get("hidden_states")
         wrote = output[0] if isinstance(output, tuple | list) and output else output
         if isinstance(read, Tensor) and isinstance(wrote, Tensor):
-            known = copied(wrote)  # embeddings read token numbers, which are no vectors
-            calls[module] = Call(copied(read) if read.is_floating_point() else known, known)
+            output_copy = copied(wrote)  # embeddings read token numbers, which are no vectors
+            calls[module] = Call(copied(read) if read.is_floating_point() else output_copy, output_copy)
 
     return hooked(modules, after=note)
 

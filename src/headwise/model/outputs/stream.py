@@ -60,7 +60,7 @@ def stage_logits(model: Model, ids: Tensor, positions: Tensor) -> Iterator[Tenso
 def _ending(ids: Tensor, positions: Tensor, blocks: Any, stream: Tensor, skip: bool) -> Pass:
     """A pass whose end reads `stream[B, T, W]`; the blocks compute nothing where they can be skipped."""
     if skip:
-        return Pass(ids=ids, scored=positions, known=(len(blocks) - 1, stream))
+        return Pass(ids=ids, scored=positions, resume_from=(len(blocks) - 1, stream))
     return Pass(ids=ids, scored=positions, modules={blocks[-1]: lambda _: stream})
 
 

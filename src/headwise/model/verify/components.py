@@ -21,7 +21,7 @@ _UNMOVED = 0.05
 them does. In Gemma 3 the share is .013 in bfloat16, which is rounding; in SmolLM2 and Qwen2.5 it is .6 or more."""
 
 
-def proven_mlps(hooks: HeadHooks) -> tuple[nn.Module, ...]:
+def verified_mlps(hooks: HeadHooks) -> tuple[nn.Module, ...]:
     """The MLP of each decoder block, if a block whose heads and MLP give 0 adds only a constant to the stream.
 
     The constant is what biases add. A block with a further part, or whose MLP returns the stream as well (BLOOM), adds
@@ -38,7 +38,7 @@ def proven_mlps(hooks: HeadHooks) -> tuple[nn.Module, ...]:
     return modules
 
 
-def proven_embeddings(hooks: HeadHooks) -> nn.Module:
+def verified_embeddings(hooks: HeadHooks) -> nn.Module:
     """The embedding module, if different tokens give the same first stream when its output is 0."""
     module = embedding_module(hooks)
     seen: list[Tensor] = []
@@ -60,9 +60,9 @@ def norm_after_heads(hooks: HeadHooks) -> bool:
     """Whether a common factor on all head outputs changes nothing, because norms bring them back to size."""
 
     def logits(factor: float) -> Tensor:
-        asked = Pass(ids=probe_input(hooks.model), heads=lambda _, z: factor * z)
+        request = Pass(ids=probe_input(hooks.model), heads=lambda _, z: factor * z)
         with torch.no_grad():
-            return widened(run(hooks.model, asked, hooks).logits)
+            return widened(run(hooks.model, request, hooks).logits)
 
     full = logits(1.0)
     half, none = (float((logits(factor) - full).norm()) for factor in (0.5, 0.0))
@@ -77,13 +77,13 @@ def _streams(hooks: HeadHooks, mlps: Sequence[nn.Module]) -> list[tuple[Tensor, 
         after = output[0] if isinstance(output, tuple | list) else output
         streams.append((read(args, kwargs), after))
 
-    asked = Pass(
+    request = Pass(
         ids=_two_rows(hooks),
         heads=lambda _, z: torch.zeros_like(z),
         modules=dict.fromkeys(mlps, torch.zeros_like),
     )
     with hooked(hooks.blocks, after=note), torch.no_grad():
-        run(hooks.model, asked, hooks)
+        run(hooks.model, request, hooks)
     return streams
 
 

@@ -23,7 +23,7 @@ from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import differ_by_rounding, entry_device, probe_input, rounding, weight_dtype
 
 
-def head_outputs(hooks: HeadHooks, asked: Pass) -> tuple[dict[int, list[Tensor]], Tensor]:
+def head_outputs(hooks: HeadHooks, request: Pass) -> tuple[dict[int, list[Tensor]], Tensor]:
     """Head outputs z of a pass, layer -> one for each call of the layer, and the logits."""
     outputs: dict[int, list[Tensor]] = {}
 
@@ -31,7 +31,7 @@ def head_outputs(hooks: HeadHooks, asked: Pass) -> tuple[dict[int, list[Tensor]]
         outputs.setdefault(layer, []).append(z)
         return z
 
-    logits = run(hooks.model, replace(asked, heads=note), hooks).logits
+    logits = run(hooks.model, replace(request, heads=note), hooks).logits
     return outputs, logits
 
 
@@ -62,13 +62,17 @@ def last_block_alone(hooks: HeadHooks, streams: Mapping[int, Tensor]) -> Pass | 
     streams: block -> the residual stream after it on the probe, of the blocks that give out one tensor.
     """
     before = len(hooks.blocks) - 2
-    return Pass(ids=probe_input(hooks.model), known=(before, streams[before])) if before in streams else None
+    return (
+        Pass(ids=probe_input(hooks.model), resume_from=(before, streams[before]))
+        if before in streams
+        else None
+    )
 
 
-def _gives(hooks: HeadHooks, asked: Pass, expected: Tensor, noise: float) -> bool:
+def _gives(hooks: HeadHooks, request: Pass, expected: Tensor, noise: float) -> bool:
     """Whether a pass runs and gives these logits."""
     try:
-        logits = run(hooks.model, asked, hooks).logits
+        logits = run(hooks.model, request, hooks).logits
     except Exception:
         # A block counts rows in its own way, or reads more than the stream: Gemma 3n's reads keys of earlier blocks.
         return False
@@ -231,8 +235,8 @@ def past_works(hooks: HeadHooks, share_rows: bool) -> bool:
             whole = run(hooks.model, Pass(ids=ids), hooks).logits[:, 2:]
             past = Past.read(hooks, ids[:, :2])
             inputs = past.inputs(2, shared if share_rows else {}, ids.shape[1] - 2)
-            asked = Pass(ids=ids[:, 2:].repeat(2, 1), inputs=inputs, shared=shared if share_rows else {})
-            logits = run(hooks.model, asked, hooks).logits
+            request = Pass(ids=ids[:, 2:].repeat(2, 1), inputs=inputs, shared=shared if share_rows else {})
+            logits = run(hooks.model, request, hooks).logits
     except Exception:  # a family without this ability raises whatever it likes; its rows are run in full
         return False
     limit = _rounding(hooks.model) * max(1.0, float(whole.abs().max()))
