@@ -252,9 +252,8 @@ def slot_changes(
     ids = block.tensors["ids"].repeat(groups, 1)
     stream = torch.cat([plain.streams[part.layer], *(_changed(plain, part, *one) for one in senders)])
     begun = begin_at(part.layer, ids, stream)
-    if not with_mlp and len(ids) != ids.shape[1]:  # nobody reads what the MLP computes here
-        zero = torch.zeros(1, dtype=torch.long, device=ids.device)
-        begun["parts"] = {part.mlp: SharedRows(zero, zero.expand(len(ids)))}
+    if not with_mlp:
+        begun |= unread(part.mlp, ids)
     request = Pass(
         ids=ids, slots=note, heads=hold if with_mlp else None, modules=modules, last=part.layer, **begun
     )
@@ -267,12 +266,20 @@ def begin_at(index: int, ids: Tensor, stream: Tensor) -> dict[str, Any]:
 
     The blocks before it compute one row, which nobody reads; masks and positions are the model's own.
     """
-    fields: dict[str, Any] = {"streams": {index: lambda _: stream}}
-    if len(ids) != ids.shape[1]:  # as many rows as tokens could be taken for one another
-        zero = torch.zeros(1, dtype=torch.long, device=ids.device)
-        one_row = SharedRows(zero, zero.expand(len(ids)))
-        fields["shared"] = dict.fromkeys(range(index), one_row)
-    return fields
+    one = _one_row(ids)
+    return {"streams": {index: lambda _: stream}, "shared": dict.fromkeys(range(index), one) if one else {}}
+
+
+def unread(mlp: nn.Module, ids: Tensor) -> dict[str, Any]:
+    """What lets an MLP whose output nobody reads compute one row of a pass over `ids[B, T]`, as fields of `Pass`."""
+    one = _one_row(ids)
+    return {"parts": {mlp: one} if one else {}}
+
+
+def _one_row(ids: Tensor) -> SharedRows | None:
+    """One computed row in place of all; None where as many rows as tokens could be taken for one another."""
+    zero = torch.zeros(1, dtype=torch.long, device=ids.device)
+    return SharedRows(zero, zero.expand(len(ids))) if len(ids) != ids.shape[1] else None
 
 
 def delta_at(plain: Contributions, sender: Head, where: Tensor | None) -> Tensor:

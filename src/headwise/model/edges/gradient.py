@@ -27,11 +27,12 @@ from headwise.model.edges.contributions import (
     begin_at,
     contributions,
     module_at_gate,
+    unread,
     writing_order,
 )
 from headwise.model.edges.parts import BlockParts, Parts
 from headwise.model.forward.gate import by_token
-from headwise.model.forward.run import Edit, Pass, SharedRows
+from headwise.model.forward.run import Edit, Pass
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.sites.attention_function import Slots
@@ -145,10 +146,7 @@ def _through_slots(
         q, k, v = (tensor.detach() for tensor in slots)  # nothing after this needs a gradient
         return q, k, v
 
-    begun = begin_at(part.layer, ids, leaf)
-    if len(ids) != ids.shape[1]:
-        zero = torch.zeros(1, dtype=torch.long, device=ids.device)
-        begun["parts"] = {part.mlp: SharedRows(zero, zero.expand(len(ids)))}
+    begun = begin_at(part.layer, ids, leaf) | unread(part.mlp, ids)
     engine.model.run_whole(Pass(ids=ids, slots=note, last=part.layer, **begun))
     directions = []
     for name, tensor in zip("QKV", seen, strict=True):

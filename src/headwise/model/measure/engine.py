@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -24,12 +24,42 @@ from headwise.heads import gate_numbers, ones
 from headwise.model.forward.gate import Frozen, HeadGates
 from headwise.model.forward.run import SharedRows
 from headwise.model.forward.schedule import batch_size, equal_prefixes, in_halves, try_run
-from headwise.model.measure.metric import Metric
 from headwise.model.measure.rows import Block, MeasureSettings, Rows
+from headwise.model.tokens.encode import Needs, Row, Scored
 from headwise.tasks.examples import Task
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
+
+
+class Metric(Protocol):
+    """What the engine asks of a metric; `headwise.metrics` has the metrics themselves."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def needs(self) -> Needs:
+        """Which rows of an example it reads."""
+
+    @property
+    def differentiable(self) -> bool: ...
+
+    @property
+    def first_order(self) -> bool:
+        """Whether its gradient at all gates 1 says anything; that of `kl` is 0 there."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether it needs the full model's logits beside the gated ones."""
+
+    @property
+    def per_row(self) -> Callable[[Scored], Tensor]:
+        """From scored rows to one number per row."""
+
+    def combine(self, rows: Sequence[Row], values: np.ndarray, examples: int) -> np.ndarray:
+        """Values per row `[V, rows]` to values per example `[V, E]`."""
+
 
 LOGIT_BUDGET = 2**26
 """Most logits held at once, in numbers: 256 MB in float32; four times as many on an accelerator, which is idle with

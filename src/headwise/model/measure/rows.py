@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError
 from headwise.heads import HEADS, ComponentKinds, Head
 from headwise.model.forward.decode import Past
 from headwise.model.forward.gate import HeadGates
@@ -125,10 +125,6 @@ class Rows:
     def __init__(
         self, model: Model, task: Task, needs: Needs, settings: MeasureSettings, reference_task: Task | None
     ) -> None:
-        if reference_task is not None and not isinstance(reference_task, Task):
-            raise HeadwiseError(
-                f"reference_task is {quoted(reference_task)}; give a task: reference_task=hw.task(…)"
-            )
         self.model, self.task, self.positions = model, task, settings.positions
         check_positions(task, settings.positions)
         self.all = encode_rows(model.text, task.examples, needs)

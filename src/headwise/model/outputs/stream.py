@@ -153,19 +153,18 @@ def value_outputs(model: Model, layer: int, tokens: Sequence[int]) -> Tensor:
     embeddings: list[Tensor] = []
     outputs: dict[int, Tensor] = {}
 
-    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        embeddings.append(args[0] if args else kwargs["hidden_states"])
+    def keep(stream: Tensor) -> Tensor:
+        embeddings.append(stream)
+        return stream
 
-    def swap(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        first = embeddings[0].to((args[0] if args else kwargs["hidden_states"]).device)
-        return ((first, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": first})
+    def swap(stream: Tensor) -> Tensor:
+        return embeddings[0].to(stream.device)
 
     def note(at: int, z: Tensor) -> Tensor:
         outputs[at] = z.detach()
         return z
 
-    blocks = model.hooks.blocks
     ids = torch.tensor(tokens, device=model.device)[:, None]
-    with torch.no_grad(), hooked(blocks[:1], before=keep), hooked([blocks[block]], before=swap):
-        model.run_whole(Pass(ids=ids, heads=note, last=block))
+    with torch.no_grad():
+        model.run_whole(Pass(ids=ids, heads=note, streams={block: swap, 0: keep}, last=block))
     return outputs[layer][:, 0]

@@ -158,5 +158,6 @@ def own_attention(implementation: str, module: nn.Module) -> Callable[..., tuple
         if implementation != "eager" and hasattr(family, "ALL_ATTENTION_FUNCTIONS"):
             return family.ALL_ATTENTION_FUNCTIONS[implementation]  # type: ignore[union-attr]
     raise HeadwiseError(
-        f"the {implementation!r} attention of {type(module).__name__} cannot be wrapped: its file defines no such function"
+        f"the {implementation!r} attention of {type(module).__name__} cannot be wrapped: its file defines no such "
+        "function"
     )

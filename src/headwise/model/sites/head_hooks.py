@@ -119,11 +119,9 @@ class HeadHooks:
                 undo.enter_context(attribute(self.active, kind, one))
             yield
 
-    @contextmanager
-    def without_hooks(self) -> Iterator[None]:
+    def without_hooks(self) -> AbstractContextManager[None]:
         """While this holds, the hook is off: for passes of our own."""
-        with attribute(self.active, "hook", None):
-            yield
+        return attribute(self.active, "hook", None)
 
     def _put_in_place(self, undo: ExitStack) -> None:
         """Our function or hooks stand in the model until `undo` is closed; those attached inside find them there."""
