@@ -266,7 +266,7 @@ class Model:
         return compiled.acting() if compiled is not None and compiled.works else nullcontext()
 
     def run(self, request: Pass) -> Output:
-        """Carry out one forward pass with the shortcuts that were proven for this model."""
+        """Carry out one forward pass with the shortcuts that were verified for this model."""
         return run(self.hf, replace(request, narrow=self.capabilities.narrow), self.hooks)
 
     def run_whole(self, request: Pass) -> Output:

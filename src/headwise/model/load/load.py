@@ -1,4 +1,4 @@
-"""From a name, a folder, a GGUF file or a live transformers model to a proven `Model`."""
+"""From a name, a folder, a GGUF file or a live transformers model to a verified `Model`."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _adapted(
 ) -> tuple[_Source, nn.Module, adapter.EdgeGates | None]:
     """The base model with the folder's adapter in its weights and the folder's gates in its attention.
 
-    Everything is put together and proven in float32, whatever the model is used in afterwards.
+    Everything is put together and verified in float32, whatever the model is used in afterwards.
     """
     from headwise.model.sparse import edge_gates as sparse
 
