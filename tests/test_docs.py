@@ -12,8 +12,8 @@ import typer
 
 from headwise.charts.section import SECTIONS
 from headwise.cli.app import app
-from headwise.metrics.registry import METRICS
-from headwise.model.measure.references.registry import REFERENCES
+from headwise.metrics.logits import METRICS
+from headwise.model.measure.references import REFERENCES
 from headwise.scores.edges.registry import EDGE_METHODS
 from headwise.scores.registry import METHODS
 from headwise.studies.base import STUDIES

@@ -10,7 +10,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import head_list, keep_gates, load_order, mask_gates, save_order, single_gates
 from headwise.metrics import text_metric
 from headwise.model.load.export import export
-from headwise.model.outputs.directions import directions
+from headwise.model.outputs.answers import directions
 from headwise.settings import build
 from headwise.studies.base import studies
 from headwise.studies.masking.texts import intervene

@@ -83,7 +83,7 @@ def test_the_companions_are_found_from_their_own_wheel_and_missed_in_one_sentenc
 ):
     code = """
 from headwise.errors import HeadwiseError
-from headwise.model.load.companions import companion_folder, companions
+from headwise.model.load.bundled import companion_folder, companions
 from headwise.model.sparse.adapter import read_gates
 try:
     for alias in ("smollm2-sparse", "smollm2-control"):

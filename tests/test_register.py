@@ -9,8 +9,8 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.metrics.registry import METRICS
-from headwise.model.measure.references.registry import REFERENCES
+from headwise.metrics.logits import METRICS
+from headwise.model.measure.references import REFERENCES
 from headwise.scores.registry import METHODS
 from headwise.studies.base import STUDIES
 from headwise.studies.settings.shared import StudySettings

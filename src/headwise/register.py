@@ -8,9 +8,9 @@ After that it has its name everywhere: in Python, on the command line, in study 
 
 from __future__ import annotations
 
-from headwise.metrics.registry import register as metric
-from headwise.metrics.text.registry import register_text as text_metric
-from headwise.model.measure.references.registry import register as reference
+from headwise.metrics.logits import register as metric
+from headwise.metrics.text import register_text as text_metric
+from headwise.model.measure.references import register as reference
 from headwise.scores.edges.registry import register as edge_method
 from headwise.scores.registry import register as method
 from headwise.studies.base import study

@@ -21,7 +21,7 @@ from headwise.charts.interactive import page_chart
 from headwise.charts.section import SECTIONS
 from headwise.charts.static import figure
 from headwise.report.page import _caption
-from headwise.sparsify.charts import edge_chart, training_chart
+from headwise.sparsify.evaluate import edge_chart, training_chart
 from report import small_tables as small
 from report.conftest import score_table
 

@@ -451,7 +451,7 @@ def test_the_demo_leaves_out_the_sparse_companion_where_it_is_not_installed_and_
 
     asked, told = {}, []
     known = {"smollm2-sparse": None} if found else {}
-    monkeypatch.setattr("headwise.model.load.companions.companions", lambda: known)
+    monkeypatch.setattr("headwise.model.load.bundled.companions", lambda: known)
     monkeypatch.setattr(
         "headwise.studies.base.run",
         lambda name, out, **options: (

@@ -153,13 +153,13 @@ def test_only_the_list_of_settings_takes_a_study(here):
 
 
 def test_names_that_the_shell_completes_are_those_that_there_are():
-    from headwise.model.load import bundled, companions
-    from headwise.model.measure.references.registry import REFERENCES
+    from headwise.model.load import bundled
+    from headwise.model.measure.references import REFERENCES
     from headwise.scores import methods
     from headwise.studies.base import studies
     from headwise.tasks import families
 
-    assert set(complete.names("models")) == {*bundled.aliases(), *companions._KNOWN}
+    assert set(complete.names("models")) == {*bundled.aliases(), *bundled._KNOWN}
     assert set(complete.names("methods")) == set(methods())
     assert set(complete.names("studies")) == set(studies())
     assert set(complete.names("tasks")) == set(families())

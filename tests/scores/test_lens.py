@@ -8,7 +8,7 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.outputs.stages import stage_logits
+from headwise.model.outputs.stream import stage_logits
 from headwise.model.verify.tiny import tiny_model
 from helpers import plain_logits, word_task
 

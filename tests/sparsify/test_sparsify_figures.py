@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.static import figure
-from headwise.sparsify.charts import edge_chart, training_chart
+from headwise.sparsify.evaluate import edge_chart, training_chart
 
 
 def test_the_training_curve_shows_what_is_in_its_tables():

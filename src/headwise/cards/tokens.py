@@ -21,7 +21,7 @@ from headwise.heads import Head
 from headwise.model.forward.schedule import batches
 from headwise.model.model import Model
 from headwise.model.outputs.readout import FrozenNorm, Readout
-from headwise.model.outputs.value_path import value_outputs
+from headwise.model.outputs.stream import value_outputs
 from headwise.model.tokens.encode import encode_rows, pad_right
 from headwise.tasks.examples import Task
 

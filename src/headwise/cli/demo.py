@@ -64,7 +64,7 @@ def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = 
 
     A study that fails does not stop the others: `failed` says why, by study.
     """
-    from headwise.model.load.companions import companions
+    from headwise.model.load.bundled import companions
     from headwise.report import findings, write_report
     from headwise.studies.base import run, study_named
     from headwise.studies.workbench import Workbench

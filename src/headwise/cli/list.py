@@ -59,7 +59,7 @@ def list_(
 
 def _models() -> Rows:
     from headwise.model.load import bundled
-    from headwise.model.load.companions import companions
+    from headwise.model.load.bundled import companions
 
     embeddings = " (sentence embeddings, for the metric cosine)"
     rows = [

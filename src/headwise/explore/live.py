@@ -70,8 +70,8 @@ class Intervention:
             return HeadGates(gates, layers, self.reference)
         if unread < prompt:  # one new token, after a cached prompt
             return None
-        acts = torch.arange(unread)[None] >= self.first
-        acts[:, prompt:] = False
+        mask = torch.arange(unread)[None] >= self.first
+        mask[:, prompt:] = False
         assert self.reference is not None
         more = unread - prompt
         padded = (
@@ -79,7 +79,7 @@ class Intervention:
             if more
             else self.reference
         )
-        return HeadGates(gates, layers, padded, acts.to(model.device))
+        return HeadGates(gates, layers, padded, mask.to(model.device))
 
 
 class Live:
@@ -198,9 +198,9 @@ class Live:
         streams: dict[int, Tensor] = {}
         kept = prompt.kept
         same = 0 if kept is None else kept.before(made.gates, made.replaced_by)
-        known = None if kept is None or same == 0 else (same - 1, kept.streams[same - 1])
+        resume_from = None if kept is None or same == 0 else (same - 1, kept.streams[same - 1])
         with self.model.running():
-            logits = batch.logits(hook, narrow=narrow, record_streams=streams, known=known)
+            logits = batch.logits(hook, narrow=narrow, record_streams=streams, resume_from=resume_from)
         if kept is not None and same:
             batch.fill(kept.layers[:same])
             streams |= {block: kept.streams[block] for block in range(same)}

@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 
 from headwise.errors import HeadwiseError, hint
-from headwise.metrics.registry import metric
+from headwise.metrics.logits import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.tasks.examples import Example, Task

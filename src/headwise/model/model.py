@@ -18,14 +18,12 @@ from headwise.display import html_facts
 from headwise.errors import HeadwiseError, unknown, warn_once
 from headwise.heads import HEADS, Head, Layout, chosen_gates, head_list
 from headwise.model.forward.gate import by_token, same_gates
-from headwise.model.forward.out_of_memory import example_too_large, in_halves
 from headwise.model.forward.run import Output, Pass, run
-from headwise.model.forward.schedule import batches
+from headwise.model.forward.schedule import batches, example_too_large, in_halves
 from headwise.model.origin import Origin, replica
-from headwise.model.sites.devices import entry_device, stored
 from headwise.model.sites.head_hooks import HeadHooks, UserHook
 from headwise.model.sites.patch import frozen
-from headwise.model.sites.probe import weight_dtype
+from headwise.model.sites.probe import entry_device, stored, weight_dtype
 from headwise.model.sparse import adapter
 from headwise.model.tokens.encode import pad_right
 from headwise.model.tokens.text import Text
@@ -151,11 +149,11 @@ class Model:
 
     def check_token_ids(self, ids: Iterable[int], prompt: int) -> None:
         """Raise a `HeadwiseError` for an id that the model has no embedding for; `prompt`: its number, from 0."""
-        known = self.embedded_tokens or self.vocabulary
+        count = self.embedded_tokens or self.vocabulary
         for token in ids:
-            if not 0 <= token < known:
+            if not 0 <= token < count:
                 raise HeadwiseError(
-                    f"prompt {prompt + 1} has the token id {token}; those of {self.name} are 0 to {known - 1}"
+                    f"prompt {prompt + 1} has the token id {token}; those of {self.name} are 0 to {count - 1}"
                 )
 
     @property
@@ -194,13 +192,13 @@ class Model:
         """
         for heads in (ablate, keep):
             self.check_heads([] if heads is None else head_list(heads))
-        made = chosen_gates(self.shape, gates, ablate, keep)
-        if made.ndim not in (2, 3) or made.shape[-2:] != self.shape or not len(made):
+        chosen = chosen_gates(self.shape, gates, ablate, keep)
+        if chosen.ndim not in (2, 3) or chosen.shape[-2:] != self.shape or not len(chosen):
             sizes = f"{self.shape[0]}, {self.shape[1]}"
             raise HeadwiseError(
-                f"gates of shape {made.shape} do not fit {self.name}: expected [{sizes}] or [variants, {sizes}]"
+                f"gates of shape {chosen.shape} do not fit {self.name}: expected [{sizes}] or [variants, {sizes}]"
             )
-        return np.where(self.exists, made, 1.0)
+        return np.where(self.exists, chosen, 1.0)
 
     def gated(
         self,
@@ -221,13 +219,13 @@ class Model:
         >>> with model.gated(ablate=["L3H2"]):                                # doctest: +SKIP
         ...     model.hf.generate(**inputs)
         """
-        made = self.gates(gates, ablate=ablate, keep=keep)
-        if made.ndim != 2:
+        chosen = self.gates(gates, ablate=ablate, keep=keep)
+        if chosen.ndim != 2:
             raise HeadwiseError(
-                f"model.gated takes one set of gates [{self.shape[0]}, {self.shape[1]}], not {made.shape}; to run many "
-                "at once use hw.measure or hw.generate"
+                f"model.gated takes one set of gates [{self.shape[0]}, {self.shape[1]}], not {chosen.shape}; to run "
+                "many at once use hw.measure or hw.generate"
             )
-        hook = same_gates(made)
+        hook = same_gates(chosen)
         reference = reference or ("zero" if reference_prompts is None else "mean")
         if reference == "mean":
             if reference_prompts is None:
@@ -265,13 +263,13 @@ class Model:
         compiled = self.capabilities.compiled if self.compile else None
         return compiled.acting() if compiled is not None and compiled.works else nullcontext()
 
-    def run(self, asked: Pass) -> Output:
-        """Carry out one forward pass with the shortcuts that were proven for this model."""
-        return run(self.hf, replace(asked, narrow=self.capabilities.narrow), self.hooks)
+    def run(self, request: Pass) -> Output:
+        """Carry out one forward pass with the shortcuts that were verified for this model."""
+        return run(self.hf, replace(request, narrow=self.capabilities.narrow), self.hooks)
 
-    def run_whole(self, asked: Pass) -> Output:
+    def run_whole(self, request: Pass) -> Output:
         """The same with every part of the last block computed at every position, for what looks into it."""
-        return run(self.hf, asked, self.hooks)
+        return run(self.hf, request, self.hooks)
 
     def logits(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Next-token logits `[B, P, vocabulary]` after the tokens at `positions[B, P]`, at least in float32."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.model.measure.by_position import position_gradients
-from headwise.model.outputs.bypass import bypassed, check_residual
+from headwise.model.outputs.stream import bypassed, check_residual
 from headwise.scores.registry import Setup, register
 
 

@@ -52,8 +52,8 @@ def direct(setup: Setup) -> np.ndarray:
             away = reading.modules[of][:, :, None] if isinstance(of, Head) else reading.z[of].double()
             if block.references is not None:
                 away = away - _at(block.references[of], positions).double()
-            if block.acts is not None:
-                away = away * block.acts.gather(1, positions)[:, :, None, None]
+            if block.mask is not None:
+                away = away * block.mask.gather(1, positions)[:, :, None, None]
             shares = (away * vector.reshape(away.shape)).sum((1, 3))  # S, H
             layer, columns = of, slice(shares.shape[1])
             if isinstance(of, Head):

@@ -1,6 +1,6 @@
 """The logit lens: what the model would answer if it ended after each of its blocks (nostalgebraist 2020).
 
-`model/outputs/stages.py` gives the logits. Early blocks write for later ones to read, not for the unembedding: a low
+`model/outputs/stream.py` gives the logits. Early blocks write for later ones to read, not for the unembedding: a low
 number there does not say that nothing is known yet.
 
 S stages (the embeddings, then every block), E examples, T tokens.
@@ -26,7 +26,7 @@ from headwise.model.forward.run import Pass
 from headwise.model.forward.schedule import batches
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
-from headwise.model.outputs.stages import stage_logits
+from headwise.model.outputs.stream import stage_logits
 from headwise.model.tokens.encode import pad_right
 from headwise.tasks.opening import TaskLike, as_task
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.model.attention.blocks import attention_blocks, watchable
+from headwise.model.attention.weights import attention_blocks, watchable
 from headwise.model.forward.schedule import batches
 from headwise.model.model import Model
 from headwise.model.tokens.encode import Row, encode_rows, pad_right

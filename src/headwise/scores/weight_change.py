@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.model.model import Model
-from headwise.model.sites.kinds import input_width, is_transposed
+from headwise.model.sites.probe import input_width, is_transposed
 from headwise.model.sites.sites import Site
 
 _SEPARATE = ("q_proj", "k_proj", "v_proj")

@@ -20,18 +20,16 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, named_source, user_path
-from headwise.model.load.companions import companions
+from headwise.model.load.bundled import companions
 from headwise.model.load.load import load
 from headwise.model.model import Model
 from headwise.model.sparse.adapter import WEIGHTS, is_adapter
 from headwise.progress import progress
 from headwise.several import several
-from headwise.sparsify.checkpoint import Disk
-from headwise.sparsify.data import Pool, sequences
-from headwise.sparsify.sampling import sample
+from headwise.sparsify.data import Pool, sample, sequences
 from headwise.sparsify.settings import SparsifySettings
 from headwise.sparsify.student import Student
-from headwise.sparsify.trainer import Trainer
+from headwise.sparsify.trainer import Disk, Trainer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,7 +103,7 @@ def draw_training(out: str | Path) -> None:
 
     from headwise.charts.static import figure
     from headwise.charts.style import save
-    from headwise.sparsify.charts import training_chart
+    from headwise.sparsify.evaluate import training_chart
 
     folder = Path(out) / "training"
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
@@ -132,8 +130,7 @@ def evaluate(
     """
     from headwise.charts.static import figure
     from headwise.charts.style import save
-    from headwise.sparsify.charts import edge_chart
-    from headwise.sparsify.evaluate import compare, summary
+    from headwise.sparsify.evaluate import compare, edge_chart, summary
 
     paths = [Path(path) for path in several(held_out)]
     if not paths:

@@ -24,7 +24,7 @@ from headwise.model.sparse.adapter import (
     weights_fingerprint,
     write_gates,
 )
-from headwise.model.sparse.open_edges import EdgeCounts
+from headwise.model.sparse.edge_gates import EdgeCounts
 from headwise.sparsify.settings import SparsifySettings
 
 
@@ -130,12 +130,8 @@ class Student:
 
 
 def _with_adapter(hf: torch.nn.Module, settings: SparsifySettings) -> Any:
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise HeadwiseError(
-            "training needs the package peft; install it with: pip install 'headwise[sparse]'"
-        ) from error
+    from peft import LoraConfig, get_peft_model
+
     torch.manual_seed(settings.seed)
     rank = settings.rank
     config = LoraConfig(r=rank, lora_alpha=rank, target_modules="all-linear", task_type="CAUSAL_LM")

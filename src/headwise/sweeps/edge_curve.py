@@ -24,9 +24,9 @@ from headwise.heads import RANKED_BY, Edge, Edges
 from headwise.metrics import metric as metric_named
 from headwise.model.edges.circuit import Circuits
 from headwise.model.edges.parts import take_apart
-from headwise.model.forward.out_of_memory import in_halves
+from headwise.model.forward.schedule import in_halves
 from headwise.model.measure.engine import Engine
-from headwise.model.measure.spans import position_masks
+from headwise.model.measure.positions import position_masks
 from headwise.model.model import Model
 from headwise.names import ablation_name
 from headwise.progress import Progress, reporting

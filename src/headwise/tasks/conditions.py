@@ -20,7 +20,7 @@ UNITS = {"none": "", "meaningless": "/", "meaningful": "he"}
 COPIES = 55
 """How often a filler is repeated by default."""
 ARM = "arm"
-"""A condition of the model, not of the prompt: its first MLP is changed (`model/arm/`)."""
+"""A condition of the model, not of the prompt: its first MLP is changed (`model/arm.py`)."""
 PLACES = ("between", "before", "end")
 """Right before the question, after system prompt and solved examples; before everything; after the question."""
 

@@ -8,7 +8,7 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.arm.arm import arm, first_gate, mlp_gates, redistributed, seen_gates
+from headwise.model.arm import arm, first_gate, mlp_gates, redistributed, seen_gates
 from headwise.model.forward.run import Pass
 from headwise.model.verify.tiny import tiny_model
 from helpers import WORDS, plain_logits

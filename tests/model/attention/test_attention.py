@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.attention import blocks
+from headwise.model.attention import weights
 from headwise.model.attention.weights import weight_blocks
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.verify.families import shipped
@@ -134,8 +134,10 @@ def test_hooked_families_show_their_eager_maps_or_refuse_in_a_sentence(family):
 
 def test_reported_weights_that_are_not_those_of_the_heads_are_refused(monkeypatch):
     model = hw.load(tiny_model("gptj"), name="gptj")
-    honest = blocks._eager_maps
-    monkeypatch.setattr(blocks, "_eager_maps", lambda *args: {k: w.flip(1) for k, w in honest(*args).items()})
+    honest = weights._eager_maps
+    monkeypatch.setattr(
+        weights, "_eager_maps", lambda *args: {k: w.flip(1) for k, w in honest(*args).items()}
+    )
     with pytest.raises(HeadwiseError, match="do not give the outputs of its heads"):
         hw.attention(model, token_lists(6))
 
@@ -152,7 +154,7 @@ def test_gates_act_in_hooked_families_too():
 
 def test_a_long_prompt_of_a_hooked_family_is_refused_before_it_fills_the_memory(monkeypatch):
     model = hw.load(tiny_model("gptj"), name="gptj")
-    monkeypatch.setattr("headwise.model.attention.blocks.LARGEST", 16 * 100)
+    monkeypatch.setattr("headwise.model.attention.weights.LARGEST", 16 * 100)
     assert len(hw.attention(model, token_lists(10), "L0H0")) == 1
     with pytest.raises(HeadwiseError, match="all maps of all heads are held at once"):
         hw.attention(model, token_lists(11), "L0H0")

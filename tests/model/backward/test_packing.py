@@ -10,8 +10,7 @@ import torch
 
 import headwise as hw
 from headwise.metrics import metric
-from headwise.model.backward.packing import Packed, packing_works
-from headwise.model.backward.target_logprobs import plain_unembedding, target_logprobs
+from headwise.model.backward import Packed, packing_works, plain_unembedding, target_logprobs
 from headwise.model.forward.run import Pass
 from headwise.model.measure.engine import Engine
 from headwise.model.tokens.encode import encode_rows
@@ -81,8 +80,8 @@ def test_an_unembedding_is_plain_only_where_its_result_is_the_logits(family, pla
 
 @pytest.mark.parametrize(("held", "words"), [(1, 10_000), (3, 7), (100, 1), (100, 16)])
 def test_log_p_and_its_slopes_do_not_depend_on_how_many_logits_are_held(tiny, monkeypatch, held, words):
-    monkeypatch.setattr("headwise.model.backward.target_logprobs.POSITIONS", held)
-    monkeypatch.setattr("headwise.model.backward.target_logprobs.WORDS", words)
+    monkeypatch.setattr("headwise.model.backward.POSITIONS", held)
+    monkeypatch.setattr("headwise.model.backward.WORDS", words)
     where = {"device": tiny.device}
     ids = torch.arange(3, 13, **where).reshape(2, 5)
     positions = torch.tensor([[1, 2, 4], [0, 3, 4]], **where)

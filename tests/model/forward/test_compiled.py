@@ -12,10 +12,10 @@ import torch
 import headwise as hw
 from headwise.heads import Head, single_gates
 from headwise.metrics import metric
-from headwise.model.forward import compiled
-from headwise.model.forward.compiled import Compiled
+from headwise.model.forward import kernels
+from headwise.model.forward.kernels import Compiled
 from headwise.model.measure.engine import Engine
-from headwise.model.sites.patch import steady_attention
+from headwise.model.sites.patch import without_cudnn_sdpa
 from headwise.model.verify.tiny import tiny_model
 from helpers import word_task
 
@@ -32,7 +32,7 @@ def noted(monkeypatch):
 
         return run
 
-    monkeypatch.setattr(compiled, "_compiled", noting)
+    monkeypatch.setattr(kernels, "_compiled", noting)
     return calls
 
 
@@ -78,13 +78,11 @@ def test_a_compiler_that_fails_or_errs_is_done_without(monkeypatch, caplog):
 
         return run
 
-    monkeypatch.setattr(compiled, "_compiled", broken)
+    monkeypatch.setattr(kernels, "_compiled", broken)
     assert not Compiled(model.hooks).works
     assert "does not work here (no C compiler)" in caplog.text
-    monkeypatch.setattr(
-        compiled, "_compiled", lambda work, sizes: lambda part, *args: 1.5 * work(part, *args)
-    )
-    monkeypatch.setattr(compiled, "_families", lambda hooks: [])
+    monkeypatch.setattr(kernels, "_compiled", lambda work, sizes: lambda part, *args: 1.5 * work(part, *args))
+    monkeypatch.setattr(kernels, "_families", lambda hooks: [])
     assert not Compiled(model.hooks).works
     assert "compiled parts change the logits" in caplog.text
 
@@ -115,7 +113,7 @@ def test_the_width_of_one_model_does_not_leave_that_of_the_next_open(monkeypatch
 
     real = torch.compile
     monkeypatch.setattr(torch, "compile", lambda work, **_: real(work, backend=spy))
-    compiled._compiled.cache_clear()
+    kernels._compiled.cache_clear()
     try:
         for width, heads in ((32, 4), (48, 4), (64, 4), (64, 8)):
             sizes = {"hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": heads}
@@ -125,13 +123,13 @@ def test_the_width_of_one_model_does_not_leave_that_of_the_next_open(monkeypatch
                 for tokens in (5, 9):
                     model.hf(input_ids=torch.arange(3, 3 + tokens)[None], use_cache=False)
     finally:
-        compiled._compiled.cache_clear()
+        kernels._compiled.cache_clear()
     assert open_widths
     assert not any(open_widths)
 
 
 def test_cudnn_is_left_out_of_attention_and_let_in_again():
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    with steady_attention():
+    with without_cudnn_sdpa():
         assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert torch.backends.cuda.cudnn_sdp_enabled() == before

@@ -12,7 +12,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import ones
 from headwise.model.forward.decode import Batch
 from headwise.model.generation import generate as generate_module
-from headwise.model.verify.decoding import decoding
+from headwise.model.verify.shortcuts import decoding
 from headwise.model.verify.tiny import tiny_model
 from helpers import WORDS, make_word_tokenizer
 

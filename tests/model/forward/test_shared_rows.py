@@ -12,7 +12,7 @@ import headwise as hw
 from headwise.heads import Head, keep_gates, mask_gates, single_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.model.verify.proof import prove
+from headwise.model.verify.proof import verify
 from headwise.model.verify.tiny import tiny_model
 from helpers import make_word_tokenizer, word_task
 
@@ -107,8 +107,8 @@ def test_a_model_whose_blocks_count_rows_in_their_own_way_runs_in_full():
     hf.model.layers[1].register_forward_hook(scaled)
     inner = hf.model.layers[1].mlp
     inner.register_forward_hook(scaled)
-    assert not prove(hf)[2].share_rows
-    assert prove(tiny_model("llama", vocab_size=40))[2].share_rows
+    assert not verify(hf)[2].share_rows
+    assert verify(tiny_model("llama", vocab_size=40))[2].share_rows
 
 
 def test_as_many_rows_as_tokens_are_not_taken_for_one_another(tiny):

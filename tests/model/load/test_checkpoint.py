@@ -51,9 +51,9 @@ def test_a_config_that_the_weights_cannot_fill_is_refused_at_once(folder, change
 def test_tied_embeddings_that_are_most_of_a_model_are_counted_once(tmp_path, monkeypatch):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from headwise.model.load import shapes
+    from headwise.model.load import checkpoint
 
-    monkeypatch.setattr(shapes, "_SLACK", 0)
+    monkeypatch.setattr(checkpoint, "_SLACK", 0)
     small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=5000, tie_word_embeddings=True, **small)
     LlamaForCausalLM(config).save_pretrained(tmp_path)

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from headwise.errors import HeadwiseError
-from headwise.model.load.gguf_tokenizer import check_tokenizer
+from headwise.model.load.gguf import check_tokenizer
 
 WORDS = ("Ġthe", "Ġcat", "Ġsat", "Ġmat", "the", "cat", "sat", "mat")
 

@@ -13,7 +13,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import COMPONENTS, Head, keep_gates, mask_gates, ones, single_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.model.measure.references.registry import REFERENCES, register
+from headwise.model.measure.references import REFERENCES, register
 from headwise.model.verify.tiny import tiny_model
 from helpers import HeadsByHook, plain_logits, word_task
 

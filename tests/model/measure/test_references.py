@@ -10,7 +10,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import single_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.model.measure.references.registry import REFERENCES, register
+from headwise.model.measure.references import REFERENCES, register
 from headwise.model.tokens.encode import encode_rows
 from headwise.tasks import Example
 from helpers import word_task

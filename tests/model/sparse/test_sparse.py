@@ -16,7 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sparse import adapter
 from headwise.model.sparse import edge_gates as sparse
-from headwise.model.sparse.open_edges import EdgeCounts
+from headwise.model.sparse.edge_gates import EdgeCounts
 from headwise.model.verify.tiny import tiny_model
 from headwise.scores import score
 from helpers import REPOSITORY, WORDS, plain_logits, word_task
@@ -257,7 +257,7 @@ def test_a_control_has_the_adapter_and_no_gates(sparse_folder):
 @pytest.fixture
 def installed(sparse_folder, monkeypatch):
     """The tiny sparse model as what an installed headwise-companions would hold, under the alias smollm2-sparse."""
-    from headwise.model.load import companions
+    from headwise.model.load import bundled
 
     root = sparse_folder.parent / "somewhere" / "headwise_companions"
     root.mkdir(parents=True)
@@ -268,20 +268,20 @@ def installed(sparse_folder, monkeypatch):
     }
     (root / "manifest.json").write_text(json.dumps(manifest))
     pinned = hashlib.sha256((root / "manifest.json").read_bytes()).hexdigest()
-    monkeypatch.setattr(companions, "MANIFEST_SHA256", pinned)
+    monkeypatch.setattr(bundled, "MANIFEST_SHA256", pinned)
     monkeypatch.syspath_prepend(root.parent)
     return root
 
 
 def test_an_alias_whose_package_is_not_installed_says_what_to_install(monkeypatch):
-    from headwise.model.load import companions
+    from headwise.model.load import bundled
 
-    monkeypatch.setattr(companions, "PACKAGE", "headwise_companions_of_nobody")
+    monkeypatch.setattr(bundled, "PACKAGE", "headwise_companions_of_nobody")
     with pytest.raises(
         HeadwiseError, match=r"headwise-companions, which is not installed; .*pip install .*companions"
     ):
         hw.load("smollm2-sparse")
-    assert companions.companions() == {}
+    assert bundled.companions() == {}
 
 
 def test_an_alias_loads_the_folder_of_its_name_and_is_listed(installed, capsys):
@@ -312,31 +312,31 @@ def test_a_companion_with_one_changed_byte_or_a_missing_file_is_refused_by_the_f
 
 
 def test_a_companion_is_hashed_once_in_a_process(installed, monkeypatch):
-    from headwise.model.load import cache, companions
+    from headwise.model.load import bundled, cache
 
     hashed = []
     real = cache.sha256
     monkeypatch.setattr(cache, "sha256", lambda path: hashed.append(path.name) or real(path))
     for _ in range(3):
-        assert companions.companion_folder("smollm2-sparse") == installed / "smollm2-sparse"
+        assert bundled.companion_folder("smollm2-sparse") == installed / "smollm2-sparse"
     assert sorted(hashed) == sorted(["manifest.json", adapter.WEIGHTS, adapter.GATES, adapter.CONFIG])
 
 
 def test_the_package_of_companions_is_not_imported(installed):
-    from headwise.model.load import companions
+    from headwise.model.load import bundled
 
     (installed / "__init__.py").write_text("raise AssertionError('this is data')")
-    assert companions.companion_folder("smollm2-sparse") == installed / "smollm2-sparse"
+    assert bundled.companion_folder("smollm2-sparse") == installed / "smollm2-sparse"
     assert "headwise_companions" not in sys.modules
 
 
 def test_the_companions_of_this_repository_are_found_and_as_the_manifest_says():
-    from headwise.model.load import companions
+    from headwise.model.load import bundled
 
     root = REPOSITORY / "companions" / "headwise_companions"
-    assert set(companions.companions()) == {"smollm2-sparse", "smollm2-control"}
-    for alias in companions.companions():
-        assert companions.companion_folder(alias) == root / alias
+    assert set(bundled.companions()) == {"smollm2-sparse", "smollm2-control"}
+    for alias in bundled.companions():
+        assert bundled.companion_folder(alias) == root / alias
         assert adapter.read_gates(root / alias).base == "smollm2"
     listed = json.loads((root / "manifest.json").read_text())
     assert set(listed) == {path.relative_to(root).as_posix() for path in root.glob("smollm2-*/*")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headwise.model.verify.decoding import decoding
+from headwise.model.verify.shortcuts import decoding
 from headwise.model.verify.tiny import tiny_model
 
 

@@ -62,9 +62,9 @@ def test_families_without_attention_are_refused():
 
 
 def test_a_hybrid_has_heads_only_where_it_has_attention():
-    from headwise.model.verify.proof import prove
+    from headwise.model.verify.proof import verify
     from headwise.model.verify.tiny import tiny_model
 
-    hooks, *_ = prove(tiny_model("jamba"))
+    hooks, *_ = verify(tiny_model("jamba"))
     assert hooks.shape == (4, 4)
     assert hooks.exists.any(axis=1).tolist() == [False, True, False, True]

@@ -11,20 +11,20 @@ from torch import nn
 from headwise.errors import HeadwiseError
 from headwise.model.sites import head_hooks
 from headwise.model.verify import proof as proof
-from headwise.model.verify.proof import prove, zeroed_columns
+from headwise.model.verify.proof import verify, zeroed_columns
 from headwise.model.verify.tiny import tiny_model
 
 
 def test_a_model_in_training_mode_is_refused():
     with pytest.raises(HeadwiseError, match=r"training mode.*model\.eval\(\)"):
-        prove(tiny_model("llama").train())
+        verify(tiny_model("llama").train())
 
 
 def test_an_attention_implementation_that_cannot_be_wrapped_is_refused():
     model = tiny_model("llama")
     model.config._attn_implementation_internal = "made_up"
     with pytest.raises(HeadwiseError, match="made_up"):
-        prove(model)
+        verify(model)
 
 
 def test_a_mask_that_is_lost_breaks_causality_or_the_first_identity(monkeypatch):
@@ -33,7 +33,7 @@ def test_a_mask_that_is_lost_breaks_causality_or_the_first_identity(monkeypatch)
 
     model = tiny_model("llama")
     model.config._attn_implementation_internal = "eager"
-    prove(model)
+    verify(model)
     monkeypatch.delitem(AttentionMaskInterface._global_mapping, "headwise_eager")
     assert "headwise_eager" in AttentionInterface._global_mapping
     with torch.no_grad():
@@ -50,7 +50,7 @@ def test_a_gate_on_the_wrong_head_breaks_the_second_identity(dtype, monkeypatch)
     monkeypatch.setattr(proof, "zeroed_columns", lambda p, head, size: right(p, head - 1, size))
     monkeypatch.setattr(proof, "_check_split", lambda _: None)
     with pytest.raises(HeadwiseError, match="identity 2 broke"):
-        prove(model)
+        verify(model)
 
 
 def test_heads_that_change_nothing_leave_the_second_identity_empty():
@@ -58,7 +58,7 @@ def test_heads_that_change_nothing_leave_the_second_identity_empty():
     for layer in model.model.layers:
         nn.init.zeros_(layer.self_attn.o_proj.weight)
     with pytest.raises(HeadwiseError, match="identity 2 is empty"):
-        prove(model)
+        verify(model)
 
 
 def test_a_layer_that_does_not_fire_breaks_the_third_identity():
@@ -72,17 +72,17 @@ def test_a_layer_that_does_not_fire_breaks_the_third_identity():
 def test_columns_that_are_not_heads_are_refused_by_the_hook():
     """The same weights with the columns of the output projection's input shuffled across heads."""
     model = tiny_model("gptj")
-    prove(model)
+    verify(model)
     order = torch.randperm(32, generator=torch.Generator().manual_seed(0))
     attention = model.transformer.h[0].attn
     attention.v_proj.weight.data = attention.v_proj.weight.data[order]
     # Attention still works head by head; what is shuffled is only which values a head reads, so this is fine:
-    prove(model)
+    verify(model)
 
     original = attention._merge_heads
     attention._merge_heads = lambda tensor, heads, size: original(tensor, heads, size)[..., order]
     with pytest.raises(HeadwiseError, match="does not split into 4 heads of 8"):
-        prove(model)
+        verify(model)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -90,17 +90,17 @@ def test_of_the_last_block_only_what_no_other_token_reads_is_narrowed(dtype):
     """A feed-forward part that adds a trace of the token before it, too faint for the rounding of bfloat16."""
     model = tiny_model("llama").to(dtype)
     last = model.model.layers[-1]
-    assert prove(model)[2].narrow == (last.self_attn.o_proj, last.mlp)
+    assert verify(model)[2].narrow == (last.self_attn.o_proj, last.mlp)
     own = last.mlp.forward
     last.mlp.forward = lambda x: own(x) + 0.01 * nn.functional.pad(x, (0, 0, 1, 0))[:, :-1]
     # What the projection gives at one token is then read one token later.
-    assert prove(model)[2].narrow == ()
+    assert verify(model)[2].narrow == ()
 
 
 def test_of_two_attentions_in_the_last_block_only_the_last_output_projection_is_narrowed():
     """What follows the first of them might be taken for its output projection: the second one's queries, say."""
     model = tiny_model("longcat_flash")
-    found, _, shown = prove(model)
+    found, _, shown = verify(model)
     last = found.blocks[-1]
     assert shown.narrow == (last.self_attn[1].o_proj,)
 
@@ -108,7 +108,7 @@ def test_of_two_attentions_in_the_last_block_only_the_last_output_projection_is_
 def test_experts_whose_company_changes_are_narrowed_all_the_same():
     model = tiny_model("glm4_moe")
     last = model.model.layers[-1]
-    assert prove(model)[2].narrow == (last.self_attn.o_proj, last.mlp)
+    assert verify(model)[2].narrow == (last.self_attn.o_proj, last.mlp)
 
 
 def test_a_part_that_computes_one_token_otherwise_than_many_is_not_narrowed():
@@ -116,7 +116,7 @@ def test_a_part_that_computes_one_token_otherwise_than_many_is_not_narrowed():
     last = model.model.layers[-1]
     own = last.mlp.forward
     last.mlp.forward = lambda x: own(x) * x.shape[1]
-    assert prove(model)[2].narrow == (last.self_attn.o_proj,)
+    assert verify(model)[2].narrow == (last.self_attn.o_proj,)
 
 
 def test_a_deterministic_model_is_proven_in_four_passes_of_all_its_blocks():
@@ -127,7 +127,7 @@ def test_a_deterministic_model_is_proven_in_four_passes_of_all_its_blocks():
         model.model.layers[index].self_attn.register_forward_pre_hook(
             lambda *_, index=index: calls.append(index)
         )
-    _, shown, able = prove(model)
+    _, shown, able = verify(model)
     assert shown.noise == 0
     assert able.share_rows
     assert len(able.narrow) == 2
@@ -140,7 +140,7 @@ def test_logits_that_differ_from_run_to_run_are_measured_as_noise():
     model.lm_head.register_forward_hook(
         lambda _, __, logits: logits + 1e-6 * (len(runs) % 7, runs.append(0))[0]
     )
-    _, shown, _ = prove(model)
+    _, shown, _ = verify(model)
     assert 0 < shown.noise < 1e-5
 
 
@@ -148,7 +148,7 @@ def test_after_the_proof_the_model_is_as_it_was():
     model = tiny_model("llama")
     before = copy.deepcopy(model.state_dict())
     attributes = {name: set(vars(module)) for name, module in model.named_modules()}
-    prove(model, every_layer=True)
+    verify(model, every_layer=True)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert {name: set(vars(module)) for name, module in model.named_modules()} == attributes
     assert model.config._attn_implementation == "sdpa"
@@ -157,7 +157,7 @@ def test_after_the_proof_the_model_is_as_it_was():
 
 def test_two_models_hooked_at_once_do_not_disturb_one_another():
     one, two = tiny_model("llama"), tiny_model("llama", seed=1)
-    (reach_one, *_), (reach_two, *_) = prove(one), prove(two)
+    (reach_one, *_), (reach_two, *_) = verify(one), verify(two)
     ids = torch.arange(5, 12)[None]
     plain = two(input_ids=ids).logits
     alone = {}
@@ -179,6 +179,6 @@ def test_a_quantised_projection_is_proven_by_its_input():
         attention.o_proj = torch.ao.quantization.quantize_dynamic(
             nn.Sequential(attention.o_proj), {nn.Linear}, dtype=torch.qint8
         )[0]
-    found, shown, _ = prove(model)
+    found, shown, _ = verify(model)
     assert found.mechanism == "attention function"
     assert shown.largest_gap < 1e-4

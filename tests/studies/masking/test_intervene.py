@@ -9,7 +9,7 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.outputs.directions import directions, last_outputs
+from headwise.model.outputs.answers import directions, last_outputs
 from headwise.runs import Job
 from headwise.studies.masking.texts import Case, Judge, contrast, intervene, variants
 from headwise.tasks import Example, Task

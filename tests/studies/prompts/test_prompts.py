@@ -11,7 +11,7 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.metrics.text.mathematics import boxed, result
+from headwise.metrics.answers import boxed, result
 from headwise.model.generation.generate import Generated, generate
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import Store, read_table

@@ -22,7 +22,7 @@ from torch import Tensor
 from headwise.display import counted, html_table, joined_tokens, shortened
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads import Head, head_list
-from headwise.model.attention.blocks import attention_blocks, watchable
+from headwise.model.attention.weights import attention_blocks, watchable
 from headwise.model.forward.schedule import batches
 from headwise.model.tokens.encode import pad_right
 

@@ -19,12 +19,10 @@ from torch import Tensor, nn
 
 from headwise.heads import Head
 from headwise.heads.edge import LOGITS, Edge, Receiver
-from headwise.model.edges.contributions import THE_INPUT, at_gate, module_at_gate, writing_order
+from headwise.model.edges.contributions import THE_INPUT, at_gate, begin_at, module_at_gate, writing_order
 from headwise.model.edges.parts import Parts, refused
-from headwise.model.edges.slots import begin_at
-from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.gate import by_token
-from headwise.model.forward.run import Edit, Pass
+from headwise.model.forward.run import Edit, Pass, SharedRows
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.sites.attention_function import Slots
@@ -65,11 +63,11 @@ class Circuits:
         run = _CircuitPass(self, keep)
         end = run.stream()  # B, T, W
         block, last = self.block, self.parts.last
-        asked = block.pass_(len(keep))
+        request = block.pass_(len(keep))
         # The last block runs once more, because its output is where a pass can take up a stream again.
-        begun = begin_at(last, asked.ids, end)
+        begun = begin_at(last, request.ids, end)
         modules: dict[nn.Module, Edit] = {self.model.hooks.blocks[last]: lambda output: end}
-        whole = Pass(ids=asked.ids, scored=asked.scored, modules=modules, **begun)
+        whole = Pass(ids=request.ids, scored=request.scored, modules=modules, **begun)
         logits = self.model.run_whole(whole).logits
         plain = self.engine.plain_logits(block)
         compare = None if plain is None else plain.repeat(len(keep), 1, 1)

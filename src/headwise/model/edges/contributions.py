@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from torch.autograd.forward_ad import dual_level, make_dual, unpack_dual
 
 from headwise.heads import Head
-from headwise.model.edges.parts import Parts
-from headwise.model.forward.blocks import SharedRows
+from headwise.model.edges.parts import BlockParts, Parts
 from headwise.model.forward.gate import by_token, gated
-from headwise.model.forward.run import Edit, Pass
+from headwise.model.forward.run import Edit, Pass, SharedRows
 from headwise.model.measure.rows import Block
+from headwise.model.sites.attention_function import Slots
 from headwise.model.sites.patch import hooked
 from headwise.names import INPUT, MLP
 
@@ -58,9 +58,9 @@ def at_gate(block: Block, of: int | Head, z: Tensor, gate: Tensor | float) -> Te
     if isinstance(gate, float) and gate == 1:
         return z
     reference = None if block.references is None else block.references[of].to(z.device, z.dtype)
-    acts = None if block.acts is None else block.acts.to(z.device)[:, :, None, None]
+    mask = None if block.mask is None else block.mask.to(z.device)[:, :, None, None]
     number = torch.as_tensor(gate, device=z.device).to(z.dtype)
-    return gated(z, number, reference, acts)
+    return gated(z, number, reference, mask)
 
 
 def module_at_gate(block: Block, of: Head, output: Tensor, gate: Tensor | float) -> Tensor:
@@ -84,8 +84,8 @@ class _ContributionPass:
         self, model: Model, parts: Parts, block: Block, senders: Sequence[Head], level: float
     ) -> None:
         self.model, self.parts, self.block, self.level = model, parts, block, level
-        bent = [-1, *(part.layer for part in parts.blocks if not part.linear)]
-        self.bent = frozenset(bent if level != 1 else ())
+        nonlinear = [-1, *(part.layer for part in parts.blocks if not part.linear)]
+        self.nonlinear = frozenset(nonlinear if level != 1 else ())
         """Layers whose senders' changes are slopes, -1 for the embeddings (nanochat has a norm after them). Where
         nothing bends what is added, a full replacement is the same."""
         self.of_layer: dict[int, list[Head]] = {}
@@ -94,7 +94,7 @@ class _ContributionPass:
             layer = -1 if sender == THE_INPUT else sender.layer
             self.of_layer.setdefault(layer, []).append(sender)
         self.groups = 1 + max((len(some) for some in self.of_layer.values()), default=0)
-        self.made = Contributions()
+        self.result = Contributions()
 
     def run(self) -> Contributions:
         blocks, size = self.model.hooks.blocks, self.block.size
@@ -109,12 +109,12 @@ class _ContributionPass:
         # A tensor with as many rows as tokens could not be told apart.
         parts = {p.mlp: held for p in self.parts.blocks} if len(ids) != ids.shape[1] else {}
         last = self.parts.last
-        asked = Pass(ids=ids, streams=streams, heads=self._heads, modules=modules, parts=parts, last=last)
+        request = Pass(ids=ids, streams=streams, heads=self._heads, modules=modules, parts=parts, last=last)
         # A held MLP needs no slope, and not every family's has one.
-        held_modules = [p.mlp for p in self.parts.blocks if p.layer in self.bent]
-        with dual_level() if self.bent else nullcontext(), hooked(held_modules, before=_without_slopes):
-            self.model.run_whole(asked)
-        return self.made
+        held_modules = [p.mlp for p in self.parts.blocks if p.layer in self.nonlinear]
+        with dual_level() if self.nonlinear else nullcontext(), hooked(held_modules, before=_without_slopes):
+            self.model.run_whole(request)
+        return self.result
 
     def _embeddings(self, output: Tensor) -> Tensor:
         return self._ablated_module(-1, THE_INPUT, output)
@@ -123,7 +123,7 @@ class _ContributionPass:
         if index == 0:
             self._note(-1, stream)
         plain = _values(stream)[: self.block.size]
-        self.made.streams.append(plain)
+        self.result.streams.append(plain)
         return plain.repeat(self.groups, 1, 1)
 
     def _heads(self, layer: int, z: Tensor) -> Tensor:
@@ -149,21 +149,21 @@ class _ContributionPass:
 
     def _changed(self, layer: int, groups: Tensor) -> Tensor:
         """What is edited where a sender is replaced: the outputs of all groups, or their slopes."""
-        return torch.zeros_like(groups) if layer in self.bent else groups
+        return torch.zeros_like(groups) if layer in self.nonlinear else groups
 
     def _moved(self, layer: int, of: int | Head, plain: Tensor) -> Tensor:
         """Outputs at a gate lower by 1; their slope is the way to the reference."""
-        if layer in self.bent:
+        if layer in self.nonlinear:
             return at_gate(self.block, of, plain, 0.0) - plain
         return at_gate(self.block, of, plain, self.level - 1)
 
     def _with(self, layer: int, groups: Tensor, changed: Tensor) -> Tensor:
-        return make_dual(groups, changed) if layer in self.bent else groups
+        return make_dual(groups, changed) if layer in self.nonlinear else groups
 
     def _end(self, index: int, output: Tensor) -> Tensor:
         self._note(index, output)
         if index == self.parts.last:
-            self.made.streams.append(_values(output)[: self.block.size].clone())
+            self.result.streams.append(_values(output)[: self.block.size].clone())
         return _values(output)
 
     def _note(self, layer: int, stream: Tensor) -> None:
@@ -171,10 +171,10 @@ class _ContributionPass:
         size = self.block.size
         for group, sender in enumerate(self.of_layer.get(layer, ()), 1):
             rows = slice(group * size, (group + 1) * size)
-            if layer in self.bent:
-                self.made.deltas[sender] = unpack_dual(stream).tangent[rows].clone()
+            if layer in self.nonlinear:
+                self.result.deltas[sender] = unpack_dual(stream).tangent[rows].clone()
             else:
-                self.made.deltas[sender] = stream[rows] - stream[:size]
+                self.result.deltas[sender] = stream[rows] - stream[:size]
 
 
 def _values(tensor: Tensor) -> Tensor:
@@ -188,3 +188,114 @@ def _without_slopes(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     plain = [_values(one) if isinstance(one, Tensor) else one for one in (*args, *kwargs.values())]
     return tuple(plain[: len(args)]), dict(zip(kwargs, plain[len(args) :], strict=True))
+
+
+# ---- what the slots of one block see of a sender ---------------------------------------------------------
+# The queries, keys, values and MLP outputs of one block when one sender is replaced on the stream that it reads. One
+# pass begins at the block. Group 0 of its rows reads the plain stream x, every other group x + Δ of one sender. What
+# differs in a group's query, key or value from group 0 is what the receiver's slot sees of the sender. For the MLP,
+# head outputs are held at those of group 0; for a head of the same block its own output is replaced instead of the
+# stream.
+
+
+@dataclass
+class SlotChanges:
+    """What each of some senders changes in one block; the first axis of every tensor is the sender."""
+
+    senders: list[Head]
+    slots: dict[str, Tensor]
+    """`Q`: `[U, S, H, T, D]`; `K`, `V`: `[U, S, KV, T, D]`; `MLP`: `[U, S, T, W]`, where it was asked for."""
+
+
+def slot_changes(
+    model: Model,
+    part: BlockParts,
+    block: Block,
+    plain: Contributions,
+    senders: Sequence[tuple[Head, Tensor | None]],
+    wanted: set[str],
+) -> SlotChanges:
+    """Run one block on the plain stream and on the stream changed by each sender.
+
+    senders: each with the positions `[S, T]` it is replaced at, None for all that the reference acts on.
+    wanted: the slots whose changes are kept.
+    """
+    size, groups = block.size, 1 + len(senders)
+    found: dict[str, Tensor] = {}
+
+    def note(layer: int, slots: Slots) -> Slots:
+        if layer == part.layer:
+            for name, tensor in zip("QKV", slots, strict=True):
+                if name in wanted:
+                    found[name] = _against_first(tensor, size)
+        return slots
+
+    def hold(layer: int, z: Tensor) -> Tensor:
+        if layer != part.layer:
+            return z
+        first = z[:size]
+        rows = [first.clone() for _ in range(groups)]
+        for group, (sender, where) in enumerate(senders, 1):
+            if sender.layer == layer and sender.head >= 0:
+                ablated = at_gate(block, layer, first, 0.0)
+                if where is not None:
+                    ablated = torch.where(where.to(z.device)[:, :, None, None], ablated, first)
+                rows[group][:, :, sender.head] = ablated[:, :, sender.head]
+        return torch.cat(rows)
+
+    def note_mlp(output: Tensor) -> Tensor:
+        found["MLP"] = _against_first(by_token(output, groups * size), size)
+        return output
+
+    with_mlp = "MLP" in wanted
+    modules: dict[nn.Module, Edit] = {part.mlp: note_mlp} if with_mlp else {}
+    ids = block.tensors["ids"].repeat(groups, 1)
+    stream = torch.cat([plain.streams[part.layer], *(_changed(plain, part, *one) for one in senders)])
+    begun = begin_at(part.layer, ids, stream)
+    if not with_mlp:
+        begun |= unread(part.mlp, ids)
+    request = Pass(
+        ids=ids, slots=note, heads=hold if with_mlp else None, modules=modules, last=part.layer, **begun
+    )
+    model.run_whole(request)
+    return SlotChanges([sender for sender, _ in senders], found)
+
+
+def begin_at(index: int, ids: Tensor, stream: Tensor) -> dict[str, Any]:
+    """What lets a pass over `ids[B, T]` begin at a block with `stream[B, T, W]`, as fields of `Pass`.
+
+    The blocks before it compute one row, which nobody reads; masks and positions are the model's own.
+    """
+    one = _one_row(ids)
+    return {"streams": {index: lambda _: stream}, "shared": dict.fromkeys(range(index), one) if one else {}}
+
+
+def unread(mlp: nn.Module, ids: Tensor) -> dict[str, Any]:
+    """What lets an MLP whose output nobody reads compute one row of a pass over `ids[B, T]`, as fields of `Pass`."""
+    one = _one_row(ids)
+    return {"parts": {mlp: one} if one else {}}
+
+
+def _one_row(ids: Tensor) -> SharedRows | None:
+    """One computed row in place of all; None where as many rows as tokens could be taken for one another."""
+    zero = torch.zeros(1, dtype=torch.long, device=ids.device)
+    return SharedRows(zero, zero.expand(len(ids))) if len(ids) != ids.shape[1] else None
+
+
+def delta_at(plain: Contributions, sender: Head, where: Tensor | None) -> Tensor:
+    """The change of the stream `[S, T, W]` by a sender, at the positions `where[S, T]` only."""
+    delta = plain.deltas[sender]
+    return delta if where is None else delta * where.to(delta.device)[:, :, None]
+
+
+def _changed(plain: Contributions, part: BlockParts, sender: Head, where: Tensor | None) -> Tensor:
+    stream = plain.streams[part.layer]
+    if sender.layer == part.layer and sender.head >= 0:
+        return stream  # its own output is replaced inside the block
+    return stream + delta_at(plain, sender, where)
+
+
+def _against_first(tensor: Tensor, size: int) -> Tensor:
+    """The difference of every group of `size` rows to the first one `[U, S, …]`."""
+    groups = tensor.unflatten(0, (-1, size))
+    return groups[1:] - groups[:1]

@@ -1,9 +1,9 @@
 """Exact edges: path patching of one direct edge at a time, many edges in one pass.
 
 The pass begins at the receiver's block. Group 0 of its rows is the plain run; every other group has one slot of one
-receiver changed to what it would be if the sender were replaced on the stream (`slots.py`). Everything after the
+receiver changed to what it would be if the sender were replaced on the stream (`slot_changes`). Everything after the
 receiver is recomputed; what lies between sender and receiver keeps its plain output (Goldowsky-Dill et al. 2023, arXiv
-2304.05969; edges as in Syed et al. 2023, arXiv 2310.10348), unless MLPs are to move (`moving.py`).
+2304.05969; edges as in Syed et al. 2023, arXiv 2310.10348), unless MLPs are to move (`moving_mlps`).
 
 V edges, S rows, T tokens, E examples, U senders.
 """
@@ -11,7 +11,8 @@ V edges, S rows, T tokens, E examples, U senders.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,15 +20,26 @@ from torch import Tensor, nn
 
 from headwise.heads import Head
 from headwise.heads.edge import Edge, Receiver
-from headwise.model.edges.contributions import Contributions
-from headwise.model.edges.moving import moving_mlps
+from headwise.model.edges.contributions import (
+    THE_INPUT,
+    Contributions,
+    SlotChanges,
+    at_gate,
+    begin_at,
+    delta_at,
+    module_at_gate,
+    slot_changes,
+)
 from headwise.model.edges.parts import BlockParts, Parts
-from headwise.model.edges.slots import SlotChanges, begin_at, delta_at, slot_changes
 from headwise.model.forward.gate import by_token
 from headwise.model.forward.run import Edit, Pass
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.sites.attention_function import Slots
+from headwise.names import MLP
+
+if TYPE_CHECKING:
+    from headwise.model.model import Model
 
 
 class ExactEdges:
@@ -120,10 +132,10 @@ class ExactEdges:
     def _values(self, index: int, groups: int, fields: Mapping[str, Any]) -> np.ndarray:
         """The metric of the rows `[groups, S]` in a pass that begins at a block with the plain stream."""
         block, metric = self.block, self.engine.metric
-        asked = block.pass_(groups)
+        request = block.pass_(groups)
         stream = self.plain.streams[index].repeat(groups, 1, 1)
-        begun = begin_at(index, asked.ids, stream)
-        whole = Pass(ids=asked.ids, scored=asked.scored, **begun, **fields)
+        begun = begin_at(index, request.ids, stream)
+        whole = Pass(ids=request.ids, scored=request.scored, **begun, **fields)
         # Edits inside the last block meet parts that compute scored positions only.
         last = index == self.parts.last
         logits = (self.model.run_whole if last else self.model.run)(whole).logits
@@ -169,3 +181,64 @@ class _Swap:
         groups = by_token(output, self.rows).unflatten(0, (-1, self.size)).clone()
         groups[group] += self.changes.slots["MLP"][sender]
         return groups.reshape(output.shape)
+
+
+# ---- senders whose change passes through the MLPs before the receiver ------------------------------------
+# One pass begins at the first sender's block. Group 0 of its rows is the plain run; in every other group one sender
+# is replaced, all other heads keep the outputs of group 0, and MLPs read the changed stream (Wang et al. 2022, arXiv
+# 2211.00593). What a group's stream has more than that of group 0 before the receiver's block is the sender's change.
+
+
+def moving_mlps(
+    model: Model, parts: Parts, block: Block, plain: Contributions, senders: Sequence[Head], index: int
+) -> Contributions:
+    """The contributions `plain` with the changes that block `index` reads (the end of the model where there is none).
+
+    senders: those of block `index` itself have no MLP between them and its MLP, and are left as they are.
+    """
+    before = [s for s in dict.fromkeys(senders) if s == THE_INPUT or s.layer < index]
+    if not before or index == 0:
+        return plain
+    size, groups = block.size, 1 + len(before)
+    first = min(sender.layer for sender in before)
+    stream = plain.streams[first].repeat(groups, 1, 1)
+    if THE_INPUT in before:
+        group = 1 + before.index(THE_INPUT)
+        stream[group * size : (group + 1) * size] += plain.deltas[THE_INPUT]
+    found: list[Tensor] = []
+
+    def hold(layer: int, z: Tensor) -> Tensor:
+        if layer < first:  # nobody reads these blocks, and they may compute one row for all
+            return z
+        own = z[:size]
+        rows = own.repeat(groups, 1, 1, 1, 1)
+        for group, sender in enumerate(before, 1):
+            if sender.layer == layer and sender.head >= 0:
+                rows[group, :, :, sender.head] = at_gate(block, layer, own, 0.0)[:, :, sender.head]
+        return rows.flatten(0, 1)
+
+    def without(sender: Head) -> Edit:
+        group = 1 + before.index(sender)
+
+        def edit(output: Tensor) -> Tensor:
+            rows = by_token(output, groups * size).clone()
+            rows[group * size : (group + 1) * size] = module_at_gate(block, sender, rows[:size], 0.0)
+            return rows.reshape(output.shape)
+
+        return edit
+
+    def note(output: Tensor) -> Tensor:
+        found.append(output)
+        return output
+
+    mlps = {part.layer: part.mlp for part in parts.blocks}
+    modules: dict[nn.Module, Edit] = {
+        mlps[sender.layer]: without(sender) for sender in before if sender.head == MLP
+    }
+    modules[model.hooks.blocks[index - 1]] = note
+    ids = block.tensors["ids"].repeat(groups, 1)
+    begun = begin_at(first, ids, stream)
+    model.run_whole(Pass(ids=ids, heads=hold, modules=modules, last=index - 1, **begun))
+    after = found[0].unflatten(0, (groups, size))
+    moved = {sender: after[group] - after[0] for group, sender in enumerate(before, 1)}
+    return replace(plain, deltas={**plain.deltas, **moved})

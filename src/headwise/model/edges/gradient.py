@@ -24,13 +24,13 @@ from headwise.model.edges.contributions import (
     THE_INPUT,
     Contributions,
     at_gate,
+    begin_at,
     contributions,
     module_at_gate,
+    unread,
     writing_order,
 )
 from headwise.model.edges.parts import BlockParts, Parts
-from headwise.model.edges.slots import begin_at
-from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.gate import by_token
 from headwise.model.forward.run import Edit, Pass
 from headwise.model.measure.engine import Engine
@@ -92,8 +92,8 @@ def gradients(engine: Engine, parts: Parts, block: Block, level: float) -> Gradi
     modules[model.hooks.blocks[-1]] = end
     if level != 1:
         modules[model.capabilities.embeddings] = partial(module, THE_INPUT)
-    asked = block.pass_(streams={0: begin}, slots=note, heads=heads, modules=modules)
-    logits = model.run_whole(asked).logits
+    request = block.pass_(streams={0: begin}, slots=note, heads=heads, modules=modules)
+    logits = model.run_whole(request).logits
     values = engine.metric.per_row(block.scored(logits, engine.plain_logits(block)))
     of = [*found.values(), ends[0], *([gate] if isinstance(gate, Tensor) else [])]
     given = torch.autograd.grad(values.sum(), of, materialize_grads=True)
@@ -115,15 +115,15 @@ def pulled_back(
     slots = [Receiver(part.layer, head, "Q") for head in range(part.heads)]
     slots += [Receiver(part.layer, head, slot) for slot in "KV" for head in range(part.kv_heads)]
     slots = [receiver for receiver in slots if receiver in wanted]
-    made: dict[Receiver, Tensor] = {}
+    pulled: dict[Receiver, Tensor] = {}
     at_once = max(1, engine.batch_tokens // (2 * block.size * block.length))
     for first in range(0, len(slots), at_once):
         some = slots[first : first + at_once]
-        made |= dict(zip(some, _through_slots(engine, part, block, plain, found, some), strict=True))
+        pulled |= dict(zip(some, _through_slots(engine, part, block, plain, found, some), strict=True))
     mlp = Receiver(part.layer, -1, "MLP")
     if mlp in wanted:
-        made[mlp] = _through_mlp(engine, part, block, plain, found)
-    return made
+        pulled[mlp] = _through_mlp(engine, part, block, plain, found)
+    return pulled
 
 
 def _through_slots(
@@ -146,10 +146,7 @@ def _through_slots(
         q, k, v = (tensor.detach() for tensor in slots)  # nothing after this needs a gradient
         return q, k, v
 
-    begun = begin_at(part.layer, ids, leaf)
-    if len(ids) != ids.shape[1]:
-        zero = torch.zeros(1, dtype=torch.long, device=ids.device)
-        begun["parts"] = {part.mlp: SharedRows(zero, zero.expand(len(ids)))}
+    begun = begin_at(part.layer, ids, leaf) | unread(part.mlp, ids)
     engine.model.run_whole(Pass(ids=ids, slots=note, last=part.layer, **begun))
     directions = []
     for name, tensor in zip("QKV", seen, strict=True):
@@ -178,10 +175,10 @@ def _through_mlp(
         seen.append(output)
         return output
 
-    asked = Pass(
+    request = Pass(
         ids=ids, heads=hold, modules={part.mlp: note}, last=part.layer, **begin_at(part.layer, ids, leaf)
     )
-    engine.model.run_whole(asked)
+    engine.model.run_whole(request)
     (gradient,) = torch.autograd.grad(seen[0], leaf, found.slots[part.layer, "MLP"])
     return gradient
 

@@ -118,10 +118,10 @@ class _Probe:
         modules |= {block: partial(self._note, index) for index, block in enumerate(blocks)}
         streams: dict[int, Edit] = {index: partial(self._begin, index) for index in range(len(blocks))}
         ids = self.ids.repeat(len(_GROUPS), 1)
-        asked = Pass(ids=ids, streams=streams, heads=self._heads, modules=modules, last=len(blocks) - 1)
+        request = Pass(ids=ids, streams=streams, heads=self._heads, modules=modules, last=len(blocks) - 1)
         try:
             with torch.no_grad():
-                self.model.run_whole(asked)
+                self.model.run_whole(request)
         except HeadwiseError:
             raise
         except Exception as error:  # whatever a family's own code raises on a changed stream

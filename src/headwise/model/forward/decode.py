@@ -1,24 +1,25 @@
-"""A left-padded batch that grows by one token per step: mask, positions and the KV cache.
+"""Passes that go on from a KV cache: a left-padded batch that grows by one token per step, and rows that begin alike.
 
-Where all rows share a prefix (the solved examples before each question), it is read once and every row gets its KV
-cache; padding then stands after it. `verify/decoding.py` verifies which of this is exact for a model.
+Where all rows of a batch share a prefix (the solved examples before each question), it is read once and every row gets
+its KV cache; padding then stands after it. `verify/shortcuts.py` verifies which of this is exact for a model.
 
-B rows that are still writing, T tokens so far.
+B rows that are still writing (of a `Past`: B = V·S, V variants, S rows of a block), T tokens so far, t of the past.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headwise.model.forward.run import Output, Pass, run
+from headwise.model.forward.run import Output, Pass, SharedRows, run
 from headwise.model.sites.attention_function import HeadHook
-from headwise.model.sites.devices import entry_device
 from headwise.model.sites.head_hooks import HeadHooks
+from headwise.model.sites.probe import entry_device
 
 
 class Batch:
@@ -78,7 +79,8 @@ class Batch:
     def logits(self, heads: HeadHook | None = None, **more: Any) -> Tensor:
         """Next-token logits `[B, vocabulary]` after each row, at least in float32; `heads` edits the heads' outputs.
 
-        more: further fields of the `Pass`. Where blocks are skipped (`known`), `fill` gives their keys and values.
+        more: further fields of the `Pass`. Where blocks are skipped (`resume_from`), `fill` gives their keys and
+        values.
         """
         if self._shared and not self._read:
             self._run(self.ids[:1, : self._shared], self.mask[:1, : self._shared], heads)
@@ -99,8 +101,8 @@ class Batch:
         if self._cache is not None:
             inputs["past_key_values"] = self._cache
         last = torch.full((len(ids), 1), unread - 1, device=ids.device)
-        asked = Pass(ids=ids[:, -unread:], scored=last, inputs=inputs, heads=heads, **(more or {}))
-        output = run(self.hf, asked, self.hooks)
+        request = Pass(ids=ids[:, -unread:], scored=last, inputs=inputs, heads=heads, **(more or {}))
+        output = run(self.hf, request, self.hooks)
         if self.cached:
             self._cache, self._read = output.raw.past_key_values, ids.shape[1]
         return output
@@ -129,3 +131,39 @@ class Batch:
         if self._cache is not None:
             # Meant for beams, but it is the one selection that every kind of cache layer has.
             self._cache.reorder_cache(rows)
+
+
+# ---- rows that begin alike -------------------------------------------------------------------------------
+# What their first tokens have computed is read from a KV cache, and only the rest is run. A head that is gated at one
+# position changes nothing at earlier tokens, because attention is causal. Many gates at a position then need the
+# tokens before it once.
+
+
+@dataclass(frozen=True)
+class Past:
+    """Keys and values of the first t tokens of S rows, in every layer."""
+
+    cache: type[Any]
+    layers: list[tuple[Tensor, Tensor]]  # S, key/value heads, t, D
+
+    @classmethod
+    def read(cls, hooks: HeadHooks, ids: Tensor) -> Past:
+        """Run the first tokens `ids[S, t]` of the rows, all gates at 1."""
+        first = torch.zeros_like(ids[:, :1])
+        output = run(hooks.model, Pass(ids=ids, scored=first, inputs={"use_cache": True}), hooks)
+        cache = output.raw.past_key_values
+        plain = {type(layer).__name__ for layer in cache.layers} == {"DynamicLayer"}
+        if not plain or len(cache.layers) != len(hooks.blocks):
+            raise ValueError("the cache holds something else than the keys and values of every block")
+        return cls(type(cache), [(layer.keys, layer.values) for layer in cache.layers])
+
+    def inputs(self, times: int, shared: Mapping[int, SharedRows], tokens: int) -> dict[str, Any]:
+        """Arguments of the model for the next `tokens` of the rows, all of them repeated; `shared`: see `Pass`."""
+        keys = self.layers[0][0]
+        rows, t = torch.arange(len(keys), device=keys.device), keys.shape[2]
+        cache = self.cache()
+        for block, (keys, values) in enumerate(self.layers):
+            chosen = shared[block].compute % len(rows) if block in shared else rows.repeat(times)
+            cache.update(*(part.index_select(0, chosen.to(part.device)) for part in (keys, values)), block)
+        places = torch.arange(t, t + tokens, device=keys.device)[None]
+        return {"past_key_values": cache, "use_cache": True, "position_ids": places}

@@ -18,16 +18,16 @@ from headwise.heads import Head
 from headwise.names import MLP
 
 
-def gated(z: Tensor, gates: Tensor, reference: Tensor | None = None, acts: Tensor | None = None) -> Tensor:
+def gated(z: Tensor, gates: Tensor, reference: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
     """Outputs under gates, exact at both ends: gate 1 leaves z, gate 0 gives the reference.
 
-    All arguments broadcast against z. reference: what replaces an ablated head, None for zero. acts: True where gates
+    All arguments broadcast against z. reference: what replaces an ablated head, None for zero. mask: True where gates
     act, None for everywhere.
     """
     replaced = gates * z
     if reference is not None:
         replaced = replaced + (1 - gates) * reference
-    return replaced if acts is None else where(acts, replaced, z)
+    return replaced if mask is None else where(mask, replaced, z)
 
 
 @dataclass
@@ -41,10 +41,10 @@ class HeadGates:
     """Layers where some gate is not 1; None for all. The others are left alone."""
     reference: Mapping[Any, Tensor] | None = None
     """Layer, MLP or input -> what replaces an ablated head, broadcastable to `[S, T, H, D]`; None for zero."""
-    acts: Tensor | None = None
+    mask: Tensor | None = None
     """`[S, T]`: where gates act; None for everywhere."""
     block: int = 1
-    """S: reference and acts belong to this many rows, which the batch repeats V times."""
+    """S: reference and mask belong to this many rows, which the batch repeats V times."""
     rows: Mapping[int, Tensor] = field(default_factory=dict)
     """Layers that compute only some rows of the batch, their MLPs included: which."""
     packed: tuple[Tensor, Tensor] | None = None
@@ -69,9 +69,9 @@ class HeadGates:
     def _gated(self, gates: Tensor, z: Tensor, of: int | Head) -> Tensor:
         of_tokens = gates.transpose(1, 2) if gates.dim() == 3 else gates[:, None]  # B, T or 1, H
         g = of_tokens.to(z.device, z.dtype).unflatten(0, (-1, min(self.block, len(gates))))[..., None]
-        acts = None if self.acts is None else self.acts.to(z.device)[None, :, :, None, None]
+        mask = None if self.mask is None else self.mask.to(z.device)[None, :, :, None, None]
         split = z.unflatten(0, (-1, self.block))  # V, S, T, H, D
-        return gated(split, g, self._reference(of, z), acts).flatten(0, 1)
+        return gated(split, g, self._reference(of, z), mask).flatten(0, 1)
 
     def _packed(self, layer: int, z: Tensor) -> Tensor:
         assert self.packed is not None
@@ -80,8 +80,8 @@ class HeadGates:
         reference = self._reference(layer, z)
         if reference is not None and reference.dim() > 2:
             reference = reference[row, position] if reference.dim() == 4 else reference[position]
-        acts = None if self.acts is None else self.acts[row, position][:, None, None]
-        return gated(z[0], g, reference, acts)[None]
+        mask = None if self.mask is None else self.mask[row, position][:, None, None]
+        return gated(z[0], g, reference, mask)[None]
 
     def _reference(self, of: int | Head, z: Tensor) -> Tensor | None:
         return None if self.reference is None else self.reference[of].to(z.device, z.dtype)

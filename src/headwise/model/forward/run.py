@@ -7,7 +7,7 @@ What headwise changes in a model while it runs is put in place here, in this ord
              `watch` sees each call, `heads` edits z
 3. modules   `modules` edit what a module gives out: an MLP, the embeddings, an activation; a block
 4. blocks    `streams` edit what a block reads, equal rows are computed once (`shared`, and of any module `parts`),
-             blocks whose result is `known` are skipped, `record_streams` receives what blocks write, the pass ends
+             blocks up to `resume_from` are skipped, `record_streams` receives what blocks write, the pass ends
              after the block `last`
 5. the end   the parts of `narrow` and the unembedding compute `scored` positions only
 
@@ -19,15 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from headwise.model.forward.blocks import SharedRows, recorded, shared, skipped, stream_edited
 from headwise.model.sites.attention_function import HeadHook, SlotHook, Watcher
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.sites.patch import edit_first, hooked, replaced, steady_attention
+from headwise.model.sites.patch import edit_first, hooked, replaced, without_cudnn_sdpa
 from headwise.model.sites.probe import widened
 
 Edit = Callable[[Tensor], Tensor]
@@ -56,7 +55,7 @@ class Pass:
     """Block -> rows that are equal so far."""
     parts: Mapping[nn.Module, SharedRows] = field(default_factory=dict)
     """The same for any other module, such as an MLP whose output is needed for some rows only."""
-    known: tuple[int, Tensor] | None = None
+    resume_from: tuple[int, Tensor] | None = None
     """A block and the residual stream after it, from a pass that was equal so far: it and all before it are skipped.
     Only for models whose blocks exchange nothing but the stream (`Capabilities.share_rows`)."""
     record_streams: dict[int, Tensor] | None = None
@@ -83,41 +82,41 @@ class _Ended(Exception):  # noqa: N818 - nothing went wrong
     """The pass has computed its last block."""
 
 
-def run(model: nn.Module, asked: Pass, hooks: HeadHooks | None = None) -> Output:
+def run(model: nn.Module, request: Pass, hooks: HeadHooks | None = None) -> Output:
     """Carry out one pass of a transformers model; `hooks` is needed for everything that concerns heads or blocks."""
     narrowed: list[Tensor] = []
     with ExitStack() as stack:
-        stack.enter_context(steady_attention())
+        stack.enter_context(without_cudnn_sdpa())
         if hooks is not None:
-            stack.enter_context(hooks.attached(asked.heads, asked.watch, asked.slots))
-            of_blocks = {hooks.blocks[index]: rows for index, rows in asked.shared.items()}
-            stack.enter_context(shared(len(asked.ids), {**of_blocks, **asked.parts}))
-            for index, edit in asked.streams.items():
+            stack.enter_context(hooks.attached(request.heads, request.watch, request.slots))
+            of_blocks = {hooks.blocks[index]: rows for index, rows in request.shared.items()}
+            stack.enter_context(shared(len(request.ids), {**of_blocks, **request.parts}))
+            for index, edit in request.streams.items():
                 stack.enter_context(stream_edited(hooks.blocks[index], edit))
-            if asked.record_streams is not None:
-                stack.enter_context(recorded(hooks.blocks, asked.record_streams))
-            if asked.known is not None:
-                stack.enter_context(skipped(hooks.blocks, *asked.known))
-        for module, edit in asked.modules.items():
+            if request.record_streams is not None:
+                stack.enter_context(recorded(hooks.blocks, request.record_streams))
+            if request.resume_from is not None:
+                stack.enter_context(skipped(hooks.blocks, *request.resume_from))
+        for module, edit in request.modules.items():
             stack.enter_context(edited(module, edit))
-        if hooks is not None and asked.last is not None:  # after the edits of what this block gives out
-            stack.enter_context(hooked([hooks.blocks[asked.last]], after=_end))
-        if asked.scored is not None:
+        if hooks is not None and request.last is not None:  # after the edits of what this block gives out
+            stack.enter_context(hooked([hooks.blocks[request.last]], after=_end))
+        if request.scored is not None:
             # A module that is edited is computed at every position: edits differ by position.
-            narrow = [part for part in asked.narrow if part not in asked.modules]
-            if narrow and asked.scored.shape[1] < asked.ids.shape[1]:
-                stack.enter_context(_narrowed_parts(narrow, asked.scored, asked.ids.shape[1]))
-            stack.enter_context(_narrowed_unembedding(model, asked.scored, narrowed))
-        if asked.hidden:
+            narrow = [part for part in request.narrow if part not in request.modules]
+            if narrow and request.scored.shape[1] < request.ids.shape[1]:
+                stack.enter_context(_narrowed_parts(narrow, request.scored, request.ids.shape[1]))
+            stack.enter_context(_narrowed_unembedding(model, request.scored, narrowed))
+        if request.hidden:
             unembedding = model.get_output_embeddings()  # type: ignore[operator]
             stack.enter_context(replaced([unembedding], lambda _: lambda hidden: hidden))
         try:
-            raw = model(input_ids=asked.ids, **{"use_cache": False, **asked.inputs})
+            raw = model(input_ids=request.ids, **{"use_cache": False, **request.inputs})
         except _Ended:
             return Output(torch.empty(0), None)
-    logits: Tensor = narrowed[-1] if asked.hidden else raw.logits
-    if asked.scored is not None and not narrowed:
-        logits = at_positions(logits, asked.scored)
+    logits: Tensor = narrowed[-1] if request.hidden else raw.logits
+    if request.scored is not None and not narrowed:
+        logits = at_positions(logits, request.scored)
     return Output(widened(logits), raw)
 
 
@@ -173,3 +172,77 @@ def _narrowed_parts(
         return at_positions(torch.cat([output, zero], 1), slot_of)
 
     return hooked(parts, before=pick, after=spread)
+
+
+# ---- decoder blocks: equal rows, edited and recorded streams ---------------------------------------------
+# Rows of a batch that are still equal are computed once. No family needs to be known: the model's own forward pass
+# runs as always (embeddings, masks, rotary tables). Whether sharing is exact for a model is not assumed:
+# `verify/shortcuts.py` compares, and a family whose blocks exchange more than the residual stream computes every row.
+
+
+class SharedRows(NamedTuple):
+    """Rows of a batch that are equal so far, so that a block computes one of each group."""
+
+    compute: Tensor  # r: the rows to compute
+    group: Tensor  # B: which of these every row equals
+
+
+def shared(batch: int, groups: Mapping[nn.Module, SharedRows]) -> AbstractContextManager[None]:
+    """While this holds, each of these modules computes only `compute` of the `batch` rows."""
+    return replaced(groups, lambda module: _shared_forward(module.forward, batch, groups[module]))
+
+
+def _shared_forward(forward: Callable[..., Any], batch: int, rows: SharedRows) -> Callable[..., Any]:
+    def pick(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            # Masks and positions may have one row for all.
+            return value.index_select(0, rows.compute.to(value.device)) if _has_rows(value, batch) else value
+        return type(value)(map(pick, value)) if type(value) in (tuple, list) else value
+
+    def spread(output: Tensor) -> Tensor:
+        return output.index_select(0, rows.group.to(output.device))
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], Tensor) and not _has_rows(args[0], batch):
+            # OPT puts the tokens of all rows one behind the other: all are computed.
+            return forward(*args, **kwargs)
+        output = forward(*map(pick, args), **{name: pick(value) for name, value in kwargs.items()})
+        return edit_first(output, spread)
+
+    return run
+
+
+def _has_rows(value: Tensor, batch: int) -> bool:
+    return value.dim() > 1 and value.shape[0] == batch
+
+
+def stream_edited(block: nn.Module, edit: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
+    """While this holds, a block reads `edit(stream)`."""
+
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        stream = edit(read(args, kwargs))
+        return ((stream, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": stream})
+
+    return hooked([block], before=before)
+
+
+def skipped(blocks: Sequence[nn.Module], last: int, stream: Tensor) -> AbstractContextManager[None]:
+    """While this holds, block `last` and those before it compute nothing: the model goes on with `stream`."""
+    return replaced(blocks[: last + 1], lambda _: lambda *args, **kwargs: stream)
+
+
+def recorded(blocks: Sequence[nn.Module], streams: dict[int, Tensor]) -> AbstractContextManager[None]:
+    """While this holds, `streams` receives the residual stream after each block, by the number of the block."""
+    number = {block: index for index, block in enumerate(blocks)}
+
+    def note(block: nn.Module, _: tuple[Any, ...], __: dict[str, Any], output: Any) -> None:
+        if isinstance(output, Tensor):
+            streams[number[block]] = output
+
+    return hooked(blocks, after=note)
+
+
+def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """The residual stream that a block is called with."""
+    stream: Tensor = args[0] if args else kwargs["hidden_states"]
+    return stream

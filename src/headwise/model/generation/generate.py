@@ -22,9 +22,8 @@ from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.decode import Batch
 from headwise.model.forward.gate import HeadGates
-from headwise.model.forward.out_of_memory import in_halves
+from headwise.model.forward.schedule import in_halves
 from headwise.model.generation.prompts import Prompt, continuation, encode_prompts, end_tokens
-from headwise.model.generation.sampling import choose, uniforms
 from headwise.model.measure.positions import ANSWERED
 from headwise.model.measure.rows import MeasureSettings
 from headwise.model.sites.attention_function import HeadHook
@@ -256,8 +255,8 @@ class _Writer:
         ended = [False] * len(pairs)
         rows = torch.arange(len(pairs), device=device)  # the pair of each row of the batch
         for step in range(self.max_new_tokens):
-            acts = batch.answering() if self.only_answers else None
-            logits = batch.logits(self._head_hook(gates[variants[rows]], variants[rows], acts))
+            mask = batch.answering() if self.only_answers else None
+            logits = batch.logits(self._head_hook(gates[variants[rows]], variants[rows], mask))
             self.passes.append(len(batch))
             chosen = self.choose(logits, None if draws is None else draws[examples[rows], step])
             for row, token in zip(rows.tolist(), chosen.tolist(), strict=True):
@@ -286,12 +285,12 @@ class _Writer:
         shared = common_prefix(*(prompt[:-1] for prompt in prompts))  # each row keeps a token to read
         return shared if shared >= LEAST_SHARED else 0
 
-    def _head_hook(self, gates: Tensor, variants: Tensor, acts: Tensor | None) -> HeadHook | None:
-        """Applies the gates `[B, L, H]` and shifts of the rows, at the positions `acts[T]`."""
+    def _head_hook(self, gates: Tensor, variants: Tensor, mask: Tensor | None) -> HeadHook | None:
+        """Applies the gates `[B, L, H]` and shifts of the rows, at the positions `mask[T]`."""
         if not self.gated and not self.layer_shifts:
             return None
         layers = self.gated | set(self.layer_shifts)
-        gate = HeadGates(gates, layers, self.means, None if acts is None else acts[None])
+        gate = HeadGates(gates, layers, self.means, None if mask is None else mask[None])
 
         def hook(layer: int, z: Tensor) -> Tensor:
             z = gate(layer, z)
@@ -300,7 +299,7 @@ class _Writer:
                     :, : z.shape[2], : z.shape[3]
                 ]  # V, H, D
                 shift = shifts[variants.to(z.device)][:, None]  # B, 1, H, D
-                z = z + (shift if acts is None else shift * acts.to(z.device)[None, :, None, None])
+                z = z + (shift if mask is None else shift * mask.to(z.device)[None, :, None, None])
             return z
 
         return hook
@@ -355,3 +354,36 @@ def _variants(model: Model, name: str, values: np.ndarray, shape: tuple[int, ...
             f"{name} of shape {numbers.shape} do not fit {model.name}: expected [{sizes}] or [variants, {sizes}]"
         )
     return variants
+
+
+# ---- from next-token logits to next tokens ---------------------------------------------------------------
+
+
+def uniforms(seed: int, prompt: int, count: int) -> np.ndarray:
+    """The random numbers of one prompt, one per token it may write.
+
+    They depend only on the seed and the prompt's index: a prompt gets the same draws alone and in a batch, and every
+    variant of the gates uses the same draws, so that comparisons of variants are paired.
+    """
+    return np.random.default_rng([seed, prompt]).random(count)
+
+
+def choose(logits: Tensor, temperature: float, top_p: float, draws: Tensor | None) -> Tensor:
+    """One token for each row of `logits[B, vocabulary]`; `draws[B]` in [0, 1) decides unless temperature is 0.
+
+    The tokens lie on [0, 1) in order of falling probability, each as wide as it is probable; with `top_p` the
+    smallest leading group that holds at least that probability is stretched over the whole (nucleus sampling,
+    Holtzman et al. 2020, arXiv 1904.09751).
+    """
+    if temperature == 0:
+        return logits.argmax(-1)
+    assert draws is not None
+    # A shift changes no probability, and keeps tiny temperatures from overflowing; float32 has none below 1e-45.
+    scaled = (logits.double() - logits.max(-1, keepdim=True).values) / temperature
+    probabilities, tokens = scaled.softmax(-1).sort(descending=True, stable=True)
+    cumulative = probabilities.cumsum(-1)
+    in_nucleus = (cumulative - probabilities) < top_p
+    total = (probabilities * in_nucleus).sum(-1)
+    ranks = (cumulative <= (draws.to(cumulative.dtype) * total)[:, None]).sum(-1)
+    ranks = torch.minimum(ranks, in_nucleus.sum(-1) - 1)  # rounding may leave a remainder beyond the last
+    return tokens.gather(-1, ranks[:, None])[:, 0]

@@ -50,7 +50,7 @@ class Entry:
     """Bytes of disk that are used while it is built."""
     made_from: Mapping[str, Any]
     """Entries of the manifest that must be as they are here."""
-    about: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
     """Further entries of the manifest."""
 
 
@@ -108,7 +108,7 @@ def _write_manifest(folder: Path, entry: Entry) -> None:
         flush(path)  # a power failure must not leave a file of the right size without its content
         files[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": sha256(path)}
     manifest = {
-        **entry.about,
+        **entry.details,
         **entry.made_from,
         "made_with": {package: version(package) for package in ("transformers", "gguf", "torch")},
         "files": files,
@@ -122,7 +122,7 @@ def fault(folder: Path, entry: Entry) -> str | None:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         made_from = {name: manifest[name] for name in entry.made_from}
-        files = {name: (int(known["size"]), known["sha256"]) for name, known in manifest["files"].items()}
+        files = {name: (int(file["size"]), file["sha256"]) for name, file in manifest["files"].items()}
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -141,11 +141,11 @@ def fault(folder: Path, entry: Entry) -> str | None:
     return None
 
 
-def _refuse_unknown_files(folder: Path, known: set[str]) -> None:
+def _refuse_unknown_files(folder: Path, expected: set[str]) -> None:
     """transformers reads any file with the right name, such as a second index or an adapter. A file that is not ours
     may be somebody's work, so the error names it and it is not deleted with the folder."""
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    others = sorted(name for name in files - known if PurePosixPath(name).name not in _SYSTEM_FILES)
+    others = sorted(name for name in files - expected if PurePosixPath(name).name not in _SYSTEM_FILES)
     if others:
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
         raise HeadwiseError(

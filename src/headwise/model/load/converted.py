@@ -78,12 +78,12 @@ def tokenizer(file: Path, make: Callable[[], Any]) -> Any:
 
     if not _is_on():
         return make()
-    made: list[Any] = []
+    converted: list[Any] = []
 
     def build(work: Path) -> Path:
-        made.append(make())
-        _save_tokenizer(made[0], work / "ready")
-        if _signature(PreTrainedTokenizerFast.from_pretrained(work / "ready")) != _signature(made[0]):
+        converted.append(make())
+        _save_tokenizer(converted[0], work / "ready")
+        if _signature(PreTrainedTokenizerFast.from_pretrained(work / "ready")) != _signature(converted[0]):
             raise _NotTheSame
         return work / "ready"
 
@@ -92,15 +92,15 @@ def tokenizer(file: Path, make: Callable[[], Any]) -> Any:
     except _NotTheSame:
         folder = None
     if folder is None:
-        return made[0] if made else make()
+        return converted[0] if converted else make()
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-def _save_tokenizer(made: Any, folder: Path) -> None:
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Save a tokenizer with the sides that its class has by default, which transformers leaves out (Gemma: left)."""
-    made.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
-    sides = {name: getattr(made, name) for name in ("padding_side", "truncation_side")}
+    sides = {name: getattr(tokenizer, name) for name in ("padding_side", "truncation_side")}
     config = json.loads(path.read_text(encoding="utf-8")) | sides
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
@@ -120,7 +120,7 @@ def _entry(file: Path, part: str, space: int) -> Entry:
         lock=f"gguf-{digest[:12]}-{part}",
         space=space,
         made_from={"gguf_sha256": digest, "part": part, "recipe": RECIPE, **versions},
-        about={"title": file.stem},
+        details={"title": file.stem},
     )
 
 
@@ -142,7 +142,7 @@ def _kept(entry: Entry, build: Callable[[Path], Path]) -> Path | None:
         return None
 
 
-def _signature(made: Any) -> tuple[Any, ...]:
+def _signature(tokenizer: Any) -> tuple[Any, ...]:
     """What makes two tokenizers encode and decode alike."""
     settings = ("special_tokens_map", "model_max_length", "padding_side", "truncation_side", "chat_template")
-    return (made.backend_tokenizer.to_str(), *(getattr(made, name) for name in settings))
+    return (tokenizer.backend_tokenizer.to_str(), *(getattr(tokenizer, name) for name in settings))

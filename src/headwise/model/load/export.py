@@ -26,10 +26,9 @@ from headwise.model.forward.gate import same_gates
 from headwise.model.forward.run import Pass, run
 from headwise.model.load.checkpoint import save_plain
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.sites.kinds import is_transposed
-from headwise.model.sites.probe import probe_input, probe_logits, weight_dtype
+from headwise.model.sites.probe import is_transposed, probe_input, probe_logits, weight_dtype
 from headwise.model.sites.sites import Site
-from headwise.model.verify.proof import prove
+from headwise.model.verify.proof import verify
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -66,7 +65,7 @@ def export(
     for head in chosen:
         gates[head] = gate
     # Which of several linear maps after an attention is its output projection is only known where it was tried.
-    hooks, _, _ = prove(model.hf, every_layer=True)
+    hooks, _, _ = verify(model.hf, every_layer=True)
     record = {"model": model.name, "gate": gate, "heads": [str(head) for head in chosen]}
     with explain_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,8 +87,8 @@ def baked(hooks: HeadHooks, gates: np.ndarray) -> Iterator[None]:
     sites = [site for site in hooks.sites if (gates[site.layer, : site.heads] != 1).any()]
     for site in sites:
         _check_editable(hooks, site, gates)
-    asked = Pass(ids=probe_input(hooks.model), heads=same_gates(gates))
-    gated = run(hooks.model, asked, hooks).logits
+    request = Pass(ids=probe_input(hooks.model), heads=same_gates(gates))
+    gated = run(hooks.model, request, hooks).logits
     sites = list({id(_weight(site)): site for site in sites}.values())  # layers may share one projection
     saved = [_weight(site).data.clone() for site in sites]
     try:

@@ -1,4 +1,4 @@
-"""From a name, a folder, a GGUF file or a live transformers model to a proven `Model`."""
+"""From a name, a folder, a GGUF file or a live transformers model to a verified `Model`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torch import nn
 from headwise.errors import HeadwiseError, first_line, out_of_memory, quoted, unknown
 from headwise.files import named_source, user_path
 from headwise.model.load import bundled, checkpoint, converted, gguf, hub
-from headwise.model.load.companions import companion_folder, companions
-from headwise.model.load.gguf_tokenizer import check_tokenizer
-from headwise.model.load.shapes import check_fits
+from headwise.model.load.bundled import companion_folder, companions
+from headwise.model.load.checkpoint import check_fits
+from headwise.model.load.gguf import check_tokenizer
 from headwise.model.model import Model
 from headwise.model.origin import origin
-from headwise.model.sites.devices import entry_device, tokens_at_once
+from headwise.model.sites.probe import entry_device, tokens_at_once
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text, check_growth
-from headwise.model.verify.proof import prove
+from headwise.model.verify.proof import verify
 
 log = logging.getLogger("headwise")
 
@@ -96,7 +96,7 @@ def load(
     if wants_bos is None and str(getattr(hf.config, "model_type", "")).startswith("gemma"):
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
     checkpoint.check_finite(hf, label)
-    hooks, proof, capabilities = prove(hf, every_layer=check_every_layer)
+    hooks, proof, capabilities = verify(hf, every_layer=check_every_layer)
     text = None if tokenizer is None else Text(tokenizer, wants_bos, truncate)
     budget = batch_tokens or tokens_at_once(entry_device(hf))
     model = Model(hf, text, label, hooks, proof, capabilities, budget, compile)
@@ -194,7 +194,7 @@ def _adapted(
 ) -> tuple[_Source, nn.Module, adapter.EdgeGates | None]:
     """The base model with the folder's adapter in its weights and the folder's gates in its attention.
 
-    Everything is put together and proven in float32, whatever the model is used in afterwards.
+    Everything is put together and verified in float32, whatever the model is used in afterwards.
     """
     from headwise.model.sparse import edge_gates as sparse
 
@@ -246,12 +246,12 @@ def _find(source: str) -> _Source:
         return _Source(str(path), path.resolve().name)
     if source.startswith((".", "/", "~")) or source.count("/") > 1 or source.endswith(".gguf"):
         raise HeadwiseError(f"there is no file or folder {source}")
-    known = [*causal, *companions()]
+    aliases = [*causal, *companions()]
     # Only old hub ids have no owner. A typing slip in an alias should not end in a network error.
-    near = [] if "/" in source else difflib.get_close_matches(source, known, n=1, cutoff=0.6)
+    near = [] if "/" in source else difflib.get_close_matches(source, aliases, n=1, cutoff=0.6)
     if near:
         raise HeadwiseError(
-            f"unknown model {source!r}; did you mean {near[0]!r}? Give a bundled alias ({', '.join(known)}), "
+            f"unknown model {source!r}; did you mean {near[0]!r}? Give a bundled alias ({', '.join(aliases)}), "
             "a hub id (owner/name), a folder or a GGUF file"
         )
     return _Source(source, source)
@@ -324,10 +324,10 @@ def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     def make() -> Any:
-        made = hub.from_pretrained(AutoTokenizer.from_pretrained, source.path, **options, **source.options)
+        fresh = hub.from_pretrained(AutoTokenizer.from_pretrained, source.path, **options, **source.options)
         if source.gguf is not None:  # a wrong one is not kept
-            check_tokenizer(source.gguf, made)
-        return check_growth(made, source.label)
+            check_tokenizer(source.gguf, fresh)
+        return check_growth(fresh, source.label)
 
     try:
         if source.gguf is None:

@@ -1,6 +1,6 @@
 """V gates × E examples -> metric values and gradients: begin with `engine.py`.
 
-`rows.py` cuts a task into blocks of rows, `references/` computes what replaces an ablated head (mean, patch, …),
-`metric.py` is what the engine asks of a metric. May import: errors, heads, tasks, `model.tokens`, `model.sites`,
+`rows.py` cuts a task into blocks of rows, `references.py` computes what replaces an ablated head (mean, patch, …),
+May import: errors, heads, tasks, `model.tokens`, `model.sites`,
 `model.forward`, `model.backward`.
 """

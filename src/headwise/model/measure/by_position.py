@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from headwise.model.forward.out_of_memory import in_halves
+from headwise.model.forward.schedule import in_halves
 from headwise.model.measure.engine import Engine
 
 
@@ -24,10 +24,10 @@ def acting_positions(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
     for row in rows:
         lengths[row.example] = min(lengths[row.example], row.start)
     there = np.arange(lengths.max())[None, :] < lengths[:, None]
-    acts = engine.table.acts(range(len(rows)), max(len(row.ids) for row in rows)).numpy()
+    masks = engine.table.mask(range(len(rows)), max(len(row.ids) for row in rows)).numpy()
     changes = np.zeros_like(there)
-    for row, act in zip(rows, acts, strict=True):
-        changes[row.example] |= act[: there.shape[1]]
+    for row, mask in zip(rows, masks, strict=True):
+        changes[row.example] |= mask[: there.shape[1]]
     return there, there & changes
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -21,16 +21,45 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads import gate_numbers, ones
-from headwise.model.forward.blocks import SharedRows
 from headwise.model.forward.gate import Frozen, HeadGates
-from headwise.model.forward.out_of_memory import fits, in_halves
-from headwise.model.forward.schedule import batch_size, equal_prefixes
-from headwise.model.measure.metric import Metric
+from headwise.model.forward.run import SharedRows
+from headwise.model.forward.schedule import batch_size, equal_prefixes, in_halves, try_run
 from headwise.model.measure.rows import Block, MeasureSettings, Rows
+from headwise.model.tokens.encode import Needs, Row, Scored
 from headwise.tasks.examples import Task
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
+
+
+class Metric(Protocol):
+    """What the engine asks of a metric; `headwise.metrics` has the metrics themselves."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def needs(self) -> Needs:
+        """Which rows of an example it reads."""
+
+    @property
+    def differentiable(self) -> bool: ...
+
+    @property
+    def first_order(self) -> bool:
+        """Whether its gradient at all gates 1 says anything; that of `kl` is 0 there."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether it needs the full model's logits beside the gated ones."""
+
+    @property
+    def per_row(self) -> Callable[[Scored], Tensor]:
+        """From scored rows to one number per row."""
+
+    def combine(self, rows: Sequence[Row], values: np.ndarray, examples: int) -> np.ndarray:
+        """Values per row `[V, rows]` to values per example `[V, E]`."""
+
 
 LOGIT_BUDGET = 2**26
 """Most logits held at once, in numbers: 256 MB in float32; four times as many on an accelerator, which is idle with
@@ -186,7 +215,7 @@ class Engine:
 
             if len(some) == 1:
                 fill()  # where one variant does not fit, the rows are halved
-            elif not fits(fill):
+            elif not try_run(fill):
                 self.shrink()
                 continue
             pending = pending[len(some) :]
@@ -309,13 +338,13 @@ class Engine:
         if frozen is not None:  # the rows of the plain run must stay the first ones in every block
             held = torch.from_numpy(np.repeat(~frozen, block.size, axis=0)).to(self.model.device)
             per_row = torch.from_numpy(np.repeat(gates, block.size, axis=0)).to(self.model.device)
-            asked = block.gated(per_row.to(self.model.gate_dtype), len(gates))
-            assert isinstance(asked.heads, HeadGates)
-            return self.model.run(replace(asked, heads=Frozen(asked.heads, held))).logits
+            request = block.gated(per_row.to(self.model.gate_dtype), len(gates))
+            assert isinstance(request.heads, HeadGates)
+            return self.model.run(replace(request, heads=Frozen(request.heads, held))).logits
         shared = self._shared(gates, block)
         per_row = torch.from_numpy(gates).to(self.model.device, self.model.gate_dtype)
         changed = (gates != 1).any(axis=0)
-        asked = block.gated(
+        request = block.gated(
             per_row.repeat_interleave(block.size, 0),
             len(gates),
             leave=[component for component in block.modules if not changed[component]],
@@ -323,7 +352,7 @@ class Engine:
             rows={layer: shared[k].compute for k in shared for layer in self._layers[k]},
             shared=shared,
         )
-        return self.model.run(asked).logits
+        return self.model.run(request).logits
 
     def _shared(self, gates: np.ndarray, block: Block) -> dict[int, SharedRows]:
         """For each decoder block up to which some of `gates[v, L, H]` are equal: the equal rows.

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from headwise.heads import ones
-from headwise.model.forward.out_of_memory import in_halves
+from headwise.model.forward.schedule import in_halves
 from headwise.model.measure.engine import CPU_FILLED, Engine
 
 STREAM_BUDGET = 2**28
@@ -115,8 +115,10 @@ class _Block:
             for chunk in chunks:
                 parents = self.parents[chunk.numbers]
                 gates = np.minimum(self.gates[parents], self.gates[self.others[chunk.numbers]])
-                known = self._known(chunk.entry, [self.kept.get(unit, {}) for unit in parents.tolist()])
-                joint[chunk.numbers] = self._run(gates, known)
+                resume_from = self._resume_from(
+                    chunk.entry, [self.kept.get(unit, {}) for unit in parents.tolist()]
+                )
+                joint[chunk.numbers] = self._run(gates, resume_from)
                 self.engine.advance(len(chunk.numbers) * S)
         return np.concatenate([plain, single, joint])
 
@@ -133,8 +135,8 @@ class _Block:
         S, self.kept = self.block.size, dict[int, dict[int, Tensor]]()
         for chunk in self._chunks(units, self.first[units]):
             streams = _Streams([block for block in wanted if block in self.plain])
-            known = self._known(chunk.entry, [{}] * len(chunk.numbers))
-            single[chunk.numbers] = self._run(self.gates[chunk.numbers], known, streams)
+            resume_from = self._resume_from(chunk.entry, [{}] * len(chunk.numbers))
+            single[chunk.numbers] = self._run(self.gates[chunk.numbers], resume_from, streams)
             for place, unit in enumerate(chunk.numbers.tolist()):
                 self.kept[unit] = {
                     block: stream[place * S : (place + 1) * S]
@@ -150,7 +152,7 @@ class _Block:
             entry = int(entries[some[0]])
             yield _Chunk(numbers[some], entry if entry - 1 in self.plain else 0)
 
-    def _known(self, entry: int, kept: Sequence[dict[int, Tensor]]) -> tuple[int, Tensor] | None:
+    def _resume_from(self, entry: int, kept: Sequence[dict[int, Tensor]]) -> tuple[int, Tensor] | None:
         """The streams that the block `entry` reads `[V·S, T, W]`, one for each variant; None for the first block."""
         if not entry:
             return None
@@ -159,16 +161,16 @@ class _Block:
         return entry - 1, torch.cat(streams)
 
     def _run(
-        self, gates: np.ndarray, known: tuple[int, Tensor] | None, streams: _Streams | None = None
+        self, gates: np.ndarray, resume_from: tuple[int, Tensor] | None, streams: _Streams | None = None
     ) -> np.ndarray:
         """The metric under each of `gates[v, L, H]`, v ≤ V, per row `[v, S]`. The pass always has V variants."""
         engine, model = self.engine, self.engine.model
         padded = np.concatenate([gates, np.repeat(gates[-1:], self.V - len(gates), axis=0)])
         per_row = torch.from_numpy(padded).to(model.device, model.gate_dtype)
         changed = np.flatnonzero((gates != 1).any(axis=(0, 2))).tolist()
-        asked = self.block.gated(per_row.repeat_interleave(self.block.size, 0), self.V, layers=set(changed))
-        more: dict[str, Any] = {"known": known, "record_streams": streams}
-        logits = model.run(replace(asked, **more)).logits
+        request = self.block.gated(per_row.repeat_interleave(self.block.size, 0), self.V, layers=set(changed))
+        more: dict[str, Any] = {"resume_from": resume_from, "record_streams": streams}
+        logits = model.run(replace(request, **more)).logits
         compare = None
         if engine.metric.compares:
             if self.plain_logits is None:

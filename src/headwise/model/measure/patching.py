@@ -163,10 +163,10 @@ def patch(
             some = [pairs[n] for n in numbers]
             ids = pad_right([a for a, _ in some] * 2 + [b for _, b in some]).to(model.device)
             last = torch.tensor([[len(a) - 1] for a, _ in some] * 3, device=model.device)
-            acts = torch.zeros(len(some), ids.shape[1], dtype=torch.bool, device=model.device)
+            mask = torch.zeros(len(some), ids.shape[1], dtype=torch.bool, device=model.device)
             for row, n in enumerate(numbers):
-                acts[row, where[n]] = True
-            out = model.run(Pass(ids=ids, scored=last, heads=_Patch(chosen, acts))).logits[:, 0]
+                mask[row, where[n]] = True
+            out = model.run(Pass(ids=ids, scored=last, heads=_Patch(chosen, mask))).logits[:, 0]
             logits[:, numbers] = out.float().cpu().numpy().reshape(3, len(some), -1)
     texts = [model.text.tokenizer.decode(a, skip_special_tokens=True) for a, _ in pairs]
     given = _listed(corrupted if restore else clean)
@@ -177,10 +177,10 @@ def patch(
 
 
 class _Patch:
-    """The hook: in rows E to 2E, the heads' outputs at the positions `acts[E, T]` become those of rows 2E to 3E."""
+    """The hook: in rows E to 2E, the heads' outputs at the positions `mask[E, T]` become those of rows 2E to 3E."""
 
-    def __init__(self, heads: Sequence[Head], acts: Tensor) -> None:
-        self.acts = acts
+    def __init__(self, heads: Sequence[Head], mask: Tensor) -> None:
+        self.mask = mask
         self.by_layer: dict[int, list[int]] = {}
         for head in heads:
             self.by_layer.setdefault(head.layer, []).append(head.head)
@@ -191,8 +191,8 @@ class _Patch:
         clean, patched, corrupted = z.chunk(3)  # E, T, H, D each
         chosen = torch.zeros(z.shape[2], dtype=torch.bool, device=z.device)
         chosen[self.by_layer[layer]] = True
-        acts = self.acts.to(z.device)[:, :, None, None] & chosen[None, None, :, None]
-        return torch.cat([clean, torch.where(acts, corrupted, patched), corrupted])
+        mask = self.mask.to(z.device)[:, :, None, None] & chosen[None, None, :, None]
+        return torch.cat([clean, torch.where(mask, corrupted, patched), corrupted])
 
 
 def _listed(prompts: str | Sequence[Any]) -> list[Any]:

@@ -15,15 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError
 from headwise.heads import HEADS, ComponentKinds, Head
+from headwise.model.forward.decode import Past
 from headwise.model.forward.gate import HeadGates
-from headwise.model.forward.past import Past
 from headwise.model.forward.run import Pass
 from headwise.model.forward.schedule import blocks_of_rows
 from headwise.model.measure.positions import Positions, acting, check_positions
-from headwise.model.measure.references.donors import donor_rows, first_differences
-from headwise.model.measure.references.registry import REFERENCES, ReferenceName, ReferenceSource
+from headwise.model.measure.references import (
+    REFERENCES,
+    ReferenceName,
+    ReferenceSource,
+    donor_rows,
+    first_differences,
+)
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.tokens.encode import Needs, Row, Scored, batch_of, encode_rows, pad_right
 from headwise.settings import Count, Seed, Settings
@@ -39,7 +44,7 @@ class Block:
 
     rows: list[Row]
     tensors: dict[str, Tensor]
-    acts: Tensor | None = None  # S, T: where gates act; None is everywhere
+    mask: Tensor | None = None  # S, T: where gates act; None is everywhere
     references: dict[Any, Tensor] | None = None  # layer, MLP or input -> broadcastable to S, T, H, D
     modules: dict[Head, nn.Module] = field(default_factory=dict)
     """MLPs and the embeddings, where they are gated."""
@@ -74,8 +79,8 @@ class Block:
             }
         ids = self.tensors["ids"][:, first:]
         tensors = {**self.tensors, "ids": ids, "positions": self.tensors["positions"] - first}
-        acts = torch.arange(ids.shape[1], device=ids.device) == position - first
-        return replace(self, tensors=tensors, acts=acts.expand_as(ids), references=references, past=past)
+        mask = torch.arange(ids.shape[1], device=ids.device) == position - first
+        return replace(self, tensors=tensors, mask=mask.expand_as(ids), references=references, past=past)
 
     def gated(self, values: Tensor, times: int = 1, leave: Container[Head] = (), **more: Any) -> Pass:
         """The same under gates `[B, L, H]` of the rows; of MLPs and the input, those in `leave` have a gate of 1.
@@ -83,7 +88,7 @@ class Block:
         more: fields of `HeadGates`, and `shared` of the pass.
         """
         shared = more.pop("shared", {})
-        heads = HeadGates(values, reference=self.references, acts=self.acts, block=self.size, **more)
+        heads = HeadGates(values, reference=self.references, mask=self.mask, block=self.size, **more)
         modules = {
             module: partial(heads.module, component)
             for component, module in self.modules.items()
@@ -120,10 +125,6 @@ class Rows:
     def __init__(
         self, model: Model, task: Task, needs: Needs, settings: MeasureSettings, reference_task: Task | None
     ) -> None:
-        if reference_task is not None and not isinstance(reference_task, Task):
-            raise HeadwiseError(
-                f"reference_task is {quoted(reference_task)}; give a task: reference_task=hw.task(…)"
-            )
         self.model, self.task, self.positions = model, task, settings.positions
         check_positions(task, settings.positions)
         self.all = encode_rows(model.text, task.examples, needs)
@@ -155,22 +156,22 @@ class Rows:
         tensors = {name: t.to(self.model.device) for name, t in batch_of(rows).items()}
         block = Block(rows, tensors, modules=self._modules)
         length = block.length
-        acts = self.acts(numbers, length)
+        mask = self.mask(numbers, length)
         if self._donors is not None:
             donors = [self._donors[n] for n in numbers]
             block.references = self.model.outputs(pad_right(donors), components=self._components)
         elif self._outputs is not None:
             block.references = {k: z[:length] if z.dim() == 3 else z for k, z in self._outputs.items()}
-        block.acts = None if bool(acts.all()) else acts.to(self.model.device)
+        block.mask = None if bool(mask.all()) else mask.to(self.model.device)
         return block
 
-    def acts(self, numbers: Sequence[int], length: int) -> Tensor:
+    def mask(self, numbers: Sequence[int], length: int) -> Tensor:
         """Where gates act on the rows of these numbers `[S, T]`; length: T, at least that of every row."""
         rows = [self.all[n] for n in numbers]
-        acts = acting(self.model.text, self.task, rows, length, self.positions)
+        mask = acting(self.model.text, self.task, rows, length, self.positions)
         if self._donors is not None:
-            acts &= first_differences(rows, [self._donors[n] for n in numbers], length)
-        return acts
+            mask &= first_differences(rows, [self._donors[n] for n in numbers], length)
+        return mask
 
     def _check_outputs(self, reference: str) -> None:
         """Refuse a reference (a plug-in's) that has outputs of heads alone where MLPs or the input are gated."""

@@ -1,4 +1,4 @@
-"""What heads write: mean outputs over an answer (`answers.py`), the linear path to the logits (`readout.py`), steering
-directions (`directions.py`), gradients around a block (`bypass.py`), logits after each block (`stages.py`). May import:
-errors, heads, tasks, `model.tokens`, `model.sites`, `model.forward`.
+"""What heads write: outputs over an answer and steering directions (`answers.py`), the linear path to the logits
+(`readout.py`), logits after each block and gradients around one (`stream.py`). May import: errors, heads, tasks,
+`model.tokens`, `model.sites`, `model.forward`.
 """

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.forward.run import Pass, at_positions
-from headwise.model.outputs.bypass import check_residual
+from headwise.model.outputs.stream import check_residual
 from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input
 from headwise.model.sites.sites import Site
@@ -337,8 +337,8 @@ def _observed(
         read = args[0] if args else kwargs.get("hidden_states")
         wrote = output[0] if isinstance(output, tuple | list) and output else output
         if isinstance(read, Tensor) and isinstance(wrote, Tensor):
-            known = copied(wrote)  # embeddings read token numbers, which are no vectors
-            calls[module] = Call(copied(read) if read.is_floating_point() else known, known)
+            output_copy = copied(wrote)  # embeddings read token numbers, which are no vectors
+            calls[module] = Call(copied(read) if read.is_floating_point() else output_copy, output_copy)
 
     return hooked(modules, after=note)
 

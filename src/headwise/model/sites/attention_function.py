@@ -27,7 +27,7 @@ ATTACHED = "_headwise_attached"
 class Call:
     """One layer's call of the attention function."""
 
-    own: str
+    implementation: str
     """The implementation that ran: eager, sdpa, flash_attention_2, flex_attention, …"""
     module: nn.Module
     query: Tensor  # B, H, T, D
@@ -68,11 +68,11 @@ class Attached(NamedTuple):
 def our_attention(model: nn.Module) -> AbstractContextManager[None]:
     """While this holds, the model's configurations name our attention function."""
 
-    def rename(own: str) -> str | None:
-        if own.startswith(PREFIX):
+    def rename(implementation: str) -> str | None:
+        if implementation.startswith(PREFIX):
             return None
-        _register(own)
-        return _OurName(own)
+        _register(implementation)
+        return _OurName(implementation)
 
     return attention_named(model, rename)
 
@@ -84,48 +84,56 @@ class _OurName(str):
     under a name that is neither they would silently attend to everything.
     """
 
-    own: str
+    implementation: str
     __hash__ = str.__hash__
 
-    def __new__(cls, own: str) -> _OurName:
-        name = super().__new__(cls, PREFIX + own)
-        name.own = own
+    def __new__(cls, implementation: str) -> _OurName:
+        name = super().__new__(cls, PREFIX + implementation)
+        name.implementation = implementation
         return name
 
     def __getnewargs__(self) -> tuple[str]:
-        return (self.own,)  # transformers copies configurations
+        return (self.implementation,)  # transformers copies configurations
 
     def __eq__(self, other: object) -> bool:
-        return str.__eq__(self, other) is True or other == self.own
+        return str.__eq__(self, other) is True or other == self.implementation
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
 
-def _register(own: str) -> None:
+def _register(implementation: str) -> None:
     # Imported here because it takes seconds, and commands that load no model should not wait for it.
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    if own != "eager" and own not in ALL_ATTENTION_FUNCTIONS:
+    if implementation != "eager" and implementation not in ALL_ATTENTION_FUNCTIONS:
         raise HeadwiseError(
-            f"the attention implementation {own!r} cannot be wrapped: transformers has no function of that "
+            f"the attention implementation {implementation!r} cannot be wrapped: transformers has no function of that "
             "name; load the model with attn_implementation='sdpa' or 'eager'"
         )
-    if PREFIX + own not in ALL_ATTENTION_FUNCTIONS:
-        AttentionInterface.register(PREFIX + own, functools.partial(attend, own))
+    if PREFIX + implementation not in ALL_ATTENTION_FUNCTIONS:
+        AttentionInterface.register(PREFIX + implementation, functools.partial(attend, implementation))
         # Without a mask function of the same name transformers would build no mask at all.
-        if own in ALL_MASK_ATTENTION_FUNCTIONS:
-            AttentionMaskInterface.register(PREFIX + own, ALL_MASK_ATTENTION_FUNCTIONS[own])
+        if implementation in ALL_MASK_ATTENTION_FUNCTIONS:
+            AttentionMaskInterface.register(
+                PREFIX + implementation, ALL_MASK_ATTENTION_FUNCTIONS[implementation]
+            )
 
 
 def attend(
-    own: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+    implementation: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *args: Any,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The slots' edit, the family's own attention, then the watcher's and the hook's view of it."""
     attached: Attached | None = getattr(module, ATTACHED, None)
-    function = own_attention(own, module)
+    function = own_attention(implementation, module)
     if attached is None:
         return function(module, query, key, value, *args, **kwargs)
     layer, active = attached
@@ -135,20 +143,21 @@ def attend(
     if active.watcher is not None:
         options = dict(kwargs)
         mask = args[0] if args else options.pop("attention_mask", None)
-        active.watcher(layer, Call(own, module, query, key, value, mask, options, z))
+        active.watcher(layer, Call(implementation, module, query, key, value, mask, options, z))
     if active.hook is not None:
         z = active.hook(layer, z)
     return z, weights
 
 
-def own_attention(own: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """What the module would have called under the implementation `own`: a family may have its own version."""
+def own_attention(implementation: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """What the module would have called under this implementation: a family may have its own version."""
     for ancestor in type(module).__mro__:
         family = sys.modules.get(ancestor.__module__)
-        if own == "eager" and hasattr(family, "eager_attention_forward"):
+        if implementation == "eager" and hasattr(family, "eager_attention_forward"):
             return family.eager_attention_forward  # type: ignore[union-attr]
-        if own != "eager" and hasattr(family, "ALL_ATTENTION_FUNCTIONS"):
-            return family.ALL_ATTENTION_FUNCTIONS[own]  # type: ignore[union-attr]
+        if implementation != "eager" and hasattr(family, "ALL_ATTENTION_FUNCTIONS"):
+            return family.ALL_ATTENTION_FUNCTIONS[implementation]  # type: ignore[union-attr]
     raise HeadwiseError(
-        f"the {own!r} attention of {type(module).__name__} cannot be wrapped: its file defines no such function"
+        f"the {implementation!r} attention of {type(module).__name__} cannot be wrapped: its file defines no such "
+        "function"
     )

@@ -32,7 +32,7 @@ from headwise.model.sites.attention_function import (
     Watcher,
     our_attention,
 )
-from headwise.model.sites.patch import attribute, hooked, steady_attention
+from headwise.model.sites.patch import attribute, hooked, without_cudnn_sdpa
 from headwise.model.sites.sites import Site, called_sites, hooked_sites, numbered
 
 UserHook = Callable[[int, Tensor], Tensor | None]
@@ -119,16 +119,14 @@ class HeadHooks:
                 undo.enter_context(attribute(self.active, kind, one))
             yield
 
-    @contextmanager
-    def without_hooks(self) -> Iterator[None]:
+    def without_hooks(self) -> AbstractContextManager[None]:
         """While this holds, the hook is off: for passes of our own."""
-        with attribute(self.active, "hook", None):
-            yield
+        return attribute(self.active, "hook", None)
 
     def _put_in_place(self, undo: ExitStack) -> None:
         """Our function or hooks stand in the model until `undo` is closed; those attached inside find them there."""
         undo.enter_context(attribute(self, "_in_place", True))
-        undo.enter_context(steady_attention())
+        undo.enter_context(without_cudnn_sdpa())
         if self.mechanism == "attention function":
             undo.enter_context(our_attention(self.model))
             for site in self.sites:

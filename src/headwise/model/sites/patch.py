@@ -119,7 +119,7 @@ def attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextmanager
-def steady_attention() -> Iterator[None]:
+def without_cudnn_sdpa() -> Iterator[None]:
     """While this holds, attention on a GPU is not computed by cuDNN, which plans anew for every shape that it meets.
 
     Equal rows are computed once, so every layer of a pass may have another number of rows; planning would then take

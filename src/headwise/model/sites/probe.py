@@ -1,11 +1,34 @@
-"""A few tokens on which a model is tried before anything is computed with it."""
+"""What a module is, where it lives, and a few tokens on which a model is tried before anything is computed with it."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from headwise.model.sites.devices import entry_device
+
+def entry_device(hf: nn.Module) -> torch.device:
+    """Where a model takes its tokens: what is not there now (offloaded weights are `meta`) does not count."""
+    devices = (parameter.device for parameter in hf.parameters() if not parameter.is_meta)
+    return next(devices, torch.device("cpu"))
+
+
+def tokens_at_once(device: torch.device) -> int:
+    """Tokens of one forward pass that suit a device: enough to fill it, few enough for its memory."""
+    if device.type == "cpu":
+        return 8_192
+    roomy = device.type == "cuda" and torch.cuda.get_device_properties(device).total_memory > 64 * 2**30
+    return 131_072 if roomy else 65_536
+
+
+def stored(hf: nn.Module, name: str, weight: Tensor) -> Tensor:
+    """The values of a weight of the state, also where accelerate keeps them elsewhere until they are needed."""
+    if not weight.is_meta:
+        return weight
+    module, _, leaf = name.rpartition(".")
+    weights = getattr(getattr(hf.get_submodule(module), "_hf_hook", None), "weights_map", None)
+    value = None if weights is None else weights[leaf]
+    return value if isinstance(value, Tensor) else weight
+
 
 SAME = 3
 """Tokens that the two rows of the probe have in common at their beginning."""
@@ -54,3 +77,48 @@ def differ_by_rounding(logits: Tensor, expected: Tensor, limit: float) -> bool:
 
 def weight_dtype(model: nn.Module) -> torch.dtype:
     return next(p.dtype for p in model.parameters() if p.is_floating_point())
+
+
+# ---- the kind of a module, recognised by its attributes and not by its family ----------------------------
+
+
+def is_projection(module: nn.Module) -> bool:
+    """Linear maps of every kind: plain, transposed (GPT-2's Conv1D), quantised. Not norms, not embeddings."""
+    if isinstance(module, nn.Embedding | nn.LayerNorm) or "norm" in type(module).__name__.lower():
+        return False
+    weight = getattr(module, "weight", getattr(module, "qweight", None))
+    return hasattr(module, "in_features") or (isinstance(weight, Tensor) and weight.dim() == 2)
+
+
+def input_width(projection: nn.Module) -> int:
+    """How many columns a linear map reads."""
+    if hasattr(projection, "in_features"):
+        return int(projection.in_features)  # type: ignore[arg-type]
+    weight = projection.weight
+    assert isinstance(weight, Tensor)
+    return int(weight.shape[0 if is_transposed(projection) else 1])
+
+
+def is_transposed(projection: nn.Module) -> bool:
+    """GPT-2's Conv1D stores its weight as `[in, out]`."""
+    return type(projection).__name__ == "Conv1D"
+
+
+def is_norm(part: nn.Module) -> bool:
+    """A norm by its name, with nothing but a scale and a shift."""
+    alone = not list(part.children())
+    return alone and "norm" in type(part).__name__.lower() and all(p.dim() == 1 for p in part.parameters())
+
+
+def is_feed_forward(part: nn.Module) -> bool:
+    """A plain feed-forward part: linear maps and activations, which no router chooses among."""
+    children = list(part.children())
+    linear = [child for child in children if type(child) is nn.Linear]
+    activations = [child for child in children if not list(child.parameters())]
+    return (
+        type(part) not in (nn.Sequential, nn.ModuleList)
+        and "attention" not in type(part).__name__.lower()
+        and len(linear) >= 2
+        and len(activations) >= 1
+        and len(linear) + len(activations) == len(children)
+    )

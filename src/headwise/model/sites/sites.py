@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.model.sites.attention_function import PREFIX, attend, our_attention, own_attention
-from headwise.model.sites.kinds import input_width, is_projection
 from headwise.model.sites.patch import attention_names, hooked
-from headwise.model.sites.probe import probe_logits
+from headwise.model.sites.probe import input_width, is_projection, probe_logits
 
 
 @dataclass
@@ -43,9 +42,15 @@ def called_sites(model: nn.Module) -> list[Site]:
     names = {module: name for name, module in model.named_modules()}
 
     def note_call(
-        own: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kw: Any
+        implementation: str,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *args: Any,
+        **kw: Any,
     ) -> Any:
-        z, weights = own_attention(own, module)(module, query, key, value, *args, **kw)
+        z, weights = own_attention(implementation, module)(module, query, key, value, *args, **kw)
         if module in sites:
             sites[module].calls += 1
         elif z.dim() == 4 and module in names:
@@ -64,9 +69,9 @@ def called_sites(model: nn.Module) -> list[Site]:
     with ExitStack() as undo:
         undo.enter_context(our_attention(model))
         for name in [name for name in attention_names(model) if name.startswith(PREFIX)]:
-            own = name.removeprefix(PREFIX)
-            AttentionInterface.register(name, functools.partial(note_call, own))
-            undo.callback(AttentionInterface.register, name, functools.partial(attend, own))
+            implementation = name.removeprefix(PREFIX)
+            AttentionInterface.register(name, functools.partial(note_call, implementation))
+            undo.callback(AttentionInterface.register, name, functools.partial(attend, implementation))
         undo.enter_context(hooked(filter(is_projection, model.modules()), before=note_projection))
         probe_logits(model)
     for site in sites.values():

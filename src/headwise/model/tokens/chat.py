@@ -45,14 +45,14 @@ def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], add_generation
     if type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
         # The tokenizer has code instead of a template.
         return str(render_chat(chat, add_generation_prompt=add_generation_prompt, tokenize=False))
-    asked = {
+    request = {
         **tokenizer.special_tokens_map,
         "conversations": [chat],
         "chat_template": tokenizer.get_chat_template(),
         "add_generation_prompt": add_generation_prompt,
     }
     with _lock:
-        answer = _answer(json.dumps(asked, default=str).encode() + b"\n")
+        answer = _answer(json.dumps(request, default=str).encode() + b"\n")
     if answer is None:
         raise _exceeded(
             f"was stopped: it takes more than {SECONDS:.0f} seconds or too much memory for one chat"

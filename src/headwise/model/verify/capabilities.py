@@ -1,7 +1,7 @@
-"""What was proven for one loaded model: which shortcuts give the same numbers, and how far equal numbers may differ.
+"""What was verified for one loaded model: which shortcuts give the same numbers, and how far equal numbers may differ.
 
-One object per model, and none of its facts ever changes. What every pass needs is proven when the model is loaded; what
-only some jobs need is proven when it is first asked for, because on a large model each proof takes several passes.
+One object per model, and none of its facts ever changes. What every pass needs is verified when the model is loaded;
+what only some jobs need is verified when it is first needed, because on a large model each check takes several passes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from functools import cached_property
 
 from torch import nn
 
-from headwise.model.backward.packing import packing_works
-from headwise.model.backward.target_logprobs import plain_unembedding
-from headwise.model.forward.compiled import Compiled
+from headwise.model.backward import packing_works, plain_unembedding
+from headwise.model.forward.kernels import Compiled
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.verify.components import norm_after_heads, proven_embeddings, proven_mlps
-from headwise.model.verify.decoding import Decoding, decoding, past_works
+from headwise.model.verify.components import norm_after_heads, verified_embeddings, verified_mlps
+from headwise.model.verify.shortcuts import Decoding, decoding, past_works
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,12 @@ class Capabilities:
     @cached_property
     def mlps(self) -> tuple[nn.Module, ...]:
         """The MLP of each decoder block, for gates on its output; a model where they are not found is refused."""
-        return proven_mlps(self.hooks)
+        return verified_mlps(self.hooks)
 
     @cached_property
     def embeddings(self) -> nn.Module:
         """The token embeddings, for a gate on their output; a model where they are not found is refused."""
-        return proven_embeddings(self.hooks)
+        return verified_embeddings(self.hooks)
 
     @cached_property
     def norm_after_heads(self) -> bool:

@@ -1,5 +1,6 @@
-"""What components write: whether the modules that were found write what their components add to the residual stream,
-and nothing else; whether the size of what the heads write matters."""
+"""MLPs and embeddings: where they are, whether they write what they add to the residual stream and nothing else, and
+whether the size of what heads write matters. Found by running the model once, by structure and not by name.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
-from headwise.model.forward.blocks import read
-from headwise.model.forward.run import Pass, run
+from headwise.model.forward.run import Pass, read, run
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.sites.modules import embedding_module, mlp_modules
 from headwise.model.sites.patch import hooked
-from headwise.model.sites.probe import probe_input, rounding, widened
+from headwise.model.sites.probe import is_projection, probe_input, probe_logits, rounding, widened
 
 _UNMOVED = 0.05
 """Half of all head outputs is as good as all of them if it moves the logits by less than this share of what none of
 them does. In Gemma 3 the share is .013 in bfloat16, which is rounding; in SmolLM2 and Qwen2.5 it is .6 or more."""
 
 
-def proven_mlps(hooks: HeadHooks) -> tuple[nn.Module, ...]:
+def verified_mlps(hooks: HeadHooks) -> tuple[nn.Module, ...]:
     """The MLP of each decoder block, if a block whose heads and MLP give 0 adds only a constant to the stream.
 
     The constant is what biases add. A block with a further part, or whose MLP returns the stream as well (BLOOM), adds
@@ -39,7 +38,7 @@ def proven_mlps(hooks: HeadHooks) -> tuple[nn.Module, ...]:
     return modules
 
 
-def proven_embeddings(hooks: HeadHooks) -> nn.Module:
+def verified_embeddings(hooks: HeadHooks) -> nn.Module:
     """The embedding module, if different tokens give the same first stream when its output is 0."""
     module = embedding_module(hooks)
     seen: list[Tensor] = []
@@ -61,9 +60,9 @@ def norm_after_heads(hooks: HeadHooks) -> bool:
     """Whether a common factor on all head outputs changes nothing, because norms bring them back to size."""
 
     def logits(factor: float) -> Tensor:
-        asked = Pass(ids=probe_input(hooks.model), heads=lambda _, z: factor * z)
+        request = Pass(ids=probe_input(hooks.model), heads=lambda _, z: factor * z)
         with torch.no_grad():
-            return widened(run(hooks.model, asked, hooks).logits)
+            return widened(run(hooks.model, request, hooks).logits)
 
     full = logits(1.0)
     half, none = (float((logits(factor) - full).norm()) for factor in (0.5, 0.0))
@@ -78,13 +77,13 @@ def _streams(hooks: HeadHooks, mlps: Sequence[nn.Module]) -> list[tuple[Tensor, 
         after = output[0] if isinstance(output, tuple | list) else output
         streams.append((read(args, kwargs), after))
 
-    asked = Pass(
+    request = Pass(
         ids=_two_rows(hooks),
         heads=lambda _, z: torch.zeros_like(z),
         modules=dict.fromkeys(mlps, torch.zeros_like),
     )
     with hooked(hooks.blocks, after=note), torch.no_grad():
-        run(hooks.model, asked, hooks)
+        run(hooks.model, request, hooks)
     return streams
 
 
@@ -92,3 +91,82 @@ def _two_rows(hooks: HeadHooks) -> Tensor:
     ids = probe_input(hooks.model)
     ids[1] = ids[1].flip(0)
     return ids
+
+
+# ---- where they are --------------------------------------------------------------------------------------
+
+
+def mlp_modules(hooks: HeadHooks) -> tuple[nn.Module, ...]:
+    """For each decoder block, the module whose output is what the block's MLP adds to the residual stream.
+
+    It is the one part of the block beside its attention that has weight matrices: an MLP or a mixture of experts. Where
+    a block holds the matrices themselves (OPT), it is the one that runs last.
+    """
+    if any(site.layer != site.block for site in hooks.sites):
+        raise _refused(hooks, "a decoder block has two attentions, so layers and MLPs are not numbered alike")
+    attention = {site.module for site in hooks.sites}
+    of_block = [
+        [child for child in block.children() if _has_matrix(child) and not _holds(child, attention)]
+        for block in hooks.blocks
+    ]
+    called: list[nn.Module] = []
+
+    def note(part: nn.Module, *_: Any) -> None:
+        called.append(part)
+
+    with hooked({part for parts in of_block for part in parts}, after=note):
+        probe_logits(hooks.model)
+    found = []
+    for index, (block, parts) in enumerate(zip(hooks.blocks, of_block, strict=True)):
+        plain = len(parts) > 1 and all(map(is_projection, parts))
+        candidates = sorted(parts, key=_first_place(called))[-1:] if plain else parts
+        if len(candidates) != 1 or called.count(candidates[0]) != 1:
+            names = [name for name, child in block.named_children() if child in parts]
+            raise _refused(
+                hooks,
+                f"block {index} ({type(block).__name__}) does not have exactly one part with weights beside its "
+                f"attention that runs once per pass (found: {', '.join(names) or 'none'})",
+            )
+        found.append(candidates[0])
+    return tuple(found)
+
+
+def embedding_module(hooks: HeadHooks) -> nn.Module:
+    """The module that turns token ids into the first residual stream; positions and scales come after it."""
+    try:
+        embeddings = hooks.model.get_input_embeddings()  # type: ignore[operator]
+    except (NotImplementedError, AttributeError):
+        embeddings = None
+    outputs: list[Any] = []
+
+    def note(_: nn.Module, __: Any, ___: Any, output: Any) -> None:
+        outputs.append(output)
+
+    if isinstance(embeddings, nn.Module):
+        with hooked([embeddings], after=note):
+            probe_logits(hooks.model)
+    if len(outputs) != 1 or not isinstance(outputs[0], Tensor) or outputs[0].dim() != 3:
+        raise HeadwiseError(
+            f"the embeddings of {type(hooks.model).__name__} cannot be gated: it has no embedding module that runs "
+            "once per pass; leave 'input' out of components"
+        )
+    assert isinstance(embeddings, nn.Module)
+    return embeddings
+
+
+def _has_matrix(part: nn.Module) -> bool:
+    return any(parameter.dim() > 1 for parameter in part.parameters())
+
+
+def _holds(part: nn.Module, attention: set[nn.Module]) -> bool:
+    return any(module in attention for module in part.modules())
+
+
+def _first_place(called: list[nn.Module]) -> Any:
+    return lambda part: called.index(part) if part in called else -1
+
+
+def _refused(hooks: HeadHooks, why: str) -> HeadwiseError:
+    return HeadwiseError(
+        f"the MLPs of {type(hooks.model).__name__} cannot be gated: {why}; leave 'mlps' out of components"
+    )

@@ -42,9 +42,9 @@ def names() -> list[str]:
 
 
 def attempt(name: str) -> Family:
-    """Build a tiny random model of the family and prove the identities on every layer of it."""
+    """Build a tiny random model of the family and verify the identities on every layer of it."""
     from headwise.model.model import Model
-    from headwise.model.verify.proof import prove
+    from headwise.model.verify.proof import verify
     from headwise.model.verify.tiny import parameter_count, tiny_model
 
     try:
@@ -57,7 +57,7 @@ def attempt(name: str) -> Family:
     except Exception as error:  # whatever a family's own code raises on a tiny configuration
         return Family(name, "untried", f"no tiny configuration could be built: {_line(error)}")
     try:
-        hooks, proof, capabilities = prove(model, every_layer=True)
+        hooks, proof, capabilities = verify(model, every_layer=True)
     except HeadwiseError as error:
         kind = "untried" if "does not run on plain token ids" in str(error) else "refused"
         return Family(name, kind, _line(error))

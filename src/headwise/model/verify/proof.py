@@ -26,11 +26,11 @@ from headwise.model.forward.gate import HeadGates, same_gates
 from headwise.model.forward.run import Pass, run
 from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.sites.kinds import is_transposed
-from headwise.model.sites.patch import hooked, steady_attention
+from headwise.model.sites.patch import hooked, without_cudnn_sdpa
 from headwise.model.sites.probe import (
     SAME,
     differ_by_rounding,
+    is_transposed,
     probe_input,
     probe_logits,
     rounding,
@@ -57,7 +57,7 @@ class Proof:
     seconds: float
 
 
-def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[HeadHooks, Proof, Capabilities]:
+def verify(model: nn.Module, *, every_layer: bool = False) -> tuple[HeadHooks, Proof, Capabilities]:
     """Verify that every head of `model` can be ablated exactly, or raise with the identity that broke.
 
     Identity 2 is computed for the first, a middle and the last layer, or for `every_layer`.
@@ -67,7 +67,7 @@ def prove(model: nn.Module, *, every_layer: bool = False) -> tuple[HeadHooks, Pr
         raise HeadwiseError(
             "the model is in training mode, in which dropout makes every result random; call model.eval()"
         )
-    with torch.no_grad(), steady_attention():
+    with torch.no_grad(), without_cudnn_sdpa():
         plain = _plain(model)
         _check_causal(model, plain)
         hooks, noise, gap, checked, streams = _reach_exactly(model, plain, every_layer)
@@ -158,9 +158,9 @@ def _with_all_gates_at_one(hooks: HeadHooks) -> _Ones:
     def record(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls[block] = args, kwargs
 
-    asked = Pass(ids=probe_input(hooks.model), heads=counted, record_streams=streams)
+    request = Pass(ids=probe_input(hooks.model), heads=counted, record_streams=streams)
     with hooked(hooks.blocks, before=record):
-        return _Ones(run(hooks.model, asked, hooks).logits, fired, calls, streams)
+        return _Ones(run(hooks.model, request, hooks).logits, fired, calls, streams)
 
 
 def _check_fired(hooks: HeadHooks, fired: Mapping[int, int]) -> None:

@@ -1,26 +1,29 @@
-"""What a forward pass may leave out, each proven on the model itself before it is used.
+"""What a forward pass or a generation may leave out or share, each verified on the model itself before it is used.
 
 Rows that are equal up to a block may be computed once; what follows the last block's attention may be computed at
-scored positions only. A model for which one of them does not hold does without it.
+scored positions only; batches may be padded on the left, go on from a KV cache, and read a shared prefix or past once.
+A model for which one of them does not hold does without it: batches then have prompts of equal length only, or every
+step reads the whole text again.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headwise.model.forward.blocks import SharedRows
-from headwise.model.forward.run import Pass, run
+from headwise.model.forward.decode import Batch, Past
+from headwise.model.forward.run import Pass, SharedRows, run
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import hooked
-from headwise.model.sites.probe import differ_by_rounding, probe_input, rounding
+from headwise.model.sites.probe import differ_by_rounding, entry_device, probe_input, rounding, weight_dtype
 
 
-def head_outputs(hooks: HeadHooks, asked: Pass) -> tuple[dict[int, list[Tensor]], Tensor]:
+def head_outputs(hooks: HeadHooks, request: Pass) -> tuple[dict[int, list[Tensor]], Tensor]:
     """Head outputs z of a pass, layer -> one for each call of the layer, and the logits."""
     outputs: dict[int, list[Tensor]] = {}
 
@@ -28,7 +31,7 @@ def head_outputs(hooks: HeadHooks, asked: Pass) -> tuple[dict[int, list[Tensor]]
         outputs.setdefault(layer, []).append(z)
         return z
 
-    logits = run(hooks.model, replace(asked, heads=note), hooks).logits
+    logits = run(hooks.model, replace(request, heads=note), hooks).logits
     return outputs, logits
 
 
@@ -59,13 +62,17 @@ def last_block_alone(hooks: HeadHooks, streams: Mapping[int, Tensor]) -> Pass | 
     streams: block -> the residual stream after it on the probe, of the blocks that give out one tensor.
     """
     before = len(hooks.blocks) - 2
-    return Pass(ids=probe_input(hooks.model), known=(before, streams[before])) if before in streams else None
+    return (
+        Pass(ids=probe_input(hooks.model), resume_from=(before, streams[before]))
+        if before in streams
+        else None
+    )
 
 
-def _gives(hooks: HeadHooks, asked: Pass, expected: Tensor, noise: float) -> bool:
+def _gives(hooks: HeadHooks, request: Pass, expected: Tensor, noise: float) -> bool:
     """Whether a pass runs and gives these logits."""
     try:
-        logits = run(hooks.model, asked, hooks).logits
+        logits = run(hooks.model, request, hooks).logits
     except Exception:
         # A block counts rows in its own way, or reads more than the stream: Gemma 3n's reads keys of earlier blocks.
         return False
@@ -141,3 +148,107 @@ def _only_its_own_token(hooks: HeadHooks, probe: Pass, part: nn.Module, plain: T
     gaps = [(logits - plain)[:, others], *(z - old for z, old in pairs)]
     limit = 4 * noise + 8 * torch.finfo(torch.float32).eps * max(1.0, float(plain.abs().max()))
     return all(float(gap.abs().max()) <= limit for gap in gaps)
+
+
+# ---- generation: padding, KV cache, shared prefix and past -----------------------------------------------
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """What was shown to be exact for a model."""
+
+    pad: int
+    """Token id of the padding."""
+    padding: bool = False
+    """Prompts of different lengths may share a batch."""
+    cache: bool = False
+    """A step may read one token and the KV cache instead of the whole text."""
+    prefix: bool = False
+    """What all rows begin with may be read once for all of them."""
+
+
+def decoding(hf: nn.Module) -> Decoding:
+    """What this model's batches may do, compared with plain runs."""
+    pad = _pad_token(hf)
+    tried = [Decoding(pad, padding, cache) for cache in (True, False) for padding in (True, False)]
+    able = next((able for able in tried if _holds(hf, able)), Decoding(pad))
+    sharing = replace(able, prefix=True)
+    if able.padding and able.cache and not _counts_distance(hf) and _holds(hf, sharing):
+        return sharing
+    return able
+
+
+def _pad_token(hf: nn.Module) -> int:
+    given: Any = getattr(hf.config, "pad_token_id", None)
+    words: Any = hf.get_input_embeddings()  # type: ignore[operator]
+    return given if isinstance(given, int) and 0 <= given < words.weight.shape[0] else 0
+
+
+def _counts_distance(hf: nn.Module) -> bool:
+    """Whether padding after a shared beginning would count as distance: in windows, and in MPT's linear biases, which
+    go by places in the batch. In half precision rounding hides what the latter change."""
+    config = hf.config.get_text_config()  # type: ignore[operator, union-attr]
+    names = ("sliding_window", "window_size", "attention_chunk_size", "attention_window_size", "local_window")
+    windows = any(isinstance(getattr(config, name, None), int) for name in names)
+    return windows or bool(getattr(getattr(config, "attn_config", None), "alibi", False))
+
+
+def _holds(hf: nn.Module, able: Decoding) -> bool:
+    """Three rows, two steps, one row leaves in between: the others must not notice anything."""
+    tokens = probe_input(hf)[0].tolist()
+    shared = 2 if able.prefix else 0
+    if shared:
+        rows = [tokens, [*tokens[:2], tokens[4]], [*tokens[:3], *tokens[:2]]]
+    else:
+        rows = [tokens, tokens[2:] if able.padding else tokens[::-1], tokens[:3] if able.padding else tokens]
+    grown = [[*row, tokens[1]] for row in rows]
+
+    def alone(row: list[int]) -> Tensor:
+        ids = torch.tensor([row], device=entry_device(hf))
+        return run(hf, Pass(ids=ids, scored=torch.full_like(ids[:, :1], len(row) - 1))).logits[0, 0]
+
+    with torch.no_grad():
+        first = torch.stack([alone(row) for row in rows])
+        second = torch.stack([alone(row) for row in grown[1:]])
+        try:
+            batch = Batch(hf, rows, pad=able.pad, cached=able.cache, shared=shared)
+            first_batched = batch.logits()
+            batch.append(torch.tensor([tokens[1]] * 3, device=batch.ids.device))
+            batch.keep(torch.tensor([1, 2]))
+            second_batched = batch.logits()
+        except Exception:  # a family without this ability raises whatever it likes; it is run without
+            return False
+    limit = _rounding(hf) * max(1.0, float(first.abs().max()))
+    pairs = ((first_batched, first), (second_batched, second))
+    return all(differ_by_rounding(ours, plain, limit) for ours, plain in pairs)
+
+
+def past_works(hooks: HeadHooks, share_rows: bool) -> bool:
+    """Whether rows that go on from their past, with and without shared rows, have the logits of the whole rows."""
+    if "position_ids" not in inspect.signature(hooks.model.forward).parameters:
+        return False
+    ids = probe_input(hooks.model)
+    once = torch.arange(len(ids), device=ids.device)
+    shared = {block: SharedRows(once, once.repeat(2)) for block in range(len(hooks.blocks) // 2)}
+    try:
+        with torch.no_grad():
+            whole = run(hooks.model, Pass(ids=ids), hooks).logits[:, 2:]
+            past = Past.read(hooks, ids[:, :2])
+            inputs = past.inputs(2, shared if share_rows else {}, ids.shape[1] - 2)
+            request = Pass(ids=ids[:, 2:].repeat(2, 1), inputs=inputs, shared=shared if share_rows else {})
+            logits = run(hooks.model, request, hooks).logits
+    except Exception:  # a family without this ability raises whatever it likes; its rows are run in full
+        return False
+    limit = _rounding(hooks.model) * max(1.0, float(whole.abs().max()))
+    return differ_by_rounding(logits, whole.repeat(2, 1, 1), limit)
+
+
+def _rounding(hf: nn.Module) -> float:
+    """How far logits of the same text may lie apart, as a share of the largest.
+
+    Trained models amplify rounding on a few odd tokens: the bundled one by 300 steps of float32. A lost mask or a
+    wrong position moves logits by their own size.
+    """
+    dtype = weight_dtype(hf)
+    half = dtype in (torch.float16, torch.bfloat16)
+    return 64 * torch.finfo(dtype).eps if half else 1024 * torch.finfo(torch.float32).eps

@@ -10,7 +10,7 @@ import torch
 from headwise.errors import unknown
 from headwise.model.edges.contributions import contributions
 from headwise.model.edges.exact import ExactEdges
-from headwise.model.forward.out_of_memory import in_halves
+from headwise.model.forward.schedule import in_halves
 from headwise.scores.edges.registry import EdgeSetup, register
 
 MLPS = ("hold", "move")

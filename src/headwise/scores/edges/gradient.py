@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from headwise.model.edges.gradient import edge_gradients
-from headwise.model.forward.out_of_memory import in_halves
+from headwise.model.forward.schedule import in_halves
 from headwise.model.measure.engine import Engine
 from headwise.scores.edges.registry import EdgeSetup, register
 from headwise.scores.integrated import FIRST_STEPS

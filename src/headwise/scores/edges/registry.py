@@ -14,8 +14,8 @@ from headwise.heads.components import kinds_of
 from headwise.heads.edge import Edge
 from headwise.model.edges.parts import Parts
 from headwise.model.measure.engine import Engine
+from headwise.model.measure.positions import position_masks
 from headwise.model.measure.rows import Block
-from headwise.model.measure.spans import position_masks
 from headwise.registry import Registry
 from headwise.scores.registry import Setup, settings_of
 from headwise.settings import Settings

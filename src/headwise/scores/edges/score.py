@@ -13,8 +13,8 @@ from headwise.metrics import metric as metric_named
 from headwise.metrics.leading_space import note_leading_space
 from headwise.model.edges.contributions import THE_INPUT, writing_order
 from headwise.model.edges.parts import Parts, take_apart
+from headwise.model.measure.positions import chosen_spans
 from headwise.model.measure.rows import MeasureSettings
-from headwise.model.measure.spans import chosen_spans
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
 from headwise.scores.edges.registry import EDGE_METHODS, EdgeMethod, EdgeSetup, sender_kinds

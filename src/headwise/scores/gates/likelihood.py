@@ -20,11 +20,9 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.metrics import metric
-from headwise.metrics.token_logprobs import token_logprobs
-from headwise.model.backward.packing import Packed
-from headwise.model.backward.target_logprobs import target_logprobs
+from headwise.model.backward import Packed, target_logprobs, token_logprobs
 from headwise.model.forward.gate import HeadGates
-from headwise.model.forward.out_of_memory import fits, in_halves
+from headwise.model.forward.schedule import in_halves, try_run
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.model import Model
@@ -73,7 +71,7 @@ class GateLikelihood:
         """
         shaped, results = self._shaped, []
         if shaped is not None:
-            if fits(lambda: results.append(self._shaped_gradients(shaped, gates, examples))):
+            if try_run(lambda: results.append(self._shaped_gradients(shaped, gates, examples))):
                 return results[0]
             self._shaped = None
         return self._gradients_in_pieces(gates, examples)
@@ -150,7 +148,7 @@ class GateLikelihood:
         unembedding = self.model.capabilities.plain_unembedding
         positions = (packed.row, packed.place)
         asked = packed.pass_(
-            heads=HeadGates(gates, reference=block.references, acts=block.acts, packed=positions),
+            heads=HeadGates(gates, reference=block.references, mask=block.mask, packed=positions),
             hidden=unembedding is not None,
         )
         logits = self.model.run(asked).logits  # hidden states where there is a plain unembedding

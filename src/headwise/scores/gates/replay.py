@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.model.forward.cuda_graph import GraphPool, Replay
+from headwise.model.forward.kernels import GraphPool, Replay
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.tokens.encode import batch_of
@@ -101,16 +101,16 @@ def _everything(engine: Engine, budget: int) -> Block:
     if not per_row and engine.positions == "all":
         return whole
     step = max(1, budget // whole.length)
-    acts: list[Tensor] = []
+    masks: list[Tensor] = []
     references: dict[Any, list[Tensor]] = {}
     for first in range(0, whole.size, step):
         part = engine.table.block(range(first, min(first + step, whole.size)))
         missing = whole.length - part.length
         everywhere = torch.ones(part.size, part.length, dtype=torch.bool, device=device)
-        acts.append(pad(everywhere if part.acts is None else part.acts, (0, missing)))
+        masks.append(pad(everywhere if part.mask is None else part.mask, (0, missing)))
         for of, z in (part.references or {}).items() if per_row else ():
             references.setdefault(of, []).append(pad(z, (0, 0, 0, 0, 0, missing)))
-    whole.acts = torch.cat(acts)
+    whole.mask = torch.cat(masks)
     if per_row:
         whole.references = {of: torch.cat(parts) for of, parts in references.items()}
     return whole
@@ -131,8 +131,8 @@ class _Shape:
             for name, t in everything.tensors.items()
         }
         self.block = Block([engine.rows[0]] * rows, tensors, modules=model.modules(engine.layout.modules))
-        if everything.acts is not None:
-            self.block.acts = torch.ones(rows, tokens, dtype=torch.bool, device=device)
+        if everything.mask is not None:
+            self.block.mask = torch.ones(rows, tokens, dtype=torch.bool, device=device)
         if everything.references is not None:
             self.block.references = {
                 of: z[:1, :tokens].repeat(rows, 1, 1, 1)
@@ -153,9 +153,9 @@ class _Shape:
             target.copy_(
                 _cut(everything.tensors[name][numbers], target.shape[1] if target.dim() == 2 else None)
             )
-        if everything.acts is not None:
-            assert self.block.acts is not None
-            self.block.acts.copy_(everything.acts[numbers, : self.block.length])
+        if everything.mask is not None:
+            assert self.block.mask is not None
+            self.block.mask.copy_(everything.mask[numbers, : self.block.length])
         for of, z in (everything.references or {}).items():
             if z.dim() == 4:
                 assert self.block.references is not None

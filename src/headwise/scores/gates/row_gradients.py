@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from headwise.model.forward.out_of_memory import fits
+from headwise.model.forward.schedule import try_run
 from headwise.model.measure.engine import Engine
 from headwise.scores.gates.batches import CPU_OVERHEAD, DEVICE_OVERHEAD, device_tokens, padded_pieces
 from headwise.scores.gates.replay import ShapedGradients
@@ -43,7 +43,7 @@ class RowGradients:
         """Values `[n]` and gradients `[n, L, H]` of the rows `numbers[n]` under `gates[n, L, H]`."""
         shaped, results = self._shaped, []
         if shaped is not None:
-            if fits(lambda: results.append(self._replayed(shaped, gates, numbers))):
+            if try_run(lambda: results.append(self._replayed(shaped, gates, numbers))):
                 return results[0]
             self._shaped = None
         values, gradients = np.empty(len(numbers)), np.empty(gates.shape)

@@ -18,8 +18,7 @@ from headwise import stats
 from headwise.heads import Head, Order, mask_gates, ones, ranked
 from headwise.heads.controls import control_sets
 from headwise.metrics import metric as metric_named
-from headwise.model.measure.engine import Engine
-from headwise.model.measure.metric import Metric
+from headwise.model.measure.engine import Engine, Metric
 from headwise.model.model import Model
 from headwise.model.tokens.encode import encode_rows
 from headwise.runs import Job, step

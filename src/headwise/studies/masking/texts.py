@@ -24,7 +24,7 @@ from headwise.heads import Head, head_list, mask_gates
 from headwise.metrics import text_metric
 from headwise.model.generation.generate import generate
 from headwise.model.model import Model
-from headwise.model.outputs.directions import Directions, directions
+from headwise.model.outputs.answers import Directions, directions
 from headwise.runs import Job, step
 from headwise.studies.masking.settings import ANSWERS, AUTO, STRENGTHS
 from headwise.tables.codec import stored

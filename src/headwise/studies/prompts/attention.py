@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from headwise import stats
 from headwise.heads import Head
-from headwise.model.arm.arm import mlp_gates, seen_gates
+from headwise.model.arm import mlp_gates, seen_gates
 from headwise.model.attention.attention import attention
 from headwise.model.forward.run import Pass
 from headwise.model.model import Model

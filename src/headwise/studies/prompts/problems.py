@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.model.arm.arm import arm
+from headwise.model.arm import arm
 from headwise.model.model import Model
 from headwise.model.tokens.spans import Located, locate
 from headwise.studies.prompts.settings import ArmSettings, PromptsSettings

@@ -10,7 +10,7 @@ from typing_extensions import Self
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.metrics import text_metric
-from headwise.model.arm.arm import MODES
+from headwise.model.arm import MODES
 from headwise.settings import Count, Named, Seed, Settings, Several, Text, not_empty, one_of, passes
 from headwise.studies.settings.shared import Options, StudySettings, TaskName, TextMetricName
 from headwise.tasks.conditions import PLACES, conditions

@@ -16,8 +16,8 @@ import pandas as pd
 
 from headwise import stats
 from headwise.heads import head_list
-from headwise.metrics.text.mathematics import boxed, result
-from headwise.metrics.text.registry import text_metric
+from headwise.metrics.answers import boxed, result
+from headwise.metrics.text import text_metric
 from headwise.model.generation.generate import generate
 from headwise.model.model import Model
 from headwise.runs import Call, Job, step

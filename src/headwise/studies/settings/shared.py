@@ -15,7 +15,7 @@ from headwise.model.load.load import DTYPES
 from headwise.model.measure.positions import AnswerPositions as AnswerPositions
 from headwise.model.measure.positions import Positions as Positions
 from headwise.model.measure.positions import PositionsOrEach as PositionsOrEach
-from headwise.model.measure.references.registry import ReferenceName as ReferenceName
+from headwise.model.measure.references import ReferenceName as ReferenceName
 from headwise.scores.registry import methods
 from headwise.settings import Count, Named, Seed, Settings, Several, Text, not_empty, one_of, passes
 from headwise.tasks import Example

@@ -13,7 +13,7 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.metrics import text_metric
-from headwise.metrics.text.comet import CHECKPOINT, PROGRAM
+from headwise.metrics.comet import CHECKPOINT, PROGRAM
 from helpers import REPOSITORY
 
 # Reads the files as comet-score does, and scores a text by the lengths of its three lines.

@@ -17,7 +17,7 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.files import user_path
-from headwise.metrics.text.registry import register_text
+from headwise.metrics.text import register_text
 
 PROGRAM, CHECKPOINT = "HEADWISE_COMET", "HEADWISE_COMET_MODEL"
 """Environment variables: the program, by default `comet-score` on PATH; the checkpoint, a file or a name."""

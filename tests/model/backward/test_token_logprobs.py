@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headwise.metrics import token_logprobs as own
-from headwise.metrics.token_logprobs import token_logprobs
+from headwise.model import backward
+from headwise.model.backward import token_logprobs
 
 
 @pytest.mark.parametrize("numbers", [1, 40, 2**20])
 def test_values_and_slopes_are_those_of_log_softmax_whatever_is_worked_on_at_a_time(monkeypatch, numbers):
-    monkeypatch.setattr(own, "CPU_NUMBERS", numbers)
+    monkeypatch.setattr(backward, "CPU_NUMBERS", numbers)
     torch.manual_seed(0)
     logits = (30 * torch.randn(3, 4, 17, dtype=torch.float64)).requires_grad_()
     tokens, weights = torch.randint(17, (3, 4)), torch.randn(3, 4, dtype=torch.float64)
