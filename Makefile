@@ -20,8 +20,9 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+# Many tests start processes of their own, so bytecode is kept even where the environment says not to.
 unit: $(STAMP)
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 # The tests of half a minute and more, which `make test` leaves out.
 slow: $(STAMP)

@@ -14,6 +14,11 @@ DEVICE = os.environ.get("HEADWISE_TEST_DEVICE", "cpu")
 """Where the models of the tests live: HEADWISE_TEST_DEVICE=cuda runs the engine's tests on a GPU."""
 
 
+def pytest_collection_modifyitems(items):
+    """The executed pages come first: a long test at the very end would leave all other workers without work."""
+    items.sort(key=lambda item: item.path.name != "test_docs.py")
+
+
 @pytest.fixture(scope="session")
 def smollm2():
     """The bundled model in float32, in the user's own cache: fetched once per machine."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headwise.cards import card
     from headwise.explore import explore
     from headwise.harness import lm_eval
-    from headwise.heads import Edge, Edges, Head, PositionScores, Scores
+    from headwise.heads import Edges, Head, PositionScores, Scores
     from headwise.model.attention.attention import attention
     from headwise.model.generation.generate import generate
     from headwise.model.load.load import load
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 # Imported when first used: `headwise --help` should not wait for torch.
 _HOMES = {
-    "Edge": "headwise.heads",
     "Edges": "headwise.heads",
     "Example": "headwise.tasks",
     "Head": "headwise.heads",
@@ -72,7 +71,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "Edge",
     "Edges",
     "Example",
     "Head",

@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 import headwise as hw
+from headwise.charts.static import figure
 from headwise.cli.app import main
 
 # Figures are drawn where a real process writes a run.
@@ -104,10 +105,14 @@ def test_a_precision_says_what_was_spent_and_a_bad_one_is_one_sentence(folder, t
     )
 
 
-def test_every_position_is_a_table_a_figure_and_a_sentence_and_is_computed_once(folder, tmp_path, here):
+def test_every_position_is_a_table_a_figure_and_a_sentence_and_is_computed_once(
+    folder, tmp_path, here, monkeypatch
+):
+    drawn = []
+    monkeypatch.setattr("headwise.studies.base.save_figures", lambda _, charts: drawn.extend(charts))
     run = tmp_path / "run"
     command = ["score", folder, "induction", "-n", 6, "--device", "cpu", "--out", run, "--reference", "mean"]
-    done = headwise(*command, "--positions", "each")
+    done = here(*command, "--positions", "each")
     assert done.returncode == 0, done.stderr
     table = pd.read_parquet(run / "tables/positions.parquet")
     named = "model task method layer head position token score stderr lo hi n p q metric reference".split()
@@ -120,7 +125,8 @@ def test_every_position_is_a_table_a_figure_and_a_sentence_and_is_computed_once(
     largest = table.loc[table["score"].abs().idxmax()]
     place = f"L{largest['layer']}H{largest['head']} at {largest['position']} {largest['token'].strip()}"
     assert place in done.stdout
-    assert (run / "figures/tiny-induction-ablation-positions.png").is_file()
+    assert [chart.name for chart in drawn] == ["tiny-induction-ablation-positions"]
+    assert figure(drawn[0]).axes
     report = (run / "report.html").read_text(encoding="utf-8")
     text = re.sub("<[^>]+>", "", report)  # terms carry their meaning
     assert "largest scores at one position by ablation (mean) are L" in text
@@ -448,11 +454,13 @@ def test_the_demo_leaves_out_the_sparse_companion_where_it_is_not_installed_and_
     monkeypatch.setattr("headwise.model.load.companions.companions", lambda: known)
     monkeypatch.setattr(
         "headwise.studies.base.run",
-        lambda name, out, **options: asked.setdefault(name, options) and SimpleNamespace(path=out),
+        lambda name, out, **options: (
+            asked.setdefault(name, options) and SimpleNamespace(path=out, shown=None)
+        ),
     )
-    monkeypatch.setattr("headwise.report.write_report", lambda folders, page, story: page)
+    monkeypatch.setattr("headwise.report.write_report", lambda folders, page, story, drawn: page)
     monkeypatch.setattr("headwise.cli.demo._story", lambda bench, tell: None)
-    monkeypatch.setattr("headwise.report.findings", lambda folders: [])
+    monkeypatch.setattr("headwise.report.findings", lambda folders, drawn: [])
     demo.run_demo(tmp_path, tell=told.append)
     assert asked["circuits"]["models"] == ["smollm2", *known]
     assert ("smollm2-sparse" in asked["circuits"]["command"]) == found

@@ -190,11 +190,11 @@ def test_json_is_all_that_is_on_the_standard_output_and_equals_the_tables(folder
     assert [f"L{row['layer']}H{row['head']}" for row in result["scores"][:2]] == ["L0H0", "L0H1"]
     assert result["report"] == "run/report.html"
     assert set(result["tables"]) == {path.stem for path in (tmp_path / "run/tables").iterdir()}
-    again = json.loads(here("verify", "run", "--cells", 1, "--json").stdout)
+    again = json.loads(here("verify", "run", "--steps", 1, "--json").stdout)
     assert again["same"] is True
-    assert {one["kind"] for one in again["results"]} == {"table", "cell"}
+    assert {one["kind"] for one in again["results"]} == {"table", "step"}
     table.assign(score=table["score"] + 1).to_parquet(tmp_path / "run/tables/scores.parquet")
-    wrong = here("verify", "run", "--cells", 1, "--json")
+    wrong = here("verify", "run", "--steps", 1, "--json")
     assert wrong.returncode == 1
     assert json.loads(wrong.stdout)["same"] is False
 
@@ -384,9 +384,9 @@ def pretended(monkeypatch, tmp_path):
         if name in broken:
             raise broken[name]
         carried_out.append(name)
-        return SimpleNamespace(path=out)
+        return SimpleNamespace(path=out, shown=None)
 
-    def write_report(folders, page, story):
+    def write_report(folders, page, story, drawn):
         reports.append([folder.name for folder in folders])
         return page
 
@@ -394,7 +394,7 @@ def pretended(monkeypatch, tmp_path):
     monkeypatch.setattr("headwise.studies.base.run", run)
     monkeypatch.setattr("headwise.report.write_report", write_report)
     monkeypatch.setattr("headwise.cli.demo._story", lambda bench, tell: None)
-    monkeypatch.setattr("headwise.report.findings", lambda folders: [])
+    monkeypatch.setattr("headwise.report.findings", lambda folders, drawn: [])
     return broken, carried_out, reports
 
 
@@ -461,10 +461,10 @@ def test_sparsify_without_its_extra_says_so_before_a_model_is_loaded(here, monke
     assert "pip install 'headwise[sparse]'" in done.stderr
 
 
-# --- stages -------------------------------------------------------------------------------------------------
+# --- steps -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_says_the_stage_of_how_many_and_is_done_only_at_the_end(folder, monkeypatch, here):
+def test_a_run_names_the_step_and_is_done_only_at_the_end(folder, monkeypatch, here):
     """With a clock that runs fast every bar says how far it is."""
     from headwise import progress
 
@@ -474,8 +474,8 @@ def test_a_run_says_the_stage_of_how_many_and_is_done_only_at_the_end(folder, mo
     done = here("run", "score", folder, "induction", "-n", 4, *options, "--device", "cpu", "--out", "run")
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if "it/s" not in line]  # bars of transformers
-    assert any(line.startswith("ablation on induction (stage 1 of 2): ") for line in lines)
-    assert any(line.startswith("stage 1 of 2, scores: 1/2 (50%)") for line in lines)
+    assert any(line.startswith("ablation on induction with tiny: ") for line in lines)
+    assert any(line.startswith("scores: 1/2 (50%)") for line in lines)
     ends = [line for line in lines if re.search(r"100%|\bdone\b", line)]
     assert len(ends) == 1, ends
     (end,) = ends

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
+from collections import Counter
 from importlib import resources
 from urllib.parse import quote
 
@@ -13,11 +15,12 @@ import pytest
 import headwise as hw
 from explore.conftest import PROMPT
 from headwise.explore.explorer import Explorer
+from headwise.explore.worker import Job
 from headwise.model.verify.tiny import tiny_model
 from headwise.report import write_report
 from helpers import make_word_tokenizer
 from report.conftest import HOSTILE, finished_run, score_table
-from report.test_browser import browser, pytestmark  # noqa: F401 - the browser, and why there is none
+from report.test_browser import browser, pytestmark, serious_faults  # noqa: F401 - the browser, and why there is none
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +167,23 @@ def test_presets_take_the_top_heads_of_the_map_and_a_random_set_of_equal_layers(
     settled(page)
 
 
-def test_the_text_streams_and_a_newer_click_takes_the_place_of_an_older_one(page):
+@pytest.fixture
+def slow_text(monkeypatch):
+    """Each text waits after its first events until a newer one takes its place, or until this is set."""
+    released, step, steps = threading.Event(), Job.step, Counter()
+
+    def waiting(job):
+        steps[id(job)] += job.kind == "run"
+        while steps[id(job)] > 8 and not released.is_set() and not job._cancelled.wait(0.01):
+            pass
+        return step(job)
+
+    monkeypatch.setattr(Job, "step", waiting)
+    yield released
+    released.set()
+
+
+def test_the_text_streams_and_a_newer_click_takes_the_place_of_an_older_one(page, slow_text):
     page.evaluate(
         """() => { window.seen = []; for (const name of ["token", "done"])
             document.addEventListener(`headwise:${name}`,
@@ -176,6 +195,8 @@ def test_the_text_streams_and_a_newer_click_takes_the_place_of_an_older_one(page
     click(page, 0, 0)
     until(page, "window.seen.some(([name, size]) => name === 'token' && size === 1)")
     click(page, 3, 3)
+    until(page, "window.seen.some(([name, size]) => name === 'token' && size === 2)")
+    slow_text.set()
     settled(page)
     seen = page.evaluate("window.seen")
     assert [name for name, size in seen if size == 1 and name == "done"] == []
@@ -388,25 +409,21 @@ def test_dark_follows_the_system_and_the_button(page):
     assert paper() == light
 
 
-@pytest.mark.parametrize("width", [320, 390, 768])
-def test_a_small_window_has_no_sideways_scroll(page, width):
-    page.set_viewport_size({"width": width, "height": 800})
+def test_a_small_window_has_no_sideways_scroll(page):
+    page.set_viewport_size({"width": 768, "height": 800})
     click(page, 1, 1, click_count=2)
     page.wait_for_selector("#head .lists li")
-    page.wait_for_timeout(300)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for width in (768, 390, 320):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_accessibility_check_finds_nothing_serious(browser, explorer, scheme):  # noqa: F811
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
-    context = browser.new_context(color_scheme=scheme, bypass_csp=True)
+def test_an_accessibility_check_finds_nothing_serious(browser, explorer):  # noqa: F811
+    context = browser.new_context(bypass_csp=True)
     page = context.new_page()
     visit(page, explorer, f"#prompt={quote(PROMPT)}&g=0:1.1,2.2&head=L2H1")
     page.wait_for_selector("#head .lists li")
-    found = axe.Axe().run(page).response["violations"]
-    serious = [
-        (v["id"], v["nodes"][0]["html"][:160]) for v in found if v["impact"] in ("serious", "critical")
-    ]
+    faults = {scheme: serious_faults(page, scheme) for scheme in ("light", "dark")}
     context.close()
-    assert serious == []
+    assert faults == {"light": [], "dark": []}

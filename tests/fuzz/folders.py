@@ -166,7 +166,7 @@ def run_folders(draw: random.Random, place: Path) -> str:
         return "reported"
     if use == "verify":
         intact = (folder / "run.json").read_bytes() == (source / "run.json").read_bytes()
-        results = verify(folder, cells=1, workbench=bench())
+        results = verify(folder, steps=1, workbench=bench())
         assert results
         if intact and part == "tables":
             named = {one.label for one in results if not one.same}

@@ -7,7 +7,7 @@ import pytest
 from headwise.heads import Head
 from headwise.report import write_report
 from report.conftest import HOSTILE, finished_run, score_table
-from report.test_browser import browser, hover, pytestmark  # noqa: F401 - a fixture and the skip mark
+from report.test_browser import browser, hover, pytestmark, serious_faults  # noqa: F401 - a fixture and the skip mark
 
 TOKENS = ["Then", " Ann", " and", f" {HOSTILE}", " met", ".", " Ann", " spoke to"]
 
@@ -188,22 +188,18 @@ def test_a_head_without_a_card_says_how_to_make_one(page, report):
     assert "headwise card MODEL TASK L0H0" in page.locator("#card").inner_text()
 
 
-@pytest.mark.parametrize("width", [320, 390])
-def test_a_phone_shows_the_page_without_sideways_scroll(page, report, width):
-    page.set_viewport_size({"width": width, "height": 800})
+def test_a_phone_shows_the_page_without_sideways_scroll(page, report):
+    page.set_viewport_size({"width": 390, "height": 800})
     opened_at(page, report, "#L1H2")
     page.wait_for_selector("#card.page")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("card.scrollWidth <= card.clientWidth")
+    for width in (390, 320):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_timeout(400)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("card.scrollWidth <= card.clientWidth")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_accessibility_check_of_the_head_page_finds_nothing_serious(page, report, scheme):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
-    page.emulate_media(color_scheme=scheme)
+def test_an_accessibility_check_of_the_head_page_finds_nothing_serious(page, report):
     opened_at(page, report, "#L1H2")
-    found = axe.Axe().run(page).response["violations"]
-    serious = [
-        (v["id"], v["nodes"][0]["html"][:120]) for v in found if v["impact"] in ("serious", "critical")
-    ]
-    assert serious == []
+    for scheme in ("light", "dark"):
+        assert serious_faults(page, scheme) == []

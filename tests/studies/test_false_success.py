@@ -69,7 +69,7 @@ def test_a_disk_that_is_full_at_the_end_is_a_failure_and_the_steps_are_kept(
 
 
 def test_the_command_line_names_no_report_that_was_not_written(tmp_path, monkeypatch, capsys):
-    said = SimpleNamespace(announce=lambda: None, report=None)
+    said = SimpleNamespace(announce=lambda: None, report=None, notices=[], findings=[])
     monkeypatch.setattr("headwise.studies.base.run", lambda *_, **__: said)
     monkeypatch.setattr(sys, "argv", ["headwise", "run", "score", "--out", "r"])
     with pytest.raises(SystemExit):

@@ -63,6 +63,8 @@ def diff(
     settings = {"models": [base, tuned], "tasks": [task], "methods": method or ["ablation"], "n": n}
     settings |= {"metric": metric, "reference": reference, "positions": positions}
     result = run_study("diff", folder, None, settings, flags)
+    for sentence in result["findings"]:
+        echo(sentence)
     return {"base": base, "tuned": tuned, "task": task, **result, **show_diff(folder)}
 
 

@@ -44,8 +44,6 @@ def run_study(
     with resumable() as command:
         folder = carry_out(study, out, file, command=command, **given)
     folder.announce()
-    for sentence in folder.findings:
-        echo(f"- {sentence}")
     outputs = "tables, figures and report.html" if folder.report else "tables and figures, but no report"
     echo(f"{out}: {outputs}")
     tables = {path.stem: path for path in sorted((out / "tables").glob("*.parquet"))}

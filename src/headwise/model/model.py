@@ -69,9 +69,7 @@ class Model:
         if text is not None:
             text.vocabulary, text.longest = self.embedded_tokens, _positions(hf)
 
-    @property
-    def step_key(self) -> tuple[str, str, str]:  # of a step's arguments; results carry the name
-        return self.name, self.fingerprint, self.dtype_name
+    step_key = property(lambda self: (self.name, self.fingerprint, self.dtype_name))  # results carry the name
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the origin without the weights: every process loads those for itself."""

@@ -52,7 +52,7 @@ class OpenedRun(RunReader):
     def curves(
         self, series: str | None = None, *, model: str | None = None, task: str | None = None
     ) -> list[Any]:
-        """The curves behind the tables as `hw.Sweep` (or curves over edges)."""
+        """The curves behind the tables as `hw.sweep` gives them (or curves over edges)."""
         return self._results(("Sweep", "EdgeCurve"), series=series, model=model, task=task)
 
     def edges(

@@ -60,7 +60,8 @@ class Step(Generic[P, T]):
         label: str | None,
     ) -> None:
         self.function, self.version, self.cost = function, version, cost
-        self.name = f"{function.__module__.removeprefix('headwise.studies.')}.{function.__qualname__}"
+        module = (function.__module__ or "script").removeprefix("headwise.studies.")
+        self.name = f"{module}.{function.__qualname__}"
         self.label = label or function.__name__.replace("_", " ")
         signature = inspect.signature(function)
         self.signature = signature.replace(parameters=list(signature.parameters.values())[1:])

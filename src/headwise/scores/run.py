@@ -81,8 +81,7 @@ def score(
     task = as_task(task, model, options)
     _check_options(chosen, options)
     note_leading_space(model, task)
-    reference = reference or chosen.reference
-    each = positions == EACH
+    reference, each = reference or chosen.reference, positions == EACH
     check_method_positions(chosen, positions, options)
     where: Any = "all" if each else positions
     how = MeasureSettings(reference=reference, positions=where, seed=seed, batch_tokens=batch_tokens)

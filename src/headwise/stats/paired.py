@@ -87,17 +87,14 @@ def detectable_by_mcnemar(n: int, discordant: float, *, power: float = 0.8, leve
     Where so few come out differently that no difference among them would be found, the share that would be, all
     of it in one direction; NaN where not even all n problems would do.
     """
-
-    def difference(share: float) -> float:
-        return stats.detectable_difference(n, share, power=power, level=level)
-
-    smallest = difference(discordant)
-    if not np.isnan(smallest) or np.isnan(difference(1.0)):
+    smallest = stats.detectable_difference(n, discordant, power=power, level=level)
+    if not np.isnan(smallest) or stats.largest_power(n, 1.0, level=level) < power:
         return smallest
     low, high = discordant, 1.0
     for _ in range(40):  # with all of it in one direction, more is always easier to find
         middle = (low + high) / 2
-        low, high = (middle, high) if np.isnan(difference(middle)) else (low, middle)
+        missed = stats.largest_power(n, middle, level=level) < power
+        low, high = (middle, high) if missed else (low, middle)
     return high
 
 

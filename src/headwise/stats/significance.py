@@ -161,17 +161,33 @@ def detectable_difference(
     A difference cannot exceed the discordant share: NaN where even that would be missed.
     """
     from scipy.optimize import brentq
+
+    if not 0 < power < 1:
+        raise HeadwiseError(f"power is {power}; expected a number between 0 and 1")
+    power_at = _power_of_mcnemar(n, discordant_share, level)
+    if power_at(discordant_share) < power:
+        return float("nan")
+    if power_at(0.0) >= power:
+        return 0.0
+    return float(brentq(lambda d: power_at(d) - power, 0.0, discordant_share, xtol=1e-9))
+
+
+def largest_power(n: int, discordant_share: float, *, level: float = 0.95) -> float:
+    """The power of `mcnemar_exact` where all discordant pairs of these n are expected on one side."""
+    return _power_of_mcnemar(n, discordant_share, level)(discordant_share)
+
+
+def _power_of_mcnemar(n: int, discordant_share: float, level: float) -> Callable[[float], float]:
+    """The power of `mcnemar_exact` as a function of the true difference of the two proportions."""
     from scipy.stats import binom
 
     if n < 1 or not 0 <= discordant_share <= 1:
         raise HeadwiseError(f"needs n ≥ 1 pairs and a share between 0 and 1, not {n} and {discordant_share}")
-    if not 0 < power < 1:
-        raise HeadwiseError(f"power is {power}; expected a number between 0 and 1")
     alpha = 1 - resampling.checked(level)
     few, many = binom.ppf([1e-10, 1 - 1e-10], n, discordant_share).astype(int)
     m = np.arange(max(few, 1), many + 1)  # counts of discordant pairs that are not too unlikely to matter
     if not m.size:
-        return float("nan")
+        return lambda difference: 0.0
     chance = binom.pmf(m, n, discordant_share)
     last = binom.ppf(alpha / 2, m, 0.5)  # reject at `last` or fewer on one side ...
     last -= binom.cdf(last, m, 0.5) > alpha / 2  # ... and -1 where no outcome rejects
@@ -181,11 +197,7 @@ def detectable_difference(
         rejected = binom.cdf(last, m, a_wins) + binom.sf(m - last - 1, m, a_wins)
         return float(chance @ rejected)
 
-    if power_at(discordant_share) < power:
-        return float("nan")
-    if power_at(0.0) >= power:
-        return 0.0
-    return float(brentq(lambda d: power_at(d) - power, 0.0, discordant_share, xtol=1e-9))
+    return power_at
 
 
 def _count_extreme(signs: np.ndarray, x: np.ndarray, bar: np.ndarray, extreme: np.ndarray) -> None:

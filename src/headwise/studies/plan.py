@@ -1,4 +1,4 @@
-"""How long a run will take on this device, said before it starts: from the costs of its steps and one timed pass."""
+"""How fast this device is, from one timed pass: what a plan of forward rows means in minutes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def tokens_per_second(model: Model, task: Task, metric: str | None) -> float:
 
 
 def duration(seconds: float) -> str:
-    """
+    """In words.
+
     >>> duration(40), duration(70), duration(600)
     ('under a minute', 'about 1 minute', 'about 10 minutes')
     """

@@ -63,7 +63,9 @@ class Run:
     def task(self, source: str, model: Model, options: Mapping[str, Any] | None = None) -> Task:
         """A task in a model's tokens, with the settings n, seed and task_options."""
         s: Any = self.settings
-        return self.bench.task(source, model, s.n, s.seed, s.task_options if options is None else options)
+        return self.bench.task(
+            source, model, s.n, s.seed, getattr(s, "task_options", {}) if options is None else options
+        )
 
     def pairs(
         self,

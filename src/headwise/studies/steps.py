@@ -64,7 +64,8 @@ def score_heads(
     how |= {"positions": positions, "seed": seed, **own_options(method, options or {})}
     chosen = method_named(method)
     rows_per_step = chosen.cost(model, task, reference, options or {}) / max(1, chosen.steps(model, task))
-    job = replace(job, advance=scaled_progress(job.advance, rows_per_step))
+    scaled: Any = scaled_progress(job.advance, rows_per_step)
+    job = replace(job, advance=scaled)
     scores = score(model, task, method, **how, progress=job)
     return scores if isinstance(scores, PositionScores) else Scored(scores, scores.table(seed))
 

@@ -34,7 +34,7 @@ def save_result(path: str | Path, result: Any) -> None:
         Packed(packed.json, {n: p for n, p in packed.parts.items() if n not in plain})
     )
     arrays = {f"array_{name}": part for name, part in plain.items()}
-    arrays |= {f"arrow_{name}": np.frombuffer(data, dtype=np.uint8) for name, data in blobs.items()}
+    arrays |= {f"arrow_{name}": np.array(bytearray(data), dtype=np.uint8) for name, data in blobs.items()}
     with explain_disk_errors(place), place.open("wb") as file:
         np.savez_compressed(file, about=np.array(json.dumps(content)), **arrays)
 

@@ -159,14 +159,13 @@ def test_moving_mlps_of_other_blocks_carry_a_sender_to_the_logits(family, word_t
 def test_edges_of_the_bundled_model_with_moving_mlps_equal_hooks(smollm2):
     task = hw.task("ioi", 1, model=smollm2)
     slow = MovingEdgeByHooks(smollm2.hf, smollm2.hf.model.layers, heads=smollm2.shape[1])
-    for sender, receiver in (
-        (hw.Head(20, 5), Receiver(23, 3, "Q")),
-        (hw.Head(12, 0), Receiver(23, 1, "V")),
-        (hw.Head(18, -1), Receiver(23, -1, "MLP")),
-        (hw.Head(23, 3), LOGITS),
-    ):
-        edge = Edge(sender, receiver)
-        values = scored(smollm2, task, [edge], "patch", mlps="move")[edge]
+    edges = [
+        Edge(hw.Head(20, 5), Receiver(23, 3, "Q")),
+        Edge(hw.Head(12, 0), Receiver(23, 1, "V")),
+        Edge(hw.Head(18, -1), Receiver(23, -1, "MLP")),
+        Edge(hw.Head(23, 3), LOGITS),
+    ]
+    for edge, values in scored(smollm2, task, edges, "patch", mlps="move").items():
         expected = [effect_by_hooks(smollm2, slow, example, edge, kind="patch") for example in task]
         assert values == pytest.approx(expected, abs=2e-4), str(edge)
 

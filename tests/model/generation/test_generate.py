@@ -392,17 +392,16 @@ def test_no_prompts_give_no_texts(llama):
 def test_the_bundled_model_writes_what_transformers_writes(smollm2):
     prompts = [
         "The capital of France is",
-        "Two plus three equals",
         "Once upon a time, in a small village by the sea, there lived an old fisherman who",
         "def fibonacci(n):\n",
     ]
     gates = np.stack([ones(smollm2.shape), mask_gates([Head(3, 4)], smollm2.shape)])
-    written = hw.generate(smollm2, prompts, gates, max_new_tokens=10)
-    assert written.tokens[0] == [theirs(smollm2, prompt, 10) for prompt in prompts]
+    written = hw.generate(smollm2, prompts, gates, max_new_tokens=6)
+    assert written.tokens[0] == [theirs(smollm2, prompt, 6) for prompt in prompts]
     assert "Paris" in written.texts[0][0]
     site = smollm2.hooks.sites[3]
     with zeroed_columns(site.projections[0], 4, site.head_dim):
-        assert written.tokens[1] == [theirs(smollm2, prompt, 10) for prompt in prompts]
+        assert written.tokens[1] == [theirs(smollm2, prompt, 6) for prompt in prompts]
 
 
 @pytest.mark.bundled

@@ -38,7 +38,6 @@ from headwise.studies.circuits.charts import section
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.plan import duration, tokens_per_second
 from headwise.studies.run import Pair, Run
-from headwise.studies.speed import duration, tokens_per_second
 from headwise.studies.steps import Scored, input_table, make_cards, score_heads, strongest
 from headwise.sweeps.curve import Sweep, ratio_row
 from headwise.sweeps.overshoot import overshoot_rows, overshoots, rise_points
