@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.scores.adaptive.sample import crowding_of
+from headwise.scores.adaptive.sample import design_effect
 from headwise.studies.masking.texts import Judge, Written, intervention_rows
 from headwise.studies.prompts.study import summary_tables
 from headwise.studies.roles.study import curve_rows
@@ -122,7 +122,7 @@ def test_the_points_of_masking_and_roles_count_groups_once(tasks):
 
 
 def test_scores_that_stop_early_assume_the_worst_of_groups(tiny, tasks):
-    assert crowding_of(tasks[1].shared_groups()) == COPIES
+    assert design_effect(tasks[1].shared_groups()) == COPIES
     alone, together = (
         hw.score(tiny, task, "ablation", metric="logprob", precision=0.0).table() for task in tasks
     )
