@@ -165,9 +165,8 @@ def timing(asked: argparse.Namespace) -> dict[str, Any]:
 
 def _needed(curve: EdgeCurve, threshold: float = 0.9) -> dict[str, Any]:
     needed = curve.k_at(threshold)
-    share = (curve.values - curve.values[0]).mean(1) / curve.effect.mean()
     pairs = float(np.interp(needed.k, curve.k, curve.tokens)) if np.isfinite(needed.k) else None
-    points = [[int(k), round(float(e), 4)] for k, e in zip(curve.k, share, strict=True)]
+    points = [[int(k), round(float(e), 4)] for k, e in zip(curve.k, curve.shares, strict=True)]
     return {
         "k": needed.k,
         "lo": needed.lo,
@@ -226,10 +225,9 @@ def sparse(asked: argparse.Namespace) -> dict[str, Any]:
 def _ratio(dense: EdgeCurve, sparse: EdgeCurve, threshold: float = 0.9) -> dict[str, Any]:
     needed, resampled = [], []
     for curve in (dense, sparse):
-        gains = curve.values - curve.values[0]
-        needed.append(float(heads_needed(curve.k, gains.mean(1) / curve.effect.mean(), threshold)))
-        resampled.append(resampled_needs(curve.k, gains, curve.effect, threshold))
-    lo, hi = stats.resampled_interval(resampled[0] / resampled[1], dense.values.shape[1])
+        needed.append(float(heads_needed(curve.k, curve.shares, threshold)))
+        resampled.append(resampled_needs(curve.k, curve.gains, curve.effects, threshold))
+    lo, hi = stats.resampled_interval(resampled[0] / resampled[1], dense.n)
     return {"ratio": needed[0] / needed[1], "lo": float(lo), "hi": float(hi)}
 
 

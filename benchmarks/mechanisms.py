@@ -59,7 +59,7 @@ MECHANISMS: dict[str, Without] = {
     "packed rows": lambda model: capability(model, pack=False),
     "log p in parts": lambda model: capability(model, plain_unembedding=None),
     "CUDA graphs": lambda _: patch(
-        "headwise.scores.gates.replay.ShapedGradients.suits", lambda engine: False
+        "headwise.scores.gates.row_gradients.ShapedGradients.suits", lambda engine: False
     ),
 }
 CPU_ONLY = {"packed rows", "log p in parts"}

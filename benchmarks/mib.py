@@ -97,7 +97,7 @@ def ours(model: hw.Model, name: str, args: argparse.Namespace, folder: Path) -> 
     return {
         "components": result.components,
         "n": len(tested),
-        "plain": result.full.tolist(),
+        "plain": result.signed.full.tolist(),
         "cpr": {"value": result.cpr.value, "faithfulness": result.faithfulness("signed").tolist()},
         "cmd": {"value": result.cmd.value, "faithfulness": result.faithfulness("absolute").tolist()},
     }

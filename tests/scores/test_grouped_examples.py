@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.scores.adaptive.sample import crowding_of
+from headwise.scores.adaptive.sample import design_effect
 from headwise.studies.masking.texts import Judge, Written, intervention_rows
 from headwise.studies.prompts.study import summary_tables
 from headwise.studies.roles.study import curve_rows
-from headwise.sweeps.ratio import ratio_row
+from headwise.sweeps.curve import ratio_row
+from headwise.sweeps.edge_curve import EdgeCurve
 from headwise.sweeps.sweep import sweep
 from helpers import word_task
 
@@ -121,7 +122,7 @@ def test_the_points_of_masking_and_roles_count_groups_once(tasks):
 
 
 def test_scores_that_stop_early_assume_the_worst_of_groups(tiny, tasks):
-    assert crowding_of(tasks[1].shared_groups()) == COPIES
+    assert design_effect(tasks[1].shared_groups()) == COPIES
     alone, together = (
         hw.score(tiny, task, "ablation", metric="logprob", precision=0.0).table() for task in tasks
     )
@@ -145,18 +146,17 @@ def test_the_ratio_of_a_pair_counts_groups_once():
     def curve(slower):
         whole = 2 + random.normal(0, 0.8, 8)
         values = growth[:, None] ** slower * whole + random.normal(0, 0.2, (5, 8)) * (growth > 0)[:, None]
-        rows = [(k, e, values[i, e]) for i, k in enumerate(ks) for e in range(8)]
-        return pd.DataFrame(rows, columns=["k", "example", "value"])
+        names = {"model": "m", "task": "t", "series": "s", "metric": "logit_diff"}
+        return EdgeCurve(k=np.array(ks), values=values, tokens=np.array(ks), **names)
 
-    def repeated(rows):
-        several = [rows.assign(example=rows["example"] * COPIES + copy) for copy in range(COPIES)]
-        return pd.concat(several, ignore_index=True)
+    def repeated(curve):
+        groups = [f"g{i}" for i in range(8) for _ in range(COPIES)]
+        return replace(curve, values=np.repeat(curve.values, COPIES, axis=1), groups=groups)
 
     curves = [curve(1.0), curve(1.6)]
-    how = {"threshold": 0.8, "defined": True, "paired": True, "seed": 0}
-    alone = ratio_row(*curves, **how)
-    groups = [f"g{i}" for i in range(8) for _ in range(COPIES)]
-    together = ratio_row(*map(repeated, curves), **how, groups=groups, other_groups=groups)
+    options = {"threshold": 0.8, "paired": True}
+    alone = ratio_row(*curves, **options)
+    together = ratio_row(*map(repeated, curves), **options)
     for name in ("ratio", "lo", "hi", "stays_lo", "stays_hi"):
         assert together[name] == pytest.approx(alone[name], abs=1e-9, nan_ok=True)
 

@@ -16,8 +16,9 @@ def curve(shares: dict[int, float]) -> Sweep:
     k = np.array(sorted(shares))
     effect = np.array([1.0, 2.0, 1.0, 2.0])
     values = np.array([shares[number] for number in k])[:, None] * effect
-    names = ("model", "task", "order", "keep", "logit_diff", "mean")
-    return Sweep(k, values, np.zeros(4), effect, HEADS, *names, 8)
+    names = {"model": "model", "task": "task", "series": "order", "metric": "logit_diff", "reference": "mean"}
+    ends = {"none": np.zeros(4), "full": effect}
+    return Sweep(k=k, values=values, **ends, order=HEADS, action="keep", total=8, **names)
 
 
 def test_a_rise_begins_where_the_curve_was_last_below_one():

@@ -192,11 +192,11 @@ def made(values, none, full, k, **about):
         "reference": "zero",
     }
     return Sweep(
-        np.array(k),
-        np.array(values),
-        np.array(none),
-        np.array(full),
-        order,
+        k=np.array(k),
+        values=np.array(values),
+        none=np.array(none),
+        full=np.array(full),
+        order=order,
         **told,
         total=int(k[-1]),
         **about,

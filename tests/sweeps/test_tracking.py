@@ -17,8 +17,9 @@ HEADS = [Head(0, head) for head in range(8)]
 def curve(points: dict[int, np.ndarray], action: str = "keep", groups=None) -> Sweep:
     k = np.array(sorted(points))
     values = np.stack([points[number] for number in k])
-    names = ("model", "task", "order", action, "logit_diff", "mean")
-    return Sweep(k, values, np.zeros(E), FULL, HEADS, *names, 8, groups)
+    names = {"model": "model", "task": "task", "series": "order", "metric": "logit_diff", "reference": "mean"}
+    ends = {"none": np.zeros(E), "full": FULL}
+    return Sweep(k=k, values=values, **ends, order=HEADS, action=action, total=8, groups=groups, **names)
 
 
 def by_hand(kept: np.ndarray) -> float:

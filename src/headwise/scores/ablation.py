@@ -13,7 +13,7 @@ from headwise.heads import RANKED_BY, Head, single_gates
 from headwise.model.measure.by_position import acting_positions, position_effects
 from headwise.model.measure.engine import Engine
 from headwise.scores.adaptive.adaptive import to_precision, top_k
-from headwise.scores.adaptive.sample import Sample, crowding_of
+from headwise.scores.adaptive.sample import Sample, design_effect
 from headwise.scores.registry import BACKWARD_ROWS, SHARED_ROW, Setup, register, scaled_progress
 from headwise.settings import Count, Settings, one_of
 
@@ -108,7 +108,7 @@ def _adaptive(
         attribution,
         (N, K),
         population=asked.population,
-        crowding=crowding_of(setup.task.shared_groups()),
+        crowding=design_effect(setup.task.shared_groups()),
         seed=setup.seed,
         call_cost=CALL_COST["cpu" if setup.model.device.type == "cpu" else "accelerator"],
     )

@@ -1,7 +1,7 @@
 """Curves of a metric as the first k heads of an order are masked, or as only they are kept: begin with `sweep.py`.
 
-`curve.py` is the result, `explained.py` the explained effect (faithfulness), `edge_curve.py` the curve over
-edges, `ratio.py` compares two curves, `overshoot.py` the heads that lift a curve above the whole model, `mib.py` the
-metrics of the benchmark MIB.
+`curve.py` is the result (and compares two), `explained.py` the explained effect (faithfulness), `edge_curve.py` the
+curve over edges, `overshoot.py` the heads that lift a curve above the whole model, `mib.py` the metrics of the
+benchmark MIB.
 May import: what scores may, and scores.
 """

@@ -1,14 +1,18 @@
-"""A curve over the first k heads of an order, and what it says: explained effect, heads needed, areas, tables.
+"""A curve over the first k heads or edges of an order, and what it says: explained effect, heads needed, areas.
+
+`Curve` is what every curve shares, `Sweep` the one over heads; that over edges is in `edge_curve.py`. `ratio_row`
+compares two curves.
 
 K points of a curve, E examples, B resamples.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -17,13 +21,16 @@ from headwise import stats
 from headwise.errors import HeadwiseError
 from headwise.heads import Order
 from headwise.names import ablation_name
+from headwise.stats.resampling import independent
 from headwise.sweeps.explained import (
     EXPLAINED,
     Estimate,
     HeadsNeeded,
     Tracking,
     areas,
+    heads_needed,
     needed_with_intervals,
+    resampled_needs,
     tracking,
 )
 from headwise.tables.codec import stored
@@ -32,84 +39,67 @@ from headwise.tables.result_file import load_result, save_result
 THRESHOLD = 0.9
 
 
-@stored
-@dataclass(frozen=True)
-class Sweep:
-    """A curve over the first k heads of an order, with the per-example values behind every point."""
+@dataclass(frozen=True, kw_only=True)
+class Curve(ABC):
+    """A metric of every example against the number of heads, or edges, that are kept or masked."""
 
     k: np.ndarray  # K, ascending
     values: np.ndarray  # K, E: the metric itself
-    none: np.ndarray  # E: with every head replaced by the reference
-    full: np.ndarray  # E: with all heads
-    order: Order
     model: str
     task: str
     series: str
     """The order's name, or the kind of control."""
-    action: str
     metric: str
-    reference: str
-    total: int
-    """Heads of the model."""
     groups: Sequence[str | None] | None = None
     """The group of every example, where some share one: intervals then resample groups."""
     numbers: Sequence[int] | None = None
     """Of the examples, in their task; None to count them from 0."""
-    by: str = "given"
-    """How the scores were ranked: signed, absolute, hinders; `given` for a list of heads."""
-    draw: int | None = None
-    """Which of several draws of a control."""
     seed: int = 0
-    sets: tuple[Order, ...] = ()
-    """Of a control: the heads at each k, none of them among the first k of the order it is compared with."""
-    moved: tuple[int, ...] | None = None
-    """Of a layer-matched control: how many heads at each k came from another layer, because theirs had too few."""
-    controls: tuple[Sweep, ...] = ()
+    """Of the resamples of examples, and of what the measurement draws."""
     details: dict[str, Any] = field(default_factory=dict, compare=False)
-    """The name of the order that a control belongs to, and what the curve cost."""
+    """What the curve cost, and what a subclass says it holds."""
 
-    def _checked(self) -> Sweep:
+    examples_name: ClassVar[str]
+    """The table of a run that `example_table` goes to."""
+
+    @property
+    @abstractmethod
+    def gains(self) -> np.ndarray:
+        """What the first k bring back (kept) or take away (masked), per example `[K, E]`."""
+
+    @property
+    @abstractmethod
+    def effects(self) -> np.ndarray:
+        """m(full) − m(none): what all of them together do, per example `[E]`."""
+
+    @abstractmethod
+    def example_table(self) -> pd.DataFrame:
+        """The metric of every example at every k."""
+
+    def _checked(self) -> Curve:
         """This curve, if its arrays belong together."""
-        arrays = {name: getattr(self, name) for name in ("k", "values", "none", "full")}
-        for name, array in arrays.items():
-            if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
-                raise ValueError(f"{name} holds no numbers")
-        points, examples = self.k.shape, self.none.shape
-        if len(points) != 1 or len(examples) != 1 or not points[0]:
-            raise ValueError(f"k of shape {points} and none of shape {examples}, expected [K] and [E]")
-        if self.values.shape != points + examples or self.full.shape != examples:
-            raise ValueError(
-                f"values of shape {self.values.shape} for {points[0]} points and {examples[0]} examples"
-            )
+        for name in ("k", "values"):
+            self._check_numbers(name)
+        points, examples = self.k.shape, self.values.shape[1:]
+        if len(points) != 1 or not points[0]:
+            raise ValueError(f"k of shape {points}, expected [K]")
+        if len(examples) != 1 or len(self.values) != points[0]:
+            raise ValueError(f"values of shape {self.values.shape} for {points[0]} points, expected [K, E]")
         for name in ("groups", "numbers"):
             listed = getattr(self, name)
-            if listed is not None and len(listed) != examples[0]:
-                raise ValueError(f"{name} are no list of {examples[0]}")
+            if listed is not None and len(listed) != self.n:
+                raise ValueError(f"{name} are no list of {self.n}")
         return self
 
-    def __repr__(self) -> str:
-        k = self.k_at().k
-        reached = f"{k:.0f} heads reach {THRESHOLD:.0%}" if k == k else f"{THRESHOLD:.0%} is not reached"
-        reached = reached if self.defined else "no effect to explain"
-        return (
-            f"Sweep({self.action} by {self.series} on {self.task}, {self.model}, "
-            f"{ablation_name(self.reference)}: {len(self.k)} points up to "
-            f"{self.k[-1]} of {self.total} heads, n = {self.n}; {reached})"
-        )
+    def _check_numbers(self, name: str) -> None:
+        array = getattr(self, name)
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+            raise ValueError(f"{name} holds no numbers")
 
     @property
     def n(self) -> int:
-        return len(self.none)
-
-    @property
-    def gains(self) -> np.ndarray:
-        """What the first k heads bring back (kept) or take away (masked), per example `[K, E]`."""
-        return self.values - self.none if self.action == "keep" else self.full - self.values
-
-    @property
-    def effects(self) -> np.ndarray:
-        """m(full) − m(none): what all heads together do, per example `[E]`."""
-        return self.full - self.none
+        """Number of examples."""
+        return self.values.shape[1]
 
     @property
     def effect(self) -> Estimate:
@@ -123,13 +113,18 @@ class Sweep:
         _, lo, hi = self.effect
         return lo > 0 or hi < 0
 
+    @property
+    def shares(self) -> np.ndarray:
+        """The explained effect at each k `[K]`, also where it is undefined."""
+        return np.asarray(self.gains.mean(1) / self.effects.mean())
+
     def explained(self) -> pd.DataFrame:
         """The explained effect at each k with its interval (columns k, value, lo, hi); NaN where undefined."""
         ratio = stats.ratio_interval(self.gains.T, self.effects, groups=self.groups)
         return pd.DataFrame({"k": self.k, **ratio._asdict()})
 
     def k_at(self, threshold: float = THRESHOLD) -> HeadsNeeded:
-        """How many heads it takes to reach this explained effect, and from how many on it stays there.
+        """How many heads (or edges) reach this explained effect, and from how many on it stays there.
 
         Between measured points the curve is taken as straight, and heads are rounded up; a sweep on the default
         grid has measured the points beside the answer. NaN where the explained effect is undefined.
@@ -139,6 +134,74 @@ class Sweep:
             return HeadsNeeded(*[float("nan")] * 6)
         k, gains = self._with_ends()
         return needed_with_intervals(k, gains, self.effects, threshold, groups=self.groups, seed=self.seed)
+
+    def _with_ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """k and gains `[K, E]` from none to all, as far as both ends are known."""
+        return self.k, self.gains
+
+    def _example_points(self) -> dict[str, np.ndarray]:
+        """The columns k, example and value of `example_table`."""
+        numbers = np.arange(self.n) if self.numbers is None else np.asarray(self.numbers)
+        points = {"k": np.repeat(self.k, self.n), "example": np.tile(numbers, len(self.k))}
+        return points | {"value": self.values.ravel()}
+
+    def measured_tables(self) -> dict[str, pd.DataFrame]:
+        """What must be finite: the metric at every point; none where all are."""
+        return {} if np.isfinite(self.values).all() else {self.examples_name: self.example_table()}
+
+
+@stored
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Curve):
+    """A curve over the first k heads of an order, with the per-example values behind every point."""
+
+    none: np.ndarray  # E: with every head replaced by the reference
+    full: np.ndarray  # E: with all heads
+    order: Order
+    action: str
+    reference: str
+    total: int
+    """Heads of the model."""
+    by: str = "given"
+    """How the scores were ranked: signed, absolute, hinders; `given` for a list of heads."""
+    draw: int | None = None
+    """Which of several draws of a control."""
+    sets: tuple[Order, ...] = ()
+    """Of a control: the heads at each k, none of them among the first k of the order it is compared with."""
+    moved: tuple[int, ...] | None = None
+    """Of a layer-matched control: how many heads at each k came from another layer, because theirs had too few."""
+    controls: tuple[Sweep, ...] = ()
+
+    examples_name = "examples"
+
+    def _checked(self) -> Sweep:
+        super()._checked()
+        for name in ("none", "full"):
+            self._check_numbers(name)
+            shape = getattr(self, name).shape
+            if shape != (self.n,):
+                raise ValueError(f"{name} of shape {shape} for {self.n} examples")
+        return self
+
+    def __repr__(self) -> str:
+        k = self.k_at().k
+        reached = f"{k:.0f} heads reach {THRESHOLD:.0%}" if k == k else f"{THRESHOLD:.0%} is not reached"
+        reached = reached if self.defined else "no effect to explain"
+        return (
+            f"Sweep({self.action} by {self.series} on {self.task}, {self.model}, "
+            f"{ablation_name(self.reference)}: {len(self.k)} points up to "
+            f"{self.k[-1]} of {self.total} heads, n = {self.n}; {reached})"
+        )
+
+    @property
+    def gains(self) -> np.ndarray:
+        """What the first k heads bring back (kept) or take away (masked), per example `[K, E]`."""
+        return self.values - self.none if self.action == "keep" else self.full - self.values
+
+    @property
+    def effects(self) -> np.ndarray:
+        """m(full) − m(none): what all heads together do, per example `[E]`."""
+        return self.full - self.none
 
     def _with_ends(self) -> tuple[np.ndarray, np.ndarray]:
         """k and gains `[K, E]` with both ends: they are known without measuring.
@@ -203,9 +266,8 @@ class Sweep:
 
     def example_table(self) -> pd.DataFrame:
         """The metric of every example at every k; controls after the order."""
-        numbers = np.arange(self.n) if self.numbers is None else np.asarray(self.numbers)
-        points = pd.DataFrame({"k": np.repeat(self.k, self.n), "metric": self.metric})
-        points["example"], points["value"] = np.tile(numbers, len(self.k)), self.values.ravel()
+        points = pd.DataFrame(self._example_points())
+        points.insert(1, "metric", self.metric)
         if self.groups is not None:
             points["group"] = np.tile(np.array(self.groups, dtype=object), len(self.k))
         table = self._rows(points).drop(columns="n")
@@ -216,14 +278,13 @@ class Sweep:
         if self.moved is not None:
             moved = dict(zip(self.k.tolist(), self.moved, strict=True))
             frame = frame.assign(moved=pd.array([moved[k] for k in frame["k"]], dtype="Int32"))
-        about = {"model": self.model, "task": self.task, "series": self.series, "action": self.action}
-        more = {"n": self.n, "draw": draw, "order": self.details.get("order", self.series), "by": self.by}
-        return frame.assign(**about, **more, reference=self.reference)
+        names = {"model": self.model, "task": self.task, "series": self.series, "action": self.action}
+        draws = {"n": self.n, "draw": draw, "order": self.details.get("order", self.series), "by": self.by}
+        return frame.assign(**names, **draws, reference=self.reference)
 
     def measured_tables(self) -> dict[str, pd.DataFrame]:
-        """What must be finite: the metric at every point; none where all are."""
         finite = all(np.isfinite(curve.values).all() for curve in (self, *self.controls))
-        return {} if finite else {"examples": self.example_table()}
+        return {} if finite else {self.examples_name: self.example_table()}
 
     def save(self, path: str | Path) -> None:
         """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
@@ -246,8 +307,8 @@ class Sweep:
         }
         for name, estimate in (("cpr", self.cpr()), ("cmd", self.cmd()), ("effect", self.effect)):
             row |= {name: estimate.value, f"{name}_lo": estimate.lo, f"{name}_hi": estimate.hi}
-        about = {"metric": self.metric, "reference": self.reference, "n": self.n}
-        return row | {"defined": self.defined} | about
+        row |= {"defined": self.defined, "metric": self.metric, "reference": self.reference}
+        return row | {"n": self.n}
 
     def plot(self, threshold: float = THRESHOLD) -> Any:
         """Draw the curve with its band; returns the matplotlib figure."""
@@ -286,3 +347,44 @@ def check_threshold(threshold: float) -> None:
         raise HeadwiseError(
             f"the threshold of the explained effect is {threshold}; expected a number above 0, at most 1"
         )
+
+
+# ---- two curves --------------------------------------------------------------------------------------
+
+_RATIO_COLUMNS = {
+    False: ("k", "other_k", "ratio", "lo", "hi"),
+    True: ("stays", "other_stays", "stays_ratio", "stays_lo", "stays_hi"),
+}
+"""By whether the curve must stay above the threshold."""
+
+
+def ratio_row(curve: Curve, other: Curve, *, threshold: float, paired: bool) -> dict[str, Any]:
+    """How many times more heads (or edges) the first curve needs than the other, with the interval over examples.
+
+    paired: both curves are measured on the same examples, so both are resampled alike; otherwise each on its own.
+    NaN unless both curves are defined. Both run from none to all.
+    """
+    row: dict[str, Any] = {"resampling": "paired" if paired else "independent", "n": curve.n}
+    row["other_n"] = other.n
+    units = min(independent(one.groups, one.n) for one in (curve, other))
+    for stays, columns in _RATIO_COLUMNS.items():
+        ratio = [np.nan] * len(columns)
+        if curve.defined and other.defined:
+            k, other_k = (
+                float(heads_needed(one.k, one.shares, threshold, stays=stays)) for one in (curve, other)
+            )
+            # A curve that never gets there needs more heads than there are.
+            resampled = [
+                np.nan_to_num(_resampled_needs(one, threshold, stays, seed), nan=np.inf)
+                for one, seed in ((curve, curve.seed), (other, curve.seed + (not paired)))
+            ]
+            with np.errstate(invalid="ignore"):
+                interval = stats.resampled_interval(resampled[0] / resampled[1], units)
+            ratio = [k, other_k, k / other_k, *interval]
+        row |= dict(zip(columns, ratio, strict=True))
+    return row
+
+
+def _resampled_needs(curve: Curve, threshold: float, stays: bool, seed: int) -> np.ndarray:
+    options: dict[str, Any] = {"stays": stays, "groups": curve.groups, "seed": seed}
+    return resampled_needs(curve.k, curve.gains, curve.effects, threshold, **options)

@@ -10,15 +10,13 @@ K points of a curve, E examples, N edges.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from headwise import stats
 from headwise.errors import HeadwiseError
 from headwise.heads import RANKED_BY, Edge, Edges
 from headwise.metrics import metric as metric_named
@@ -31,7 +29,8 @@ from headwise.model.model import Model
 from headwise.names import ablation_name
 from headwise.progress import Progress, reporting
 from headwise.scores.edges.registry import sender_kinds
-from headwise.sweeps.explained import EXPLAINED, HeadsNeeded, knee_points, needed_with_intervals
+from headwise.sweeps.curve import THRESHOLD, Curve
+from headwise.sweeps.explained import EXPLAINED, knee_points
 from headwise.tables.codec import stored
 from headwise.tasks.examples import Task
 
@@ -40,80 +39,45 @@ _CHANGES = {"cpu": 2**28, "accelerator": 2**31}
 
 
 @stored
-@dataclass(frozen=True)
-class EdgeCurve:
+@dataclass(frozen=True, kw_only=True)
+class EdgeCurve(Curve):
     """The metric as only the first k edges of an order are kept."""
 
-    k: np.ndarray  # K
-    values: np.ndarray  # K, E
-    """The metric; at k = 0 none of the scored edges is kept, at the last k all."""
     tokens: np.ndarray  # K
     """Mean number of (edge, token) pairs that are kept per example."""
-    model: str
-    task: str
-    series: str
-    """The method that scored the edges, and how they were ranked."""
-    metric: str = ""
-    groups: Sequence[str | None] | None = None
-    numbers: Sequence[int] | None = None
-    """Of the examples, in their task; None where counted from 0."""
-    details: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    examples_name = "curve_examples"
 
     @property
-    def n(self) -> int:
-        """Number of examples."""
-        return self.values.shape[1]
+    def gains(self) -> np.ndarray:
+        """m(first k edges) − m(none of the edges), per example `[K, E]`: the first k is 0, the last all edges."""
+        return np.asarray(self.values - self.values[0])
 
     @property
-    def effect(self) -> np.ndarray:
-        """m(full) − m(none of the edges), per example."""
+    def effects(self) -> np.ndarray:
+        """m(full) − m(none of the edges), per example `[E]`."""
         return np.asarray(self.values[-1] - self.values[0])
-
-    @cached_property
-    def _explained(self) -> stats.Ratio:
-        gains = (self.values - self.values[0]).T
-        return stats.ratio_interval(gains, self.effect, groups=self.groups)
-
-    def explained(self) -> stats.Ratio:
-        """The explained effect at every k, with its interval; NaN where the effect may be 0."""
-        return self._explained
-
-    @property
-    def defined(self) -> bool:
-        """Whether there is an effect to explain: its interval leaves out 0."""
-        return not np.isnan(self._explained.value).all()
-
-    def k_at(self, threshold: float = 0.9, seed: int = 0) -> HeadsNeeded:
-        """The smallest number of edges that explains this share of the effect, and from where on it stays there."""
-        if not self.defined:
-            return HeadsNeeded(*[float("nan")] * 6)
-        gains = self.values - self.values[0]
-        return needed_with_intervals(self.k, gains, self.effect, threshold, groups=self.groups, seed=seed)
 
     def table(self) -> pd.DataFrame:
         """One row per point: edges kept, (edge, token) pairs kept, explained effect with its interval."""
         names = {"model": self.model, "task": self.task, "series": self.series, "action": "keep"}
-        points = {"k": self.k, "tokens": self.tokens, "metric": EXPLAINED, **self._explained._asdict()}
-        return pd.DataFrame({**names, **points, "n": self.n, "reference": self.details.get("reference", "")})
+        points = {"k": self.k, "tokens": self.tokens, "metric": EXPLAINED}
+        shares = self.explained().drop(columns="k")
+        return pd.DataFrame(
+            {**names, **points, **shares, "n": self.n, "reference": self.details.get("reference", "")}
+        )
 
     def example_table(self) -> pd.DataFrame:
         """The metric of every example at every k."""
-        numbers = np.arange(self.n) if self.numbers is None else np.asarray(self.numbers)
-        columns = {"k": np.repeat(self.k, self.n), "example": np.tile(numbers, len(self.k))}
-        return pd.DataFrame({"model": self.model, "task": self.task, **columns, "value": self.values.ravel()})
+        return pd.DataFrame({"model": self.model, "task": self.task, **self._example_points()})
 
-    def measured_tables(self) -> dict[str, pd.DataFrame]:
-        """What must be finite."""
-        return {"curve_examples": self.example_table()}
-
-    def summary(self, threshold: float = 0.9, seed: int = 0) -> dict[str, Any]:
+    def summary(self, threshold: float = THRESHOLD) -> dict[str, Any]:
         """One row: edges needed, and the effect of all edges, with intervals."""
-        needed = self.k_at(threshold, seed)
-        lo, hi = map(float, stats.mean_interval(self.effect, groups=self.groups))
         row: dict[str, Any] = {name: getattr(self, name) for name in ("model", "task", "series", "metric")}
-        row |= dict(zip(("k", "k_lo", "k_hi", "stays", "stays_lo", "stays_hi"), needed, strict=True))
-        row |= {"of": int(self.k[-1]), "effect": float(self.effect.mean()), "effect_lo": lo, "effect_hi": hi}
-        return row | {"threshold": threshold, "n": self.n, "defined": bool(np.isfinite(needed.k))}
+        needed = ("k", "k_lo", "k_hi", "stays", "stays_lo", "stays_hi")
+        row |= dict(zip(needed, self.k_at(threshold), strict=True)) | {"of": int(self.k[-1])}
+        row |= dict(zip(("effect", "effect_lo", "effect_hi"), self.effect, strict=True))
+        return row | {"threshold": threshold, "n": self.n, "defined": self.defined}
 
     def plot(self) -> Any:
         """Draw the curve; returns the matplotlib figure."""
@@ -132,21 +96,24 @@ def edge_curve(
     by: str = "absolute",
     k: Sequence[int] | None = None,
     points: int = 15,
-    threshold: float = 0.9,
+    threshold: float = THRESHOLD,
+    seed: int = 0,
     progress: Progress = True,
     **options: Any,
 ) -> EdgeCurve:
     """Keep only the first k edges of an order, for several k, and measure the metric.
 
     edges: scores, best of other examples than those of `task`. by: `absolute`, `signed` or `hinders`. k: by default at
-    most `points` numbers, spread evenly on a log axis and then around the threshold. options: `metric`, `reference`
-    (both by default those of the scores), `reference_task`, `batch_tokens`, `seed`. Families with a norm between their
-    heads and the stream are refused.
+    most `points` numbers, spread evenly on a log axis and then around the threshold. seed: of a resample reference, and
+    of intervals. options: `metric`, `reference` (both by default those of the scores), `reference_task`,
+    `batch_tokens`. Families with a norm between their heads and the stream are refused.
     """
     ranked = [edges.edges[n] for n in np.argsort(-RANKED_BY[by](edges.values), kind="stable")]
     measured = metric_named(options.pop("metric", None) or edges.metric or task.metric)
     used = options.pop("reference", None) or edges.details.get("reference", "mean")
-    engine = Engine(model, task, measured, reference=used, components=sender_kinds(ranked), **options)
+    engine = Engine(
+        model, task, measured, reference=used, seed=seed, components=sender_kinds(ranked), **options
+    )
     chosen = sorted({0, *(k or log_points(len(ranked), points - points // 3)), len(ranked)})
     if chosen[-1] > len(ranked) or chosen[0] < 0:
         raise HeadwiseError(f"k runs from 0 to {len(ranked)}, the number of edges; {chosen[-1]} is outside")
@@ -165,10 +132,19 @@ def edge_curve(
     at = np.array(sorted(values))
     details = {"reference": used, "rows": engine.rows_spent}
     tokens = np.array([pairs[n] for n in at])
-    series = f"{edges.method} {by}"
-    names = (model.name, task.name, series, measured.name)
-    curve = np.stack([values[n] for n in at])
-    return EdgeCurve(at, curve, tokens, *names, task.shared_groups(), task.numbers, details)
+    return EdgeCurve(
+        k=at,
+        values=np.stack([values[n] for n in at]),
+        tokens=tokens,
+        model=model.name,
+        task=task.name,
+        series=f"{edges.method} {by}",
+        metric=measured.name,
+        groups=task.shared_groups(),
+        numbers=task.numbers,
+        seed=seed,
+        details=details,
+    )
 
 
 def log_points(total: int, points: int) -> list[int]:

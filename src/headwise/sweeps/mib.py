@@ -11,7 +11,6 @@ E examples, F fractions, B resamples, L layers, H heads.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,40 +29,44 @@ from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.names import INPUT, MLP
 from headwise.progress import Progress, reporting
+from headwise.sweeps.curve import Sweep
 from headwise.sweeps.explained import Estimate
 from headwise.tasks.opening import TaskLike, as_task
 
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Of the scored components that are kept; there is no point at 0."""
-RANKINGS = ("signed", "absolute")
-"""The ranking behind CPR, and the one behind CMD."""
+_RANKING = {"cpr": "signed", "cmd": "absolute"}
+"""The ranking behind each area."""
 
 
 @dataclass(frozen=True)
 class Mib:
-    """CPR and CMD of one ranking, with the values behind them."""
+    """CPR and CMD of one ranking, with the curves behind them."""
 
-    k: np.ndarray
-    """`[F]`: components that are kept at each fraction, beside those without a score."""
-    values: np.ndarray
-    """`[2, F, E]`: the metric with the first k components of the signed and of the absolute ranking."""
-    none: np.ndarray
-    """`[E]`: with every component from the counterfactual."""
-    full: np.ndarray
-    """`[E]`: the whole model."""
+    signed: Sweep
+    """The metric with the first components of the signed ranking; k: as many as each fraction says."""
+    absolute: Sweep
+    """The same of the ranking by absolute value."""
     scores: Scores
-    components: int
-    """Scored components; the fractions are of them."""
-    groups: Sequence[str | None] | None = None
-    seed: int = 0
     layout: dict[str, Any] = field(default_factory=dict)
     """`cfg` of the file of importances: layers, heads, width, and whether attention and MLP run side by side."""
 
+    @property
+    def k(self) -> np.ndarray:
+        """`[F]`: components that are kept at each fraction, beside those without a score."""
+        return self.signed.k
+
+    @property
+    def components(self) -> int:
+        """Scored components; the fractions are of them."""
+        return len(self.signed.order)
+
     def faithfulness(self, ranking: str = "signed") -> np.ndarray:
         """f at each fraction `[F]`: 0 is the counterfactual run, 1 the whole model."""
-        gains = self.values[RANKINGS.index(ranking)] - self.none
-        share: np.ndarray = gains.mean(1) / (self.full - self.none).mean()
-        return share
+        return self._curve(ranking).shares
+
+    def _curve(self, ranking: str) -> Sweep:
+        return {"signed": self.signed, "absolute": self.absolute}[ranking]
 
     @property
     def cpr(self) -> Estimate:
@@ -76,38 +79,37 @@ class Mib:
         return self._estimate("cmd")
 
     def _estimate(self, which: str) -> Estimate:
-        ranking = RANKINGS[which == "cmd"]
-        value = float(_area(self.faithfulness(ranking), which))
-        return Estimate(
-            value, *stats.resampled_interval(self.resampled(which), len(self.full), groups=self.groups)
-        )
+        curve = self._curve(_RANKING[which])
+        interval = stats.resampled_interval(self.resampled(which), curve.n, groups=curve.groups)
+        return Estimate(float(_area(curve.shares, which)), *interval)
 
     def resampled(self, which: str) -> np.ndarray:
         """CPR or CMD (`which`) in every resample of the examples `[B]`; results over the same examples are paired."""
-        gains = (self.values[int(which == "cmd")] - self.none).T  # E, F
-        shares = stats.resampled_ratio(gains, self.full - self.none, groups=self.groups, seed=self.seed)
+        curve = self._curve(_RANKING[which])
+        shares = stats.resampled_ratio(curve.gains.T, curve.effects, groups=curve.groups, seed=curve.seed)
         return _area(shares, which)
 
     def minus(self, other: Mib) -> dict[str, Estimate]:
         """`cpr` and `cmd` of this ranking minus those of another on the same examples, paired, with intervals."""
-        if self.full.shape != other.full.shape or self.seed != other.seed:
+        mine, others = self.signed, other.signed
+        if mine.n != others.n or mine.seed != others.seed:
             raise HeadwiseError(
-                f"a paired difference needs the same examples: {len(self.full)} and {len(other.full)} are given"
+                f"a paired difference needs the same examples: {mine.n} and {others.n} are given"
             )
         return {
             which: Estimate(
                 getattr(self, which).value - getattr(other, which).value,
                 *stats.resampled_interval(
-                    self.resampled(which) - other.resampled(which), len(self.full), groups=self.groups
+                    self.resampled(which) - other.resampled(which), mine.n, groups=mine.groups
                 ),
             )
-            for which in ("cpr", "cmd")
+            for which in _RANKING
         }
 
     def table(self) -> pd.DataFrame:
         """One row per fraction: k, and f by the signed and by the absolute ranking."""
-        signed, absolute = (self.faithfulness(ranking) for ranking in RANKINGS)
-        return pd.DataFrame({"fraction": FRACTIONS, "k": self.k, "signed": signed, "absolute": absolute})
+        shares = {"signed": self.signed.shares, "absolute": self.absolute.shares}
+        return pd.DataFrame({"fraction": FRACTIONS, "k": self.k, **shares})
 
     def save_importances(self, path: str | Path) -> None:
         """Write the scores as MIB's evaluator and leaderboard read them: `importances.json` at node level."""
@@ -119,7 +121,7 @@ class Mib:
         return (
             f"Mib({self.scores.method} on {self.scores.task}, {self.scores.model}, "
             f"counterfactual patching, {self.components} components, "
-            f"n = {len(self.full)}: CPR {cpr.value:.3f} [{cpr.lo:.3f}, {cpr.hi:.3f}], "
+            f"n = {self.signed.n}: CPR {cpr.value:.3f} [{cpr.lo:.3f}, {cpr.hi:.3f}], "
             f"CMD {cmd.value:.3f} [{cmd.lo:.3f}, {cmd.hi:.3f}])"
         )
 
@@ -161,21 +163,47 @@ def mib(
     every.check(scored, model.name)
     unscored = [one for one in every.listed() if one not in set(scored)]
     k = np.array([int(fraction * len(scored)) for fraction in FRACTIONS])
-    kept = [
-        [*[one for one in scores.order(ranking) if np.isfinite(scores[one])][:number], *unscored]
-        for ranking in RANKINGS
-        for number in k
-    ]
+    orders = {
+        ranking: [one for one in scores.order(ranking) if np.isfinite(scores[one])]
+        for ranking in _RANKING.values()
+    }
+    kept = [[*order[:number], *unscored] for order in orders.values() for number in k]
     gates = np.stack([*(keep_gates(heads, every) for heads in kept), ones(every)])
     with reporting(f"MIB on {task.name}", len(gates) * len(task), progress) as advance:
-        how: dict[str, Any] = {"reference": "patch", "components": COMPONENTS, "batch_tokens": batch_tokens}
-        engine = Engine(model, task, metric_named(metric or task.metric), advance=advance, seed=seed, **how)
+        options: dict[str, Any] = {
+            "reference": "patch",
+            "components": COMPONENTS,
+            "batch_tokens": batch_tokens,
+        }
+        engine = Engine(
+            model, task, metric_named(metric or task.metric), advance=advance, seed=seed, **options
+        )
         measured = engine.measure(gates, baseline=np.zeros(every.shape))
     none = measured.full[-1]
     values = none + (measured.values - measured.full)  # against the baseline in the same batch
-    shape = (len(RANKINGS), len(FRACTIONS), len(task))
-    about: dict[str, Any] = {"groups": task.shared_groups(), "seed": seed, "layout": mib_layout(model)}
-    return Mib(k, values[:-1].reshape(shape), none, values[-1], scores, len(scored), **about)
+    by_ranking = values[:-1].reshape(len(orders), len(k), len(task))
+    curves = {
+        ranking: Sweep(
+            k=k,
+            values=by_ranking[number],
+            none=none,
+            full=values[-1],
+            order=order,
+            model=model.name,
+            task=task.name,
+            series=scores.method,
+            action="keep",
+            metric=engine.metric.name,
+            reference="patch",
+            total=len(every.listed()),
+            by=ranking,
+            groups=task.shared_groups(),
+            numbers=task.numbers,
+            seed=seed,
+        )
+        for number, (ranking, order) in enumerate(orders.items())
+    }
+    return Mib(**curves, scores=scores, layout=mib_layout(model))
 
 
 # ---- the file of importances -------------------------------------------------------------------------
@@ -188,9 +216,9 @@ def importances(scores: Scores, layout: dict[str, Any]) -> dict[str, Any]:
     """
     layers, heads = layout["n_layers"], layout["n_heads"]
     every = [Head(0, INPUT), *(Head(layer, head) for layer in range(layers) for head in (*range(heads), MLP))]
-    known = {one: scores[one] for one in scores.heads() if np.isfinite(scores[one])}
+    scored = {one: scores[one] for one in scores.heads() if np.isfinite(scores[one])}
     nodes: dict[str, Any] = {
-        _node(one): {"in_graph": False} | ({"score": known[one]} if one in known else {}) for one in every
+        _node(one): {"in_graph": False} | ({"score": scored[one]} if one in scored else {}) for one in every
     }
     return {"cfg": layout, "nodes": nodes | {"logits": {"in_graph": True}}, "edges": {}}
 

@@ -220,10 +220,22 @@ class _Curves:
         assert self.ends is not None, "values come first"
         none, full = self.ends if self.action == "keep" else self.ends[::-1]
         model, task = self.engine.model, self.engine.task
-        names = (model.name, task.name, "", self.action, self.engine.metric.name, self.engine.reference)
-        total, groups = len(self.engine.layout.listed()), task.shared_groups()
         return Sweep(
-            np.array(k), values, none, full, order, *names, total, groups, numbers=task.numbers, seed=seed
+            k=np.array(k),
+            values=values,
+            none=none,
+            full=full,
+            order=order,
+            model=model.name,
+            task=task.name,
+            series="",
+            action=self.action,
+            metric=self.engine.metric.name,
+            reference=self.engine.reference,
+            total=len(self.engine.layout.listed()),
+            groups=task.shared_groups(),
+            numbers=task.numbers,
+            seed=seed,
         )
 
 

@@ -17,7 +17,6 @@ from headwise.scores.gates.batches import batches, packed_pieces, padded_pieces
 from headwise.scores.gates.fit import FitSettings, fit_gates, random_logits, regulariser, sigmoid
 from headwise.scores.gates.gating import one_fit
 from headwise.scores.gates.likelihood import CALM_UPDATES, GateLikelihood
-from headwise.scores.gates.replay import ShapedGradients
 from headwise.scores.gates.roles import (
     LABELS,
     always_and_ever,
@@ -26,6 +25,7 @@ from headwise.scores.gates.roles import (
     role_labels,
     role_scores,
 )
+from headwise.scores.gates.row_gradients import ShapedGradients
 from helpers import HeadsByHook, word_task
 
 # ---- roles from gates ------------------------------------------------------------------------------

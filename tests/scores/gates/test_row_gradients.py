@@ -9,8 +9,7 @@ import torch
 from headwise.heads import COMPONENTS, HEADS
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.scores.gates.replay import ShapedGradients
-from headwise.scores.gates.row_gradients import RowGradients
+from headwise.scores.gates.row_gradients import RowGradients, ShapedGradients
 from helpers import word_task
 
 

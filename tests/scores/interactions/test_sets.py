@@ -11,15 +11,18 @@ import headwise as hw
 from headwise.heads import Head, mask_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.scores.interactions.freezing import effects_frozen, freezing, freezing_table
-from headwise.scores.interactions.groups import group_table, redundant_groups
 from headwise.scores.interactions.pairs import PairEffects
 from headwise.scores.interactions.sets import (
     backup_table,
     candidates_after,
+    effects_frozen,
     effects_given,
+    freezing,
+    freezing_table,
     greedy_order,
+    group_table,
     primary_set,
+    redundant_groups,
 )
 from helpers import HeadsByHook, make_word_tokenizer, plain_logits, recorded, word_task
 from planted import BackupByHook, area_under_curve, backup_model, second_words

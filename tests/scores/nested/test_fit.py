@@ -10,9 +10,8 @@ from headwise.heads import COMPONENTS
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.scores.nested.fit import REFERENCE_UPDATES, NestedFit, fit_orders, order_costs
-from headwise.scores.nested.masks import grid_sizes
 from headwise.scores.nested.nested import DENSE_GRID
-from headwise.scores.nested.problem import Problem, split
+from headwise.scores.nested.problem import Problem, grid_sizes, split
 from headwise.tasks import Example, Task
 from helpers import word_task
 from planted import cats_and_dogs

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import huber_loss
 
-from headwise.scores.nested.loss import BAND, curve_costs, row_losses
+from headwise.scores.nested.fit import BAND, curve_costs, row_losses
 
 ERRORS = np.random.default_rng(0).normal(scale=0.3, size=(6, 5))
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from headwise.scores.nested.masks import draw_sizes, grid_sizes, hard_masks, mask_gradient, soft_masks
+from headwise.scores.nested.problem import draw_sizes, grid_sizes, hard_masks, mask_gradient, soft_masks
 
 STRENGTHS = np.random.default_rng(0).normal(size=(5, 12))
 SIZES = np.array([1, 3, 6, 10, 11])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -202,18 +203,18 @@ def test_a_ratio_below_one_is_told_as_what_it_is(models, data, finished, tmp_pat
 
 
 def test_other_examples_are_resampled_each_on_their_own(models, data, task, tmp_path, undrawn):
-    from headwise.sweeps.ratio import ratio_row
+    from headwise.sweeps.curve import ratio_row
 
-    folder = carried_out(models, tmp_path / "run", models=["dense", "sparse"], tasks=[data], maps=0)
-    examples = read_table(folder.path, "examples").query("series == 'integrated absolute'")
-    first, second = (examples[examples["model"] == name] for name in ("dense", "sparse"))
-    common = {"threshold": 0.9, "defined": True, "seed": 0}
-    same = ratio_row(first, first, paired=True, **common)
-    apart = ratio_row(first, first, paired=False, **common)
+    carried_out(models, tmp_path / "run", models=["dense", "sparse"], tasks=[data], maps=0)
+    found = hw.open_run(tmp_path / "run").curves(series="integrated absolute")
+    first, second = (next(c for c in found if c.model == n and c.controls) for n in ("dense", "sparse"))
+    same = ratio_row(first, first, threshold=0.9, paired=True)
+    apart = ratio_row(first, first, threshold=0.9, paired=False)
     assert same["lo"] == same["hi"] == 1  # a model beside itself, resampled alike
     assert apart["lo"] < 1 < apart["hi"]
-    assert ratio_row(first, second, paired=False, **common)["resampling"] == "independent"
-    undefined = ratio_row(first, second, paired=True, **{**common, "defined": False})
+    assert ratio_row(first, second, threshold=0.9, paired=False)["resampling"] == "independent"
+    nothing = replace(second, full=second.none)
+    undefined = ratio_row(first, nothing, threshold=0.9, paired=True)
     assert np.isnan([undefined["ratio"], undefined["lo"], undefined["stays_ratio"]]).all()
 
 

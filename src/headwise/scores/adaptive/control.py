@@ -13,7 +13,7 @@ PSEUDO_EXAMPLES = 2.0
 """How many examples' weight the coefficient shared by all heads has in a head's own."""
 FEWEST_HEADS = 10
 """With fewer, no trend over heads can be fitted."""
-MOST_WORTH = 10.0
+MOST_PRIOR_DF = 10.0
 """Most degrees of freedom that the trend over heads adds to a head's own."""
 
 
@@ -89,18 +89,18 @@ def moderated(variance: np.ndarray, df: int, predictor: np.ndarray | None) -> np
     observed = np.log(variance[seen]) - log_chi
     fitted = np.linalg.lstsq(design[seen], observed, rcond=None)[0]
     left = observed - design[seen] @ fitted
-    worth = _worth(float((left**2).sum() / (seen.sum() - design.shape[1])), df)
-    line = np.exp(design @ fitted + digamma(worth / 2) - np.log(worth / 2))
-    drawn = (worth * line + df * variance) / (worth + df)
+    prior_df = _prior_df(float((left**2).sum() / (seen.sum() - design.shape[1])), df)
+    line = np.exp(design @ fitted + digamma(prior_df / 2) - np.log(prior_df / 2))
+    drawn = (prior_df * line + df * variance) / (prior_df + df)
     return np.where(seen if predictor is None else usable, drawn, variance)
 
 
-def _worth(variance: float, df: int) -> float:
+def _prior_df(variance: float, df: int) -> float:
     """Degrees of freedom of the line, from the variance of log variances about it."""
     from scipy.optimize import brentq
     from scipy.special import polygamma
 
     unexplained = variance - float(polygamma(1, df / 2))
-    if unexplained <= float(polygamma(1, MOST_WORTH / 2)):
-        return MOST_WORTH
-    return float(brentq(lambda d: polygamma(1, d / 2) - unexplained, 1e-3, MOST_WORTH))
+    if unexplained <= float(polygamma(1, MOST_PRIOR_DF / 2)):
+        return MOST_PRIOR_DF
+    return float(brentq(lambda d: polygamma(1, d / 2) - unexplained, 1e-3, MOST_PRIOR_DF))

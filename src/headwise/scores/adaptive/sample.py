@@ -90,7 +90,7 @@ class Sample:
         """shape: (N examples, K heads). attribution: `[N, K]`, or None where there is no control variate.
 
         population: the target is the mean over all examples like these, not over the given ones. crowding: see
-        `crowding_of`; the mean over the given examples does not depend on it.
+        `design_effect`; the mean over the given examples does not depend on it.
         call_cost: what one call of `exact` costs besides its pairs, in pairs; it changes no number, only the time.
         """
         self.exact, self.call_cost = exact, call_cost
@@ -202,10 +202,10 @@ class Sample:
         return Adaptive(estimate.values, stderr, lo, hi, p, self.counts, coefficients, examples, top)
 
 
-def crowding_of(groups: Sequence[Hashable] | None) -> float:
+def design_effect(groups: Sequence[Hashable] | None) -> float:
     """Σ size² / N over the groups of N examples: the factor on a mean's variance if the examples of a group are equal.
 
-    >>> crowding_of(["a", "a", "b", "b"]), crowding_of(["a", None, None]), crowding_of(None)
+    >>> design_effect(["a", "a", "b", "b"]), design_effect(["a", None, None]), design_effect(None)
     (2.0, 1.0, 1.0)
     """
     codes = group_codes(groups, len(groups or ()))

@@ -33,7 +33,7 @@ from headwise.scores.gates.batches import (
     packed_pieces,
     padded_pieces,
 )
-from headwise.scores.gates.replay import ShapedGradients
+from headwise.scores.gates.row_gradients import ShapedGradients
 from headwise.tasks.examples import Task
 
 CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.42, 40, 168

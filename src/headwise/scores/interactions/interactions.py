@@ -18,10 +18,15 @@ from headwise.model.model import Model
 from headwise.progress import Progress, reporting
 from headwise.scores.ablation import CALL_COST, AblationOptions
 from headwise.scores.adaptive.adaptive import to_precision
-from headwise.scores.adaptive.sample import Sample, crowding_of
+from headwise.scores.adaptive.sample import Sample, design_effect
 from headwise.scores.few_examples import note_too_few
-from headwise.scores.interactions.estimate import estimated_interactions
-from headwise.scores.interactions.pairs import Unit, all_pairs, pair_effects, unit_gates
+from headwise.scores.interactions.pairs import (
+    Unit,
+    all_pairs,
+    estimated_interactions,
+    pair_effects,
+    unit_gates,
+)
 from headwise.scores.interactions.result import Interactions
 from headwise.scores.measure import MeasureOptions
 from headwise.scores.registry import BACKWARD_ROWS
@@ -106,7 +111,7 @@ def _adaptive(engine: Engine, made: Interactions, precision: float) -> Interacti
         lambda numbers, examples: pair_effects(engine, made.units, made.pairs[numbers], examples).interaction,
         made.estimate,
         (N, P),
-        crowding=crowding_of(made.groups),
+        crowding=design_effect(made.groups),
         seed=made.seed,
         call_cost=CALL_COST["cpu" if engine.model.device.type == "cpu" else "accelerator"],
     )

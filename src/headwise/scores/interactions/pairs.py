@@ -1,4 +1,4 @@
-"""Exact joint effects of pairs.
+"""Joint effects of pairs: exact ones, and their first-order estimate.
 
 A unit is one head, or several heads that are removed together. Of a pair (a, b) four values of the metric are measured
 on every example: with all heads, without a, without b, without both (`model/measure/joint.py`). All four come from
@@ -8,6 +8,10 @@ exactly 0.
 The effect of a set of heads is E = metric with all heads minus metric without the set. The interaction of a pair is
 I(a, b) = E({a, b}) − E({a}) − E({b}), in the metric's unit. Where E({a, b}) is positive, a positive interaction means
 that the two can replace one another (redundancy); a negative one, that they need one another.
+
+The estimate is attribution with a unit removed minus plain attribution: one backward pass with a removed gives that of
+I(a, b) for every other head b. With attribution's known failure: where the metric is saturated in b's gate, the
+gradient does not see b.
 
 E examples, P pairs, U units, L layers, H heads.
 """
@@ -19,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headwise import stats
 from headwise.heads import Head, mask_gates
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.joint import measure_joint
@@ -81,3 +86,59 @@ def pair_effects(
     interaction = (without_a - found.pairs) - (found.plain - without_b)
     effects = (interaction, *(found.plain - values for values in (found.pairs, without_a, without_b)))
     return PairEffects(*(effect.T for effect in effects))
+
+
+# ---- the first-order estimate -------------------------------------------------------------------------
+
+
+TOP = 0.05
+"""The share of the pairs that counts as largest, for the overlap of estimate and exact interaction."""
+
+
+def estimated_interactions(
+    engine: Engine, units: Sequence[Unit], pairs: np.ndarray, both: bool = True
+) -> np.ndarray:
+    """Estimates of I(a, b) for the pairs `[P, 2]` of units, per example `[E, P]`, in the metric's unit.
+
+    both: the mean of the two estimates, one with a and one with b removed; otherwise only a, the first of each pair,
+    is removed. Cost: one backward pass per removed unit.
+    """
+    gates = unit_gates(units, engine.model.shape)
+    plain = engine.gradients()[1]  # E, L, H
+    found = np.zeros((len(plain), len(pairs)))
+    directions = (pairs, pairs[:, ::-1]) if both else (pairs,)
+    for removed in np.unique(np.concatenate(directions)[:, 0]):
+        change = engine.gradients(gates[removed])[1] - plain
+        for direction in directions:
+            for number in np.flatnonzero(direction[:, 0] == removed):
+                for head in units[direction[number, 1]]:
+                    found[:, number] += change[:, head.layer, head.head]
+    return found / len(directions)
+
+
+class EstimateAgreement(NamedTuple):
+    """How far the first-order estimate agrees with the exact interactions, over pairs."""
+
+    rank_correlation: float
+    """Spearman's, of the signed means."""
+    correlation: float
+    """Pearson's, of the signed means: large interactions weigh more."""
+    found: float
+    """The share of the largest 5 % of the exact interactions, by size, that is also among the largest 5 % of the
+    estimates; chance gives .05."""
+    pairs: int
+
+
+def agreement_with_estimate(exact: np.ndarray, estimate: np.ndarray) -> EstimateAgreement:
+    """Agreement of means `[P]`; NaN where there are too few pairs to tell."""
+    known = np.isfinite(exact) & np.isfinite(estimate)
+    exact, estimate = exact[known], estimate[known]
+    top = max(1, round(TOP * len(exact)))
+    largest = [set(np.argsort(-np.abs(values), kind="stable")[:top].tolist()) for values in (exact, estimate)]
+    varied = len(exact) > 1 and np.ptp(exact) > 0 and np.ptp(estimate) > 0
+    return EstimateAgreement(
+        stats.rank_correlation(exact, estimate),
+        float(np.corrcoef(exact, estimate)[0, 1]) if varied else float("nan"),
+        len(largest[0] & largest[1]) / top if len(exact) else float("nan"),
+        len(exact),
+    )

@@ -19,8 +19,7 @@ from headwise.display import html_table
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.names import ablation_name
-from headwise.scores.interactions.estimate import EstimateAgreement, agreement_with_estimate
-from headwise.scores.interactions.pairs import Unit, unit_name
+from headwise.scores.interactions.pairs import EstimateAgreement, Unit, agreement_with_estimate, unit_name
 from headwise.tables.codec import stored
 
 _ESTIMATES = ("values", "stderr", "lo", "hi", "p", "n")

@@ -1,23 +1,31 @@
-"""A primary set of heads, found greedily, and the heads that back it up.
+"""A primary set of heads, found greedily; the heads that back it up; groups of heads that only matter together.
 
 The primary set is found on one half of the examples, its backups are tested on the other half: on the same half, the
 best of many sets would look better than it is.
 
-E examples, C candidates, L layers, H heads.
+The proof that heads are backups: hold them at their plain output while the set is removed. Where a removed set A is
+backed up by heads B, these react: they write something else than on the plain run, and repair a part of the damage.
+The repair is the interaction of the two sets, I(A, B) = E(A ∪ B) − E(A) − E(B): what B is worth once A is gone, beyond
+what B is worth anyway. A frozen head (`model.forward.gate.Frozen`) writes what it writes on the plain run, so it cannot
+react. If the repair is B's reaction, removing A costs E(A) + I(A, B) while B is frozen. MLPs and norms still react.
+Self-repair: McGrath et al. 2023 (arXiv 2307.15771), Rushing & Nanda 2024 (arXiv 2402.15390).
+
+E examples, C candidates, K heads, S sets of frozen heads, R draws of random heads, L layers, H heads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from headwise import stats
 from headwise.heads import Head, Order, mask_gates
+from headwise.heads.controls import layer_matched_heads
 from headwise.model.measure.engine import Engine
-from headwise.scores.interactions.pairs import PairEffects, pair_effects
+from headwise.scores.interactions.pairs import PairEffects, pair_effects, unit_gates
 from headwise.stats.resampling import Groups
 
 LEVEL = 0.05
@@ -139,3 +147,149 @@ def backup_table(
     columns |= {"set_lo": set_lo, "set_hi": set_hi}
     table = pd.DataFrame(columns).sort_values("difference", ascending=False, kind="stable")
     return table.reset_index(drop=True)
+
+
+# ---- the proof that heads are backups -----------------------------------------------------------------
+
+
+REMOVED, BACKUPS, RANDOM, ALL = "none", "backups", "random", "all"
+
+
+class Freezing(NamedTuple):
+    """What removing a set costs while other heads are frozen, per example, in the metric's unit."""
+
+    removed: np.ndarray  # E: nothing frozen
+    backups: np.ndarray  # E
+    random: np.ndarray  # R, E: as many heads of the same layers
+    all: np.ndarray  # E: every other head
+    repair: np.ndarray  # E: I(A, B), from removing both sets
+    draws: list[Order]
+
+
+def effects_frozen(engine: Engine, removed: Sequence[Head], sets: Sequence[Sequence[Head]]) -> np.ndarray:
+    """The effect of removing heads while each of the sets is frozen, per example `[S, E]`."""
+    shape = engine.model.shape
+    gates = np.repeat(mask_gates(removed, shape)[None], len(sets), axis=0)
+    frozen = np.stack([mask_gates(heads, shape) == 0 for heads in sets])
+    frozen &= gates != 0  # a removed head stays removed
+    return engine.measure(gates, frozen=frozen).effects
+
+
+def freezing(
+    engine: Engine, removed: Sequence[Head], backups: Sequence[Head], *, draws: int, seed: int = 0
+) -> Freezing:
+    """The effects with nothing, the backups, random heads of the same layers and all other heads frozen."""
+    others = [head for head in engine.model.heads() if head not in removed]
+    drawn = [layer_matched_heads(others, list(backups), f"{seed}/{draw}").heads for draw in range(draws)]
+    effects = effects_frozen(engine, removed, [[], backups, others, *drawn])
+    units = [tuple(removed), tuple(backups)]
+    repair = pair_effects(engine, units, np.array([[0, 1]])).interaction[:, 0]
+    return Freezing(effects[0], effects[1], effects[3:], effects[2], repair, drawn)
+
+
+def freezing_table(found: Freezing, backups: int, *, groups: Groups = None) -> pd.DataFrame:
+    """One row for each set of frozen heads: the `effect` of removing the primary set, and the repair that is `gone`.
+
+    `gone`: the effect minus the effect with nothing frozen, positive where freezing makes the removal cost more.
+    `share`: gone / repair, where the repair is the interaction of the set and its backups (`repair` with interval, the
+    same in every row); NaN where the repair is not above 0. `repaired`: repair / (effect of the set + repair), the part
+    of the damage that the backups repair. Shares are ratios of means. Intervals are over examples, those of random
+    heads over draws and examples.
+    """
+    lo, hi = map(float, stats.mean_interval(found.repair, groups=groups))
+    about: dict[str, Any] = {"repair": found.repair.mean(), "repair_lo": lo, "repair_hi": hi}
+    repaired = stats.ratio_interval(found.repair, found.removed + found.repair, groups=groups)
+    about |= dict(zip(("repaired", "repaired_lo", "repaired_hi"), map(float, repaired), strict=True))
+    sets = {REMOVED: found.removed, BACKUPS: found.backups, RANDOM: found.random, ALL: found.all}
+    rows = []
+    for name, effects in sets.items():
+        draws = np.atleast_2d(effects)
+        gone, share = draws - found.removed, (np.nan, np.nan, np.nan)
+        if lo > 0:
+            band = stats.crossed_interval(gone, denominator=found.repair, groups=groups)
+            share = (gone.mean() / found.repair.mean(), *band)
+        row: dict[str, Any] = {"frozen": name, "effect": draws.mean(), "gone": gone.mean()}
+        row |= dict(zip(("lo", "hi"), stats.crossed_interval(draws, groups=groups), strict=True))
+        row |= dict(zip(("gone_lo", "gone_hi"), stats.crossed_interval(gone, groups=groups), strict=True))
+        row |= dict(zip(("share", "share_lo", "share_hi"), share, strict=True))
+        rows.append(row | about | {"heads": backups, "draws": len(draws)})
+    return pd.DataFrame(rows).assign(n=len(found.removed))
+
+
+# ---- groups of heads that only matter together --------------------------------------------------------
+
+
+LARGEST = 8
+"""Most heads of a group."""
+
+
+def redundant_groups(heads: Sequence[Head], pairs: pd.DataFrame, least: float = 0.0) -> list[Order]:
+    """Groups in which every two heads back each other up, the strongest first.
+
+    pairs: the table of interactions of the heads, `a`, `b`, `interaction`, `q`. Complete linkage: starting with single
+    heads, the two groups are joined whose weakest interaction across is largest, as long as every interaction across
+    has q < .05 and is above `least`. Groups have two to eight heads.
+    """
+    place = {str(head): number for number, head in enumerate(heads)}
+    link = np.full((len(heads), len(heads)), -np.inf)
+    sure = pairs[(pairs["q"] < LEVEL) & (pairs["interaction"] > least)]
+    for a, b, value in zip(sure["a"], sure["b"], sure["interaction"], strict=True):
+        link[place[a], place[b]] = link[place[b], place[a]] = value
+    np.fill_diagonal(link, -np.inf)
+    members, strength = [[number] for number in range(len(heads))], dict[int, float]()
+    while True:
+        sizes = np.array([len(group) for group in members])
+        allowed = np.where(sizes[:, None] + sizes[None, :] <= LARGEST, link, -np.inf)
+        one, other = sorted(divmod(int(allowed.argmax()), len(heads))) if len(heads) else (0, 0)
+        if not len(heads) or allowed[one, other] == -np.inf:
+            break
+        strength[one] = float(allowed[one, other])
+        members[one] += members[other]
+        members[other] = []
+        link[one] = link[:, one] = np.minimum(link[one], link[other])
+        link[other], link[:, other], link[one, one] = -np.inf, -np.inf, -np.inf
+    joined = [number for number, group in enumerate(members) if len(group) > 1]
+    return [sorted(heads[i] for i in members[n]) for n in sorted(joined, key=lambda n: -strength[n])]
+
+
+def group_table(
+    engine: Engine, groups: Sequence[Order], *, draws: int, examples: Groups = None, seed: int = 0
+) -> pd.DataFrame:
+    """One row per group of heads: its joint effect, the sum of its heads' single effects, and the excess.
+
+    `excess` = joint effect − sum of the single effects, with its interval: positive where the heads matter together
+    more than alone. `random_excess`: the mean over draws of as many heads of the same layers; `p_random`: the share of
+    draws (this group counted too) whose excess is at least as large. examples: the group of every example.
+    """
+    rows = []
+    for number, heads in enumerate(groups):
+        others = [head for head in engine.model.heads() if head not in heads]
+        drawn = [layer_matched_heads(others, heads, f"group {number}/{seed}/{draw}") for draw in range(draws)]
+        effects = [_excess(engine, one) for one in (heads, *(draw.heads for draw in drawn))]
+        joint, excess = effects[0]
+        random = np.array([part.mean() for _, part in effects[1:]])
+        both = stats.effect_interval(np.stack([joint, excess], axis=1), groups=examples)
+        (lo, excess_lo), (hi, excess_hi) = both
+        p = float(stats.sign_flip(excess[:, None], groups=examples, seed=seed)[0])
+        beaten = int((random >= excess.mean()).sum())
+        rows.append(
+            {
+                "group": number + 1,
+                "heads": " ".join(map(str, heads)),
+                "size": len(heads),
+                "joint": joint.mean(),
+            }
+            | {"lo": lo, "hi": hi, "sum": joint.mean() - excess.mean(), "excess": excess.mean()}
+            | {"excess_lo": excess_lo, "excess_hi": excess_hi, "p": p, "random_excess": random.mean()}
+            | {"random_largest": random.max(), "p_random": (1 + beaten) / (1 + draws), "draws": draws}
+            | {"moved": sum(draw.moved for draw in drawn), "n": len(joint)}
+        )
+    table = pd.DataFrame(rows)
+    return table.assign(q=stats.benjamini_hochberg(table["p"].to_numpy())) if rows else table
+
+
+def _excess(engine: Engine, heads: Sequence[Head]) -> tuple[np.ndarray, np.ndarray]:
+    """The joint effect of heads and its excess over the sum of their single effects, per example `[E]`."""
+    units = [tuple(heads), *((head,) for head in heads)]
+    effects = engine.measure(unit_gates(units, engine.model.shape)).effects
+    return effects[0], effects[0] - effects[1:].sum(axis=0)

@@ -22,10 +22,13 @@ from headwise.model.measure.engine import Engine, Metric
 from headwise.model.model import Model
 from headwise.model.tokens.encode import encode_rows
 from headwise.runs import Job, step
-from headwise.scores.interactions.estimate import agreement_with_estimate, estimated_interactions
-from headwise.scores.interactions.freezing import freezing, freezing_table
-from headwise.scores.interactions.groups import group_table
-from headwise.scores.interactions.pairs import Unit, all_pairs, pair_effects
+from headwise.scores.interactions.pairs import (
+    Unit,
+    agreement_with_estimate,
+    all_pairs,
+    estimated_interactions,
+    pair_effects,
+)
 from headwise.scores.interactions.result import Interactions, tested
 from headwise.scores.interactions.sets import (
     POOL,
@@ -33,7 +36,10 @@ from headwise.scores.interactions.sets import (
     candidates_after,
     conditional_effects,
     effects_given,
+    freezing,
+    freezing_table,
     greedy_order,
+    group_table,
     primary_set,
 )
 from headwise.stats.resampling import Groups

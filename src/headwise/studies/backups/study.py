@@ -16,8 +16,7 @@ import pandas as pd
 
 from headwise.heads import Order, head_list, heads_of
 from headwise.runs import Call
-from headwise.scores.interactions.groups import redundant_groups
-from headwise.scores.interactions.sets import candidates_after
+from headwise.scores.interactions.sets import candidates_after, redundant_groups
 from headwise.studies.backups.charts import section
 from headwise.studies.backups.settings import BackupsSettings
 from headwise.studies.backups.steps import (

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations, product
 from typing import Any
@@ -39,9 +39,8 @@ from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.plan import duration, tokens_per_second
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import Scored, input_table, make_cards, score_heads, strongest
-from headwise.sweeps.curve import Sweep
+from headwise.sweeps.curve import Sweep, ratio_row
 from headwise.sweeps.overshoot import overshoot_rows, overshoots, rise_points
-from headwise.sweeps.ratio import ratio_row
 from headwise.sweeps.sweep import most_rows, ranking, sweep
 from headwise.tasks import Task
 
@@ -342,16 +341,8 @@ def ratios(s: CircuitsSettings, case: Case, other: Case) -> Iterator[dict[str, A
 
     @cache
     def ratio(name: str, other_name: str) -> dict[str, Any]:
-        curves = case.curves[name], other.curves[other_name]
-        return ratio_row(
-            *(replace(curve, controls=()).example_table() for curve in curves),
-            threshold=s.threshold,
-            defined=all(curve.defined for curve in curves),
-            paired=case.test.fingerprint == other.test.fingerprint,
-            groups=case.test.shared_groups(),
-            other_groups=other.test.shared_groups(),
-            seed=s.seed,
-        )
+        paired = case.test.fingerprint == other.test.fingerprint
+        return ratio_row(case.curves[name], other.curves[other_name], threshold=s.threshold, paired=paired)
 
     same = [(name, name, False) for name in case.curves if name in other.curves]
     for name, other_name, chosen in [*same, (case.chosen, other.chosen, True)]:

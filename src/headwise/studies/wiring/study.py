@@ -27,8 +27,8 @@ from headwise.studies.run import Pair, Run
 from headwise.studies.steps import make_cards, score_heads
 from headwise.studies.wiring.charts import section
 from headwise.studies.wiring.settings import WiringSettings
+from headwise.sweeps.curve import ratio_row
 from headwise.sweeps.edge_curve import EdgeCurve, edge_curve
-from headwise.sweeps.ratio import ratio_row
 from headwise.tables.codec import stored
 from headwise.tasks import Task
 
@@ -76,7 +76,7 @@ def wiring(run: Run, s: WiringSettings) -> None:
 
     calls, with_curve = {}, s.curve and not s.into
     if with_curve:
-        points = {"points": s.points, "threshold": s.threshold, "metric": s.metric, "reference": s.reference}
+        points = options | {"points": s.points, "threshold": s.threshold}
         for pair in pairs:
             first = on_half(edges[pair].edges, pair.task, 0)
             calls[pair, "curve"] = measure_curve(pair.model, halves[pair][1], first, points)
@@ -97,7 +97,7 @@ def wiring(run: Run, s: WiringSettings) -> None:
             if result.defined:
                 curves[pair] = result
                 run.table("curves", result.table().assign(**pair.columns))
-                summary = result.summary(s.threshold, s.seed)
+                summary = result.summary(s.threshold)
                 run.table("circuits", pd.DataFrame([summary | pair.columns]))
 
     if with_curve and len(s.models) == 2:
@@ -106,7 +106,7 @@ def wiring(run: Run, s: WiringSettings) -> None:
             run.table("members", pd.DataFrame({"task": task, "role": ROLES, "model": names}))
             if dense in curves and sparse in curves:
                 row: dict[str, Any] = {"task": task, "model": names[0], "other": names[1]}
-                row |= compare(curves[dense], curves[sparse], s.threshold, s.seed)
+                row |= compare(curves[dense], curves[sparse], s.threshold)
                 run.table("ratios", pd.DataFrame([row | {"reference": s.reference}]))
 
 
@@ -198,16 +198,7 @@ def _heads_of_circuit(edges: pd.DataFrame, most: int) -> Order:
     return [Head.parse(name) for name in dict.fromkeys(names) if name.startswith("L")][:most]
 
 
-def compare(dense: EdgeCurve, sparse: EdgeCurve, threshold: float, seed: int) -> dict[str, Any]:
+def compare(dense: EdgeCurve, sparse: EdgeCurve, threshold: float) -> dict[str, Any]:
     """How many times more edges the first model needs than the second, with its interval over examples."""
-    ratio = ratio_row(
-        dense.example_table(),
-        sparse.example_table(),
-        threshold=threshold,
-        defined=True,
-        paired=False,
-        groups=dense.groups,
-        other_groups=sparse.groups,
-        seed=seed,
-    )
+    ratio = ratio_row(dense, sparse, threshold=threshold, paired=False)
     return {name: ratio[name] for name in ("k", "other_k", "ratio", "lo", "hi")} | {"threshold": threshold}
