@@ -33,7 +33,7 @@ import torch
 
 import headwise as hw
 from common import RESULTS, about, write
-from headwise.explore.explorer import Explorer
+from headwise.explorer.explorer import Explorer
 from headwise.model.model import Model
 from jobs.shapes import random_model, word_tokenizer
 

@@ -14,7 +14,7 @@ import typer
 
 import headwise as hw
 from headwise.cli.app import app
-from headwise.explore.asked import Gated
+from headwise.explorer.requests import Gated
 from headwise.model.verify.tiny import tiny_model
 from headwise.studies.base import studies
 from helpers import REPOSITORY, make_word_tokenizer, word_task
@@ -144,8 +144,6 @@ def functions():
     """The public functions by name, and the public methods of public classes."""
     for name in hw.__all__:
         found = getattr(hw, name)
-        if name == "explore":  # a folder of the same name, which can be called
-            found = found.explore if inspect.ismodule(found) else found
         if inspect.isfunction(found):
             yield f"hw.{name}", found
         elif inspect.isclass(found):

@@ -32,7 +32,7 @@ ROOM_OF: dict[str, str] = {
     "metrics": "metrics", "scores": "scores", "cards": "cards", "sweeps": "sweeps", "studies": "studies",
     "runs": "runs",
     "studies/*/charts.py": "study pages", "studies/*/findings.py": "study pages",
-    "report": "report", "explore": "explore", "sparsify": "sparsify", "cli": "cli",
+    "report": "report", "explorer": "explorer", "sparsify": "sparsify", "cli": "cli",
     "arguments.py": "registry", "settings.py": "registry", "several.py": "registry", "progress.py": "files",
     "harness.py": "cli", "display.py": "files", "names.py": "files", "register.py": "public",
 }  # fmt: skip
@@ -47,7 +47,7 @@ _METRICS = _MODEL | {"model"}
 _SCORES = _METRICS | {"metrics"}
 _SWEEPS = _SCORES | {"scores"}
 _STUDIES = _SWEEPS | {"sweeps", "runs", "cards", "report", "study pages"}
-_ALL = _STUDIES | {"studies", "sparsify", "explore", "cli", "public"}
+_ALL = _STUDIES | {"studies", "sparsify", "explorer", "cli", "public"}
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(_GROUND, _GROUND),
     "tables": _GROUND,
@@ -64,12 +64,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "report": _HEADS | {"runs", "study pages"},
     "studies": _STUDIES,
     "sparsify": _STUDIES - {"report", "study pages"},
-    "explore": _STUDIES | {"studies"},
+    "explorer": _STUDIES | {"studies"},
     "cli": _ALL,
     "public": _ALL,
 }
 """errors, files, registry, hub, stats ← tables ← charts ← heads, tasks ← model ← metrics ← scores ← sweeps, cards ←
-studies ← cli, explore; runs imports the first group and tables; what the report reads of a study imports charts and
+studies ← cli, explorer; runs imports the first group and tables; what the report reads of a study imports charts and
 heads."""
 
 

@@ -16,7 +16,7 @@ from headwise.errors import HeadwiseError
 if TYPE_CHECKING:
     from headwise import register
     from headwise.cards import card
-    from headwise.explore import explore
+    from headwise.explorer.explorer import explore
     from headwise.harness import lm_eval
     from headwise.heads import Edges, Head, PositionScores, Scores
     from headwise.model.attention.attention import attention
@@ -53,7 +53,7 @@ _HOMES = {
     "diff": "headwise.scores.difference",
     "edges": "headwise.scores.edges",
     "attention": "headwise.model.attention.attention",
-    "explore": "headwise.explore",
+    "explore": "headwise.explorer.explorer",
     "generate": "headwise.model.generation.generate",
     "interactions": "headwise.scores.interactions.interactions",
     "lens": "headwise.scores.lens",

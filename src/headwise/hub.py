@@ -1,7 +1,8 @@
 """Whether the hub answers, asked once and briefly.
 
 Its client tries every file of a model again and again, with ten seconds for each; a hub that accepts connections and
-says nothing would hold a program up for many minutes, even where a cached copy of everything is there.
+says nothing would hold a program up for many minutes, even where a cached copy of everything is there. By hand, because
+huggingface_hub limits each request (HF_HUB_ETAG_TIMEOUT); the files themselves are fetched and cached by it.
 """
 
 from __future__ import annotations

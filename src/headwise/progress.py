@@ -43,6 +43,7 @@ class Advance(Protocol):
 class Pace:
     """The time left, estimated from the later half of the finished steps.
 
+    Not rich's own estimate: it forgets steps older than 30 seconds, and one step of ours may take minutes.
     The first steps load and compile, so an average over all of them would be too long; the last step alone would make
     the estimate jump.
     """
@@ -103,13 +104,13 @@ def progress(
 
 
 @contextmanager
-def reporting(label: str, total: int | None, asked: Progress) -> Iterator[Callable[[int], None]]:
+def reporting(label: str, total: int | None, option: Progress) -> Iterator[Callable[[int], None]]:
     """The progress of a Python call, as its option `progress` asks for it."""
-    if callable(asked):
-        yield asked
+    if callable(option):
+        yield option
         return
     done = 0
-    with progress(label, total, show=bool(asked), late=True) as advance:
+    with progress(label, total, show=bool(option), late=True) as advance:
 
         def count(steps: int) -> None:
             nonlocal done
@@ -188,7 +189,7 @@ def _bar(label: str, total: int | None, outermost: bool, late: bool) -> Iterator
 
 @contextmanager
 def _notebook_bar(label: str, total: int | None, outermost: bool, late: bool) -> Iterator[Advance]:
-    """A bar below the cell. IPython alone draws it: no widget needs to be installed."""
+    """A bar below the cell. IPython alone draws it: rich's bar would need ipywidgets."""
     from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
 
     pace = Pace(total, time.monotonic())
@@ -223,7 +224,7 @@ def _notebook_bar(label: str, total: int | None, outermost: bool, late: bool) ->
             handle.update({"text/plain": ""}, raw=True)
 
 
-# --- a log ----------------------------------------------------------------------------------------------
+# --- a log: rich draws nothing where there is no terminal -----------------------------------------------
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.cards.patterns import RANDOM, pattern_table
+from headwise.cards.measured import RANDOM, pattern_table
 from headwise.cards.tokens import TokenReader, prompts_of
 from headwise.errors import HeadwiseError
 from headwise.heads import Head

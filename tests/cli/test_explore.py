@@ -17,8 +17,8 @@ import pytest
 
 from headwise.cli.app import main
 from headwise.cli.demo import explored
-from headwise.explore.explorer import Explorer
-from headwise.explore.server import Server
+from headwise.explorer.explorer import Explorer
+from headwise.explorer.server import Server
 from headwise.model.verify.tiny import tiny_model
 from helpers import REPOSITORY, make_word_tokenizer
 

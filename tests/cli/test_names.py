@@ -13,7 +13,7 @@ import headwise as hw
 from headwise.charts.words import shortened
 from headwise.cli.app import main
 from headwise.errors import HeadwiseError
-from headwise.explore.run_data import model_of_run
+from headwise.explorer.run_data import model_of_run
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.diff.settings import DiffSettings
 

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from headwise.explore.explorer import Explorer
-from headwise.explore.worker import LIVE, Job
+from headwise.explorer.explorer import Explorer
+from headwise.explorer.worker import LIVE, Job
 
 PROMPT = "the cat saw a dog and then"
 

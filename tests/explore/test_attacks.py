@@ -16,9 +16,9 @@ import pytest
 
 import headwise as hw
 from explore.conftest import PROMPT, ask, events_of, send
-from headwise.explore import server
-from headwise.explore.asked import MOST_BYTES
-from headwise.explore.guard import Guard
+from headwise.explorer import server
+from headwise.explorer.guard import Guard
+from headwise.explorer.requests import MOST_BYTES
 from headwise.model.verify.tiny import tiny_model
 from helpers import PANIC, make_panicking_tokenizer
 

@@ -10,8 +10,8 @@ import torch
 
 import headwise as hw
 from explore.conftest import PROMPT, quiet_job
-from headwise.explore.asked import Attribution, Run
-from headwise.explore.live import Live
+from headwise.explorer.live import Live
+from headwise.explorer.requests import Attribution, Run
 from headwise.tasks import Example, Task
 from helpers import WORDS, HeadsByHook, plain_logits, recorded
 
@@ -184,11 +184,11 @@ def test_streams_are_kept_for_one_prompt_and_not_for_long_ones(tiny, monkeypatch
     gates[3, 3] = 0
     answer(live, gates)
     answer(live, gates, prompt="the dog saw a cat")
-    kept = [prompt.kept is not None for prompt in live.prompts._kept.values()]
+    kept = [prompt.last_pass is not None for prompt in live.prompts._prompts.values()]
     assert kept == [False, True]
-    monkeypatch.setattr("headwise.explore.kept.LONGEST", 6)
+    monkeypatch.setattr("headwise.explorer.prompt_cache.LONGEST", 6)
     answer(live, gates)
-    assert all(prompt.kept is None for prompt in live.prompts._kept.values())
+    assert all(prompt.last_pass is None for prompt in live.prompts._prompts.values())
 
 
 @pytest.mark.parametrize("reference", ["zero", "mean"])
@@ -197,9 +197,9 @@ def test_a_prompt_that_is_read_in_pieces_gives_the_same_and_is_read_once_per_sid
 ):
     gates, read = random_gates(tiny, 1, seed=7)[0], []
     tokens, text, whole = answer(Live(tiny), gates, reference)
-    for module in ("kept", "live"):
-        monkeypatch.setattr(f"headwise.explore.{module}.LONGEST", 4)
-    monkeypatch.setattr("headwise.explore.kept.PIECE", 3)
+    for module in ("prompt_cache", "live"):
+        monkeypatch.setattr(f"headwise.explorer.{module}.LONGEST", 4)
+    monkeypatch.setattr("headwise.explorer.prompt_cache.PIECE", 3)
     live = Live(tiny)
     live.prompts.means(live.prompts.get(Run(tab="t", prompt=PROMPT)))  # a reading of its own
     tiny.hf.model.layers[0].register_forward_pre_hook(lambda _, args: read.append(args[0].shape[1]))

@@ -14,8 +14,8 @@ import pytest
 
 import headwise as hw
 from explore.conftest import PROMPT
-from headwise.explore.explorer import Explorer
-from headwise.explore.worker import Job
+from headwise.explorer.explorer import Explorer
+from headwise.explorer.worker import Job
 from headwise.model.verify.tiny import tiny_model
 from headwise.report import write_report
 from helpers import make_word_tokenizer
@@ -251,7 +251,7 @@ def test_the_explorer_and_the_report_have_the_same_colours_and_scale(page, brows
     for one in (page, report):
         one.wait_for_selector(f"html[data-theme={scheme}]")
     names = {
-        name for folder in ("report", "explore") for name in re.findall(r"var\((--[\w-]+)\)", styles(folder))
+        name for folder in ("report", "explorer") for name in re.findall(r"var\((--[\w-]+)\)", styles(folder))
     }
     asked = (
         "(names) => names.map((name) => getComputedStyle(document.documentElement).getPropertyValue(name))"
@@ -280,7 +280,7 @@ def styles(folder) -> str:
     )
 
 
-@pytest.mark.parametrize("folder", ["report", "explore"])
+@pytest.mark.parametrize("folder", ["report", "explorer"])
 def test_no_page_has_theme_colours_of_its_own(folder):
     assert not re.findall(r"--[\w-]+:\s*#", styles(folder).partition("@media print")[0])
 

@@ -10,12 +10,12 @@ import pytest
 import headwise as hw
 from explore.conftest import PROMPT, ask, quiet_job
 from headwise.cards.tokens import Prompt, TokenReader
-from headwise.explore import real
-from headwise.explore.asked import Card
-from headwise.explore.explorer import Explorer
-from headwise.explore.live import Live
-from headwise.explore.opened_head import OpenedHeads
-from headwise.explore.worker import Cancelled, Job
+from headwise.explorer import significance
+from headwise.explorer.explorer import Explorer
+from headwise.explorer.live import Live
+from headwise.explorer.opened_head import OpenedHeads
+from headwise.explorer.requests import Card
+from headwise.explorer.worker import Cancelled, Job
 from headwise.heads import Head
 from helpers import word_task
 
@@ -72,17 +72,17 @@ def test_a_control_has_the_same_gates_on_other_heads_of_the_same_layers(explorer
 
 def test_is_this_real_gives_what_measure_gives_beside_the_mean_of_its_controls(tiny, serve, monkeypatch):
     task = word_task(12)
-    monkeypatch.setattr(real, "task", lambda *_, **__: task)
+    monkeypatch.setattr(significance, "task", lambda *_, **__: task)
     monkeypatch.setattr(Explorer, "tasks", lambda self: ["words"])
     explorer = serve(tiny)
     events = ask(explorer, "check", gates=GATES, task="words", n=12, reference="mean")
     progress = [event["done"] for event in events if event["event"] == "progress"]
     assert progress == sorted(progress)
     assert len(progress) >= 12
-    (found,) = [event for event in events if event["event"] == "real"]
+    (found,) = [event for event in events if event["event"] == "significance"]
     gates = array(tiny, GATES)
     mine = hw.measure(tiny, task, gates, reference="mean", progress=False).effects
-    sets = np.stack([real.control_gates(tiny, gates, f"explore/{draw}") for draw in range(5)])
+    sets = np.stack([significance.control_gates(tiny, gates, f"explore/{draw}") for draw in range(5)])
     control = hw.measure(tiny, task, sets, reference="mean", progress=False).effects.mean(0)
     assert found["effect"]["mean"] == pytest.approx(mine.mean(), abs=1e-5)
     assert found["control"]["mean"] == pytest.approx(control.mean(), abs=1e-5)
@@ -102,8 +102,8 @@ def test_a_check_without_gates_or_with_too_many_says_what_is_missing(explorer):
 
 
 def test_held_out_examples_are_none_of_those_seen(tiny):
-    seen = [example.prompt for example in hw.task("ioi", 16, model=tiny, seed=real.HELD_OUT_SEED)]
-    fresh = real.held_out(tiny, "ioi", 8, seen)
+    seen = [example.prompt for example in hw.task("ioi", 16, model=tiny, seed=significance.HELD_OUT_SEED)]
+    fresh = significance.held_out(tiny, "ioi", 8, seen)
     assert len(fresh) == 8
     assert not {example.prompt for example in fresh} & set(seen)
 

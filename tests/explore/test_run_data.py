@@ -10,8 +10,8 @@ import pytest
 
 import headwise as hw
 from explore.conftest import PROMPT, ask
-from headwise.explore.explorer import Explorer
-from headwise.explore.run_data import RunData, model_of_run
+from headwise.explorer.explorer import Explorer
+from headwise.explorer.run_data import RunData, model_of_run
 from headwise.heads import Head
 from report.conftest import finished_run, score_table
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from headwise.explore import worker as workers
-from headwise.explore.worker import BACKGROUND, LIVE, URGENT, Job, QueueFull, Worker
+from headwise.explorer import worker as workers
+from headwise.explorer.worker import BACKGROUND, LIVE, URGENT, Job, QueueFull, Worker
 
 
 class Heard:

@@ -40,8 +40,8 @@ def as_text(title: str, tables: Tables, notes: Sequence[str]) -> str:
 def as_html(title: str, tables: Tables, notes: Sequence[str]) -> str:
     """The card for a notebook: every text is escaped."""
     parts = [f"<h4>{escape(title)}</h4>"]
-    said = sentences(table_of(tables, "tokens"), table_of(tables, "patterns")) + list(notes)
-    parts.append("<ul>" + "".join(f"<li>{escape(sentence)}</li>" for sentence in said) + "</ul>")
+    shown_sentences = sentences(table_of(tables, "tokens"), table_of(tables, "patterns")) + list(notes)
+    parts.append("<ul>" + "".join(f"<li>{escape(sentence)}</li>" for sentence in shown_sentences) + "</ul>")
     parts.append(_html_table("Scores", table_of(tables, "scores")))
     shown = ["prompts", "pattern", "attention", "rank", "heads", "n"]
     parts.append(_html_table("Attention patterns", table_of(tables, "patterns").reindex(columns=shown)))

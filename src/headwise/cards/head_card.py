@@ -11,7 +11,7 @@ import pandas as pd
 
 from headwise.cards.display import as_html, as_text
 from headwise.cards.measured import STEPS, TABLES, Measured, measure_heads
-from headwise.cards.standing import quick_scores, run_scores
+from headwise.cards.scores import quick_scores, run_scores
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Head, head_list
 from headwise.model.model import Model
@@ -87,13 +87,13 @@ def card(
     run: str | Path | None = None,
     examples: int = 3,
     progress: Progress = True,
-    **how: Any,
+    **options: Any,
 ) -> Card:
     """What one head does on a task: attention, tokens that it promotes and suppresses, patterns, scores, examples.
 
     head: "L23H3". task: a `Task`, or what `hw.task` takes (`n` examples of it). run: a run folder; the card then has
     the head's scores in that run. Without one, its ablation score and its attribution score on the task are computed.
-    examples: how many examples are shown in each list. how: metric, reference, positions, seed, batch_tokens of the
+    examples: how many examples are shown in each list. options: metric, reference, positions, seed, batch_tokens of the
     ablation, as in `hw.score`.
 
     >>> hw.card(model, "L23H3", task="ioi")     # doctest: +SKIP
@@ -104,16 +104,18 @@ def card(
         )
     (chosen,) = _one(head)
     model.check_heads([chosen])
-    asked = task if isinstance(task, Task) else task_of(task, n, model=model, seed=how.get("seed", 0))
+    chosen_task = (
+        task if isinstance(task, Task) else task_of(task, n, model=model, seed=options.get("seed", 0))
+    )
     # A run that does not have this head is refused before anything is computed.
     scores = None if run is None else run_scores(run, model.name, chosen)
     steps = STEPS + (scores is None)
     with reporting(f"Card of {chosen}", steps, progress) as advance:
-        measured = measure_heads(model, asked, [chosen], examples=examples, advance=advance, **how)
+        measured = measure_heads(model, chosen_task, [chosen], examples=examples, advance=advance, **options)
         if scores is None:
-            scores = quick_scores(model, asked, chosen, measured, how)
+            scores = quick_scores(model, chosen_task, chosen, measured, options)
             advance(1)
-    return _card(model, asked, chosen, measured, scores)
+    return _card(model, chosen_task, chosen, measured, scores)
 
 
 def _one(head: Head | str) -> list[Head]:

@@ -1,7 +1,13 @@
 """The tables behind the cards of several heads of one model on one task, computed together.
 
 Tables: `card_examples` (the examples on which a head helps and hurts most), `card_attention` (its attention on the
-strongest ones), `card_tokens` and `card_patterns`. Each has the columns model, task, layer and head.
+strongest ones), `card_tokens` and `card_patterns` (known attention patterns of every head, on the task's prompts and on
+random tokens that come twice). Each has the columns model, task, layer and head.
+
+The random sequences are the usual test for induction heads (Olsson et al. 2022, arXiv 2209.11895): a task's prompts may
+have no repeated token, and what repeats there may be attended to for other reasons.
+
+K kinds of pattern.
 """
 
 from __future__ import annotations
@@ -13,7 +19,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.cards.patterns import pattern_table
 from headwise.cards.tokens import Prompt, TokenReader, prompts_of
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, single_gates
@@ -21,11 +26,16 @@ from headwise.metrics import metric as metric_named
 from headwise.model.attention.attention import attention
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
+from headwise.model.tokens.encode import Row, encode_rows
+from headwise.scores.pattern import KINDS, attention_shares, counted_pairs
 from headwise.tasks.examples import Task
 
 TABLES = ("card_examples", "card_attention", "card_tokens", "card_patterns")
 WHOLE_MAP = 40
 """Most tokens of a head's strongest prompts whose whole attention maps are kept; else only the answer's rows are."""
+RANDOM = "random tokens"
+_SEQUENCES, _HALF = 8, 25
+"""Random sequences, and the tokens in each half of one."""
 
 
 @dataclass
@@ -49,17 +59,17 @@ def measure_heads(
     metric: str | None = None,
     reference: str = "mean",
     advance: Callable[[int], None] | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Measured:
     """Everything that the cards of these heads show, except for their scores.
 
     examples: how many examples are shown in each list. metric: by default the task's own. advance: called after each
-    of `STEPS` parts. reference: what replaces each head. how: positions, seed and batch_tokens (see `Engine`).
+    of `STEPS` parts. reference: what replaces each head. options: positions, seed and batch_tokens (see `Engine`).
     """
     model.check_heads(heads)
     step = advance or (lambda steps: None)
     measured = metric_named(metric or task.metric)
-    engine = Engine(model, task, measured, reference=reference, **how)
+    engine = Engine(model, task, measured, reference=reference, **options)
     effects = engine.measure(single_gates(heads, model.shape)).effects
     step(1)
     prompts, notes = prompts_of(model, task), list[str]()
@@ -70,7 +80,13 @@ def measure_heads(
     tokens = _optional(notes, "token lists", _tokens, model, heads, prompts, strongest, listed)
     step(1)
     patterns = _optional(
-        notes, "attention patterns", pattern_table, model, task, how.get("seed", 0), how.get("batch_tokens")
+        notes,
+        "attention patterns",
+        pattern_table,
+        model,
+        task,
+        options.get("seed", 0),
+        options.get("batch_tokens"),
     )
     step(1)
     parts = {
@@ -81,9 +97,9 @@ def measure_heads(
         "card_tokens": tokens,
         "card_patterns": None if patterns is None else _of_heads(patterns, heads),
     }
-    about = {"model": model.name, "task": task.name}
+    names = {"model": model.name, "task": task.name}
     tables = {
-        name: pd.DataFrame({**about, **part})
+        name: pd.DataFrame({**names, **part})
         for name, part in parts.items()
         if part is not None and len(part)
     }
@@ -175,3 +191,61 @@ def _tokens(
 def _of_heads(table: pd.DataFrame, heads: Sequence[Head]) -> pd.DataFrame:
     chosen = [head in heads for head in zip(table["layer"], table["head"], strict=True)]
     return table[chosen].reset_index(drop=True)
+
+
+# ---- attention patterns --------------------------------------------------------------------------------
+
+
+def pattern_table(model: Model, task: Task, seed: int = 0, batch_tokens: int | None = None) -> pd.DataFrame:
+    """One row per head, pattern and kind of prompts: mean attention, rank among all heads, number of prompts.
+
+    A pattern that no prompt has (retrieval of an answer that is not in the prompt) has no rows.
+    """
+    rows = encode_rows(model.text, task.examples, "target")
+    without_answer = [kind for kind in KINDS if kind != "retrieval"]
+    return pd.concat(
+        [
+            _ranked(model, rows, list(KINDS), task.name, batch_tokens),
+            _ranked(model, _repeated(model, seed), without_answer, RANDOM, batch_tokens),
+        ],
+        ignore_index=True,
+    )
+
+
+def _ranked(
+    model: Model, rows: list[Row], kinds: list[str], prompts: str, batch_tokens: int | None
+) -> pd.DataFrame:
+    # An answer of several tokens makes the row longer than its prompt.
+    sizes = [len(row.ids) for row in rows]
+    masks = [np.zeros((len(kinds), size, size), dtype=bool) for size in sizes]
+    for row, mask in zip(rows, masks, strict=True):
+        for kind, of_kind in zip(kinds, mask, strict=True):
+            pairs = counted_pairs(kind, row)
+            of_kind[: len(pairs), : len(pairs)] = pairs
+    shares = attention_shares(model, rows, masks, batch_tokens)  # rows, K, heads
+    heads = model.heads()
+    parts = []
+    for number, kind in enumerate(kinds):
+        counted = shares[:, number][~np.isnan(shares[:, number, 0])]
+        if len(counted):
+            mean = counted.mean(0)
+            columns = {"prompts": prompts, "pattern": kind, "n": len(counted), "heads": len(heads)}
+            of_head = {"layer": [h.layer for h in heads], "head": [h.head for h in heads], "attention": mean}
+            rank = pd.Series(mean).rank(ascending=False, method="min").astype(int)
+            parts.append(pd.DataFrame({**columns, **of_head, "rank": rank}))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def _repeated(model: Model, seed: int) -> list[Row]:
+    """Sequences of random tokens, each half the same."""
+    text = model.text
+    special = set(getattr(text.tokenizer, "all_special_ids", ()))
+    vocabulary = min(model.embedded_tokens or model.vocabulary, len(text.tokenizer))
+    tokens = np.array([token for token in range(vocabulary) if token not in special])
+    rng = np.random.default_rng(seed)
+    rows = []
+    for number in range(_SEQUENCES):
+        half = rng.choice(tokens, min(_HALF, len(tokens)), replace=False).tolist()
+        ids = [*text.prefix, *half, *half]
+        rows.append(Row(number, ids, len(ids), [], []))
+    return rows

@@ -63,7 +63,7 @@ class TokenReader:
         """Run the prompts once; the output of every head at the answer is kept."""
         self.model, self.prompts = model, prompts
         self.readout = Readout(model)
-        self.known = min(model.vocabulary, len(model.text.tokenizer))
+        self.vocabulary = min(model.vocabulary, len(model.text.tokenizer))
         """Tokens that the tokenizer has: some unembeddings are padded with rows that were never trained."""
         self._runs: list[tuple[list[int], dict[int, Tensor], dict[nn.Module, FrozenNorm]]] = []
         budget = min(
@@ -101,14 +101,14 @@ class TokenReader:
             part = sources[first : first + at_once]
             z = value_outputs(self.model, head.layer, part)[:, None, head.head]
             for source, logits in zip(part, self._logits(head, z, norms), strict=True):
-                about = {"path": "weights", "example": -1, "source": self._text(source)}
+                columns = {"path": "weights", "example": -1, "source": self._text(source)}
                 of_tokens = self._listed(logits, [("own", source)])
-                rows += [{**about, **row} for row in of_tokens if row["kind"] == "own" or source in listed]
+                rows += [{**columns, **row} for row in of_tokens if row["kind"] == "own" or source in listed]
         return pd.DataFrame(rows)
 
     def _logits(self, head: Head, z: Tensor, norms: Mapping[nn.Module, FrozenNorm]) -> Tensor:
         """`[B, V]` of the outputs `z[B, 1, D]`, relative to their mean over the vocabulary."""
-        logits = self.readout.written(head, z, norms)[:, 0, : self.known].cpu()
+        logits = self.readout.written(head, z, norms)[:, 0, : self.vocabulary].cpu()
         return logits - logits.mean(-1, keepdim=True)
 
     def _listed(self, logits: Tensor, named: Sequence[tuple[str, int]]) -> Iterator[dict[str, Any]]:

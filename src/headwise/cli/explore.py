@@ -52,9 +52,9 @@ def explore(
     **options: Any,
 ) -> None:
     """Open the live explorer: switch heads off in the browser and watch the model change. Ctrl-C ends it."""
-    from headwise.explore.explorer import Explorer
-    from headwise.explore.guard import LOOPBACK
-    from headwise.explore.run_data import model_of_run
+    from headwise.explorer.explorer import Explorer
+    from headwise.explorer.guard import LOOPBACK
+    from headwise.explorer.run_data import model_of_run
     from headwise.model.load.load import load
 
     if host not in LOOPBACK and not remote:

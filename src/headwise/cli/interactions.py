@@ -41,12 +41,12 @@ def interactions(
 
     `headwise run backups` also finds a primary set, tests its backups on other examples, and proves them by freezing.
     """
-    loaded, asked, how = model_and_task(model, task, n, flags)
+    loaded, examples, options = model_and_task(model, task, n, flags)
     from headwise.scores.interactions.interactions import interactions as measure
 
     chosen = "all" if heads == ["all"] else heads or None
-    how |= {"metric": metric, "reference": reference}
-    found = measure(loaded, asked, chosen, given=given or None, precision=precision, **how)
+    options |= {"metric": metric, "reference": reference}
+    found = measure(loaded, examples, chosen, given=given or None, precision=precision, **options)
     table = found.table()
     echo(
         f"interactions on {found.task}, {found.model}, {ablation_name(found.reference)}, n = {found.n}: "

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.complete import complete
-from headwise.cli.root import app
+from headwise.cli.root import app, argument
 from headwise.errors import HeadwiseError, unknown
 
 Rows = tuple[list[str], list[list[str]]]
@@ -19,18 +18,11 @@ Rows = tuple[list[str], list[list[str]]]
 def list_(
     what: Annotated[
         str,
-        typer.Argument(
-            help="models, tasks, metrics, methods, studies, settings (of studies) or families",
-            autocompletion=complete("lists"),
-            metavar="WHAT",
+        argument(
+            "WHAT", "models, tasks, metrics, methods, studies, settings (of studies) or families", "lists"
         ),
     ],
-    study: Annotated[
-        str | None,
-        typer.Argument(
-            help="with settings: only this study", autocompletion=complete("studies"), metavar="STUDY"
-        ),
-    ] = None,
+    study: Annotated[str | None, argument("STUDY", "with settings: only this study", "studies")] = None,
     live: Annotated[
         bool, typer.Option(help="with families: try each with the installed transformers")
     ] = False,

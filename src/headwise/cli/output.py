@@ -75,6 +75,6 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def echo(text: object = "", **how: Any) -> None:
+def echo(text: object = "", **options: Any) -> None:
     """Print; names and texts may come from somebody's file, so control characters are written out."""
-    typer.echo(visible(str(text)), **how)
+    typer.echo(visible(str(text)), **options)

@@ -53,8 +53,8 @@ app = Commands(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from headwise._version import __version__
 
         typer.echo(f"headwise {__version__}")
@@ -73,18 +73,15 @@ def root(
     """The options of `headwise` itself."""
 
 
+def argument(metavar: str, help: str, names: str) -> Any:
+    """An argument whose `names` (models, tasks, …) the shell completes."""
+    return typer.Argument(help=help, autocompletion=complete(names), metavar=metavar)
+
+
 MODEL_HELP = "bundled alias, hub id, folder or GGUF file; NAME=path gives it a name"
-ModelName = Annotated[
-    str,
-    typer.Argument(help=MODEL_HELP, autocompletion=complete("models"), metavar="MODEL"),
-]
+ModelName = Annotated[str, argument("MODEL", MODEL_HELP, "models")]
 TaskName = Annotated[
-    str,
-    typer.Argument(
-        help="a built-in task (headwise list tasks), a file, or hub:owner/name",
-        autocompletion=complete("tasks"),
-        metavar="TASK",
-    ),
+    str, argument("TASK", "a built-in task (headwise list tasks), a file, or hub:owner/name", "tasks")
 ]
 MethodNames = Annotated[
     list[str] | None,
@@ -188,8 +185,8 @@ def _with_output_options(function: Callable[..., Any]) -> Callable[..., None]:
 def _panel_number(parameter: inspect.Parameter) -> int:
     """The place of a parameter's group in the help; 0 for arguments and for options without a group."""
     numbers = [number for number, names in enumerate(PANELS.values(), 1) if parameter.name in names.split()]
-    about = typing.get_args(parameter.annotation)[1:]
-    return numbers[0] if numbers and isinstance(about[0], OptionInfo) else 0
+    annotations = typing.get_args(parameter.annotation)[1:]
+    return numbers[0] if numbers and isinstance(annotations[0], OptionInfo) else 0
 
 
 def _in_panel(parameter: inspect.Parameter) -> inspect.Parameter:

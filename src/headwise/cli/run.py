@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from headwise.cli.complete import complete, names
 from headwise.cli.output import echo, note
-from headwise.cli.root import MODEL_HELP, STUDY, MethodNames, MetricName, app, with_options
+from headwise.cli.root import MODEL_HELP, STUDY, MethodNames, MetricName, app, argument, with_options
 from headwise.cli.running import default_folder, run_study
 
 SHOWN = 5
@@ -39,25 +39,12 @@ class StudyHelp(TyperCommand):
 @app.command(cls=StudyHelp)
 @with_options(*STUDY)
 def run(
-    study: Annotated[
-        str,
-        typer.Argument(
-            help="name of a study (headwise list studies)",
-            autocompletion=complete("studies"),
-            metavar="STUDY",
-        ),
-    ],
+    study: Annotated[str, argument("STUDY", "name of a study (headwise list studies)", "studies")],
     first_model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL", help="as in headwise score; or --model", autocompletion=complete("models")
-        ),
+        str | None, argument("MODEL", "as in headwise score; or --model", "models")
     ] = None,
     first_tasks: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TASK", help="as in headwise score; or --task", autocompletion=complete("tasks")
-        ),
+        list[str] | None, argument("TASK", "as in headwise score; or --task", "tasks")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="a study file (YAML), or: published; options override it")
@@ -65,10 +52,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY-MODEL-TASK")] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"{MODEL_HELP}; repeat for several",
-            autocompletion=complete("models"),
-        ),
+        typer.Option(help=f"{MODEL_HELP}; repeat for several", autocompletion=complete("models")),
     ] = None,
     task: Annotated[
         list[str] | None,

@@ -64,8 +64,8 @@ def sparsify(
     length, result = settings["length"], dict[str, Any]({"folder": out, "done": True})
     if not finished:
         settings |= assignments(option or [])
-        how: dict[str, Any] = {"start": start, "seconds": seconds, "fresh": fresh, "device": device}
-        done = train(model, text or [], out, compile=compile, graph=graph, **how, **settings)
+        options: dict[str, Any] = {"start": start, "seconds": seconds, "fresh": fresh, "device": device}
+        done = train(model, text or [], out, compile=compile, graph=graph, **options, **settings)
         echo(f"{out}: done" if done else f"{out}: stopped after {seconds:.0f} s; the same command resumes")
         if not done or not evaluate:
             return result | {"done": done}

@@ -14,7 +14,7 @@ from headwise.charts import style
 from headwise.charts.attention import attention_chart
 from headwise.charts.static import figure
 from headwise.display import UNFINISHED, joined_tokens
-from headwise.explore.live import Live
+from headwise.explorer.live import Live
 from headwise.model.tokens.text import readable_token, readable_tokens
 
 TEXTS = ("我住在北京 and 東京", "مرحبا بالعالم", "👩‍💻 says 🎉!", "naïve … “quotes”", "\n\ttabs  and spaces")

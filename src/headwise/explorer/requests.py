@@ -22,7 +22,7 @@ Gate = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)], Annotated
 """Layer, head, gate."""
 
 
-class Asked(BaseModel):
+class TabRequest(BaseModel):
     """Something that one tab of the browser asks for."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -31,7 +31,7 @@ class Asked(BaseModel):
     """Names the tab: a newer request of the same kind cancels the older one."""
 
 
-class Gated(Asked):
+class Gated(TabRequest):
     """Gates on heads, and the ablation type."""
 
     gates: Annotated[list[Gate], Field(max_length=65_536)] = []
@@ -92,7 +92,7 @@ class Check(Gated):
     n: Annotated[int, Field(ge=4, le=512)] = 32
 
 
-class Card(Asked):
+class Card(TabRequest):
     """The card of a head on a task."""
 
     head: Annotated[str, Field(max_length=16)]
@@ -100,7 +100,7 @@ class Card(Asked):
     n: Annotated[int, Field(ge=4, le=32)] = 16
 
 
-Kind = TypeVar("Kind", bound=Asked)
+Kind = TypeVar("Kind", bound=TabRequest)
 
 
 def parsed(kind: type[Kind], body: bytes) -> Kind:

@@ -99,18 +99,14 @@ class Worker:
         with self._changed:
             if self._stopping:
                 raise QueueFull("the explorer is stopping")
-            for other in self._of_tab(job.tab, job.kind):
-                other.cancel()
+            for queue in self._waiting:
+                for other in queue:
+                    if (other.tab, other.kind) == (job.tab, job.kind):
+                        other.cancel()
             if sum(map(len, self._waiting)) >= MOST_WAITING:
                 raise QueueFull(f"{MOST_WAITING} requests wait for the model already; try again in a moment")
             self._waiting[job.urgency].append(job)
             self._changed.notify()
-
-    def cancel(self, tab: str, kind: str) -> None:
-        """Cancel the jobs of this kind that a tab has."""
-        with self._changed:
-            for job in self._of_tab(tab, kind):
-                job.cancel()
 
     def stop(self) -> bool:
         """Cancel everything and end the thread; False where the model is still computing after a few seconds."""
@@ -123,9 +119,6 @@ class Worker:
         if self._thread.is_alive():
             self._thread.join(timeout=_PATIENCE)
         return not self._thread.is_alive()
-
-    def _of_tab(self, tab: str, kind: str) -> list[Job]:
-        return [job for queue in self._waiting for job in queue if (job.tab, job.kind) == (tab, kind)]
 
     def _run(self) -> None:
         while (queue := self._next()) is not None:

@@ -50,7 +50,7 @@ def _run_scores(run: RunReader, model: str, head: Head) -> pd.DataFrame:
 
 
 def quick_scores(
-    model: Model, task: Task, head: Head, measured: Measured, how: Mapping[str, Any]
+    model: Model, task: Task, head: Head, measured: Measured, options: Mapping[str, Any]
 ) -> pd.DataFrame:
     """The head's exact ablation score, and its attribution score with the rank among all heads.
 
@@ -59,12 +59,12 @@ def quick_scores(
     (effects,) = measured.effects
     lo, hi = stats.effect_interval(effects[:, None], groups=task.shared_groups(), metric=measured.metric)
     exact = {"score": float(effects.mean()), "lo": float(lo[0]), "hi": float(hi[0]), "n": len(effects)}
-    about = {"study": "card", "task": task.name}
-    rows: list[Any] = [{**about, "measure": method_name("ablation", measured.reference), **exact}]
+    names = {"study": "card", "task": task.name}
+    rows: list[Any] = [{**names, "measure": method_name("ablation", measured.reference), **exact}]
     if metric_named(measured.metric).first_order:
-        table = score(model, task, "attribution", progress=False, **how).table()
+        table = score(model, task, "attribution", progress=False, **options).table()
         rank = table["score"].abs().rank(ascending=False, method="min")
-        about["measure"] = method_name("attribution", measured.reference)
-        table = table.assign(rank=rank, heads=len(table), **about)
+        names["measure"] = method_name("attribution", measured.reference)
+        table = table.assign(rank=rank, heads=len(table), **names)
         rows += table[(table["layer"] == head.layer) & (table["head"] == head.head)].to_dict("records")
     return pd.DataFrame(rows).reindex(columns=COLUMNS)

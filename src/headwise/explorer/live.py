@@ -19,10 +19,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.errors import HeadwiseError
-from headwise.explore.asked import Attribution, OfPrompt, Run
-from headwise.explore.kept import LONGEST, can_keep, kept_after, piece_of
-from headwise.explore.prompts import Prompt, Prompts
-from headwise.explore.worker import Event, Job
+from headwise.explorer.prompt_cache import LONGEST, LastPass, Prompt, PromptCache, can_skip_blocks, piece_of
+from headwise.explorer.requests import Attribution, OfPrompt, Run
+from headwise.explorer.worker import Event, Job
 from headwise.model.forward.decode import Batch
 from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.run import Pass
@@ -60,12 +59,9 @@ class Intervention:
         """
         if values is None and not self.layers:
             return None
-        gates = (
-            torch.from_numpy(self.gates)[None].to(model.device, model.gate_dtype)
-            if values is None
-            else values
-        )
-        layers = self.layers if values is None else None
+        gates, layers = values, None
+        if gates is None:
+            gates, layers = torch.from_numpy(self.gates)[None].to(model.device, model.gate_dtype), self.layers
         if self.first is None:
             return HeadGates(gates, layers, self.reference)
         if unread < prompt:  # one new token, after a cached prompt
@@ -73,12 +69,7 @@ class Intervention:
         mask = torch.arange(unread)[None] >= self.first
         mask[:, prompt:] = False
         assert self.reference is not None
-        more = unread - prompt
-        padded = (
-            {layer: pad(z, (0, 0, 0, 0, 0, more)) for layer, z in self.reference.items()}
-            if more
-            else self.reference
-        )
+        padded = {layer: pad(z, (0, 0, 0, 0, 0, unread - prompt)) for layer, z in self.reference.items()}
         return HeadGates(gates, layers, padded, mask.to(model.device))
 
 
@@ -87,18 +78,18 @@ class Live:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.prompts = Prompts(model)
+        self.prompts = PromptCache(model)
         self.ends = end_tokens(model)
 
-    def intervention(self, prompt: Prompt, asked: OfPrompt) -> Intervention:
+    def intervention(self, prompt: Prompt, request: OfPrompt) -> Intervention:
         """The gates of a request with what replaces the heads."""
-        made = Intervention(asked.gate_array(self.model), replaced_by=asked.reference)
-        if asked.reference == "mean":
-            made.reference = self.prompts.means(prompt)
-        elif asked.reference == "patch":
-            made.reference, made.first = self.prompts.donor(prompt, asked)
-            made.replaced_by = f"patch {asked.counterfactual}"
-        return made
+        intervention = Intervention(request.gate_array(self.model), replaced_by=request.reference)
+        if request.reference == "mean":
+            intervention.reference = self.prompts.means(prompt)
+        elif request.reference == "patch":
+            intervention.reference, intervention.first = self.prompts.donor(prompt, request)
+            intervention.replaced_by = f"patch {request.counterfactual}"
+        return intervention
 
     def warm(self, job: Job) -> Iterator[Event]:
         """What the first click should not wait for: what was proven of decoding, and kernels that are made once."""
@@ -109,44 +100,46 @@ class Live:
 
     # ---- next token and continuation -------------------------------------------------------------------
 
-    def run(self, asked: Run, job: Job) -> Iterator[Event]:
+    def run(self, request: Run, job: Job) -> Iterator[Event]:
         """Events: `next` (the distribution), `token`s of the gated and of the full model, `done`.
 
         The gated model comes first: it is what the click asked for. The full model's text is computed once per prompt.
         """
-        prompt = self.prompts.get(asked, room=asked.new_tokens - 1)
+        prompt = self.prompts.get(request, room=request.new_tokens - 1)
         plain = Intervention(np.ones(self.model.shape, dtype=np.float32))
-        changed = any(gate != 1 for *_, gate in asked.gates)
-        made = self.intervention(prompt, asked) if changed else plain
+        changed = any(gate != 1 for *_, gate in request.gates)
+        gated = self.intervention(prompt, request) if changed else plain
         yield {"event": "prompt", "tokens": len(prompt.ids)}
         if changed and prompt.full is None:
             # Reading a long prompt once more would take longer than writing its text.
             if len(prompt.ids) > LONGEST:
-                yield from self._written(prompt, plain, asked, job, "full", False)
+                yield from self._written(prompt, plain, request, job, "full", False)
             else:
                 ids = torch.tensor([prompt.ids], device=self.model.device)
                 prompt.full = self._last_logits(ids, job).log_softmax(-1)
-        known = bool(prompt.text) and (prompt.ended or len(prompt.text) >= asked.new_tokens)
-        if known:
-            yield {"event": "text", "side": "full", **self._whole(prompt, asked.new_tokens)}
+        cached = bool(prompt.text) and (prompt.ended or len(prompt.text) >= request.new_tokens)
+        if cached:
+            tokens = prompt.text[: request.new_tokens]
+            ended = prompt.ended and len(tokens) == len(prompt.text)
+            yield {"event": "text", "side": "full", "tokens": tokens, "ended": ended}
         if changed:
-            yield from self._written(prompt, made, asked, job, "gated", True)
-            if not known:
-                yield from self._written(prompt, plain, asked, job, "full", False)
-        elif known and prompt.full is not None:
+            yield from self._written(prompt, gated, request, job, "gated", True)
+            if not cached:
+                yield from self._written(prompt, plain, request, job, "full", False)
+        elif cached and prompt.full is not None:
             yield self._next(prompt.full, prompt.full)
         else:
-            yield from self._written(prompt, plain, asked, job, "full", True)
+            yield from self._written(prompt, plain, request, job, "full", True)
         yield {"event": "done"}
 
     def _written(
-        self, prompt: Prompt, made: Intervention, asked: Run, job: Job, side: str, tell: bool
+        self, prompt: Prompt, intervention: Intervention, request: Run, job: Job, side: str, tell: bool
     ) -> Iterator[Event]:
         """The tokens of one side as they are written; `tell` the distribution first."""
-        written: list[int] = []
+        written: list[dict[str, Any]] = []
         shown = ""
         ended = False
-        for step, logits in enumerate(self._steps(prompt, made, asked.new_tokens, job, keep=tell)):
+        for step, logits in enumerate(self._steps(prompt, intervention, request.new_tokens, job, keep=tell)):
             if step == 0:
                 if side == "full":
                     prompt.full = logits.log_softmax(-1)
@@ -157,18 +150,18 @@ class Live:
             ended = token in self.ends
             if ended:
                 break
-            written.append(token)
-            text = continuation(self.model, prompt.ids, written)
+            text = continuation(self.model, prompt.ids, [*(one["id"] for one in written), token])
             # Half a character is shown when its other half is there.
             piece = "" if text.endswith("\ufffd") else text[len(shown) :]
             shown += piece
-            yield {"event": "token", "side": side, "id": token, "text": piece}
+            written.append({"id": token, "text": piece})
+            yield {"event": "token", "side": side, **written[-1]}
         if side == "full":
             prompt.text, prompt.ended = written, ended
         yield {"event": "written", "side": side, "ended": ended}
 
     def _steps(
-        self, prompt: Prompt, made: Intervention, count: int, job: Job, keep: bool = False
+        self, prompt: Prompt, intervention: Intervention, count: int, job: Job, keep: bool = False
     ) -> Iterator[Tensor]:
         """Next-token logits `[vocabulary]` after the prompt, then after each token of the greedy continuation.
 
@@ -181,31 +174,33 @@ class Live:
             self.model.hf, [ids], pad=able.pad, cached=able.cache, piece=piece, hooks=self.model.hooks
         )
         for step in range(count):
-            hook = checked(made.hook(self.model, len(ids), batch.unread), job)
+            hook = checked(intervention.hook(self.model, len(ids), batch.unread), job)
             # Contexts must not span a yield: another job may run between two steps.
             with torch.inference_mode():
                 first = step == 0
-                logits = self._first(batch, prompt, made, hook, keep) if first else batch.logits(hook)
+                logits = self._first(batch, prompt, intervention, hook, keep) if first else batch.logits(hook)
             yield logits[0]
             batch.append(logits.argmax(-1))
 
-    def _first(self, batch: Batch, prompt: Prompt, made: Intervention, hook: HeadHook, keep: bool) -> Tensor:
+    def _first(
+        self, batch: Batch, prompt: Prompt, intervention: Intervention, hook: HeadHook, keep: bool
+    ) -> Tensor:
         """The pass over the prompt, without the blocks that compute what they computed in the pass before."""
         narrow = self.model.capabilities.narrow  # only the last token's logits are read
-        if not can_keep(self.model, len(prompt.ids)):
+        if not can_skip_blocks(self.model, len(prompt.ids)):
             with self.model.running():
                 return batch.logits(hook, narrow=narrow)
         streams: dict[int, Tensor] = {}
-        kept = prompt.kept
-        same = 0 if kept is None else kept.before(made.gates, made.replaced_by)
-        resume_from = None if kept is None or same == 0 else (same - 1, kept.streams[same - 1])
+        last, gates, replaced_by = prompt.last_pass, intervention.gates, intervention.replaced_by
+        same = 0 if last is None else last.unchanged_blocks(gates, replaced_by)
+        resume_from = None if last is None or same == 0 else (same - 1, last.streams[same - 1])
         with self.model.running():
             logits = batch.logits(hook, narrow=narrow, record_streams=streams, resume_from=resume_from)
-        if kept is not None and same:
-            batch.fill(kept.layers[:same])
-            streams |= {block: kept.streams[block] for block in range(same)}
+        if last is not None and same:
+            batch.fill(last.layers[:same])
+            streams |= {block: last.streams[block] for block in range(same)}
         if keep:
-            prompt.kept = kept_after(batch, streams, made.gates, made.replaced_by)
+            prompt.last_pass = LastPass.of(batch, streams, gates, replaced_by)
         return logits
 
     def _last_logits(self, ids: Tensor, job: Job) -> Tensor:
@@ -225,52 +220,44 @@ class Live:
         kl = (p.exp() * (p - q)).nansum().item()
         return {"event": "next", "tokens": rows, "kl": max(0.0, kl)}
 
-    def _whole(self, prompt: Prompt, count: int) -> dict[str, Any]:
-        """The full model's text that was computed before, token by token."""
-        ids = prompt.text[:count]
-        texts = [continuation(self.model, prompt.ids, ids[: n + 1]) for n in range(len(ids))]
-        pieces, shown = [], ""
-        for text in texts:
-            pieces.append("" if text.endswith("\ufffd") else text[len(shown) :])
-            shown += pieces[-1]
-        ended = prompt.ended and len(ids) == len(prompt.text)
-        return {"tokens": [{"id": i, "text": t} for i, t in zip(ids, pieces, strict=True)], "ended": ended}
-
     def _token(self, token: int) -> str:
         return self.model.text.readable_token(token)
 
     # ---- attribution -----------------------------------------------------------------------------------
 
-    def attribution(self, asked: Attribution, job: Job) -> Iterator[Event]:
+    def attribution(self, request: Attribution, job: Job) -> Iterator[Event]:
         """∂ log p(target) / ∂ gate at gates 1, in nats: positive where the head helps the target on this prompt.
 
         The first-order estimate of ablating each head alone, as the score method `attribution`.
         """
-        prompt = self.prompts.get(asked)
+        prompt = self.prompts.get(request)
         if len(prompt.ids) > MOST_ATTRIBUTED:
             raise HeadwiseError(
                 f"the prompt has {len(prompt.ids)} tokens; live attribution takes at most {MOST_ATTRIBUTED}. Shorten "
                 "it, or colour the map by a score of a run"
             )
         model = self.model
-        if asked.target is not None and asked.target >= model.vocabulary:
-            raise HeadwiseError(f"token {asked.target} is not in the vocabulary of {model.vocabulary} tokens")
-        made = self.intervention(prompt, asked)
+        if request.target is not None and request.target >= model.vocabulary:
+            raise HeadwiseError(
+                f"token {request.target} is not in the vocabulary of {model.vocabulary} tokens"
+            )
+        intervention = self.intervention(prompt, request)
         ids = torch.tensor([prompt.ids], device=model.device)
         last = torch.full((1, 1), len(prompt.ids) - 1, device=model.device)
         values = torch.ones(1, *model.shape, dtype=model.gate_dtype, device=model.device, requires_grad=True)
-        hook = made.hook(model, len(prompt.ids), len(prompt.ids), values)
+        hook = intervention.hook(model, len(prompt.ids), len(prompt.ids), values)
         with model.frozen():
             logits = model.run(Pass(ids=ids, scored=last, heads=checked(hook, job))).logits[0, 0]
             logprobs = logits.log_softmax(-1)
-            target = int(logprobs.argmax()) if asked.target is None else asked.target
+            target = int(logprobs.argmax()) if request.target is None else request.target
             (gradient,) = torch.autograd.grad(logprobs[target], values)
         scores = np.where(model.exists, gradient[0].double().cpu().numpy(), np.nan)
-        about = {
+        yield {
+            "event": "attribution",
+            "values": listed(scores),
             "target": {"id": target, "text": self._token(target)},
             "logprob": float(logprobs[target].detach()),
         }
-        yield {"event": "attribution", "values": listed(scores), **about}
 
 
 def listed(values: np.ndarray, digits: int = 6) -> list[Any]:

@@ -12,7 +12,7 @@ import pandas as pd
 from headwise.charts.heatmap import grid
 from headwise.charts.section import by_size, groups, section_of, table_of
 from headwise.errors import HeadwiseError, visible
-from headwise.explore.live import listed
+from headwise.explorer.live import listed
 from headwise.files import named_source
 from headwise.heads import Head, heads_of, ranked
 from headwise.model.model import Model
@@ -58,13 +58,13 @@ class RunData:
 
     def maps(self) -> list[dict[str, Any]]:
         """One map of scores per task and measure."""
-        made = []
+        maps = []
         for (task, measure), part in groups(self.scores, "task", "measure"):
             values = self._grid(part)
             unit = str(part["unit"].iloc[0]) if "unit" in part and part["unit"].iloc[0] else ""
-            about = {"name": f"{measure}, {task}", "task": str(task), "measure": str(measure), "unit": unit}
-            made.append({**about, "signed": bool((values < 0).any()), "values": listed(values)})
-        return made
+            names = {"name": f"{measure}, {task}", "task": str(task), "measure": str(measure), "unit": unit}
+            maps.append({**names, "signed": bool((values < 0).any()), "values": listed(values)})
+        return maps
 
     def _grid(self, part: pd.DataFrame) -> np.ndarray:
         """The scores as the map shows them: what is not a finite number of a head of the model is a gap."""
@@ -138,7 +138,7 @@ class RunData:
             table = self._named[name]
             if len(table):
                 shown = [column for column in _COLUMNS[name] if column in table]
-                tables.append(_table(title, _largest_first(table[_about(table, head)])[shown]))
+                tables.append(_table(title, _largest_first(table[_names_head(table, head)])[shown]))
         return [table for table in tables if table["rows"]]
 
     # ---- tasks -----------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def model_of_run(path: Path, wanted: str | None) -> str:
     return names[0]
 
 
-def _about(table: pd.DataFrame, head: Head) -> pd.Series:
+def _names_head(table: pd.DataFrame, head: Head) -> pd.Series:
     """Which rows are about a head: by layer and head, or by a name such as L20H0, L20H0.Q or L20H0 L20H1."""
     if {"layer", "head"} <= set(table.columns):
         return (table["layer"] == head.layer) & (table["head"] == head.head)

@@ -14,11 +14,11 @@ from headwise.cards import card
 from headwise.cards.tokens import Prompt as AnsweredPrompt
 from headwise.cards.tokens import TokenReader
 from headwise.errors import HeadwiseError
-from headwise.explore.asked import Card, OpenHead
-from headwise.explore.live import Live, checked, listed
-from headwise.explore.prompts import Prompt
-from headwise.explore.run_data import RunData
-from headwise.explore.worker import Event, Job
+from headwise.explorer.live import Live, checked, listed
+from headwise.explorer.prompt_cache import Prompt
+from headwise.explorer.requests import Card, OpenHead
+from headwise.explorer.run_data import RunData
+from headwise.explorer.worker import Event, Job
 from headwise.heads import Head
 from headwise.model.attention.attention import attention
 
@@ -33,63 +33,60 @@ class OpenedHeads:
     def __init__(self, live: Live, run: RunData | None) -> None:
         self.live, self.run, self.model = live, run, live.model
 
-    def open(self, asked: OpenHead, job: Job) -> Iterator[Event]:
+    def open(self, request: OpenHead, job: Job) -> Iterator[Event]:
         """Events: `attention`, then `promoted`, then `rows` (scores, edges and backups of the run)."""
-        head = Head.parse(asked.head)
+        head = Head.parse(request.head)
         self.model.check_heads([head])
-        prompt = self.live.prompts.get(asked)
-        yield self._attention(prompt, head, asked, job)
-        if asked.only_row:
+        prompt = self.live.prompts.get(request)
+        yield self._attention(prompt, head, request, job)
+        if request.only_row:
             return
         yield self._promoted(prompt, head)
-        yield {
-            "event": "rows",
-            "head": str(head),
-            "tables": [] if self.run is None else self.run.rows_of(head),
-        }
+        tables = [] if self.run is None else self.run.rows_of(head)
+        yield {"event": "rows", "head": str(head), "tables": tables}
 
-    def _attention(self, prompt: Prompt, head: Head, asked: OpenHead, job: Job) -> Event:
+    def _attention(self, prompt: Prompt, head: Head, request: OpenHead, job: Job) -> Event:
         """The row of one query under the current gates: never more than one row of a long prompt is held."""
         length = len(prompt.ids)
-        query = length - 1 if asked.query is None else asked.query
+        query = length - 1 if request.query is None else request.query
         if query >= length:
             raise HeadwiseError(f"token {query} is not in the prompt, which has tokens 0 to {length - 1}")
-        made = self.live.intervention(prompt, asked)
-        hook = checked(made.hook(self.model, length, length), job)
-        about: dict[str, Any] = {"event": "attention", "head": str(head), "query": query}
+        intervention = self.live.intervention(prompt, request)
+        hook = checked(intervention.hook(self.model, length, length), job)
+        event: dict[str, Any] = {"event": "attention", "head": str(head), "query": query}
         try:
             with self.model.hook(hook), torch.inference_mode():
-                whole = length <= WHOLE_MAP and not asked.only_row
+                whole = length <= WHOLE_MAP and not request.only_row
                 (seen,) = attention(self.model, [prompt.ids], head, queries=[query], maps=whole)
         except HeadwiseError as error:  # a family whose attention cannot be shown
-            return {**about, "note": str(error)}
+            return {**event, "note": str(error)}
         row = seen.rows[0, 0]
         most = sorted(range(query + 1), key=lambda key: -row[key])[:_ATTENDED]
-        about["most"] = [{"key": key, "text": seen.tokens[key], "share": float(row[key])} for key in most]
-        about["row"] = listed(row, 3)[0]
-        if not asked.only_row:
-            about["tokens"] = seen.tokens
-            about["map"] = None if seen.maps is None else listed(seen.maps[0], 3)
-        return about
+        event["most"] = [{"key": key, "text": seen.tokens[key], "share": float(row[key])} for key in most]
+        event["row"] = listed(row, 3)[0]
+        if not request.only_row:
+            event["tokens"] = seen.tokens
+            event["map"] = None if seen.maps is None else listed(seen.maps[0], 3)
+        return event
 
     def _promoted(self, prompt: Prompt, head: Head) -> Event:
         """The tokens that the head promotes and suppresses at the last token, with all heads on."""
-        about: dict[str, Any] = {"event": "promoted", "head": str(head)}
+        event: dict[str, Any] = {"event": "promoted", "head": str(head)}
         try:
             if prompt.reader is None:
                 prompt.reader = TokenReader(self.model, [AnsweredPrompt(prompt.ids, 0, ())])
             table = prompt.reader.output_table(head)
         except HeadwiseError as error:
-            return {**about, "note": str(error)}
+            return {**event, "note": str(error)}
         for kind in ("promoted", "suppressed"):
             part = table[table["kind"] == kind].sort_values("rank", ascending=kind == "promoted")
             rows = part[["token", "logit"]].to_dict("records")
-            about[kind] = [{"text": str(row["token"]), "logit": float(row["logit"])} for row in rows]
-        return about
+            event[kind] = [{"text": str(row["token"]), "logit": float(row["logit"])} for row in rows]
+        return event
 
-    def card(self, asked: Card, source: Any, job: Job) -> Iterator[Event]:
+    def card(self, request: Card, source: Any, job: Job) -> Iterator[Event]:
         """The card of the head on a task, as text."""
         yield {"event": "progress", "done": 0, "of": 1}
         job.check()
-        made = card(self.model, asked.head, source, n=asked.n, progress=lambda steps: job.check())
-        yield {"event": "card", "head": asked.head, "text": repr(made)}
+        head_card = card(self.model, request.head, source, n=request.n, progress=lambda steps: job.check())
+        yield {"event": "card", "head": request.head, "text": repr(head_card)}

@@ -11,13 +11,13 @@ from typing import Any
 
 from headwise._version import __version__
 from headwise.errors import HeadwiseError
-from headwise.explore import asked as requests
-from headwise.explore.guard import Guard
-from headwise.explore.live import LISTED, Live
-from headwise.explore.opened_head import OpenedHeads
-from headwise.explore.real import check, control_gates, held_out
-from headwise.explore.run_data import RunData
-from headwise.explore.worker import BACKGROUND, LIVE, URGENT, Event, Job, Worker
+from headwise.explorer import requests
+from headwise.explorer.guard import Guard
+from headwise.explorer.live import LISTED, Live
+from headwise.explorer.opened_head import OpenedHeads
+from headwise.explorer.run_data import RunData
+from headwise.explorer.significance import changed_heads, check, control_gates, held_out
+from headwise.explorer.worker import BACKGROUND, LIVE, URGENT, Event, Job, Worker
 from headwise.model.model import Model
 from headwise.tasks import registry, task
 
@@ -49,8 +49,7 @@ class Explorer:
     ) -> None:
         """Answer at this address. remote: other machines may reach it. framed: a notebook may show the page."""
         try:
-            from headwise.explore.app import Answer, make_app
-            from headwise.explore.server import Server
+            from headwise.explorer.server import Answer, Server, make_app
         except ModuleNotFoundError as error:
             raise HeadwiseError(
                 f"the explorer needs the package {error.name}; install it with: pip install 'headwise[explore]'"
@@ -136,30 +135,30 @@ class Explorer:
 
     def tasks(self) -> list[str]:
         """Tasks that the page may name: the run's own first, then the built-in ones."""
-        own = [] if self.run is None else self.run.tasks()
-        return list(dict.fromkeys([*own, *registry.FAMILIES.all()]))
+        of_run = [] if self.run is None else self.run.tasks()
+        return list(dict.fromkeys([*of_run, *registry.FAMILIES.all()]))
 
     def _source(self, name: str) -> str:
         if name not in self.tasks():  # a file may be opened only if the run names it
             raise HeadwiseError(f"the explorer has no task {name!r}; it has {', '.join(self.tasks())}")
         return name
 
-    def control(self, asked: requests.Control, job: Job) -> Iterator[Event]:
+    def control(self, request: requests.Control, job: Job) -> Iterator[Event]:
         """Random heads of the same layers with the same gates."""
-        gates = control_gates(self.model, asked.gate_array(self.model), asked.seed)
-        changed = [(int(i), int(j), float(gates[i, j])) for i, j in zip(*(gates != 1).nonzero(), strict=True)]
+        gates = control_gates(self.model, request.gate_array(self.model), request.seed)
+        changed = [(layer, head, float(gates[layer, head])) for layer, head in changed_heads(gates)]
         yield {"event": "control", "gates": changed}
 
-    def check(self, asked: requests.Check, job: Job) -> Iterator[Event]:
+    def check(self, request: requests.Check, job: Job) -> Iterator[Event]:
         """“Is this real?” on held-out examples of a task."""
-        source = self._source(asked.task)
-        yield {"event": "progress", "done": 0, "of": asked.n}
-        examples = held_out(self.model, source, asked.n, self._prompts_of_run(source))
-        yield from check(self.model, asked, examples, job)
+        source = self._source(request.task)
+        yield {"event": "progress", "done": 0, "of": request.n}
+        examples = held_out(self.model, source, request.n, self._prompts_of_run(source))
+        yield from check(self.model, request, examples, job)
 
-    def card(self, asked: requests.Card, job: Job) -> Iterator[Event]:
+    def card(self, request: requests.Card, job: Job) -> Iterator[Event]:
         """The card of a head on a task."""
-        return self.heads.card(asked, self._source(asked.task), job)
+        return self.heads.card(request, self._source(request.task), job)
 
     def _prompts_of_run(self, source: str) -> list[str]:
         """The prompts behind the run's scores, which a check must not use again."""
@@ -174,12 +173,7 @@ class Explorer:
         return self._seen[source]
 
 
-def explore(
-    model: Model,
-    run: str | Path | None = None,
-    *,
-    port: int = 0,
-) -> Explorer:
+def explore(model: Model, run: str | Path | None = None, *, port: int = 0) -> Explorer:
     """Start the live explorer of a model and show it: in a notebook the page is the result of the cell.
 
     run: a run folder; its scores colour the map, its circuits and roles are presets, its edges are shown with a head.

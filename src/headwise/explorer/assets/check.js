@@ -14,8 +14,8 @@ export function wireCheck(gates) {
     ask("check", { ...body, task: find("task").value, n: Number(find("n").value) || 32 }, (event) => {
       if (event.event === "progress") { find("progress").max = event.of; find("progress").value = event.done; }
       if (event.event === "error") find("real").replaceChildren(make("p", {}, event.message));
-      if (event.event === "real") find("real").replaceChildren(...report(event, count, body.reference));
-      if (event.event === "real" || event.event === "error") { done(); document.dispatchEvent(new CustomEvent("headwise:real", { detail: event })); }
+      if (event.event === "significance") find("real").replaceChildren(...report(event, count, body.reference));
+      if (event.event === "significance" || event.event === "error") { done(); document.dispatchEvent(new CustomEvent("headwise:real", { detail: event })); }
     });
   });
   find("stop").addEventListener("click", () => { stop("check"); done(); });

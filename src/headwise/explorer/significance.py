@@ -14,8 +14,8 @@ import numpy as np
 
 from headwise import stats
 from headwise.errors import HeadwiseError
-from headwise.explore.asked import Check
-from headwise.explore.worker import Event, Job
+from headwise.explorer.requests import Check
+from headwise.explorer.worker import Event, Job
 from headwise.heads import Head, ones
 from headwise.heads.controls import layer_matched_heads
 from headwise.metrics import metric
@@ -47,8 +47,8 @@ def control_gates(model: Model, gates: np.ndarray, seed: int | str) -> np.ndarra
 def held_out(model: Model, source: str, n: int, seen: Sequence[str]) -> Task:
     """`n` examples of a task, none of which has a prompt in `seen`."""
     drawn = task(source, n + len(seen), model=model, seed=HELD_OUT_SEED)
-    known = set(seen)
-    fresh = [i for i, example in enumerate(drawn.examples) if example.prompt not in known][:n]
+    used = set(seen)
+    fresh = [i for i, example in enumerate(drawn.examples) if example.prompt not in used][:n]
     if len(fresh) < 4:
         raise HeadwiseError(
             f"the task {source!r} has {len(fresh)} examples that were not used before; a check needs at least 4"
@@ -56,16 +56,16 @@ def held_out(model: Model, source: str, n: int, seen: Sequence[str]) -> Task:
     return drawn.take(fresh)
 
 
-def check(model: Model, asked: Check, examples: Task, job: Job) -> Iterator[Event]:
-    """Events: `progress`, then `real` with effect, control and difference, each with its 95 % interval."""
-    gates = asked.gate_array(model)
+def check(model: Model, request: Check, examples: Task, job: Job) -> Iterator[Event]:
+    """Events: `progress`, then `significance` with effect, control and difference, each with its 95 % interval."""
+    gates = request.gate_array(model)
     heads = changed_heads(gates)
     if not heads:
         raise HeadwiseError("no head is changed; switch at least one off, then check its effect")
     controls = [control_gates(model, gates, f"explore/{draw}") for draw in range(DRAWS)]
     variants = np.stack([gates, *controls])  # V, L, H
     measured = metric(examples.metric)
-    engine = Engine(model, examples, measured, reference=asked.reference)
+    engine = Engine(model, examples, measured, reference=request.reference)
     effects, full = np.empty((len(variants), len(examples))), np.empty(len(examples))
     at_once = 1 if model.device.type == "cpu" else 8
     for first in range(0, len(examples), at_once):
@@ -74,12 +74,8 @@ def check(model: Model, asked: Check, examples: Task, job: Job) -> Iterator[Even
         some = list(range(first, min(first + at_once, len(examples))))
         part = engine.measure(variants, examples=some)
         effects[:, some], full[some] = part.effects, part.full[0]
-    yield {
-        "event": "real",
-        "task": examples.name,
-        "metric": measured.name,
-        **summary(effects, full, examples),
-    }
+    names = {"task": examples.name, "metric": measured.name}
+    yield {"event": "significance", **names, **summary(effects, full, examples)}
 
 
 def summary(effects: np.ndarray, full: np.ndarray, examples: Task) -> dict[str, Any]:
