@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 
 from headwise.tasks import families, task
-from headwise.tasks.builtin.arithmetic import work
-from headwise.tasks.builtin.word_problems import ONE_STEP, THREE_STEPS, TWO_STEPS
+from headwise.tasks.builtin.arithmetic import ONE_STEP, THREE_STEPS, TWO_STEPS, work
 from headwise.tasks.shots import few_shot
 
 STORIES = (*ONE_STEP, *TWO_STEPS, *THREE_STEPS)

@@ -1,14 +1,19 @@
-"""Data files to rows: JSON lines, JSON, CSV, Parquet and plain text become the same list of dicts."""
+"""Data files to rows: JSON lines, JSON, CSV, Parquet and plain text become the same list of dicts.
+
+A file is read once per process, and again when it has changed: the checks before a model is loaded, the loading for
+each model, and the studies that open one file in several ways share the rows.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headwise.bounded import check_bytes, text_bytes
 from headwise.errors import HeadwiseError, first_line, hint, quoted, unknown
@@ -18,10 +23,27 @@ LINE_LIMIT = 8 * 2**20
 """The longest line that is read, in bytes. An example of this size is thousands of pages."""
 FILE_LIMIT = 512 * 2**20
 """The largest JSON file that is read, in bytes: unlike JSON lines it must be held in memory as a whole."""
+REMEMBERED = 64 * 2**20
+"""The size of all files together whose rows are kept in memory, in bytes; a larger file is read each time."""
+
+
+class _Reading(NamedTuple):
+    """A file, read."""
+
+    state: tuple[int, int, int]
+    """Size, time of the last change and inode, by which a change is noticed."""
+    table: Table
+    problems: list[tuple[int, str]]
+    is_settled: bool
+    """Whether the file had been as it was for so long that any later change shows in its time."""
+
+
+_readings: dict[tuple[Path, str | None], _Reading] = {}
+"""By path and list of records, the latest used last."""
 
 
 def read_table(path: Path, log: Log, records: str | None = None) -> Table:
-    """Every row of a file, by its extension."""
+    """Every row of a file, by its extension. The rows are shared with later calls: nobody changes them."""
     reader = reader_of(path, log.source)
     if reader is _json:
         reader = partial(_json, records=records)
@@ -30,13 +52,30 @@ def read_table(path: Path, log: Log, records: str | None = None) -> Table:
             f"{hint('records', records)} names a list inside a .json object; {log.source} has none"
         )
     try:
-        table = reader(path, log)
+        status = path.stat()
+        key, state = (path.resolve(), records), (status.st_size, status.st_mtime_ns, status.st_ino)
+        reading = _readings.pop(key, None)
+        if reading is None or reading.state != state:
+            problems = Log(log.source)
+            is_settled = time.time_ns() - status.st_mtime_ns > _grain(status.st_mtime_ns)
+            reading = _Reading(state, reader(path, problems), problems.problems, is_settled)
     except OSError as error:
         raise _unreadable(log.source, error) from None
-    if not table.rows:
+    if reading.is_settled and status.st_size <= REMEMBERED:
+        _readings[key] = reading
+    while sum(kept.state[0] for kept in _readings.values()) > REMEMBERED:
+        del _readings[next(iter(_readings))]
+    log.problems += reading.problems
+    if not reading.table.rows:
         log.refuse_if_bad()
         raise HeadwiseError(f"{log.source} is empty; expected at least one example")
-    return table
+    return reading.table
+
+
+def _grain(modified: int) -> int:
+    """Within how many nanoseconds of a change a file may change again under the same time: file systems count in ticks
+    of up to 10 ms, some in whole seconds, FAT in two."""
+    return 2_000_000_000 if modified % 10_000_000 == 0 else 20_000_000
 
 
 def reader_of(path: Path, source: str) -> Callable[[Path, Log], Table]:

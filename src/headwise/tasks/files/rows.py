@@ -26,11 +26,12 @@ class Log:
     def __init__(self, source: str) -> None:
         self.source = source
         self.notices: list[str] = []
-        self._problems: list[tuple[int, str]] = []
+        self.problems: list[tuple[int, str]] = []
+        """(number that gives the order, location and what is wrong there)."""
 
     def bad(self, number: int, problem: str, location: str = "") -> None:
         """Note what is wrong at this line, or at another location in the file; the number gives the order."""
-        self._problems.append((number, f"{self.source}, {location or f'line {number}'}: {problem}"))
+        self.problems.append((number, f"{location or f'line {number}'}: {problem}"))
 
     @contextmanager
     def at(self, row: Row, part: str = "") -> Iterator[None]:
@@ -42,11 +43,11 @@ class Log:
 
     def refuse_if_bad(self) -> None:
         """Raise the first problem in the order of the file, with the number of further ones."""
-        if self._problems:
-            first = min(self._problems, key=lambda problem: problem[0])[1]
-            more = len(self._problems) - 1
+        if self.problems:
+            first = min(self.problems, key=lambda problem: problem[0])[1]
+            more = len(self.problems) - 1
             counted = f" (and {more} more bad {'entry' if more == 1 else 'entries'})" if more else ""
-            raise HeadwiseError(first + counted)
+            raise HeadwiseError(f"{self.source}, {first}{counted}")
 
 
 @dataclass(frozen=True)
