@@ -166,9 +166,7 @@ def show_scores(out: Path, tables: Collection[str]) -> list[dict[str, Any]]:
             echo(f"  {head:<{24 if 'position' in row else 8}}{row['score']:+8.3f}{interval}{q}{skewed}")
         if few := too_few(part, "head-position pair" if "position" in part else "head"):
             echo(f"  {few}")
-    names = map(component_name, table["layer"], table["head"])
-    rows = (dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False))
-    return [{"name": name, **row} for name, row in zip(names, rows, strict=True)]
+    return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
 
 
 def largest_of(count: int) -> str:
