@@ -26,7 +26,7 @@ WORDS = {
     "keep": "all other heads are removed",
     "method": "how heads (or edges) are scored; `methods` where several can be given",
     "by": "how a score is ordered: `signed`, `absolute` or `hinders`",
-    "positions": "where gates act: `all`, from the `last` prompt token on, position numbers, or a span's name; `each` "
+    "positions": "where gates act: `all`, from the `last` prompt token on, position numbers, or names of spans; `each` "
     "for a score of every position (`hw.score`, `headwise score`)",
 }
 HELPS = "the head helps"

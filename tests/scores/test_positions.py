@@ -54,6 +54,8 @@ PLACES = {
     "last": ("last", lambda tokens: [tokens - 1]),
     "second": ("second", lambda tokens: [1]),
     "end": ("end", lambda tokens: [tokens - 2, tokens - 1]),
+    "two spans": (["second", "end"], lambda tokens: [1, tokens - 2, tokens - 1]),
+    "two spans as text": ("second, end", lambda tokens: [1, tokens - 2, tokens - 1]),
     "rest": ("rest", lambda tokens: [0, *range(2, tokens - 2)]),
 }
 
@@ -89,6 +91,8 @@ def test_gradients_kept_heads_and_curves_take_positions_too(tiny):
     ("call", "said"),
     [
         (lambda m, t: hw.score(m, t, positions="secnd"), "unknown positions 'secnd'.*second"),
+        (lambda m, t: hw.score(m, t, positions=["end", "secnd"]), "unknown positions 'secnd'.*second"),
+        (lambda m, t: hw.score(m, t, positions=["end", 3]), "or the names of spans"),
         (
             lambda m, t: hw.score(m, t, positions=[4]),
             "prompt of example 1 has 4 tokens, which are positions 0 to 3",
@@ -182,7 +186,7 @@ def test_it_is_shown_ranked_saved_and_drawn(each, tmp_path):
     assert repr(each).startswith(
         "PositionScores(ablation (mean) on spanned, tiny: 16 heads × 6 positions, n = 6"
     )
-    assert f"{head} at {position} (" in repr(each)
+    assert f"{head} at {position} " in repr(each)
     assert each._repr_png_().startswith(b"\x89PNG")
     each.save(tmp_path / "each.npz")
     again = hw.PositionScores.load(tmp_path / "each.npz")
@@ -191,11 +195,24 @@ def test_it_is_shown_ranked_saved_and_drawn(each, tmp_path):
     (axes, *_) = each.plot(heads=5).axes
     assert len(axes.get_yticklabels()) == 5
     assert str(head) in [label.get_text() for label in axes.get_yticklabels()]
-    assert axes.get_xticklabels()[1].get_text() == f"1 {each.tokens[1]}"
     with pytest.raises(HeadwiseError, match="positions 0 to 5"):
         each["L1H2", 6]
     with pytest.raises(HeadwiseError, match="L9H9 was not scored"):
         each["L9H9"]
+
+
+def test_a_position_is_named_by_its_token_only_where_all_examples_have_it(tiny, caplog):
+    prompts = ["the cat sat and", "the dog sat", "the cat ran then"]
+    task = hw.task([{"prompt": prompt, "target": " red", "foils": [" blue"]} for prompt in prompts])
+    each = hw.score(tiny, task, positions="each", reference="zero", heads=["L1H2"])
+    assert "have 3 to 4 tokens" in caplog.text
+    assert list(each.tokens) == ["the", "", "", ""]
+    assert each.table()["token"].tolist() == ["the", "", "", ""]
+    (axes, *_) = each.plot().axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0 the", "1", "2", "3"]
+    assert any(f"at {t} {each['L1H2', t]:+.3g}" in repr(each) for t in (1, 2, 3))
+    alike = task.take([0])
+    assert list(hw.score(tiny, alike, positions="each", reference="zero").tokens)[1:] == ["cat", "sat", "and"]
 
 
 def test_mlps_have_positions_too(tiny):

@@ -261,18 +261,28 @@ def position_chart(
                 model=str(first["model"]) if "model" in table else "",
             )
         ],
-        caption="A cell is the effect of replacing the head's output at this position only. The tokens are those of "
-        "one of the longest prompts; positions are counted from its first token.",
+        caption="A cell is the effect of replacing the head's output at this position only. Positions are counted from "
+        "the first token of each prompt; a token is named where all examples have the same one.",
         size=(float(np.clip(2.6 + 0.3 * T, 5, 12)), float(np.clip(2.4 + 0.19 * len(heads), 3, 8))),
         columns=1,
         height=120 + 18 * len(heads),
     )
 
 
+def position_name(place: int, token: object) -> str:
+    """A position and its token; the position alone where examples have different tokens there.
+
+    >>> position_name(3, " to"), position_name(3, " "), position_name(3, "")
+    ('3 to', "3 ' '", '3')
+    """
+    text = str(token)
+    return f"{place} {text.strip() or repr(text)}" if text else str(place)
+
+
 def _token_axis(tokens: list[str]) -> Axis:
     """Positions with their tokens; of a long prompt, some of the positions."""
     places = range(len(tokens)) if len(tokens) <= _MOST_TOKENS else whole_ticks(len(tokens), 12)
-    names = [f"{place} {tokens[place].strip() or repr(tokens[place])}" for place in places]
+    names = [position_name(place, tokens[place]) for place in places]
     limits = (-0.5, len(tokens) - 0.5)
     return Axis(label="Position and token", limits=limits, ticks=places, names=names, angle=60, size=8)
 

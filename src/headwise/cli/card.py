@@ -9,7 +9,7 @@ import typer
 
 from headwise.cli.output import echo
 from headwise.cli.root import Limit, MetricName, ModelName, ReferenceName, TaskName, app, with_options
-from headwise.cli.running import model_and_task
+from headwise.cli.running import check_figure, model_and_task
 
 
 @app.command()
@@ -32,6 +32,8 @@ def card(
     from headwise.heads import Head
 
     chosen = Head.parse(head)
+    if plot is not None:
+        check_figure(plot)
     loaded, asked, how = model_and_task(model, task, n, flags)
     from headwise.cards import card as make_card
 

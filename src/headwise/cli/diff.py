@@ -26,9 +26,9 @@ from headwise.names import component_name
 
 
 @app.command()
-@with_options("seed", *(name for name in STUDY if name != "base"))  # BASE is an argument
+@with_options("seed", *STUDY)
 def diff(
-    base: Annotated[
+    before: Annotated[
         str,
         typer.Argument(
             help=MODEL_HELP,
@@ -59,13 +59,13 @@ def diff(
     **flags: Any,
 ) -> dict[str, Any]:
     """Compare the heads of two models on the same examples (tuned − base); the same command again resumes."""
-    folder = out or default_folder("diff", base, tuned, task)
-    settings = {"models": [base, tuned], "tasks": [task], "methods": method or ["ablation"], "n": n}
+    folder = out or default_folder("diff", before, tuned, task)
+    settings = {"models": [before, tuned], "tasks": [task], "methods": method or ["ablation"], "n": n}
     settings |= {"metric": metric, "reference": reference, "positions": positions}
     result = run_study("diff", folder, None, settings, flags)
     for sentence in result["findings"]:
         echo(sentence)
-    return {"base": base, "tuned": tuned, "task": task, **result, **show_diff(folder)}
+    return {"base": before, "tuned": tuned, "task": task, **result, **show_diff(folder)}
 
 
 def show_diff(out: Path) -> dict[str, Any]:

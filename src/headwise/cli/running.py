@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headwise.model.model import Model
     from headwise.tasks import Task
 
+FIGURES = (".png", ".svg", ".pdf")
 LONGEST_NAME = 100
 """Characters of a default folder's name."""
 
@@ -99,6 +100,16 @@ def model_and_task(
     return loaded, open_task(task, n, model=loaded, seed=left["seed"], **options), left
 
 
+def check_figure(path: Path) -> None:
+    """Refuse a file that no figure can be drawn into, before anything is computed."""
+    from headwise.errors import HeadwiseError
+
+    if path.suffix.lower() not in FIGURES:
+        raise HeadwiseError(f"--plot is {path}; a figure is drawn into a file that ends in {', '.join(FIGURES)}")
+    if not path.expanduser().absolute().parent.is_dir():
+        raise HeadwiseError(f"--plot is {path}, and there is no folder {path.parent}; make it first")
+
+
 def default_folder(study: str, *words: str) -> Path:
     """Where a run goes without --out: the study, the models and the tasks in the folder's name.
 
@@ -134,7 +145,7 @@ def resumable() -> Iterator[str]:
 
 def show_scores(out: Path, tables: Collection[str]) -> list[dict[str, Any]]:
     """Print the heads (or heads at positions, where the run has no others) that stand out; returns every row."""
-    from headwise.charts.heatmap import SKEWED
+    from headwise.charts.heatmap import SKEWED, position_name
     from headwise.charts.section import by_size, too_few
     from headwise.runs import read_table
 
@@ -145,7 +156,7 @@ def show_scores(out: Path, tables: Collection[str]) -> list[dict[str, Any]]:
         for row in by_size(part)[:10].to_dict("records"):
             head = component_name(row["layer"], row["head"])
             if "position" in row:
-                head += f" at {row['position']} {str(row['token']).strip()}"
+                head += f" at {position_name(row['position'], row['token'])}"
             # One example or one seed has no interval, and what is not tested has no q.
             interval = "" if isnan(row["lo"]) else f"  [{row['lo']:+.3f}, {row['hi']:+.3f}]"
             q = "" if isnan(row["q"]) else f"  q = {row['q']:.2g}"

@@ -36,7 +36,7 @@ class PositionScores:
     examples: np.ndarray  # E, N, T
     """In the metric's unit; NaN where the prompt of an example has no such position."""
     tokens: Sequence[str]
-    """`[T]`: the tokens of the first of the longest prompts, which stand for those of all examples."""
+    """`[T]`: the token that all examples with this position have there; empty where they have different ones."""
     model: str
     task: str
     method: str
@@ -138,7 +138,8 @@ class PositionScores:
     def table(self) -> pd.DataFrame:
         """One row per head and position, with interval, p-value and q-value. q corrects for all of them together.
 
-        `token` is the token of one of the longest prompts; `n` is the number of examples that have the position.
+        `token` is the token there, empty where examples have different ones; `n` is the number of examples that have
+        the position.
         """
         N, T = self.shape
         layers, heads = np.array(self.scored).T
@@ -197,7 +198,8 @@ class PositionScores:
     def __repr__(self) -> str:
         N, T = self.shape
         name = method_name(self.method, self.reference)
-        first = ", ".join(f"{h} at {t} ({self.tokens[t]!r}) {self[h, t]:+.3g}" for h, t in self.top(3))
+        named = [f"{t} ({token!r})" if token else str(t) for t, token in enumerate(self.tokens)]
+        first = ", ".join(f"{h} at {named[t]} {self[h, t]:+.3g}" for h, t in self.top(3))
         return (
             f"PositionScores({name} on {self.task}, {self.model}: {N} heads × {T} positions, "
             f"n = {len(self.examples)}; largest: {first})"

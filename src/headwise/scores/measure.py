@@ -30,7 +30,7 @@ class MeasureOptions(TypedDict, total=False):
     """How heads are ablated; see `headwise.model.measure.rows.MeasureSettings`."""
 
     reference: str | None
-    positions: str | int | Sequence[int]
+    positions: str | int | Sequence[int] | Sequence[str]
     seed: int
     reference_task: Task | None
     batch_tokens: int | None

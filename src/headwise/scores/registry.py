@@ -22,7 +22,7 @@ from headwise.heads.components import existing
 from headwise.metrics import Metric
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
-from headwise.model.measure.positions import ANSWERED, EACH
+from headwise.model.measure.positions import ANSWERED, EACH, Given
 from headwise.model.model import Model
 from headwise.registry import Registry
 from headwise.settings import Settings
@@ -38,7 +38,7 @@ class Setup:
     metric: Metric
     reference: str = "mean"
     """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
-    positions: str | tuple[int, ...] = "all"
+    positions: Given = "all"
     """Where gates act."""
     seed: int = 0
     reference_task: Task | None = None

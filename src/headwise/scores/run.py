@@ -6,12 +6,13 @@ L layers, H heads, E examples, T positions.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, unknown, warn_once
 from headwise.heads import PositionScores, Scores, head_list, mask_gates
 from headwise.metrics import metric as metric_named
 from headwise.metrics.leading_space import note_leading_space
@@ -33,7 +34,9 @@ from headwise.scores.registry import (
 from headwise.tasks.examples import Task
 from headwise.tasks.opening import TaskLike, as_task
 
-Where = str | int | Sequence[int]
+Where = str | int | Sequence[int] | Sequence[str]
+
+log = logging.getLogger(__name__)
 
 
 @overload
@@ -72,7 +75,7 @@ def score(
     reference: what replaces an ablated head (zero, mean, position_mean, resample, patch); by default `mean`. Methods
         that ablate nothing ignore it, except `direct`: by default `zero` there, so the head's whole output counts.
     positions: where heads are ablated: `all` tokens, from the `last` prompt token on, token positions such as [3, -1],
-        or the name of a span. "each" gives a score for every head and position (`hw.PositionScores`).
+        or the name of a span, or of several: ["S2", "end"]. "each" gives a score for every head and position (`hw.PositionScores`).
     progress: False for no progress bar.
     options: the method's own. Most have `components`: ["heads", "mlps", "input"] scores the output of each MLP
         (`MLP12`) and the embeddings (`input`) beside the heads.
@@ -97,9 +100,10 @@ def score(
     steps = chosen.steps(model, task)
     if steps == len(model.heads()) * len(task):  # one step per head and example
         steps = len(setup.heads) * len(task)
-    tokens = _longest_prompt(model, task) if each else []
+    prompts = _prompt_tokens(model, task) if each else []
     if each:
-        note_too_few(task, len(setup.heads) * len(tokens), "head-position pair")
+        note_too_few(task, len(setup.heads) * max(map(len, prompts)), "head-position pair")
+        _note_lengths(task, prompts)
     elif chosen.signed and not getattr(chosen.settings(**options), "early", False):
         note_too_few(task, len(setup.heads))
     with reporting(f"{method} on {task.name}", steps, progress) as setup.advance:
@@ -110,8 +114,7 @@ def score(
             values = _checked_values(setup, method, chosen.run(setup, **own))
     about = _about(setup, chosen, EACH if each else how.positions, options)
     if each:
-        # A prompt that was too long has lost its first tokens.
-        return PositionScores(setup.heads, by_position, tokens[-by_position.shape[-1] :], **about)
+        return PositionScores(setup.heads, by_position, _shared_tokens(prompts, by_position), **about)
     about |= {
         "signed": chosen.signed if setup.signed is None else setup.signed,
         "exists": np.array(setup.exists),
@@ -180,8 +183,30 @@ def _chosen_heads(setup: Setup, heads: Any) -> np.ndarray:
     return mask_gates(listed, setup.layout) == 0
 
 
-def _longest_prompt(model: Model, task: Task) -> list[str]:
-    """The tokens of the first of the longest prompts."""
+def _prompt_tokens(model: Model, task: Task) -> list[list[str]]:
+    """The tokens of every prompt."""
     prompts = model.text.encode_whole(model.text.trimmed([example.prompt for example in task]))
-    longest = max(prompts, key=len) or model.text.start()
-    return model.text.readable(longest)
+    return [model.text.readable(ids or model.text.start()) for ids in prompts]
+
+
+def _note_lengths(task: Task, prompts: Sequence[Sequence[str]]) -> None:
+    """Log that prompts differ in length: one position then is not one place in the sentence."""
+    shortest, longest = min(map(len, prompts)), max(map(len, prompts))
+    if shortest != longest:
+        warn_once(
+            log,
+            f"the prompts of {task.name} have {shortest} to {longest} tokens: position 5 is the sixth token of each, "
+            "whatever stands there; a position is named by its token only where all examples have the same one (spans "
+            "compare the same words: positions='NAME')",
+        )
+
+
+def _shared_tokens(prompts: Sequence[Sequence[str]], values: np.ndarray) -> list[str]:
+    """`[T]`: the token at each position of `values[E, heads, T]` that all examples have there; else empty."""
+    found: list[set[str]] = [set() for _ in range(values.shape[-1])]
+    lengths = (~np.isnan(values[:, 0])).sum(axis=-1).tolist()
+    for tokens, length in zip(prompts, lengths, strict=True):
+        # A prompt that was too long has lost its first tokens.
+        for place, token in enumerate(tokens[-length:] if length else ()):
+            found[place].add(token)
+    return [one.pop() if len(one) == 1 else "" for one in found]

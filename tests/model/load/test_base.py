@@ -63,6 +63,15 @@ def test_another_base_than_the_named_one_can_be_given(base, tmp_path):
         hw.load(base, base=base)
 
 
+@pytest.mark.parametrize("named", ["base", "../base"])
+def test_a_relative_base_is_looked_for_beside_the_adapter(named, base, tmp_path, monkeypatch):
+    expected = adapter(tmp_path / "lora", hw.load(base, device="cpu").hf, named)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere" if named == "base" else tmp_path)
+    model = hw.load(tmp_path / "lora", device="cpu", dtype="float32")
+    assert torch.allclose(first_weight(model), expected, atol=1e-6)
+
+
 def test_the_hub_id_of_a_bundled_model_is_the_bundled_model_where_the_hub_is_out_of_reach(
     smollm2, tmp_path, caplog
 ):
@@ -80,7 +89,7 @@ def test_the_hub_id_of_a_bundled_model_is_the_bundled_model_where_the_hub_is_out
         ("check lora --base {base}", "lora: 4 layers"),
         ("score lora induction -n 4 --base {base} --out run", "ablation on induction, lora"),
         ("score {base} induction -n 4 --base {base}", "no model of the study is an adapter"),
-        ("diff {base} lora induction -n 4 --set base={base} --out run", "tuned − base"),
+        ("diff {base} lora induction -n 4 --base {base} --out run", "tuned − base"),
         ("card lora induction L0H0 -n 4 --base {base}", "L0H0"),
         ("check {base} --base {base}", "is no adapter"),
     ],

@@ -166,7 +166,12 @@ class _Source:
 
 
 def _named_base(folder: Path) -> str:
-    return adapter.read_gates(folder).base if adapter.is_adapter(folder) else adapter.lora_base(folder)
+    """The base model that an adapter names. A relative folder that is not here is looked for where the adapter is."""
+    name = adapter.read_gates(folder).base if adapter.is_adapter(folder) else adapter.lora_base(folder)
+    if user_path(name).exists():
+        return name
+    beside = (place / name for place in (folder.parent, folder))
+    return next((str(path) for path in beside if (path / "config.json").is_file()), name)
 
 
 def _of_base(name: str, opened: Callable[[_Source], Any]) -> tuple[_Source, Any]:

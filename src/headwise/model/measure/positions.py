@@ -1,4 +1,4 @@
-"""Where gates act: at all tokens, from the last prompt token on, at token positions by number, or at a named span.
+"""Where gates act: at all tokens, from the last prompt token on, at token positions by number, or at named spans.
 
 S rows, T tokens.
 """
@@ -29,47 +29,56 @@ ANSWERED = ("all", "last")
 _NUMBERS = re.compile(r"-?\d+(\s*,\s*-?\d+)*")
 
 
-def parsed(given: Any) -> str | tuple[int, ...]:
-    """A name, or numbers: 10, [3, 10], and as text "10" and "3,10".
+Given = str | tuple[int, ...] | tuple[str, ...]
+"""A name, token positions, or the names of several spans."""
 
-    >>> parsed("S2"), parsed(10), parsed("3, -1")
-    ('S2', (10,), (3, -1))
+
+def parsed(given: Any) -> Given:
+    """A name, or several, or numbers: 10, [3, 10]; as text "10", "3,10" and "S2,end".
+
+    >>> parsed("S2"), parsed(10), parsed("3, -1"), parsed("S2, end"), parsed(["S2"])
+    ('S2', (10,), (3, -1), ('S2', 'end'), 'S2')
     """
     if isinstance(given, str):
         text = given.strip()
-        return tuple(int(part) for part in text.split(",")) if _NUMBERS.fullmatch(text) else text
-    listed = list(given) if isinstance(given, Iterable) else [given]
+        if _NUMBERS.fullmatch(text):
+            return tuple(int(part) for part in text.split(","))
+        listed: list[Any] = [part.strip() for part in text.split(",")] if "," in text else [text]
+    else:
+        listed = list(given) if isinstance(given, Iterable) else [given]
+    if listed and all(isinstance(one, str) and one for one in listed):
+        names = tuple(dict.fromkeys(listed))
+        return names if len(names) > 1 else names[0]
     if not listed or not all(isinstance(p, int | np.integer) and not isinstance(p, bool) for p in listed):
         raise HeadwiseError(
-            f"positions is {quoted(given)}; give 'all', 'last', token positions such as [3, -1], or the name of a span"
+            f"positions is {quoted(given)}; give 'all', 'last', token positions such as [3, -1], or the names of spans"
         )
     return tuple(dict.fromkeys(int(position) for position in listed))
 
 
-def _not_each(value: str | tuple[int, ...]) -> str | tuple[int, ...]:
+def _not_each(value: Given) -> Given:
     if value == EACH:
         raise HeadwiseError(
             "positions='each' gives a score for every head and position, which only hw.score and the study score "
-            "compute; here give 'all', 'last', token positions such as [3, -1], or the name of a span"
+            "compute; here give 'all', 'last', token positions such as [3, -1], or the names of spans"
         )
     return value
 
 
-PositionsOrEach = Annotated[str | tuple[int, ...], BeforeValidator(parsed)]
+PositionsOrEach = Annotated[Given, BeforeValidator(parsed)]
 Positions = Annotated[PositionsOrEach, AfterValidator(_not_each)]
 AnswerPositions = Annotated[TextSetting, one_of("positions", lambda: ANSWERED)]
 
 
-def check_positions(task: Task, positions: str | tuple[int, ...]) -> None:
+def check_positions(task: Task, positions: Given) -> None:
     """Refuse a name that is no span of every example."""
     names = [*ANSWERED, *(spans := span_names(task)), *([REST] if spans else [])]
-    if isinstance(positions, str) and positions not in names:
-        raise unknown("positions", positions, names)
+    for name in [positions] if isinstance(positions, str) else positions:
+        if isinstance(name, str) and name not in names:
+            raise unknown("positions", name, names)
 
 
-def acting(
-    text: Text, task: Task, rows: Sequence[Row], length: int, positions: str | tuple[int, ...]
-) -> Tensor:
+def acting(text: Text, task: Task, rows: Sequence[Row], length: int, positions: Given) -> Tensor:
     """`[S, T]`: True where gates act. length: T, at least the number of tokens of every row."""
     if positions == "all":
         return torch.ones(len(rows), length, dtype=torch.bool)
@@ -79,6 +88,10 @@ def acting(
     if isinstance(positions, str):
         return position_masks(text, task, rows, length, [positions])[positions]
     mask = torch.zeros(len(rows), length, dtype=torch.bool)
+    if names := [name for name in positions if isinstance(name, str)]:
+        for name in names:
+            mask |= acting(text, task, rows, length, name)
+        return mask
     for number, row in enumerate(rows):
         mask[number, in_prompt(positions, row.start, f"the prompt of example {row.example + 1}")] = True
     return mask

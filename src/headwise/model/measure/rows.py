@@ -111,7 +111,7 @@ class MeasureSettings(Settings):
     """What replaces an ablated head: zero, mean, position_mean, resample, patch, or a plug-in's."""
     positions: Positions = "all"
     """Where gates act: `all`, from the `last` prompt token on, token positions (negative ones count from the end of the
-    prompt), or the name of a span."""
+    prompt), the name of a span, or of several."""
     seed: Seed = 0
     batch_tokens: Count | None = None
     """Most tokens in one forward pass (default: what suits the device); where that saves a pass, a sixteenth more."""

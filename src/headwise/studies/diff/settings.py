@@ -14,7 +14,7 @@ class DiffSettings(ScoreSettings):
     models: shared.Models = ()
     """The base model, then the tuned one: bundled aliases, hub ids, folders (also of an adapter) or GGUF files."""
     positions: shared.Positions = "all"
-    """Token positions that gates act on: `all`, from the `last` prompt token on, numbers, or the name of a span."""
+    """Token positions that gates act on: `all`, from the `last` prompt token on, numbers, or the names of spans."""
 
     def before_run(self) -> None:
         super().before_run()

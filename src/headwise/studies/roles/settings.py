@@ -51,7 +51,7 @@ class RolesSettings(StudySettings):
     """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch). By default zero, and
     mean for models with a norm after their heads (Gemma 2 and 3, OLMo 2), where zero is refused."""
     positions: Positions = "all"
-    """Token positions that gates act on: `all`, from the `last` prompt token on, numbers, or the name of a span."""
+    """Token positions that gates act on: `all`, from the `last` prompt token on, numbers, or the names of spans."""
     random_sets: NonNegativeInt = 300
     """Random sets of ten heads that the ten most facilitating heads are compared with; 0 skips this check and the
     comparison with exact ablation."""

@@ -22,8 +22,8 @@ def _at_positions(rows: pd.DataFrame, model: str, method: str, task: str) -> Fin
     """The heads and positions with the largest scores."""
     largest = by_size(rows)[:3]
     named = [
-        f"{name} at position {r.position} (“{str(r.token).strip()}”; {r.score:+.3g} [{r.lo:.3g}, {r.hi:.3g}], "
-        f"n = {r.n}, q = {r.q:.2g})"
+        f"{name} at position {r.position} ({f'“{str(r.token).strip()}”; ' * bool(r.token)}{r.score:+.3g} "
+        f"[{r.lo:.3g}, {r.hi:.3g}], n = {r.n}, q = {r.q:.2g})"
         for name, r in zip(head_names(largest), largest.itertuples(), strict=True)
     ]
     few = too_few(rows, "head-position pair")
