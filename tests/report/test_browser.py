@@ -85,7 +85,7 @@ def hover_at(page, chart, x, y, axis=""):
 
 
 def serious_faults(page, scheme, within=None):
-    """What axe finds on the page, or within one element; in the dark, which differs in colours alone, only of colours."""
+    """What axe finds on the page, or within one element; in the dark, which differs in colours alone, of colours."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
     page.emulate_media(color_scheme=scheme)
     page.wait_for_selector(f"html[data-theme={scheme}]")
