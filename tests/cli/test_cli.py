@@ -433,7 +433,10 @@ def test_card_shows_a_head_with_the_scores_of_a_run_and_draws_it(folder, tmp_pat
     assert "random on induction" in done.stdout
     assert "rank" in done.stdout
     assert (tmp_path / "card.png").stat().st_size > 10_000
-    for plot, said in (("card.html", "ends in .png, .svg, .pdf"), ("absent/card.png", "there is no folder absent")):
+    for plot, said in (
+        ("card.html", "ends in .png, .svg, .pdf"),
+        ("absent/card.png", "there is no folder absent"),
+    ):
         one_sentence(here("card", folder, "induction", "L2H1", *where, "--plot", plot), said)
     one_sentence(here("card", folder, "induction", "L9H0", *where), "has no head L9H0")
     one_sentence(here("card", folder, "induction", "23.3", *where), "L12H3")

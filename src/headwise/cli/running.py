@@ -105,7 +105,9 @@ def check_figure(path: Path) -> None:
     from headwise.errors import HeadwiseError
 
     if path.suffix.lower() not in FIGURES:
-        raise HeadwiseError(f"--plot is {path}; a figure is drawn into a file that ends in {', '.join(FIGURES)}")
+        raise HeadwiseError(
+            f"--plot is {path}; a figure is drawn into a file that ends in {', '.join(FIGURES)}"
+        )
     if not path.expanduser().absolute().parent.is_dir():
         raise HeadwiseError(f"--plot is {path}, and there is no folder {path.parent}; make it first")
 

@@ -75,7 +75,8 @@ def score(
     reference: what replaces an ablated head (zero, mean, position_mean, resample, patch); by default `mean`. Methods
         that ablate nothing ignore it, except `direct`: by default `zero` there, so the head's whole output counts.
     positions: where heads are ablated: `all` tokens, from the `last` prompt token on, token positions such as [3, -1],
-        or the name of a span, or of several: ["S2", "end"]. "each" gives a score for every head and position (`hw.PositionScores`).
+        or spans, such as "S2" or ["S2", "end"]. "each" gives a score for every head and position
+        (`hw.PositionScores`).
     progress: False for no progress bar.
     options: the method's own. Most have `components`: ["heads", "mlps", "input"] scores the output of each MLP
         (`MLP12`) and the embeddings (`input`) beside the heads.
