@@ -7,8 +7,9 @@ import pandas as pd
 
 from headwise.charts.attention import attention_chart
 from headwise.charts.chart import Axis, Bars, Chart, Panel, Rule, names_axis
-from headwise.charts.heatmap import HELPS, HINDERS, UNSIGNED, check_map
+from headwise.charts.heatmap import HELPS, HINDERS, UNSIGNED
 from headwise.charts.words import minus
+from headwise.tables.frames import attention_grid
 
 PATTERNS = {
     "previous": "previous token",
@@ -84,10 +85,7 @@ def attention_map(attention: pd.DataFrame) -> np.ndarray | None:
     length = int(attention["key"].max()) + 1
     if attention["query"].nunique() < length:
         return None
-    check_map((length, length))
-    weights = np.zeros((length, length))
-    weights[attention["query"], attention["key"]] = attention["attention"]
-    return weights
+    return np.nan_to_num(attention_grid(attention))
 
 
 def card_chart(title: str, attention: pd.DataFrame, tokens: pd.DataFrame, patterns: pd.DataFrame) -> Chart:

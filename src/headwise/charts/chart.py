@@ -300,16 +300,6 @@ class Chart:
         return [panel for panel in (self.panels if self.page is None else self.page) if panel is not None]
 
 
-def distinct(values: Iterable[Any]) -> list[Any]:
-    """Each value once, in the order of first appearance."""
-    return list(dict.fromkeys(values))
-
-
-def columns_of(rows: pd.DataFrame, *columns: str) -> dict[str, str]:
-    """What these columns of the rows hold, as texts; each has one value. Columns that the table lacks are left out."""
-    return {name: str(rows[name].iloc[0]) for name in columns if name in rows and len(rows)}
-
-
 def curve(rows: pd.DataFrame, x: str = "k", y: str = "value", **look: Any) -> Line:
     """A line through two columns of a table; its interval is in the columns `y`_lo and `y`_hi, or lo and hi."""
     lo, hi = (rows.get(f"{y}_{end}", rows.get(end)) for end in ("lo", "hi"))

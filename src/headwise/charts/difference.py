@@ -8,16 +8,9 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.chart import Axis, Bars, Chart, Panel, names_axis
-from headwise.charts.heatmap import (
-    head_panel,
-    importance,
-    largest_panel,
-    map_shape,
-    score_unit,
-    significant,
-    significant_first,
-)
+from headwise.charts.heatmap import head_panel, importance, largest_panel, score_unit
 from headwise.charts.words import method_title, percent, shortened, span, wrapped
+from headwise.tables.frames import map_shape, significant, significant_first
 
 _COLUMNS = "layer head base_score tuned_score difference lo hi p q weight_change".split()
 BASE, TUNED = "#7f7f7f", "#35608d"

@@ -13,20 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import (
-    INK,
-    Axis,
-    Chart,
-    Line,
-    Mark,
-    Panel,
-    Text,
-    columns_of,
-    count_axis,
-    curve,
-    distinct,
-    grid_shape,
-)
+from headwise.charts.chart import INK, Axis, Chart, Line, Mark, Panel, Text, count_axis, curve, grid_shape
 from headwise.charts.random_controls import (
     CONTROLS,
     about_controls,
@@ -35,9 +22,9 @@ from headwise.charts.random_controls import (
     mean_of_draws,
     moved_note,
 )
-from headwise.charts.section import groups
 from headwise.charts.words import joined, shortened, task_title, under
 from headwise.names import ablation_name
+from headwise.tables.frames import columns_of, distinct, groups
 
 EXPLAINED = "explained_effect"
 COLOURS = (

@@ -24,20 +24,25 @@ from headwise.charts.chart import (
     Rule,
     Scale,
     Text,
-    columns_of,
     names_axis,
     whole_ticks,
 )
-from headwise.charts.section import by_size, head_names, too_few
 from headwise.charts.words import method_title, minus, span
-from headwise.errors import HeadwiseError
+from headwise.tables.frames import (
+    LEVEL,
+    SKEWED,
+    by_size,
+    check_map,
+    columns_of,
+    grid,
+    head_names,
+    map_shape,
+    significant,
+    too_few,
+)
 
 SATURATION = 99.0
 """Percentile of the absolute scores at which colours end: a few large heads would hide all others."""
-LEVEL = 0.05
-"""Heads whose q-value is below it carry a dot."""
-SKEWED = 2.0
-"""Above this skewness of its values the q-value of a head, a test of symmetry, says less about its mean."""
 HELPS, HINDERS, UNSIGNED = "#2166ac", "#b2182b", "#35608d"
 _DOT: dict[str, Any] = {"dash": "none", "marker": "circle", "size": 2.2, "colour": INK, "edge": PAPER}
 _MOST_TOKENS = 48
@@ -46,32 +51,6 @@ Ranked = Callable[[pd.DataFrame], pd.DataFrame]
 """Puts the rows of a table of scores in order."""
 SCORED = ("model", "task", "method")
 """The columns that tell whose per-example values a map shows."""
-
-
-def map_shape(table: pd.DataFrame) -> tuple[int, int]:
-    """The number of layers and of columns in a table of heads: one per head, two more with other components."""
-    others = 2 if (table["head"] < 0).any() else 0
-    shape = int(table["layer"].max()) + 1, max(int(table["head"].max()) + 1, 0) + others
-    check_map(shape, 1 << 18)
-    return shape
-
-
-def check_map(shape: tuple[int, int], most: int = 1 << 22) -> None:
-    """Refuse a map with more cells than any model or prompt has: its size is a number that a table names."""
-    if shape[0] * shape[1] > most:
-        raise HeadwiseError(
-            f"a table asks for a map of {shape[0]:,} x {shape[1]:,} cells; at most {most:,} are drawn"
-        )
-
-
-def grid(table: pd.DataFrame, column: str = "score", shape: tuple[int, int] | None = None) -> np.ndarray:
-    """A column of a table of heads as an array `[layers, heads]`; NaN where there is no such head.
-
-    With components other than heads the last two columns are the input and the MLPs, whose head numbers are -2 and -1.
-    """
-    values = np.full(shape or map_shape(table), np.nan)
-    values[table["layer"], table["head"]] = table[column]
-    return values
 
 
 def head_panel(
@@ -143,11 +122,6 @@ def matrix_panel(
         x=names_axis(table.columns, angle=45, label=labels[0]),
         y=names_axis(table.index, down=True, label=labels[1]),
     )
-
-
-def significant(table: pd.DataFrame) -> pd.DataFrame:
-    """The heads whose score differs significantly from 0 (q < .05)."""
-    return table[table["q"] < LEVEL] if "q" in table else table[:0]
 
 
 def score_unit(table: pd.DataFrame) -> str:
@@ -275,12 +249,6 @@ def _token_axis(tokens: list[str]) -> Axis:
     names = [f"{place} {tokens[place].strip() or repr(tokens[place])}" for place in places]
     limits = (-0.5, len(tokens) - 0.5)
     return Axis(label="Position and token", limits=limits, ticks=places, names=names, angle=60, size=8)
-
-
-def significant_first(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows with q < .05 by the size of their score, then all others by size."""
-    rows = by_size(table)
-    return pd.concat([rows[rows["q"] < LEVEL], rows[~(rows["q"] < LEVEL)]])
 
 
 def largest_panel(

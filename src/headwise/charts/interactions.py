@@ -24,9 +24,9 @@ from headwise.charts.chart import (
     curve,
     names_axis,
 )
-from headwise.charts.heatmap import LEVEL, importance, score_unit
-from headwise.charts.section import head_names
+from headwise.charts.heatmap import importance, score_unit
 from headwise.charts.words import shortened, span, under
+from headwise.tables.frames import LEVEL, head_names
 
 BACKUP, OTHER, PRIMARY = "#d95f02", "#7f8fa6", "#2166ac"
 SERIES = {

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import GREY, INK, PAPER, Axis, Chart, Line, Mark, Panel, Text, columns_of, curve
+from headwise.charts.chart import GREY, INK, PAPER, Axis, Chart, Line, Mark, Panel, Text, curve
 from headwise.charts.explained_effect import COLOURS
-from headwise.charts.section import by_size, too_few
 from headwise.charts.words import minus, task_title, under
 from headwise.names import component_numbers
+from headwise.tables.frames import by_size, columns_of, too_few
 
 SLOT_COLOURS = {"Q": "#1f77b4", "K": "#d95f02", "V": "#2ca02c", "MLP": "#8c6bb1", "logits": GREY}
 SLOT_NAMES = {

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.chart import Axis, Chart, Line, Panel, Scale, curve
-from headwise.charts.heatmap import grid, head_panel
+from headwise.charts.heatmap import head_panel
+from headwise.tables.frames import grid
 
 _BLUE, _ORANGE = "#1f77b4", "#ff7f0e"
 

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.charts.section import by_size
 from headwise.display import html_table
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
@@ -22,6 +21,7 @@ from headwise.names import ablation_name
 from headwise.scores.interactions.estimate import EstimateAgreement, agreement_with_estimate
 from headwise.scores.interactions.pairs import Unit, unit_name
 from headwise.tables.codec import stored
+from headwise.tables.frames import by_size
 
 _ESTIMATES = ("values", "stderr", "lo", "hi", "p", "n")
 

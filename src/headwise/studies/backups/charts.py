@@ -12,19 +12,11 @@ from headwise.charts.interactions import (
     pairs_panel,
     removal_chart,
 )
-from headwise.charts.section import (
-    HEAD_COLUMNS,
-    SECTIONS,
-    Section,
-    Tables,
-    groups,
-    head_names,
-    head_rows,
-    table_of,
-)
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import joined, span, under
 from headwise.studies.backups.findings import findings
+from headwise.tables.frames import HEAD_COLUMNS, Tables, groups, head_names, head_rows, table_of
 
 
 def charts(tables: Tables) -> list[Chart]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Chart, Scale, distinct, grid_shape
-from headwise.charts.heatmap import head_panel, importance, map_shape, matrix_panel, score_unit, significant
-from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
+from headwise.charts.chart import Chart, Scale, grid_shape
+from headwise.charts.heatmap import head_panel, importance, matrix_panel, score_unit
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import method_title, shortened, span, wrapped
 from headwise.studies.functions.findings import READABLE, findings
+from headwise.tables.frames import Tables, distinct, groups, map_shape, significant, table_of
 
 
 def charts(tables: Tables) -> list[Chart]:

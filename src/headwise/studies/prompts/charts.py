@@ -23,19 +23,18 @@ from headwise.charts.chart import (
     Span,
     Text,
     axis_range,
-    columns_of,
     count_axis,
     curve,
-    distinct,
     names_axis,
     whole_ticks,
 )
 from headwise.charts.heatmap import head_panel, saturation
-from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import span
 from headwise.display import joined_tokens
 from headwise.studies.prompts.findings import LEVEL, answers, explained, findings, headline, heads, short
+from headwise.tables.frames import Tables, columns_of, distinct, groups, table_of
 
 _CAPTION = (
     "The same problems in every condition; bars carry 95 % intervals, a star where the difference is significant. "

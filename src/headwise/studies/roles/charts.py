@@ -18,16 +18,16 @@ from headwise.charts.chart import (
     Scale,
     Text,
     axis_range,
-    columns_of,
     count_axis,
     curve,
     names_axis,
 )
-from headwise.charts.heatmap import head_panel, map_shape
-from headwise.charts.section import SECTIONS, Section, Tables, groups, head_names, table_of
+from headwise.charts.heatmap import head_panel
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import shortened, span, task_title, under
 from headwise.studies.roles.findings import findings, heads
+from headwise.tables.frames import Tables, columns_of, groups, head_names, map_shape, table_of
 
 COLOURS = {"facilitation": "#2a9d4e", "irrelevance": "#2f6fc4", "interference": "#d1352b"}
 _SCALES = {
