@@ -44,7 +44,7 @@ def agreement_chart(
         widths=(1, 1, 1, 0.8),
         legend="bottom",
         bar="bottom",
-        least=230,
+        min_panel_width=230,
     )
 
 

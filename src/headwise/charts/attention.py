@@ -61,7 +61,7 @@ def kept_heads(table: pd.DataFrame, name: str = "") -> Chart:
         size=(side * columns + 1.6, (side + 0.55) * len(models) + 0.5),
         columns=columns,
         page_columns=2,
-        least=330,
+        min_panel_width=330,
         height=400,
     )
 

@@ -51,7 +51,7 @@ def difference_chart(
         size=(11.5, 8.2),
         places=[[0, 1, 2], [3, 3, 4]],
         page_columns=3,
-        least=260,
+        min_panel_width=260,
         height=380,
         table=diff[[name for name in _COLUMNS if name in diff]][:20],
     )

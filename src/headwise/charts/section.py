@@ -65,9 +65,9 @@ SECTIONS: Registry[Section | None] = Registry("section of the report", "headwise
 
 def section_of(study: str, plugins: Sequence[str]) -> Section:
     """What the report says of a run of this study, which was made with these plug-ins."""
-    known = SECTIONS.all()
-    if study not in known:
+    sections = SECTIONS.all()
+    if study not in sections:
         raise HeadwiseError(f"the study {quoted(study)} is not known here{plugin_hint(plugins)}")
-    section = known[study] or known["score"]
+    section = sections[study] or sections["score"]
     assert section is not None
     return section

@@ -58,7 +58,7 @@ def _matrix(rows: pd.DataFrame, model: str, task: str) -> Chart:
         size=(2 * side + 1.4, side),
         columns=2,
         height=560,
-        least=420,
+        min_panel_width=420,
         caption="Blue: removing both heads costs more than the sum of their single effects; they can replace one "
         "another. Red: it costs less; they need one another. By cluster, heads that back each other up stand together.",
     )

@@ -47,7 +47,7 @@ def ability_maps(table: pd.DataFrame) -> Chart:
         note="; ".join(notes),
         panels=panels,
         size=(2.3 * columns + 1.3, 2.5 * rows + 0.6),
-        least=230,
+        min_panel_width=230,
     )
 
 
@@ -114,7 +114,7 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
         size=(1.9 + (side + 1.6) * len(panels) + 0.8, side + 2.0),
         columns=len(panels),
         page_columns=2,
-        least=440,
+        min_panel_width=440,
         height=460,
         table=table[[name for name in columns if name in table]],
     )

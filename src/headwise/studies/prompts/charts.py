@@ -16,12 +16,12 @@ from headwise.charts.chart import (
     Axis,
     Bars,
     Chart,
+    Label,
     Mark,
     Panel,
     Rule,
     Scale,
     Span,
-    Text,
     axis_range,
     count_axis,
     curve,
@@ -152,7 +152,7 @@ def _bars(accuracy: pd.DataFrame, comparisons: pd.DataFrame, palette: Mapping[st
         look |= {"examples": columns_of(accuracy, "task") | {"condition": name}, "keys": models}
         marks.append(Bars(at=at, values=share, lo=lo, hi=hi, hover=hover, **look))
         marks += [
-            Text(x=x, y=top, text="*", up="bottom", size=11)
+            Label(x=x, y=top, text="*", up="bottom", size=11)
             for x, model, top in zip(at, models, hi, strict=True)
             if (model, name) in starred
         ]
@@ -210,7 +210,7 @@ def moved_maps(table: pd.DataFrame, palette: Mapping[str, str]) -> Chart:
         size=(2.5 * len(conditions) + 1.6, 3.0 * len(models) + 0.8),
         columns=len(conditions),
         page_columns=3,
-        least=230,
+        min_panel_width=230,
     )
 
 
