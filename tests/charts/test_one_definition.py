@@ -14,9 +14,9 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Annotation
 from matplotlib.text import Text as Words
 
-from headwise.charts.agreement import agreement_chart
 from headwise.charts.attention import attention_chart
 from headwise.charts.chart import Axis, Chart, Label, Line, Panel
+from headwise.charts.comparison import agreement_chart
 from headwise.charts.interactive import page_chart
 from headwise.charts.section import SECTIONS
 from headwise.charts.static import figure

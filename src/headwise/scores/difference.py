@@ -58,7 +58,7 @@ class Diff:
 
     def plot(self) -> Any:
         """Draw both maps, the difference, the largest changes and the accuracies; returns the matplotlib figure."""
-        from headwise.charts.difference import difference_chart
+        from headwise.charts.comparison import difference_chart
         from headwise.charts.static import figure
 
         scores = pd.concat([self.base.table(self.seed), self.tuned.table(self.seed)], ignore_index=True)

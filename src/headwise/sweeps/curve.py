@@ -26,8 +26,7 @@ from headwise.sweeps.explained import (
     needed_with_intervals,
     tracking,
 )
-from headwise.tables.codec import stored
-from headwise.tables.result_file import load_result, save_result
+from headwise.tables.codec import load_result, save_result, stored
 
 THRESHOLD = 0.9
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from headwise.charts.chart import Chart
-from headwise.charts.difference import difference_chart
+from headwise.charts.comparison import difference_chart
 from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.studies.diff.findings import findings
