@@ -14,9 +14,9 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Annotation
 from matplotlib.text import Text as Words
 
-from headwise.charts.agreement import agreement_chart
 from headwise.charts.attention import attention_chart
-from headwise.charts.chart import Axis, Chart, Line, Panel, Text
+from headwise.charts.chart import Axis, Chart, Label, Line, Panel
+from headwise.charts.comparison import agreement_chart
 from headwise.charts.interactive import page_chart
 from headwise.charts.section import SECTIONS
 from headwise.charts.static import figure
@@ -127,7 +127,7 @@ def graph() -> Chart:
     ]
     x, y = zip(*heads.values(), strict=True)
     nodes = Line(x=x, y=y, dash="none", marker="circle", size=20, colour="#dddddd")
-    names = [Text(x=x, y=y, text=name) for name, (x, y) in heads.items()]
+    names = [Label(x=x, y=y, text=name) for name, (x, y) in heads.items()]
     axes = {
         "x": Axis(label="Head", limits=(0, 4), ticks=range(5)),
         "y": Axis(label="Layer", limits=(-1, 3), ticks=range(3)),

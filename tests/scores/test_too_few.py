@@ -12,11 +12,11 @@ import pytest
 import headwise as hw
 from headwise import stats
 from headwise.charts.heatmap import score_chart
-from headwise.charts.section import too_few
 from headwise.errors import warn_once
 from headwise.heads import Scores
 from headwise.model.forward import run as forward_run
 from headwise.studies.score.findings import findings
+from headwise.tables.frames import too_few
 from helpers import word_task
 
 

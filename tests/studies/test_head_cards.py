@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.charts.section import by_size
 from headwise.heads import heads_of
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import read_table
+from headwise.tables.frames import by_size
 from helpers import make_word_tokenizer, run_on
 from planted import told_apart, written
 

@@ -21,8 +21,7 @@ from headwise.studies.roles.study import Ended
 from headwise.studies.wiring.study import MeasuredEdges
 from headwise.sweeps.curve import Sweep
 from headwise.sweeps.edge_curve import EdgeCurve
-from headwise.tables.codec import Packed, pack, unpack
-from headwise.tables.result_file import load_result, save_result
+from headwise.tables.codec import Packed, load_result, pack, save_result, unpack
 
 NAN = float("nan")
 NAMES: dict[str, Any] = {"model": "m", "task": "t", "method": "ablation", "metric": "logit_diff"}

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from headwise.charts.card import PATTERNS, answer_row, number, sentences
-from headwise.charts.section import Tables, groups, table_of
 from headwise.display import joined_tokens
+from headwise.tables.frames import Tables, groups, table_of
 
 _WIDTH = 14
 _ATTENDED = 5

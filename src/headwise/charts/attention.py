@@ -8,11 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Cells, Chart, Panel, Scale, distinct
-from headwise.charts.heatmap import check_map
-from headwise.charts.section import groups, head_names
+from headwise.charts.chart import Axis, Cells, Chart, Panel, Scale
 from headwise.charts.words import joined, task_title
 from headwise.display import joined_tokens
+from headwise.tables.frames import attention_grid, distinct, groups, head_names
 
 _MOST_LABELS = 48
 _HOVER = "from “{row}” to “{column}”: {value}"
@@ -62,7 +61,7 @@ def kept_heads(table: pd.DataFrame, name: str = "") -> Chart:
         size=(side * columns + 1.6, (side + 0.55) * len(models) + 0.5),
         columns=columns,
         page_columns=2,
-        least=330,
+        min_panel_width=330,
         height=400,
     )
 
@@ -75,10 +74,8 @@ def _prompt(table: pd.DataFrame) -> str:
 
 
 def _kept(part: pd.DataFrame, scale: Scale, side: float) -> Panel:
-    length = int(part["query"].max()) + 1
-    check_map((length, length))
-    weights = np.full((length, length), np.nan)  # what no token can reach stays white
-    weights[part["query"], part["key"]] = part["attention"]
+    weights = attention_grid(part)  # what no token can reach is NaN, and stays white
+    length = len(weights)
     tokens = part[part["query"] == length - 1].sort_values("key")["token"].astype(str).tolist()
     size = float(np.clip(72 * side / (1.25 * length), 3, 7))
     first, (head, *_) = part.iloc[0], head_names(part)

@@ -7,8 +7,9 @@ import pandas as pd
 
 from headwise.charts.attention import attention_chart
 from headwise.charts.chart import Axis, Bars, Chart, Panel, Rule, names_axis
-from headwise.charts.heatmap import HELPS, HINDERS, UNSIGNED, check_map
+from headwise.charts.heatmap import HELPS, HINDERS, UNSIGNED
 from headwise.charts.words import minus
+from headwise.tables.frames import attention_grid
 
 PATTERNS = {
     "previous": "previous token",
@@ -28,10 +29,10 @@ def number(value: float) -> str:
 
 def sentences(tokens: pd.DataFrame, patterns: pd.DataFrame) -> list[str]:
     """What one head does, in words: towards the answers, by its OV weights, and its attention pattern."""
-    said = []
+    lines = []
     if len(tokens):
-        said += _answers(tokens[tokens["path"] == "output"])
-        said += _own_tokens(tokens[(tokens["path"] == "weights") & (tokens["kind"] == "own")])
+        lines += _answers(tokens[tokens["path"] == "output"])
+        lines += _own_tokens(tokens[(tokens["path"] == "weights") & (tokens["kind"] == "own")])
     if len(patterns):
         best = patterns.sort_values("rank", kind="stable").iloc[0]
         name = PATTERNS.get(best["pattern"], best["pattern"])
@@ -40,13 +41,13 @@ def sentences(tokens: pd.DataFrame, patterns: pd.DataFrame) -> list[str]:
         start = (
             "Attention pattern" if high else "Not in the top tenth of any attention pattern; its best rank"
         )
-        said.append(f"{start}: {place} (prompts: {best['prompts']}).")
-    return said
+        lines.append(f"{start}: {place} (prompts: {best['prompts']}).")
+    return lines
 
 
 def _answers(output: pd.DataFrame) -> list[str]:
     """Mean logit that the head adds to target and foils, and how often these are in its lists."""
-    said = []
+    lines = []
     for kind, name in (("target", "right answer"), ("foil", "wrong answer")):
         rows = output[output["kind"] == kind]
         if not len(rows):
@@ -56,21 +57,21 @@ def _answers(output: pd.DataFrame) -> list[str]:
         count = int(lists[most].groupby(rows["example"]).any().sum())
         n = rows["example"].nunique()
         among = f"; it is among the ten most {most} tokens in {count} of {n} examples" if count else ""
-        said.append(
+        lines.append(
             f"Logit of the {name}: {number(rows['logit'].mean())} from this head (mean of {n} examples){among}."
         )
-    return said
+    return lines
 
 
-def _own_tokens(own: pd.DataFrame) -> list[str]:
+def _own_tokens(tokens: pd.DataFrame) -> list[str]:
     """Whether the OV weights copy or suppress a token that is attended to."""
-    if not len(own):
+    if not len(tokens):
         return []
-    up, down = int((own["rank"] <= _LISTED).sum()), int((own["rank"] > own["of"] - _LISTED).sum())
+    up, down = int((tokens["rank"] <= _LISTED).sum()), int((tokens["rank"] > tokens["of"] - _LISTED).sum())
     return [
         f"OV weights alone: attending to a token puts the token itself among the ten most suppressed for {down} of "
-        f"{len(own)} tokens of the prompts, among the ten most promoted for {up} (mean own logit "
-        f"{number(own['logit'].mean())})."
+        f"{len(tokens)} tokens of the prompts, among the ten most promoted for {up} (mean own logit "
+        f"{number(tokens['logit'].mean())})."
     ]
 
 
@@ -84,10 +85,7 @@ def attention_map(attention: pd.DataFrame) -> np.ndarray | None:
     length = int(attention["key"].max()) + 1
     if attention["query"].nunique() < length:
         return None
-    check_map((length, length))
-    weights = np.zeros((length, length))
-    weights[attention["query"], attention["key"]] = attention["attention"]
-    return weights
+    return np.nan_to_num(attention_grid(attention))
 
 
 def card_chart(title: str, attention: pd.DataFrame, tokens: pd.DataFrame, patterns: pd.DataFrame) -> Chart:
@@ -112,7 +110,7 @@ def _attention_panel(attention: pd.DataFrame) -> Panel:
         return panel
     most = last.nlargest(20, "attention")
     names = [f"{key} {token!r}" for key, token in zip(most["key"], most["token"], strict=True)]
-    bars = Bars(at=np.arange(len(most)), values=most["attention"], colours=UNSIGNED, lying=True)
+    bars = Bars(at=np.arange(len(most)), values=most["attention"], colours=UNSIGNED, horizontal=True)
     x = Axis(label="Attention of the answer's position")
     return Panel(title="Attention, strongest example", marks=[bars], x=x, y=names_axis(names, down=True))
 
@@ -122,7 +120,7 @@ def _token_panel(rows: pd.DataFrame) -> Panel:
     down = rows[rows["kind"] == "suppressed"].sort_values("rank")
     both = pd.concat([up, down])
     colours = [HELPS] * len(up) + [HINDERS] * len(down)
-    bars = Bars(at=np.arange(len(both)), values=both["logit"], colours=colours, lying=True)
+    bars = Bars(at=np.arange(len(both)), values=both["logit"], colours=colours, horizontal=True)
     x = Axis(label="Logit added at the answer")
     y = names_axis([repr(token) for token in both["token"]], down=True)
     return Panel(title="Most promoted and suppressed tokens", marks=[bars, Rule(at=0, of="x")], x=x, y=y)
@@ -133,6 +131,6 @@ def _pattern_panel(patterns: pd.DataFrame) -> Panel:
         f"{PATTERNS.get(row['pattern'], row['pattern'])}\n{row['prompts']}, rank {row['rank']} of {row['heads']}"
         for row in patterns.to_dict("records")
     ]
-    bars = Bars(at=np.arange(len(names)), values=patterns["attention"], colours=UNSIGNED, lying=True)
+    bars = Bars(at=np.arange(len(names)), values=patterns["attention"], colours=UNSIGNED, horizontal=True)
     x = Axis(label="Share of attention", limits=(0, 1))
     return Panel(title="Known attention patterns", marks=[bars], x=x, y=names_axis(names, down=True))

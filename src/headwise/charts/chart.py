@@ -4,10 +4,10 @@ A panel holds marks in the order in which they are drawn:
 
     Cells   a matrix of colours, optionally with a word in each cell
     Line    points, joined by a line or not, with a band or error bars
-    Bars    bars with intervals, standing or lying
+    Bars    bars with intervals, vertical or horizontal
     Rule    a thin reference line across the panel
     Span    a shaded range of x
-    Text    words at a point
+    Label   words at a point
 
 The colour `ink` is the colour of text: black on paper, light on a dark page; `paper` is the background. Words are
 plain text; each renderer escapes the characters that its markup would interpret.
@@ -167,7 +167,7 @@ class Bars:
     """Where each bar begins, if not at 0."""
     thickness: float = 0.7
     opacity: float = 1.0
-    lying: bool = False
+    horizontal: bool = False
     words: Sequence[str] | None = None
     """The text inside each bar; empty where the bar is too short."""
     hover: Sequence[str] | None = None
@@ -197,7 +197,7 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text:
+class Label:
     """Words at a point of the panel."""
 
     x: float
@@ -215,7 +215,7 @@ class Text:
     """Whether it has a pale background, to be readable over lines."""
 
 
-Mark = Cells | Line | Bars | Rule | Span | Text
+Mark = Cells | Line | Bars | Rule | Span | Label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,13 +281,13 @@ class Chart:
     """Panel numbers by row and column of the figure on paper; a number may repeat to span several cells."""
     widths: Sequence[float] | None = None
     """Relative widths of the columns on paper."""
-    once: bool = False
+    shared_axis_labels: bool = False
     """Whether the figure on paper has one x label and one y label for all panels."""
     legend: Literal["top", "right", "bottom"] = "top"
     legend_columns: int = 6
     bar: Literal["right", "bottom"] = "right"
     """Position of the colour bars on paper."""
-    least: int = 340
+    min_panel_width: int = 340
     """Minimum width of a panel on the page, in pixels; a narrower page has fewer panels in a row."""
     height: int = 300
     """Height of one panel on the page, in pixels."""
@@ -298,16 +298,6 @@ class Chart:
     def page_panels(self) -> list[Panel]:
         """The panels of the page."""
         return [panel for panel in (self.panels if self.page is None else self.page) if panel is not None]
-
-
-def distinct(values: Iterable[Any]) -> list[Any]:
-    """Each value once, in the order of first appearance."""
-    return list(dict.fromkeys(values))
-
-
-def columns_of(rows: pd.DataFrame, *columns: str) -> dict[str, str]:
-    """What these columns of the rows hold, as texts; each has one value. Columns that the table lacks are left out."""
-    return {name: str(rows[name].iloc[0]) for name in columns if name in rows and len(rows)}
 
 
 def curve(rows: pd.DataFrame, x: str = "k", y: str = "value", **look: Any) -> Line:

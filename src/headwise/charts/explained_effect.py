@@ -13,20 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import (
-    INK,
-    Axis,
-    Chart,
-    Line,
-    Mark,
-    Panel,
-    Text,
-    columns_of,
-    count_axis,
-    curve,
-    distinct,
-    grid_shape,
-)
+from headwise.charts.chart import INK, Axis, Chart, Label, Line, Mark, Panel, count_axis, curve, grid_shape
 from headwise.charts.random_controls import (
     CONTROLS,
     about_controls,
@@ -35,9 +22,9 @@ from headwise.charts.random_controls import (
     mean_of_draws,
     moved_note,
 )
-from headwise.charts.section import groups
 from headwise.charts.words import joined, shortened, task_title, under
 from headwise.names import ablation_name
+from headwise.tables.frames import columns_of, distinct, groups
 
 EXPLAINED = "explained_effect"
 COLOURS = (
@@ -128,8 +115,8 @@ def _better_controls(table: pd.DataFrame) -> str:
 
 def _first(table: pd.DataFrame) -> Chosen:
     """The first order of each task, model and ablation type."""
-    own = table[~table["series"].isin(CONTROLS)].drop_duplicates(["task", "model", "reference"])
-    return {(r["task"], r["model"], r["reference"]): r["series"] for r in own.to_dict("records")}
+    orders = table[~table["series"].isin(CONTROLS)].drop_duplicates(["task", "model", "reference"])
+    return {(r["task"], r["model"], r["reference"]): r["series"] for r in orders.to_dict("records")}
 
 
 def _members(table: pd.DataFrame) -> pd.DataFrame:
@@ -201,8 +188,8 @@ class _Row:
         )
 
     def _thick(self, member: Mapping[Any, Any], task: str) -> Line:
-        own = self.thick[(self.thick["model"] == member["model"]) & (self.thick["task"] == task)]
-        rows = own.sort_values("k")
+        mine = (self.thick["model"] == member["model"]) & (self.thick["task"] == task)
+        rows = self.thick[mine].sort_values("k")
         name = shortened(member["model"], _LONGEST_NAME, set(self.thick["model"]))
         colour = COLOURS[member["pair"] % len(COLOURS)][member["role"]]
         if rows["value"].isna().all():
@@ -233,8 +220,8 @@ class _Row:
                 colour = COLOURS[member["pair"] % len(COLOURS)][member["role"]]
                 examples = columns_of(rows, "model", "task", "series", "order", "by", "reference")
                 prefix = str(member["model"])
-                about: dict[str, Any] = {"colour": colour, "hover_prefix": prefix, "examples": examples}
-                lines.append(curve(rows, band=0, **about, **look))
+                whose: dict[str, Any] = {"colour": colour, "hover_prefix": prefix, "examples": examples}
+                lines.append(curve(rows, band=0, **whose, **look))
             if any(line.name == look["name"] for line in lines):
                 keys.append(Line(x=[math.nan] * 2, y=[math.nan] * 2, colour=INK, **look))
         return [*keys, *lines]
@@ -243,18 +230,18 @@ class _Row:
         """A segment from curve to curve; its ratio where the curves leave room: to the right below, or left above."""
         if self.ratios.empty:
             return []
-        own = self.ratios[(self.ratios["task"] == task) & (self.ratios["compared"] == "dense/sparse")]
+        pairs = self.ratios[(self.ratios["task"] == task) & (self.ratios["compared"] == "dense/sparse")]
         # Circuits are as large as where the curve stays above the threshold; earlier runs may not have it.
-        stays = "stays_ratio" in own
+        stays = "stays_ratio" in pairs
         names = (
             ["stays", "other_stays", "stays_ratio", "stays_lo", "stays_hi"]
             if stays
             else ["k", "other_k", "ratio", "lo", "hi"]
         )
-        known = own[own[names[2]].notna()]
+        found = pairs[pairs[names[2]].notna()]
         _, total = x.limits or (0, 1)
         marks: list[Mark] = []
-        for number, row in enumerate(known.to_dict("records")):
+        for number, row in enumerate(found.to_dict("records")):
             *ends, ratio, lo, hi = (row[name] for name in names)
             if not np.isfinite(ends).all():
                 continue
@@ -267,9 +254,9 @@ class _Row:
             side: dict[str, Any] = {"x": min(ends), "across": "right", "up": "bottom", "shift": (-4, 3)}
             if below:
                 side = {"x": max(ends), "across": "left", "up": "top", "shift": (4, -5 - 24 * number)}
-            colour = COLOURS[row["pair"] % len(COLOURS)]["dense"] if len(known) > 1 else INK
+            colour = COLOURS[row["pair"] % len(COLOURS)]["dense"] if len(found) > 1 else INK
             marks.append(
-                Text(y=self.threshold, text=f"{ratio:.1f}x{interval}", colour=colour, box=True, **side)
+                Label(y=self.threshold, text=f"{ratio:.1f}x{interval}", colour=colour, box=True, **side)
             )
         return marks
 

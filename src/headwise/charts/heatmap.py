@@ -18,26 +18,31 @@ from headwise.charts.chart import (
     Bars,
     Cells,
     Chart,
+    Label,
     Line,
     Mark,
     Panel,
     Rule,
     Scale,
-    Text,
-    columns_of,
     names_axis,
     whole_ticks,
 )
-from headwise.charts.section import by_size, head_names, too_few
 from headwise.charts.words import method_title, minus, span
-from headwise.errors import HeadwiseError
+from headwise.tables.frames import (
+    LEVEL,
+    SKEWED,
+    by_size,
+    check_map,
+    columns_of,
+    grid,
+    head_names,
+    map_shape,
+    significant,
+    too_few,
+)
 
 SATURATION = 99.0
 """Percentile of the absolute scores at which colours end: a few large heads would hide all others."""
-LEVEL = 0.05
-"""Heads whose q-value is below it carry a dot."""
-SKEWED = 2.0
-"""Above this skewness of its values the q-value of a head, a test of symmetry, says less about its mean."""
 HELPS, HINDERS, UNSIGNED = "#2166ac", "#b2182b", "#35608d"
 _DOT: dict[str, Any] = {"dash": "none", "marker": "circle", "size": 2.2, "colour": INK, "edge": PAPER}
 _MOST_TOKENS = 48
@@ -46,32 +51,6 @@ Ranked = Callable[[pd.DataFrame], pd.DataFrame]
 """Puts the rows of a table of scores in order."""
 SCORED = ("model", "task", "method")
 """The columns that tell whose per-example values a map shows."""
-
-
-def map_shape(table: pd.DataFrame) -> tuple[int, int]:
-    """The number of layers and of columns in a table of heads: one per head, two more with other components."""
-    others = 2 if (table["head"] < 0).any() else 0
-    shape = int(table["layer"].max()) + 1, max(int(table["head"].max()) + 1, 0) + others
-    check_map(shape, 1 << 18)
-    return shape
-
-
-def check_map(shape: tuple[int, int], most: int = 1 << 22) -> None:
-    """Refuse a map with more cells than any model or prompt has: its size is a number that a table names."""
-    if shape[0] * shape[1] > most:
-        raise HeadwiseError(
-            f"a table asks for a map of {shape[0]:,} x {shape[1]:,} cells; at most {most:,} are drawn"
-        )
-
-
-def grid(table: pd.DataFrame, column: str = "score", shape: tuple[int, int] | None = None) -> np.ndarray:
-    """A column of a table of heads as an array `[layers, heads]`; NaN where there is no such head.
-
-    With components other than heads the last two columns are the input and the MLPs, whose head numbers are -2 and -1.
-    """
-    values = np.full(shape or map_shape(table), np.nan)
-    values[table["layer"], table["head"]] = table[column]
-    return values
 
 
 def head_panel(
@@ -83,12 +62,12 @@ def head_panel(
     dots: pd.DataFrame | None = None,
     shape: tuple[int, int] | None = None,
     most: tuple[int, int] = (7, 5),
-    **about: Any,
+    **fields: Any,
 ) -> Panel:
     """The map of the column `of` of a table; the heads in the table `dots` are marked with a dot.
 
     shape: layers and heads, where other panels have more. most: the largest number of ticks along layers and heads.
-    about: the panel's other fields, such as its title, or its row and column.
+    fields: the panel's other fields, such as its title, or its row and column.
     """
     layers, heads = shape = shape or map_shape(table)
     values, absent = grid(table, of, shape), np.full(shape, np.nan)
@@ -111,7 +90,7 @@ def head_panel(
         x=_head_axis(heads, most[1], others=others),
         y=Axis(label="Layer", limits=(layers - 0.5, -0.5), ticks=whole_ticks(layers, most[0])),
         model=str(table["model"].iloc[0]) if "model" in table else "",
-        **about,
+        **fields,
     )
 
 
@@ -145,11 +124,6 @@ def matrix_panel(
     )
 
 
-def significant(table: pd.DataFrame) -> pd.DataFrame:
-    """The heads whose score differs significantly from 0 (q < .05)."""
-    return table[table["q"] < LEVEL] if "q" in table else table[:0]
-
-
 def score_unit(table: pd.DataFrame) -> str:
     """The metric of a table of scores, in brackets."""
     return f" ({table['metric'].iloc[0]})" if "metric" in table else ""
@@ -157,10 +131,10 @@ def score_unit(table: pd.DataFrame) -> str:
 
 def importance(scores: pd.Series, signed: bool, label: str) -> Scale:
     """The scale of a score, ending at a round number near the 99th percentile; its end says if it saturates."""
-    known = scores.to_numpy(dtype=float)
-    known = known[np.isfinite(known)]
-    top, step = saturation(known)
-    above = bool(known.max(initial=0) > top)
+    finite = scores.to_numpy(dtype=float)
+    finite = finite[np.isfinite(finite)]
+    top, step = saturation(finite)
+    above = bool(finite.max(initial=0) > top)
     ticks = np.arange(round(top / step) + 1) * step
     if signed:
         ticks = np.unique(np.round(np.concatenate([-ticks[::2], ticks[::2], [-top, top]]), 12) + 0.0)
@@ -171,7 +145,7 @@ def importance(scores: pd.Series, signed: bool, label: str) -> Scale:
     names = [minus(f"{tick:.{digits}f}") for tick in ticks]
     if above:
         names[-1] = f"≥ {names[-1]}" if signed else f"{names[-1]}+"
-    if signed and known.min(initial=0) < -top:
+    if signed and finite.min(initial=0) < -top:
         names[0] = f"≤ {names[0]}"
     ends = (tuple(float(tick) for tick in ticks), tuple(names), above)
     if signed:
@@ -287,52 +261,46 @@ def _token_axis(tokens: list[str]) -> Axis:
     return Axis(label="Position and token", limits=limits, ticks=places, names=names, angle=60, size=8)
 
 
-def significant_first(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows with q < .05 by the size of their score, then all others by size."""
-    rows = by_size(table)
-    return pd.concat([rows[rows["q"] < LEVEL], rows[~(rows["q"] < LEVEL)]])
-
-
 def largest_panel(
     table: pd.DataFrame, signed: bool, bars: int, what: str = "Score", *, ranked: Ranked = by_size
 ) -> Panel:
     """The first `bars` rows (by default the largest scores), with their intervals; `what`: the name of the score."""
     largest = ranked(table)[:bars]
     names = head_names(largest)
-    known = bool(np.isfinite(largest[["lo", "hi"]].to_numpy(dtype=float)).all())
+    bounded = bool(np.isfinite(largest[["lo", "hi"]].to_numpy(dtype=float)).all())
     rows = zip(names, largest["score"], largest["lo"], largest["hi"], strict=True)
     heads = Bars(
         at=np.arange(len(largest)),
         values=largest["score"],
-        lo=largest["lo"] if known else None,
-        hi=largest["hi"] if known else None,
+        lo=largest["lo"] if bounded else None,
+        hi=largest["hi"] if bounded else None,
         colours=[HELPS if score > 0 else HINDERS for score in largest["score"]] if signed else UNSIGNED,
-        lying=True,
+        horizontal=True,
         hover=[f"{name}: {score:.4g} [{lo:.4g}, {hi:.4g}]" for name, score, lo, hi in rows],
         examples=columns_of(table, *SCORED),
         keys=names,
     )
-    marks: list[Mark] = [heads, Rule(at=0, of="x", colour="#808080"), *_stars(largest, known)]
+    marks: list[Mark] = [heads, Rule(at=0, of="x", colour="#808080"), *_stars(largest, bounded)]
     return Panel(
         title=f"The {len(largest)} largest"
         + ("; *: q < .05" if len(significant(largest)) else "")
-        + ("; †: skewed" if any("†" in mark.text for mark in marks if isinstance(mark, Text)) else ""),
+        + ("; †: skewed" if any("†" in mark.text for mark in marks if isinstance(mark, Label)) else ""),
         marks=marks,
         x=Axis(label=f"{what}{score_unit(table)}, 95 % interval"),
         y=names_axis(names, down=True),
     )
 
 
-def _stars(largest: pd.DataFrame, known: bool) -> list[Mark]:
+def _stars(largest: pd.DataFrame, bounded: bool) -> list[Mark]:
     """A star beside the end of each bar whose head has q < .05."""
     marks: list[Mark] = []
     for number, row in enumerate(largest.to_dict("records")):
         side, direction, end = ("left", 1, "hi") if row["score"] > 0 else ("right", -1, "lo")
         if row.get("q", 1) < LEVEL:
-            x = float(row[end] if known else row["score"])
+            x = float(row[end] if bounded else row["score"])
             look: dict[str, Any] = {"across": side, "shift": (3 * direction, -1), "size": 10}
             text = "*†" if abs(row.get("skewness", 0)) > SKEWED else "*"
-            marks.append(Text(x=x, y=number, text=text, **look))
+            marks.append(Label(x=x, y=number, text=text, **look))
     return marks
 
 

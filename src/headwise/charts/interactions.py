@@ -14,19 +14,19 @@ from headwise.charts.chart import (
     Bars,
     Cells,
     Chart,
+    Label,
     Line,
     Mark,
     Panel,
     Rule,
     Scale,
-    Text,
     axis_range,
     curve,
     names_axis,
 )
-from headwise.charts.heatmap import LEVEL, importance, score_unit
-from headwise.charts.section import head_names
+from headwise.charts.heatmap import importance, score_unit
 from headwise.charts.words import shortened, span, under
+from headwise.tables.frames import LEVEL, head_names
 
 BACKUP, OTHER, PRIMARY = "#d95f02", "#7f8fa6", "#2166ac"
 SERIES = {
@@ -73,7 +73,7 @@ def interaction_scale(table: pd.DataFrame) -> Scale:
     return replace(importance(table["interaction"], True, ""), label=label)
 
 
-def pairs_panel(table: pd.DataFrame, scale: Scale, order: str, **about: Any) -> Panel:
+def pairs_panel(table: pd.DataFrame, scale: Scale, order: str, **fields: Any) -> Panel:
     """The pairs of a table as a symmetric matrix; pairs with q < .05 carry a dot."""
     square = square_of(table, "interaction")
     names = list(square.index) if order == "layer" else cluster_order(square)
@@ -85,12 +85,12 @@ def pairs_panel(table: pd.DataFrame, scale: Scale, order: str, **about: Any) -> 
         marks.append(Line(x=columns, y=rows, dash="none", marker="circle", size=1.6, colour="ink"))
     look: dict[str, Any] = {"size": 6 if len(names) > 24 else 7}
     return Panel(
-        title=about.pop("title", "By layer" if order == "layer" else "By cluster"),
+        title=fields.pop("title", "By layer" if order == "layer" else "By cluster"),
         note="dot: q < .05" if len(rows) else "",
         marks=marks,
         x=names_axis(names, angle=90, **look),
         y=names_axis(names, down=True, **look),
-        **about,
+        **fields,
     )
 
 
@@ -126,7 +126,7 @@ def cluster_order(square: pd.DataFrame) -> list[str]:
 # ---- effects given a set --------------------------------------------------------------------------------------------
 
 
-def effects_panel(table: pd.DataFrame, names: Sequence[str], removed: str, **about: Any) -> Panel:
+def effects_panel(table: pd.DataFrame, names: Sequence[str], removed: str, **fields: Any) -> Panel:
     """Each head's effect where a set is removed against its effect alone; on the diagonal the set changes nothing.
 
     table: `single`, `conditional`, `backup`, and where there are any the bounds `conditional_lo`, `conditional_hi`.
@@ -148,11 +148,11 @@ def effects_panel(table: pd.DataFrame, names: Sequence[str], removed: str, **abo
     marks += _names(table[backups], limits)
     unit = score_unit(table)
     return Panel(
-        title=about.pop("title", "Effect of each head"),
+        title=fields.pop("title", "Effect of each head"),
         marks=marks,
         x=Axis(label=f"Effect alone{unit}", limits=limits),
         y=Axis(label=f"Effect with {removed} removed{unit}", limits=limits),
-        **about,
+        **fields,
     )
 
 
@@ -171,7 +171,7 @@ def _names(backups: pd.DataFrame, limits: tuple[float, float]) -> list[Mark]:
             named.append(row)
     where: dict[str, Any] = {"across": "left", "up": "bottom", "shift": (4, 2), "size": 7}
     return [
-        Text(x=float(row["single"]), y=float(row["conditional"]), text=str(row["name"]), **where)
+        Label(x=float(row["single"]), y=float(row["conditional"]), text=str(row["name"]), **where)
         for row in named
     ]
 
@@ -255,7 +255,7 @@ def freezing_chart(freezing: pd.DataFrame, *, name: str) -> Chart:
         x = names_axis(FROZEN.values(), label="Heads held at their plain output")
         y = Axis(label=f"Cost of removing the set ({rows['metric'].iloc[0]})")
         without = float(rows.loc["none", "effect"] + rows.loc["none", "repair"])
-        said = Text(
+        label = Label(
             x=len(rows) - 0.55,
             y=without,
             text="cost plus repair",
@@ -264,7 +264,7 @@ def freezing_chart(freezing: pd.DataFrame, *, name: str) -> Chart:
             shift=(0, 2),
             size=8,
         )
-        marks: list[Mark] = [Rule(at=0), bars, Rule(at=without, colour=BACKUP), said]
+        marks: list[Mark] = [Rule(at=0), bars, Rule(at=without, colour=BACKUP), label]
         panels.append(Panel(title=model, marks=marks, x=x, y=y, model=model))
     return Chart(
         name=name,

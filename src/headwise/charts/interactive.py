@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import INK, Axis, Bars, Cells, Chart, Line, Panel, Rule, Scale, Span, Text
+from headwise.charts.chart import INK, Axis, Bars, Cells, Chart, Label, Line, Panel, Rule, Scale, Span
 
 _INTERVAL = "[%{customdata[0]:.4~g}, %{customdata[1]:.4~g}]"
 _ERROR = {"type": "data", "symmetric": False, "thickness": 1.8, "width": 4}
@@ -38,7 +38,7 @@ def page_chart(chart: Chart) -> dict[str, Any]:
         "square": any(isinstance(mark, Cells) and mark.square for panel in shown for mark in panel.marks),
         "panels": panels,
         "columns": chart.page_columns or chart.columns,
-        "least": chart.least,
+        "min_panel_width": chart.min_panel_width,
         "height": chart.height,
         "gap": int(min(190, max(62, 34 + 6.3 * name_length))) + 14 * label_breaks,
         "below": int(min(150, max(52, 46 + 5.6 * turned_length))),
@@ -212,12 +212,12 @@ def _hover(mark: Line, bounded: bool) -> str:
 
 
 def _band(xs: list[Any], lo: list[Any], hi: list[Any], mark: Line) -> dict[str, Any]:
-    known = [(x, low, high) for x, low, high in zip(xs, lo, hi, strict=True) if None not in (low, high)]
+    points = [(x, low, high) for x, low, high in zip(xs, lo, hi, strict=True) if None not in (low, high)]
     return {
         "type": "scatter",
         "mode": "lines",
-        "x": [x for x, _, _ in (*known, *known[::-1])],
-        "y": [high for _, _, high in known] + [low for _, low, _ in known[::-1]],
+        "x": [x for x, _, _ in (*points, *points[::-1])],
+        "y": [high for _, _, high in points] + [low for _, low, _ in points[::-1]],
         "fill": "toself",
         "fillcolor": translucent(mark.colour, 0.8 * mark.band),
         "line": {"width": 0},
@@ -228,7 +228,7 @@ def _band(xs: list[Any], lo: list[Any], hi: list[Any], mark: Line) -> dict[str, 
 
 
 def _bars(mark: Bars) -> dict[str, Any]:
-    along, across, orientation = ("x", "y", "h") if mark.lying else ("y", "x", "v")
+    along, across, orientation = ("x", "y", "h") if mark.horizontal else ("y", "x", "v")
     colours = mark.colours if isinstance(mark.colours, str) else list(mark.colours)
     trace: dict[str, Any] = {"type": "bar", "orientation": orientation, "width": mark.thickness}
     trace |= {along: rounded(mark.values), across: rounded(mark.at)}
@@ -292,7 +292,7 @@ def _span(mark: Span, panel: Panel) -> dict[str, Any]:
     return {"kind": "shape", "type": "rect", **ends, **look}
 
 
-def _text(mark: Text, panel: Panel) -> dict[str, Any]:
+def _label(mark: Label, panel: Panel) -> dict[str, Any]:
     right, up = (_POINT * points for points in mark.shift)
     return {
         "kind": "text",
@@ -309,7 +309,7 @@ def _text(mark: Text, panel: Panel) -> dict[str, Any]:
     }
 
 
-_DRAW: dict[type, Any] = {Rule: _rule, Span: _span, Text: _text}
+_DRAW: dict[type, Any] = {Rule: _rule, Span: _span, Label: _label}
 
 
 # ---- numbers and words --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.charts.chart import INK, PAPER, Axis, Bars, Cells, Chart, Line, Panel, Rule, Scale, Span, Text
+from headwise.charts.chart import INK, PAPER, Axis, Bars, Cells, Chart, Label, Line, Panel, Rule, Scale, Span
 from headwise.charts.style import drawable, house_style
 
 _DASHES = {"solid": "-", "dash": (0, (4, 2)), "dot": ":", "dashdot": "-.", "none": "none"}
@@ -33,7 +33,7 @@ def figure(chart: Chart) -> Any:
         heading = chart.title if chart.heading is None else chart.heading
         taken = {"top": heading, "bottom": chart.note}  # matplotlib would write a legend over them
         _legends(drawn, chart, axes, twins, "right" if taken.get(chart.legend) else chart.legend)
-        if chart.once:
+        if chart.shared_axis_labels:
             _name_axes(drawn, [axes[number] for number in twins])
         if heading:
             drawn.suptitle(_plain(heading), fontsize=9 if "\n" in heading else 10)
@@ -95,8 +95,8 @@ def _draw(axes: Any, panel: Panel, edges: _Edges) -> Any:
     if panel.note:
         axes.set_title(_plain(panel.note), fontsize=8, loc="right")
     if panel.row and edges.right:
-        about = {"transform": axes.transAxes, "rotation": -90, "va": "center", "ha": "left", "fontsize": 10}
-        axes.text(1.04, 0.5, _plain(panel.row), **about)
+        look = {"transform": axes.transAxes, "rotation": -90, "va": "center", "ha": "left", "fontsize": 10}
+        axes.text(1.04, 0.5, _plain(panel.row), **look)
     return twin
 
 
@@ -194,13 +194,13 @@ def _bars(axes: Any, mark: Bars, order: float) -> None:
     look = {"color": mark.colours, "alpha": mark.opacity, "label": mark.name or "_mark", "zorder": order}
     if mark.lo is not None and mark.hi is not None:
         error = np.abs(np.stack([values - np.asarray(mark.lo), np.asarray(mark.hi) - values]).astype(float))
-        look |= {"xerr" if mark.lying else "yerr": error} if np.isfinite(error).any() else {}
+        look |= {"xerr" if mark.horizontal else "yerr": error} if np.isfinite(error).any() else {}
         look |= {"error_kw": {"elinewidth": 1, "capsize": 2, "ecolor": "0.25", "zorder": order}}
-    draw, start = (axes.barh, "left") if mark.lying else (axes.bar, "bottom")
+    draw, start = (axes.barh, "left") if mark.horizontal else (axes.bar, "bottom")
     draw(at, values, mark.thickness, **{start: base}, **look)
     for across, along, word in zip(at, base + values / 2, mark.words or (), strict=False):
         if word:
-            spot = (along, across) if mark.lying else (across, along)
+            spot = (along, across) if mark.horizontal else (across, along)
             axes.text(*spot, _plain(word), color="white", zorder=order, **_CENTRED)
 
 
@@ -213,7 +213,7 @@ def _span(axes: Any, mark: Span, order: float) -> None:
     axes.axvspan(mark.low, mark.high, color="0.6", alpha=0.22, linewidth=0, zorder=0)
 
 
-def _text(axes: Any, mark: Text, order: float) -> None:
+def _label(axes: Any, mark: Label, order: float) -> None:
     look: dict[str, Any] = {"ha": mark.across, "va": "center" if mark.up == "middle" else mark.up}
     if mark.box:
         look["bbox"] = {"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 0.5}
@@ -222,7 +222,7 @@ def _text(axes: Any, mark: Text, order: float) -> None:
     axes.annotate(_plain(mark.text), (mark.x, mark.y), **look)
 
 
-_DRAW: dict[type, Any] = {Cells: _cells, Line: _line, Bars: _bars, Rule: _rule, Span: _span, Text: _text}
+_DRAW: dict[type, Any] = {Cells: _cells, Line: _line, Bars: _bars, Rule: _rule, Span: _span, Label: _label}
 
 
 # ---- colour bars and legends -------------------------------------------------------------------------------

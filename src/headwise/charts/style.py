@@ -142,38 +142,24 @@ def save(figure: Any, folder: Path, name: str) -> list[Path]:
 
 # ---- the pages: the report and the live explorer -------------------------------------------------------------
 
-LIGHT = {
-    "paper": "#ffffff",
-    "raised": "#f6f7f9",
-    "ink": "#1b1f24",
-    "soft": "#545c66",
-    "line": "#dfe3e8",
-    "accent": "#1f5fa8",
-    "mark": "#c2410c",
-    "mark-paper": "#ffe8d9",
-    "warn": "#8a4b00",
-    "warn-paper": "#fff4e0",
-    "bad": "#a11212",
-    "bad-paper": "#ffeceb",
-    "off": "#1b1f24",
-    "cell": "#e4e8ed",
+_COLOURS = {
+    "paper": ("#ffffff", "#14171b"),
+    "raised": ("#f6f7f9", "#1d2127"),
+    "ink": ("#1b1f24", "#e8eaed"),
+    "soft": ("#545c66", "#a9b1bb"),
+    "line": ("#dfe3e8", "#333a43"),
+    "accent": ("#1f5fa8", "#7db4f0"),
+    "mark": ("#c2410c", "#ffa366"),
+    "mark-paper": ("#ffe8d9", "#4a2a12"),
+    "warn": ("#8a4b00", "#ffcf8a"),
+    "warn-paper": ("#fff4e0", "#33270f"),
+    "bad": ("#a11212", "#ffb4ad"),
+    "bad-paper": ("#ffeceb", "#3d1512"),
+    "off": ("#1b1f24", "#f2f4f6"),
+    "cell": ("#e4e8ed", "#2b313a"),
 }
-DARK = {
-    "paper": "#14171b",
-    "raised": "#1d2127",
-    "ink": "#e8eaed",
-    "soft": "#a9b1bb",
-    "line": "#333a43",
-    "accent": "#7db4f0",
-    "mark": "#ffa366",
-    "mark-paper": "#4a2a12",
-    "warn": "#ffcf8a",
-    "warn-paper": "#33270f",
-    "bad": "#ffb4ad",
-    "bad-paper": "#3d1512",
-    "off": "#f2f4f6",
-    "cell": "#2b313a",
-}
+"""Colours of the pages by name: on a light page, on a dark one."""
+LIGHT, DARK = ({name: pair[side] for name, pair in _COLOURS.items()} for side in (0, 1))
 
 
 def css_variables() -> str:

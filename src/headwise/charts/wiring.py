@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import GREY, INK, PAPER, Axis, Chart, Line, Mark, Panel, Text, columns_of, curve
+from headwise.charts.chart import GREY, INK, PAPER, Axis, Chart, Label, Line, Mark, Panel, curve
 from headwise.charts.explained_effect import COLOURS
-from headwise.charts.section import by_size, too_few
 from headwise.charts.words import minus, task_title, under
 from headwise.names import component_numbers
+from headwise.tables.frames import by_size, columns_of, too_few
 
 SLOT_COLOURS = {"Q": "#1f77b4", "K": "#d95f02", "V": "#2ca02c", "MLP": "#8c6bb1", "logits": GREY}
 SLOT_NAMES = {
@@ -71,7 +71,7 @@ def wiring_chart(
         columns=1,
         legend="right",
         height=560,
-        least=520,
+        min_panel_width=520,
         note=counted,
         caption="Layers go upwards. The colour of an edge says what reads it (query, key, value, MLP, logits), its "
         "width how large its effect is; dashed edges hinder. "
@@ -124,7 +124,7 @@ def _graph(edges: pd.DataFrame, *, grey: bool) -> Panel:
             name="",
         )
     )
-    marks += [Text(x=place[0], y=place[1], text=name, size=5.5) for name, place in places.items()]
+    marks += [Label(x=place[0], y=place[1], text=name, size=5.5) for name, place in places.items()]
     layers = {places[name][1]: str(_numbers(name)[0]) for name in names if _is_head(name)}
     width = max(abs(value) for value in across) + 0.8
     return Panel(
@@ -256,5 +256,5 @@ def _ratio(ratios: pd.DataFrame, threshold: float) -> list[Mark]:
             marks.append(Line(x=ends, y=[threshold] * 2, dash="dash", width=1.2, marker="circle", size=3.2))
             words = f"{row['ratio']:.1f}x\n[{row['lo']:.1f}, {row['hi']:.1f}]"
             side: dict[str, Any] = {"x": max(ends), "across": "left", "up": "top", "shift": (4, -5)}
-            marks.append(Text(y=threshold, text=words, box=True, **side))
+            marks.append(Label(y=threshold, text=words, box=True, **side))
     return marks

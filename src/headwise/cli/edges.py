@@ -52,8 +52,8 @@ def edges(
 
 def show_edges(out: Path) -> list[dict[str, Any]]:
     """The ten largest edges on the terminal; returns all of them."""
-    from headwise.charts.section import by_size
     from headwise.runs import read_table
+    from headwise.tables.frames import by_size
 
     table = read_table(out, "edges")
     largest = by_size(table)

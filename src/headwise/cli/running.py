@@ -147,9 +147,9 @@ def resumable() -> Iterator[str]:
 
 def show_scores(out: Path, tables: Collection[str]) -> list[dict[str, Any]]:
     """Print the heads (or heads at positions, where the run has no others) that stand out; returns every row."""
-    from headwise.charts.heatmap import SKEWED, position_name
-    from headwise.charts.section import by_size, too_few
+    from headwise.charts.heatmap import position_name
     from headwise.runs import read_table
+    from headwise.tables.frames import SKEWED, by_size, too_few
 
     table = read_table(out, "scores" if "scores" in tables else "positions")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):

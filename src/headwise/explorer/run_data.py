@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.heatmap import grid
-from headwise.charts.section import by_size, groups, section_of, table_of
+from headwise.charts.section import section_of
 from headwise.errors import HeadwiseError, visible
 from headwise.explorer.live import listed
 from headwise.files import named_source
 from headwise.heads import Head, heads_of, ranked
 from headwise.model.model import Model
 from headwise.runs.reader import RunReader
+from headwise.tables.frames import by_size, grid, groups, table_of
 
 NAMED = {
     "edges": "Edges into and out of this head (K and V belong to its group of query heads)",

@@ -3,7 +3,7 @@
 Begin with `head.py` and `scores.py`; `components.py` says where MLPs and the embeddings stand beside heads, `gates.py`
 makes gates from heads, `controls.py` draws random and layer-matched heads, `heads_file.py` reads a list of heads or a
 score table, `position_scores.py` has scores at token positions. Nothing here knows what a model is. May import:
-errors, files, names, settings, stats, tables, charts.
+errors, files, names, settings, stats, tables; charts in `plot`.
 """
 
 from headwise.heads.components import COMPONENTS, HEADS, ComponentKinds, Layout

@@ -18,9 +18,8 @@ from headwise.errors import HeadwiseError, quoted
 from headwise.heads.edge import Edge, Receiver, edge_list
 from headwise.heads.head import RANKED_BY, Head, head_list
 from headwise.names import MLP, method_name
-from headwise.tables.codec import stored
+from headwise.tables.codec import load_result, save_result, stored
 from headwise.tables.frames import long_table
-from headwise.tables.result_file import load_result, save_result
 
 MOST_RESAMPLED = 5000
 """Edges up to which intervals are bootstrapped and tests flip signs; more are tested by Student's t, because a test

@@ -136,7 +136,7 @@ def _named(path: Path) -> Order | None:
 
 
 def _from_run(path: Path, task: str | None, method: str | None, model: str | None) -> Scores:
-    from headwise.charts.heatmap import grid
+    from headwise.tables.frames import grid
 
     try:
         table = read_parquet(regular(path), ("model", "task", "method")).to_pandas(ignore_metadata=True)

@@ -18,8 +18,7 @@ from headwise.errors import HeadwiseError, quoted
 from headwise.heads.components import kinds_of
 from headwise.heads.head import RANKED_BY, Head, Order, head_list
 from headwise.names import component_kind, method_name
-from headwise.tables.codec import stored
-from headwise.tables.result_file import load_result, save_result
+from headwise.tables.codec import load_result, save_result, stored
 
 
 @stored

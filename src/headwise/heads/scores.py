@@ -17,8 +17,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads.components import COMPONENTS, HEADS, existing, has_others
 from headwise.heads.head import Head, Order, head_list, ranked
 from headwise.names import component_kind, method_name
-from headwise.tables.codec import stored
-from headwise.tables.result_file import load_result, save_result
+from headwise.tables.codec import load_result, save_result, stored
 
 
 @stored

@@ -14,5 +14,5 @@ outputs     what a head writes
 arm         the activation redistribution of the study `prompts`
 
 Arrows inside: tokens, sites <- forward <- backward <- verify <- sparse <- model.py <- the others.
-May import: errors, files, registry, hub, stats, charts, heads, tasks.
+May import: errors, files, registry, hub, stats, tables, heads, tasks; charts in `plot`.
 """

@@ -8,7 +8,7 @@ import pandas as pd
 
 from headwise.charts.card import PATTERNS, answer_row, attention_map, sentences
 from headwise.charts.interactive import rounded
-from headwise.charts.section import Tables, groups, table_of
+from headwise.tables.frames import Tables, groups, table_of
 
 MOST = 60
 """Most head pages of one run; the run's tables have all of them."""

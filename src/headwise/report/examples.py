@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.charts.interactive import rounded
-from headwise.charts.section import Tables, groups, head_names, table_of
+from headwise.tables.frames import Tables, groups, head_names, table_of
 
 HEADS = 60
 """Most heads of a map with examples: those with the largest mean values."""

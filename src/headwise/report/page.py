@@ -20,7 +20,7 @@ import pandas as pd
 from headwise._version import __version__
 from headwise.charts.chart import Chart, Panel
 from headwise.charts.interactive import page_chart, rounded
-from headwise.charts.section import Finding, Shown, groups, section_of, too_few
+from headwise.charts.section import Finding, Shown, section_of
 from headwise.charts.style import css_variables
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, replacing
@@ -29,6 +29,7 @@ from headwise.report.docs import glossary, glossed, markdown, terms_in
 from headwise.report.docs import page as doc_page
 from headwise.report.examples import ExampleSets
 from headwise.runs.reader import RunReader
+from headwise.tables.frames import groups, too_few
 
 log = logging.getLogger("headwise")
 

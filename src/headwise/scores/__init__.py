@@ -1,7 +1,7 @@
 """Score methods: begin with `run.py` (`hw.score`) and `registry.py`, then `ablation.py`.
 
 `gates/`, `adaptive/` and `probe/` are methods of several files; `compare.py` compares scores. May import: errors,
-registry, stats, charts, heads, tasks, model, metrics.
+registry, stats, tables, heads, tasks, model, metrics; charts in `plot`.
 """
 
 from headwise.scores.registry import Method, Setup, method, methods, register

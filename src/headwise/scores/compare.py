@@ -32,7 +32,7 @@ class Agreement:
 
     def plot(self, **options: Any) -> Any:
         """Draw the matrices and the stability; returns the matplotlib figure."""
-        from headwise.charts.agreement import agreement_chart
+        from headwise.charts.comparison import agreement_chart
         from headwise.charts.static import figure
 
         tables = (self.signed, self.absolute, self.jaccard, self.stability)

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.charts.heatmap import significant_first
 from headwise.errors import HeadwiseError
 from headwise.heads import Scores, heads_of
 from headwise.metrics import metric as metric_named
@@ -27,7 +26,7 @@ from headwise.scores.run import score
 from headwise.scores.weight_change import weight_change
 from headwise.stats.paired import compare_paired
 from headwise.stats.resampling import Groups
-from headwise.tables.frames import long_table
+from headwise.tables.frames import long_table, significant_first
 from headwise.tasks import Task
 from headwise.tasks import task as open_task
 
@@ -59,7 +58,7 @@ class Diff:
 
     def plot(self) -> Any:
         """Draw both maps, the difference, the largest changes and the accuracies; returns the matplotlib figure."""
-        from headwise.charts.difference import difference_chart
+        from headwise.charts.comparison import difference_chart
         from headwise.charts.static import figure
 
         scores = pd.concat([self.base.table(self.seed), self.tuned.table(self.seed)], ignore_index=True)

@@ -18,8 +18,6 @@ import pandas as pd
 import torch
 
 from headwise import stats
-from headwise.charts.chart import Axis, Chart, Line, Panel, Rule, whole_ticks
-from headwise.charts.static import figure
 from headwise.display import html_table
 from headwise.metrics import metric as metric_named
 from headwise.model.forward.run import Pass
@@ -61,6 +59,9 @@ class Lens:
 
     def plot(self, **options: Any) -> Any:
         """The metric against the layer, with its interval; returns the matplotlib figure."""
+        from headwise.charts.chart import Axis, Chart, Line, Panel, Rule, whole_ticks
+        from headwise.charts.static import figure
+
         rows = self.table()
         line = Line(x=rows["layer"], y=rows["value"], lo=rows["lo"], hi=rows["hi"], marker="circle", size=3)
         ticks = [INPUT_LAYER, *whole_ticks(len(rows) - 1, 8)[1:]]

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from headwise.cards.measured import STEPS, measure_heads
-from headwise.charts.section import by_size
 from headwise.errors import HeadwiseError
 from headwise.heads import Order, PositionScores, Scores, heads_of
 from headwise.model.model import Model
@@ -18,6 +17,7 @@ from headwise.scores import score
 from headwise.scores.registry import method as method_named
 from headwise.scores.registry import own_options, scaled_progress
 from headwise.tables.codec import stored
+from headwise.tables.frames import by_size
 from headwise.tasks import Task
 
 

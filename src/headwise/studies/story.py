@@ -158,7 +158,7 @@ def _picture(
         at=np.arange(len(tokens)),
         values=attention,
         colours=[MARK if word == right else GREY for word in words],
-        lying=True,
+        horizontal=True,
         hover=[f"{word}: {share:.2f}" for word, share in zip(words, attention, strict=True)],
     )
     looks = Panel(

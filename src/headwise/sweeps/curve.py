@@ -33,8 +33,7 @@ from headwise.sweeps.explained import (
     resampled_needs,
     tracking,
 )
-from headwise.tables.codec import stored
-from headwise.tables.result_file import load_result, save_result
+from headwise.tables.codec import load_result, save_result, stored
 
 THRESHOLD = 0.9
 

@@ -6,7 +6,7 @@
 
 `pack` takes a value apart into JSON and parts (arrays and frames); `unpack` puts it together again, equal in values and
 types. `fingerprint` is a hash of the same parts: what the key of a step says of an argument. Nothing is pickled: a file
-can name only classes that carry `stored`.
+can name only classes that carry `stored`. `save_result` and `load_result` write and read one result as one `.npz` file.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import dataclasses
 import hashlib
 import json
 import math
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,12 +24,20 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from headwise.bounded import check_bytes, decode_arrow, regular
 from headwise.errors import HeadwiseError, quoted
+from headwise.files import explain_disk_errors, user_path
 from headwise.registry import import_modules
 
 Class = TypeVar("Class", bound=type)
 _CLASSES: dict[str, type] = {}
 _PLAIN = (bool, int, str, type(None))
+T = TypeVar("T")
+_UNREADABLE: tuple[type[Exception], ...] = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RecursionError,
+    NotImplementedError, SyntaxError, zipfile.BadZipFile, zlib.error, HeadwiseError,
+)  # fmt: skip
+"""What reading a damaged file can end in."""
 
 
 class Packed(NamedTuple):
@@ -81,12 +91,12 @@ def digest(content: Any) -> str:
     from headwise.tables.columns import encode, to_arrow
 
     if isinstance(content, np.ndarray) and content.dtype.kind in "biuf":
-        about, data = f"{content.dtype.str} {content.shape}", np.ascontiguousarray(content).tobytes()
+        kind, data = f"{content.dtype.str} {content.shape}", np.ascontiguousarray(content).tobytes()
     elif isinstance(content, np.ndarray):
-        about, data = str(content.shape), json.dumps(content.ravel().tolist()).encode()
+        kind, data = str(content.shape), json.dumps(content.ravel().tolist()).encode()
     else:
-        about, data = "frame", encode(to_arrow("", content))
-    return hashlib.sha256(about.encode() + data).hexdigest()[:16]
+        kind, data = "frame", encode(to_arrow("", content))
+    return hashlib.sha256(kind.encode() + data).hexdigest()[:16]
 
 
 def _walk(value: Any, part: Callable[[str, Any], Any], whole: bool) -> Any:
@@ -172,9 +182,9 @@ def unpack(packed: Packed) -> Any:
             case {"$type": str(name), "texts": list(texts)}:
                 return [parse(name, text) for text in texts]
             case {"$type": str(name), "fields": dict(fields)}:
-                made = _class(name)(**{key: build(one) for key, one in fields.items()})
-                check = getattr(made, "_checked", None)
-                return made if check is None else check()
+                result = _class(name)(**{key: build(one) for key, one in fields.items()})
+                check = getattr(result, "_checked", None)
+                return result if check is None else check()
         return {key: build(one) for key, one in item.items()}
 
     try:
@@ -229,3 +239,48 @@ def decode_parts(json_: Mapping[str, Any], tables: Mapping[str, Any]) -> Packed:
         else:
             parts[name] = to_pandas(table)
     return Packed(json_["value"], parts)
+
+
+# ---- one result in one file ---------------------------------------------------------------------------
+
+
+def save_result(path: str | Path, result: Any) -> None:
+    """Write a result to one `.npz` file: arrays of numbers as they are, frames and texts as Arrow bytes, the rest as
+    JSON."""
+    packed, place = pack(result), user_path(path)
+    plain = {
+        name: part for name, part in packed.parts.items() if getattr(part, "dtype", np.dtype("O")) != "O"
+    }
+    content, blobs = encode_parts(
+        Packed(packed.json, {n: p for n, p in packed.parts.items() if n not in plain})
+    )
+    arrays = {f"array_{name}": part for name, part in plain.items()}
+    arrays |= {f"arrow_{name}": np.array(bytearray(data), dtype=np.uint8) for name, data in blobs.items()}
+    with explain_disk_errors(place), place.open("wb") as file:
+        np.savez_compressed(file, about=np.array(json.dumps(content)), **arrays)
+
+
+def load_result(path: str | Path, kind: type[T]) -> T:
+    """Read what `save_result` wrote; anything but a result of this class is refused."""
+    try:
+        place = regular(Path(path))
+        with zipfile.ZipFile(place) as members:
+            check_bytes(path, sum(member.file_size for member in members.infolist()))
+        with np.load(place, allow_pickle=False) as file:
+            named = [name.partition("_") for name in file.files if name != "about"]
+            arrays = {name: file[f"array_{name}"] for form, _, name in named if form == "array"}
+            tables = {
+                name: decode_arrow(file[f"arrow_{name}"].tobytes(), str(path))
+                for form, _, name in named
+                if form == "arrow"
+            }
+            packed = decode_parts(json.loads(str(file["about"])), tables)
+        loaded = unpack(Packed(packed.json, {**packed.parts, **arrays}))
+        if not isinstance(loaded, kind):
+            raise ValueError(f"it has a {type(loaded).__name__}")
+        return loaded
+    except FileNotFoundError:
+        raise HeadwiseError(f"no {kind.__name__.lower()} at {path}") from None
+    except _UNREADABLE as error:
+        reason = str(error) or type(error).__name__
+        raise HeadwiseError(f"{path} is not a file written by {kind.__name__}.save: {reason}") from None

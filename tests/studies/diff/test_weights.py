@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.charts.difference import difference_chart
+from headwise.charts.comparison import difference_chart
 from headwise.heads import Scores
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import read_table

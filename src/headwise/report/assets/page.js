@@ -81,7 +81,7 @@
 
   function layOut(chart, width) {
     const many = chart.panels.length;
-    const columns = Math.max(1, Math.min(chart.columns, many, Math.floor(width / chart.least)));
+    const columns = Math.max(1, Math.min(chart.columns, many, Math.floor(width / chart.min_panel_width)));
     const rows = Math.ceil(many / columns);
     const entries = chart.panels.flatMap((p) => p.traces.filter((t) => t.showlegend && !t.corner).map((t) => t.name));
     const longest = Math.max(0, ...entries.map((name) => name.length));

@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.charts.section import by_size
 from headwise.display import html_table
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.names import ablation_name
 from headwise.scores.interactions.pairs import EstimateAgreement, Unit, agreement_with_estimate, unit_name
 from headwise.tables.codec import stored
+from headwise.tables.frames import by_size
 
 _ESTIMATES = ("values", "stderr", "lo", "hi", "p", "n")
 

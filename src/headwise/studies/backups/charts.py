@@ -12,19 +12,11 @@ from headwise.charts.interactions import (
     pairs_panel,
     removal_chart,
 )
-from headwise.charts.section import (
-    HEAD_COLUMNS,
-    SECTIONS,
-    Section,
-    Tables,
-    groups,
-    head_names,
-    head_rows,
-    table_of,
-)
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import joined, span, under
 from headwise.studies.backups.findings import findings
+from headwise.tables.frames import HEAD_COLUMNS, Tables, groups, head_names, head_rows, table_of
 
 
 def charts(tables: Tables) -> list[Chart]:
@@ -66,7 +58,7 @@ def _matrix(rows: pd.DataFrame, model: str, task: str) -> Chart:
         size=(2 * side + 1.4, side),
         columns=2,
         height=560,
-        least=420,
+        min_panel_width=420,
         caption="Blue: removing both heads costs more than the sum of their single effects; they can replace one "
         "another. Red: it costs less; they need one another. By cluster, heads that back each other up stand together.",
     )

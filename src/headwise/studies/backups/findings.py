@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.section import Finding, Tables, groups, head_names, table_of
+from headwise.charts.section import Finding
 from headwise.charts.style import file_name
 from headwise.charts.words import joined, minus, percent, plus, rounded
+from headwise.tables.frames import Tables, groups, head_names, table_of
 
 _NAMED = 5
 

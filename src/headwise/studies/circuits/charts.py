@@ -7,10 +7,11 @@ import pandas as pd
 from headwise.charts.attention import kept_heads
 from headwise.charts.chart import Chart
 from headwise.charts.explained_effect import explained_chart
-from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.heads import heads_of, ranked
 from headwise.studies.circuits.findings import findings
+from headwise.tables.frames import Tables, groups, table_of
 
 
 def charts(tables: Tables) -> list[Chart]:

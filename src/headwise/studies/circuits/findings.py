@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.section import Finding
 from headwise.charts.words import joined, minus, percent, task_title
 from headwise.names import ablation_name
+from headwise.tables.frames import Tables, groups, table_of
 
 FOLLOWS = (0.0, 0.5, 0.8)
 """R² from which on a circuit follows the model weakly, follows it, and follows it closely."""

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Rule, distinct, names_axis
-from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
+from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Rule, names_axis
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import shortened, under
 from headwise.studies.contrast.findings import findings
 from headwise.studies.score.charts import charts as score_charts
+from headwise.tables.frames import Tables, distinct, groups, table_of
 
 _SIDES = {"keep": ("kept", "#2a9d4e"), "lose": ("lost", "#d1352b")}
 

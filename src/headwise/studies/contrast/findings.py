@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.section import Finding
 from headwise.charts.style import file_name
 from headwise.studies.score.findings import findings as score_findings
+from headwise.tables.frames import Tables, groups, table_of
 
 
 def findings(tables: Tables) -> list[Finding]:

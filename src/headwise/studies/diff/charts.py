@@ -5,10 +5,11 @@ from __future__ import annotations
 import pandas as pd
 
 from headwise.charts.chart import Chart
-from headwise.charts.difference import difference_chart
-from headwise.charts.section import HEAD_COLUMNS, SECTIONS, Section, Tables, groups, head_rows, table_of
+from headwise.charts.comparison import difference_chart
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.studies.diff.findings import findings
+from headwise.tables.frames import HEAD_COLUMNS, Tables, groups, head_rows, table_of
 
 
 def charts(tables: Tables) -> list[Chart]:

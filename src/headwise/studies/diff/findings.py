@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.charts.heatmap import significant
-from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.section import Finding
 from headwise.charts.words import minus, percent
 from headwise.names import component_name
+from headwise.tables.frames import Tables, groups, significant, table_of
 
 
 def findings(tables: Tables) -> list[Finding]:

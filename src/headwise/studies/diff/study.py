@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.heatmap import significant
-from headwise.charts.section import too_few
 from headwise.model.model import Model
 from headwise.runs import Call, Job, step
 from headwise.scores import difference
@@ -24,6 +22,7 @@ from headwise.studies.diff.charts import section
 from headwise.studies.diff.settings import DiffSettings
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import Cards, make_cards, score_heads, strongest
+from headwise.tables.frames import significant, too_few
 from headwise.tasks import Task
 
 

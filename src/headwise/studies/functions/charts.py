@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Chart, Scale, distinct, grid_shape
-from headwise.charts.heatmap import head_panel, importance, map_shape, matrix_panel, score_unit, significant
-from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
+from headwise.charts.chart import Chart, Scale, grid_shape
+from headwise.charts.heatmap import head_panel, importance, matrix_panel, score_unit
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import method_title, shortened, span, wrapped
 from headwise.studies.functions.findings import READABLE, findings
+from headwise.tables.frames import Tables, distinct, groups, map_shape, significant, table_of
 
 
 def charts(tables: Tables) -> list[Chart]:
@@ -46,7 +47,7 @@ def ability_maps(table: pd.DataFrame) -> Chart:
         note="; ".join(notes),
         panels=panels,
         size=(2.3 * columns + 1.3, 2.5 * rows + 0.6),
-        least=230,
+        min_panel_width=230,
     )
 
 
@@ -113,7 +114,7 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
         size=(1.9 + (side + 1.6) * len(panels) + 0.8, side + 2.0),
         columns=len(panels),
         page_columns=2,
-        least=440,
+        min_panel_width=440,
         height=460,
         table=table[[name for name in columns if name in table]],
     )

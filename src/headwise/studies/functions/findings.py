@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from headwise.charts.heatmap import LEVEL
-from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.section import Finding
 from headwise.charts.style import file_name
 from headwise.charts.words import percent
+from headwise.tables.frames import LEVEL, Tables, groups, table_of
 
 READABLE = "a probe shows what is readable from a head, not what the head does"
 

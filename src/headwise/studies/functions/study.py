@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.charts.heatmap import LEVEL
 from headwise.errors import hint
 from headwise.heads import Head, Scores
 from headwise.model.model import Model
@@ -30,6 +29,7 @@ from headwise.studies.functions.charts import section
 from headwise.studies.functions.settings import FunctionsSettings
 from headwise.studies.run import Run
 from headwise.studies.steps import Scored, make_cards, score_heads, strongest
+from headwise.tables.frames import LEVEL
 from headwise.tasks import Task
 
 EVERY = "all"

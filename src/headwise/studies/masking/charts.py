@@ -14,24 +14,14 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.charts.chart import (
-    GREY,
-    Axis,
-    Chart,
-    Line,
-    Panel,
-    Scale,
-    columns_of,
-    curve,
-    distinct,
-    grid_shape,
-)
+from headwise.charts.chart import GREY, Axis, Chart, Line, Panel, Scale, curve, grid_shape
 from headwise.charts.heatmap import matrix_panel
 from headwise.charts.random_controls import CONTROLS, better_than_all
-from headwise.charts.section import SECTIONS, Section, Tables, groups, head_names, table_of
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import percent, plus, span, under, wrapped
 from headwise.studies.masking.findings import findings, mean_curves, samples
+from headwise.tables.frames import Tables, columns_of, distinct, groups, head_names, table_of
 
 BLUE, RED = "#1f5fbf", "#d62728"
 NAMES = {"chrf": "chrF", "bleu": "BLEU", "rouge1": "ROUGE-1"}

@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.charts.section import Finding, Tables, groups, table_of
+from headwise.charts.section import Finding
 from headwise.charts.style import file_name
 from headwise.charts.words import joined, percent
+from headwise.tables.frames import Tables, groups, table_of
 
 LOW = 0.5
 """Below this share of right answers with no head masked there is little that masking could take away."""

@@ -16,26 +16,25 @@ from headwise.charts.chart import (
     Axis,
     Bars,
     Chart,
+    Label,
     Mark,
     Panel,
     Rule,
     Scale,
     Span,
-    Text,
     axis_range,
-    columns_of,
     count_axis,
     curve,
-    distinct,
     names_axis,
     whole_ticks,
 )
 from headwise.charts.heatmap import head_panel, saturation
-from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import span
 from headwise.display import joined_tokens
 from headwise.studies.prompts.findings import LEVEL, answers, explained, findings, headline, heads, short
+from headwise.tables.frames import Tables, columns_of, distinct, groups, table_of
 
 _CAPTION = (
     "The same problems in every condition; bars carry 95 % intervals, a star where the difference is significant. "
@@ -153,7 +152,7 @@ def _bars(accuracy: pd.DataFrame, comparisons: pd.DataFrame, palette: Mapping[st
         look |= {"examples": columns_of(accuracy, "task") | {"condition": name}, "keys": models}
         marks.append(Bars(at=at, values=share, lo=lo, hi=hi, hover=hover, **look))
         marks += [
-            Text(x=x, y=top, text="*", up="bottom", size=11)
+            Label(x=x, y=top, text="*", up="bottom", size=11)
             for x, model, top in zip(at, models, hi, strict=True)
             if (model, name) in starred
         ]
@@ -211,7 +210,7 @@ def moved_maps(table: pd.DataFrame, palette: Mapping[str, str]) -> Chart:
         size=(2.5 * len(conditions) + 1.6, 3.0 * len(models) + 0.8),
         columns=len(conditions),
         page_columns=3,
-        least=230,
+        min_panel_width=230,
     )
 
 

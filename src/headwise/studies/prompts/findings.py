@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.section import HEAD_COLUMNS, Finding, Tables, groups, table_of
+from headwise.charts.section import Finding
 from headwise.charts.words import joined, plus
+from headwise.tables.frames import HEAD_COLUMNS, Tables, groups, table_of
 
 LEVEL = 0.05
 _ANSWERS = ["model", "condition", "problem", "text", "gold", "parsed", "right", "truncated"]

@@ -12,22 +12,22 @@ from headwise.charts.chart import (
     Axis,
     Bars,
     Chart,
+    Label,
     Line,
     Panel,
     Rule,
     Scale,
-    Text,
     axis_range,
-    columns_of,
     count_axis,
     curve,
     names_axis,
 )
-from headwise.charts.heatmap import head_panel, map_shape
-from headwise.charts.section import SECTIONS, Section, Tables, groups, head_names, table_of
+from headwise.charts.heatmap import head_panel
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import shortened, span, task_title, under
 from headwise.studies.roles.findings import findings, heads
+from headwise.tables.frames import Tables, columns_of, groups, head_names, map_shape, table_of
 
 COLOURS = {"facilitation": "#2a9d4e", "irrelevance": "#2f6fc4", "interference": "#d1352b"}
 _SCALES = {
@@ -94,7 +94,7 @@ def role_curves(
         "marked at its rank in each order by the mean over seeds; its rank in a single seed may differ.",
         size=(2.1 + 2.35 * len(models), 0.9 + 1.75 * len(tasks)),
         columns=len(models),
-        once=True,
+        shared_axis_labels=True,
         page_columns=max(2, min(3, len(models))),
         legend="right",
         table=table[["model", "task", "series", "k", "value", "lo", "hi", "n"]],
@@ -164,7 +164,7 @@ def role_maps(table: pd.DataFrame) -> Chart:
         size=(3 * width + 1.4, height * table["task"].nunique() + 1.2),
         columns=3,
         bar="bottom",
-        least=230,
+        min_panel_width=230,
         height=280,
     )
 
@@ -212,7 +212,7 @@ def _shares(counts: pd.DataFrame, pairs: list[tuple[str, str]]) -> list[Bars]:
                 base=base,
                 name=label.capitalize(),
                 colours=colour,
-                lying=True,
+                horizontal=True,
                 words=[f"{value:.0%}" if value > 0.07 else "" for value in share],
                 hover=[
                     f"{row.share:.0%}; {row.always:.0f} heads in every seed, {row.ever:.0f} in at least one"
@@ -230,7 +230,7 @@ def _counts(counts: pd.DataFrame, pairs: list[tuple[str, str]], y: Axis) -> Pane
     for column, label in enumerate(_LABELS):
         for row, pair in enumerate(pairs):
             always, ever = counts.loc[(*pair, label), ["always", "ever"]]
-            marks.append(Text(x=column, y=row, text=f"{always:.0f} / {ever:.0f}"))
+            marks.append(Label(x=column, y=row, text=f"{always:.0f} / {ever:.0f}"))
     seeds, total = span(counts["seeds"]), span(counts["heads"])
     title = f"heads in every seed / in at least one of {seeds} seeds, of {total} heads"
     return Panel(title=title, marks=marks, x=names_axis(_LABELS), y=y, bare=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from headwise.charts.section import Finding, Tables, groups, head_rows, table_of
+from headwise.charts.section import Finding
 from headwise.charts.words import minus, plus
+from headwise.tables.frames import Tables, groups, head_rows, table_of
 
 _VERBS = {"facilitating": "facilitate", "interfering": "interfere", "irrelevant": "are irrelevant"}
 

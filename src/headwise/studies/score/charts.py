@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from headwise.charts.chart import Chart
 from headwise.charts.heatmap import importance, position_chart, score_chart, score_unit
-from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.studies.score.findings import findings
+from headwise.tables.frames import Tables, groups, table_of
 
 
 def charts(tables: Tables) -> list[Chart]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from headwise.charts.heatmap import SKEWED, significant
-from headwise.charts.section import Finding, Tables, by_size, groups, head_names, table_of, too_few
+from headwise.charts.section import Finding
 from headwise.charts.style import file_name
 from headwise.charts.words import joined, method_title
+from headwise.tables.frames import SKEWED, Tables, by_size, groups, head_names, significant, table_of, too_few
 
 
 def findings(tables: Tables) -> list[Finding]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from headwise.charts.chart import Chart
-from headwise.charts.section import SECTIONS, Section, Tables, groups, table_of
+from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.charts.wiring import edge_curve_chart, wiring_chart
 from headwise.charts.words import task_title, under
 from headwise.studies.wiring.findings import findings
+from headwise.tables.frames import Tables, groups, table_of
 
 
 def charts(tables: Tables) -> list[Chart]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from headwise.charts.section import Finding, Tables, by_size, groups, table_of, too_few
+from headwise.charts.section import Finding
 from headwise.charts.style import file_name
 from headwise.charts.words import joined, minus, percent
+from headwise.tables.frames import Tables, by_size, groups, table_of, too_few
 
 
 def findings(tables: Tables) -> list[Finding]:

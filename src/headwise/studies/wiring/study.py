@@ -15,7 +15,6 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.charts.section import by_size
 from headwise.errors import HeadwiseError
 from headwise.heads import Edges, Head, Order, Scores
 from headwise.model.model import Model
@@ -30,6 +29,7 @@ from headwise.studies.wiring.settings import WiringSettings
 from headwise.sweeps.curve import ratio_row
 from headwise.sweeps.edge_curve import EdgeCurve, edge_curve
 from headwise.tables.codec import stored
+from headwise.tables.frames import by_size
 from headwise.tasks import Task
 
 KEPT = 300

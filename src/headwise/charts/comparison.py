@@ -1,26 +1,27 @@
-"""Two models and what changed between them: both maps, the difference, the largest changes, the accuracies."""
+"""Comparisons of scores: two models and what changed between them, and how far methods agree.
+
+The first has both maps, the difference, the largest changes and the accuracies; the second three matrices and the
+agreement of each score with itself.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Chart, Panel, names_axis
-from headwise.charts.heatmap import (
-    head_panel,
-    importance,
-    largest_panel,
-    map_shape,
-    score_unit,
-    significant,
-    significant_first,
-)
+from headwise.charts.chart import Axis, Bars, Chart, Line, Panel, Scale, names_axis
+from headwise.charts.heatmap import head_panel, importance, largest_panel, matrix_panel, score_unit
 from headwise.charts.words import method_title, percent, shortened, span, wrapped
+from headwise.tables.frames import map_shape, significant, significant_first
 
 _COLUMNS = "layer head base_score tuned_score difference lo hi p q weight_change".split()
 BASE, TUNED = "#7f7f7f", "#35608d"
+_CORRELATION = Scale("RdBu", -1, 1, "Rank correlation")
+_OVERLAP = Scale("viridis", 0, 1, "Jaccard index")
+_POINTS: dict[str, Any] = {"dash": "none", "size": 6}
 
 
 def difference_chart(
@@ -58,7 +59,7 @@ def difference_chart(
         size=(11.5, 8.2),
         places=[[0, 1, 2], [3, 3, 4]],
         page_columns=3,
-        least=260,
+        min_panel_width=260,
         height=380,
         table=diff[[name for name in _COLUMNS if name in diff]][:20],
     )
@@ -106,3 +107,51 @@ def _accuracy(outcomes: pd.DataFrame, base: str, tuned: str) -> Panel:
         x=names_axis([wrapped(shortened(name, 18, (base, tuned)), 18) for name in (base, tuned)]),
         y=Axis(label="Accuracy, 95 % interval", limits=(0, 1.05)),
     )
+
+
+def agreement_chart(
+    signed: pd.DataFrame,
+    absolute: pd.DataFrame,
+    jaccard: pd.DataFrame,
+    stability: pd.DataFrame,
+    *,
+    k: int,
+    title: str | None = None,
+) -> Chart:
+    """Rank correlation (signed, absolute), Jaccard of the top k, and stability.
+
+    Correlations share a diverging scale from −1 to 1, the overlap runs from 0 to 1; every cell carries its
+    number, and a cell without one has no meaning (a signed beside an unsigned score).
+    """
+    side = 1.6 + 0.52 * len(signed)
+    label = 0.075 * max(len(str(name)) for name in signed.index)
+    return Chart(
+        title=title or "How far scores agree",
+        heading=title or "",
+        panels=[
+            matrix_panel(signed, _CORRELATION, _two_digits, title="Rank correlation, signed"),
+            matrix_panel(absolute, _CORRELATION, _two_digits, title="Rank correlation, absolute"),
+            matrix_panel(jaccard, _OVERLAP, _two_digits, title=f"Jaccard of the top {k}"),
+            _stability(stability, k),
+        ],
+        size=(3 * side + 2.6 + label, side + 0.7 + label),
+        widths=(1, 1, 1, 0.8),
+        legend="bottom",
+        bar="bottom",
+        min_panel_width=230,
+    )
+
+
+def _two_digits(value: float) -> str:
+    return f"{value:.2f}" if np.isfinite(value) else ""
+
+
+def _stability(table: pd.DataFrame, k: int) -> Panel:
+    rows = np.arange(len(table))
+    look: dict[str, Any] = {"name": "other examples", "colour": "#35608d", "marker": "circle"}
+    marks = [Line(x=table["resamples"], y=rows, **look, **_POINTS)]
+    if table["seeds"].notna().any():
+        look = {"name": "other seeds", "colour": "#d95f02", "marker": "diamond", "hollow": True}
+        marks.append(Line(x=table["seeds"], y=rows, **look, **_POINTS))
+    x = Axis(label="mean Jaccard", limits=(0, 1.03))
+    return Panel(title=f"Stability of the top {k}", marks=marks, x=x, y=names_axis(table.index, down=True))
