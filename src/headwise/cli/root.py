@@ -90,7 +90,9 @@ MethodNames = Annotated[
 MetricName = Annotated[str | None, typer.Option(help="metric; by default the task's own")]
 _ABLATION = "ablation type: zero, mean, position_mean, resample, patch"
 ReferenceName = Annotated[str, typer.Option(help=_ABLATION, autocompletion=complete("references"))]
-_POSITIONS = "token positions that gates act on: all, last, 3 or 3,-1 (negative: from the end), or spans: S2 or S2,end"
+_POSITIONS = (
+    "token positions that gates act on: all, last, 3 or 3,-1 (negative: from the end), or spans: S2 or S2,end"
+)
 Positions = Annotated[str, typer.Option(help=_POSITIONS)]
 PositionsOrEach = Annotated[str, typer.Option(help=f"{_POSITIONS}, or each (a score of every head there)")]
 Limit = Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=1)]

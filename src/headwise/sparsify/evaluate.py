@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from headwise.charts.chart import Axis, Chart, Line, Panel, Scale, curve
-from headwise.charts.heatmap import grid, head_panel
+from headwise.charts.heatmap import head_panel
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
@@ -31,6 +31,7 @@ from headwise.model.sparse.edge_gates import EdgeCounts
 from headwise.progress import progress
 from headwise.sparsify.data import sequences
 from headwise.stats import mean_interval, ratio_interval, share_interval
+from headwise.tables.frames import grid
 from headwise.tasks import task
 
 _LOGITS_AT_ONCE = 2**27
