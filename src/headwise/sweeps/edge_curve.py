@@ -97,23 +97,21 @@ def edge_curve(
     k: Sequence[int] | None = None,
     points: int = 15,
     threshold: float = THRESHOLD,
-    seed: int = 0,
     progress: Progress = True,
     **options: Any,
 ) -> EdgeCurve:
     """Keep only the first k edges of an order, for several k, and measure the metric.
 
     edges: scores, best of other examples than those of `task`. by: `absolute`, `signed` or `hinders`. k: by default at
-    most `points` numbers, spread evenly on a log axis and then around the threshold. seed: of a resample reference, and
-    of intervals. options: `metric`, `reference` (both by default those of the scores), `reference_task`,
+    most `points` numbers, spread evenly on a log axis and then around the threshold. options: `metric`, `reference`
+    (both by default those of the scores), `seed` (of a resample reference and of intervals), `reference_task`,
     `batch_tokens`. Families with a norm between their heads and the stream are refused.
     """
     ranked = [edges.edges[n] for n in np.argsort(-RANKED_BY[by](edges.values), kind="stable")]
     measured = metric_named(options.pop("metric", None) or edges.metric or task.metric)
     used = options.pop("reference", None) or edges.details.get("reference", "mean")
-    engine = Engine(
-        model, task, measured, reference=used, seed=seed, components=sender_kinds(ranked), **options
-    )
+    seed = int(options.get("seed", 0))
+    engine = Engine(model, task, measured, reference=used, components=sender_kinds(ranked), **options)
     chosen = sorted({0, *(k or log_points(len(ranked), points - points // 3)), len(ranked)})
     if chosen[-1] > len(ranked) or chosen[0] < 0:
         raise HeadwiseError(f"k runs from 0 to {len(ranked)}, the number of edges; {chosen[-1]} is outside")

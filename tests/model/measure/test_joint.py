@@ -51,7 +51,7 @@ def test_a_model_whose_blocks_exchange_more_than_the_stream_runs_every_block(tin
     engine = Engine(tiny, word_task(5), metric("logit_diff"))
     expected = jointly(engine)
     monkeypatch.setattr(tiny, "capabilities", replace(tiny.capabilities, share_rows=False))
-    monkeypatch.setattr(joint._Block, "_known", known := _Known(joint._Block._known))
+    monkeypatch.setattr(joint._Block, "_resume_from", known := _Known(joint._Block._resume_from))
     np.testing.assert_allclose(jointly(engine), expected, atol=1e-5)
     assert set(known.entries) == {0}
 
@@ -71,7 +71,7 @@ class _Known:
 
 
 def test_a_pass_enters_at_the_first_block_of_the_later_unit(tiny, monkeypatch):
-    monkeypatch.setattr(joint._Block, "_known", known := _Known(joint._Block._known))
+    monkeypatch.setattr(joint._Block, "_resume_from", known := _Known(joint._Block._resume_from))
     engine = Engine(tiny, word_task(4), metric("logit_diff"), batch_tokens=1)
     jointly(engine)
     of_one_row = known.entries[: len(UNITS) + len(PAIRS)]

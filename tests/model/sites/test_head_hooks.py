@@ -60,7 +60,7 @@ def test_a_watcher_sees_the_output_before_the_gates_and_both_work_together():
     assert torch.equal(plain[0].z, watched[0].z)
     assert all(torch.equal(watched[layer].z, hooked[layer]) for layer in range(4))
     assert not torch.equal(plain[1].z, watched[1].z)
-    assert (watched[0].own, watched[0].mask) == ("sdpa", None)
+    assert (watched[0].implementation, watched[0].mask) == ("sdpa", None)
     assert watched[0].query.shape == (1, 4, 9, 8)
     assert watched[0].options["scaling"] == 8**-0.5
 

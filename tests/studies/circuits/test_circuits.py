@@ -13,7 +13,7 @@ import pytest
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.runs import Store, read_table
-from headwise.studies import speed, steps
+from headwise.studies import plan, steps
 from headwise.studies.circuits import study as circuits_study
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.settings.resolve import resolve
@@ -88,7 +88,7 @@ def test_the_pass_that_is_timed_for_the_announcement_reads_few_tokens_once_per_m
         return rate
 
     wanted = 20  # all of the finding half, in two rows each and twice, would be 240
-    monkeypatch.setattr(speed, "_TIMED_TOKENS", {"cpu": wanted, "accelerator": wanted})
+    monkeypatch.setattr(plan, "_TIMED_TOKENS", {"cpu": wanted, "accelerator": wanted})
     monkeypatch.setattr(circuits_study, "tokens_per_second", counted)
     monkeypatch.setattr(circuits_study, "rank", enough)
     other = written(task, tmp_path / "other.jsonl")

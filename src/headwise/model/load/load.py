@@ -123,7 +123,7 @@ def load_text(
     if not is_adapted(source):
         found = _find(source)
         return Text(_tokenizer(found, options), found.wants_bos)
-    name = base or _named_base(companion_folder(source) or user_path(source))
+    name = base or adapter.named_base(companion_folder(source) or user_path(source))
     found, tokenizer = _of_base(name, lambda found: _tokenizer(found, options))
     return Text(tokenizer, found.wants_bos)
 
@@ -165,15 +165,6 @@ class _Source:
         return {"gguf_file": self.gguf_file} if self.gguf_file else {}
 
 
-def _named_base(folder: Path) -> str:
-    """The base model that an adapter names. A relative folder that is not here is looked for where the adapter is."""
-    name = adapter.read_gates(folder).base if adapter.is_adapter(folder) else adapter.lora_base(folder)
-    if user_path(name).exists():
-        return name
-    beside = (place / name for place in (folder.parent, folder))
-    return next((str(path) for path in beside if (path / "config.json").is_file()), name)
-
-
 def _of_base(name: str, opened: Callable[[_Source], Any]) -> tuple[_Source, Any]:
     """The base model of an adapter, and what `opened` makes of it. Where the hub has none for us, as on a machine
     without network, the bundled copy of that model is used."""
@@ -206,7 +197,7 @@ def _adapted(
     if device_map is not None:
         raise HeadwiseError("a sparse model is loaded onto one device; give device instead of device_map")
     gates = adapter.read_gates(folder) if adapter.is_adapter(folder) else None
-    name = str(base or _named_base(folder))
+    name = str(base or adapter.named_base(folder))
     try:
         found, hf = _of_base(name, lambda found: _from_pretrained(found, "cpu", "float32", None, options))
     except HeadwiseError as error:

@@ -92,8 +92,9 @@ def acting(text: Text, task: Task, rows: Sequence[Row], length: int, positions: 
         for name in names:
             mask |= acting(text, task, rows, length, name)
         return mask
+    numbers = [number for number in positions if isinstance(number, int)]
     for number, row in enumerate(rows):
-        mask[number, in_prompt(positions, row.start, f"the prompt of example {row.example + 1}")] = True
+        mask[number, in_prompt(numbers, row.start, f"the prompt of example {row.example + 1}")] = True
     return mask
 
 

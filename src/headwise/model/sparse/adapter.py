@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
+from headwise.files import user_path
 
 GATES, WEIGHTS, CONFIG = "edge_gates.json", "adapter_model.safetensors", "adapter_config.json"
 _PREFIX = "base_model.model."
@@ -88,6 +89,15 @@ def write_gates(folder: Path, gates: EdgeGates) -> None:
         "training": dict(gates.training),
     }
     (folder / GATES).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def named_base(folder: Path) -> str:
+    """The base model that an adapter names. A relative folder that is not here is looked for where the adapter is."""
+    name = read_gates(folder).base if is_adapter(folder) else lora_base(folder)
+    if user_path(name).exists():
+        return name
+    beside = (place / name for place in (folder.parent, folder))
+    return next((str(path) for path in beside if (path / "config.json").is_file()), name)
 
 
 def read_gates(folder: Path) -> EdgeGates:
