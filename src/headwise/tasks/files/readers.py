@@ -63,8 +63,10 @@ def read_table(path: Path, log: Log, records: str | None = None) -> Table:
         raise _unreadable(log.source, error) from None
     if reading.is_settled and status.st_size <= REMEMBERED:
         _readings[key] = reading
-    while sum(kept.state[0] for kept in _readings.values()) > REMEMBERED:
-        del _readings[next(iter(_readings))]
+    while (
+        sum(kept.state[0] for kept in [*_readings.values()]) > REMEMBERED
+    ):  # copies: another thread may read too
+        _readings.pop([*_readings][0], None)
     log.problems += reading.problems
     if not reading.table.rows:
         log.refuse_if_bad()
