@@ -66,7 +66,7 @@ def read_table(path: Path, log: Log, records: str | None = None) -> Table:
     while (
         sum(kept.state[0] for kept in [*_readings.values()]) > REMEMBERED
     ):  # copies: another thread may read too
-        _readings.pop([*_readings][0], None)
+        _readings.pop(next(iter(_readings)), None)
     log.problems += reading.problems
     if not reading.table.rows:
         log.refuse_if_bad()
