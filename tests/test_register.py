@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import headwise as hw
+from headwise.charts.section import SECTIONS
 from headwise.errors import HeadwiseError
 from headwise.metrics.logits import METRICS
 from headwise.model.measure.references import REFERENCES
@@ -21,7 +22,7 @@ from helpers import WORDS, word_task
 @pytest.fixture(autouse=True)
 def restored():
     with contextlib.ExitStack() as stack:
-        for registry in (FAMILIES, METRICS, METHODS, REFERENCES, STUDIES):
+        for registry in (FAMILIES, METRICS, METHODS, REFERENCES, SECTIONS, STUDIES):
             stack.enter_context(registry.restored())
         yield
 
