@@ -101,6 +101,16 @@ def test_findings_name_the_largest_head_with_its_interval(make_run):
     assert f"L{largest['layer']}H{largest['head']} ({largest['score']:+.3g}" in found.sentence
 
 
+@pytest.mark.parametrize(("bounds", "words"), [(float("nan"), "no interval"), (None, "exact on these")])
+def test_a_finding_without_an_interval_says_why(make_run, bounds, words):
+    table = score_table("tiny", "ioi", "ablation", (3, 4))
+    bounds = table["score"] if bounds is None else bounds
+    (found,) = findings([make_run("a", "score", {"scores": table.assign(lo=bounds, hi=bounds)})])
+    assert words in found.sentence
+    assert "nan" not in found.sentence
+    assert "[" not in found.sentence
+
+
 @pytest.fixture
 def register():
     """Registers a study that is known while the test runs."""

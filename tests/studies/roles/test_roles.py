@@ -359,6 +359,8 @@ def test_quick_means_two_seeds_few_updates_and_short_targets_unless_told_otherwi
     quick = RolesSettings(quick=True).quickened()
     assert (quick.seeds, quick.n, quick.fit, quick.k, quick.random_sets) == (2, 800, QUICK_FIT, QUICK_KS, 0)
     assert quick.task_options == {"math": {"length": "short"}}
+    published = RolesSettings(quick=True, fit=FitSettings(updates=500, stop=None)).quickened()
+    assert published.fit == QUICK_FIT
     own = RolesSettings(quick=True, fit=FitSettings(updates=7), k=(0, 1), tasks=("ioi",)).quickened()
     assert (own.fit.updates, own.k, own.task_options) == (7, (0, 1), {})
 

@@ -79,7 +79,7 @@ class RolesSettings(StudySettings):
 
     def quickened(self) -> Self:
         """Two seeds, few examples and updates, short targets."""
-        fit = self.fit if self.fit != FitSettings() else QUICK_FIT
+        fit = self.fit if self.fit.updates < FitSettings().updates else QUICK_FIT
         short = {"math": {"length": "short"}} if "math" in self.tasks else {}
         options = self.task_options or short
         few = super().quickened()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -22,8 +24,8 @@ def _at_positions(rows: pd.DataFrame, model: str, method: str, task: str) -> Fin
     """The heads and positions with the largest scores."""
     largest = by_size(rows)[:3]
     named = [
-        f"{name} at position {r.position} ({f'“{str(r.token).strip()}”; ' * bool(r.token)}{r.score:+.3g} "
-        f"[{r.lo:.3g}, {r.hi:.3g}], n = {r.n}, q = {r.q:.2g})"
+        f"{name} at position {r.position} ({f'“{str(r.token).strip()}”; ' * bool(r.token)}{_with_interval(r)}, "
+        f"n = {r.n}, q = {r.q:.2g})"
         for name, r in zip(head_names(largest), largest.itertuples(), strict=True)
     ]
     few = too_few(rows, "head-position pair")
@@ -37,11 +39,22 @@ def _at_positions(rows: pd.DataFrame, model: str, method: str, task: str) -> Fin
     return Finding(sentence=sentence, weight=share, chart="-".join(map(file_name, (model, task, method))))
 
 
+def _with_interval(row: Any) -> str:
+    """A score with its interval; one example has none, and a head that was run on every example of a finite set has one
+    without width."""
+    score = f"{row.score:+.3g}"
+    if np.isnan(row.lo):
+        return f"{score}, one value and no interval"
+    if row.lo == row.hi:
+        return f"{score}, exact on these {row.n} examples"
+    return f"{score} [{row.lo:.3g}, {row.hi:.3g}]"
+
+
 def _largest(rows: pd.DataFrame, model: str, method: str, task: str) -> Finding:
     """The heads with the largest scores, and how many differ significantly from zero."""
     largest = by_size(rows)[:3]
     named = [
-        f"{name} ({r.score:+.3g} [{r.lo:.3g}, {r.hi:.3g}])"
+        f"{name} ({_with_interval(r)})"
         for name, r in zip(head_names(largest), largest.itertuples(), strict=True)
     ]
     unit = f" {rows['metric'].iloc[0]}" if "metric" in rows else ""
