@@ -9,12 +9,12 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from tests.helpers import WORDS, run_on
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.files import readers
 from headwise.tasks.files.load_task import check_file, load_task
 from headwise.tasks.opening import check_given
+from helpers import WORDS, run_on
 
 HOUR = 3600 * 10**9
 
