@@ -275,7 +275,7 @@ def _check_paired(a: Scores, b: Scores) -> None:
         )
     rows = [(scores.n, scores.details.get("held_out"), list(scores.groups or ())) for scores in (a, b)]
     prints = {scores.details.get("examples") for scores in (a, b)}
-    prints.discard(None)  # files of earlier versions have none
+    prints.discard(None)  # scores that a user made have none
     if rows[0] != rows[1] or len(prints) > 1:
         raise HeadwiseError(
             f"the scores are of different examples of {a.task!r} (n = {a.n} and {b.n}); score both on the same task "

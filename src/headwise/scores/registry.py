@@ -138,7 +138,7 @@ class Method:
     option_class: type[Settings] | None
     """Its own options, where the parameters of `run` do not say all of them."""
     version: int
-    """Of its formula: raised when its numbers change, so that cells of an earlier version are computed again."""
+    """Of its formula: raised when its numbers change, so that steps of an earlier version are computed again."""
     per_label: Callable[..., dict[str, Scores]] | None
     """Of a method that distinguishes labels and takes an option `label`: from a model, examples of all labels, `seed`,
     `advance` and its other options to the map of every label."""

@@ -140,7 +140,7 @@ def encode(table: pa.Table) -> bytes:
     """An Arrow table as bytes."""
     import pyarrow as pa
 
-    check_columns("a cell's table", table.schema)
+    check_columns("a table of a step", table.schema)
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata(None).combine_chunks()
     # On a few rows compression saves nothing and makes reading twenty times slower.
