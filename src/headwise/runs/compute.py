@@ -79,7 +79,10 @@ class _Results(Mapping[K, Any]):
         self._get = lru_cache(_REMEMBERED)(self._read)
 
     def _read(self, key: str) -> Any:
-        return _with_whole_results(self._folder, False, lambda: self._folder.store.get(key))
+        try:
+            return self._folder.store.get(key)
+        except (DamagedError, KeyError):  # rare: looking for what is missing reads the keys of every step
+            return _with_whole_results(self._folder, False, lambda: self._folder.store.get(key))
 
     def __getitem__(self, name: K) -> Any:
         return self._get(self._calls[name].key)
