@@ -35,6 +35,9 @@ class Example:
     intervals and tests count a group once."""
     spans: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
     """Named parts of the prompt: name -> range of characters `[from, to)`, for edges restricted to positions."""
+    family: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What it shares with other examples: facet -> level, such as `{"order": "ABB", "length": "short"}`, so that an
+    effect can be read for each level (`Task.families`)."""
 
     def __post_init__(self) -> None:
         for name in ("prompt", "target", "counterfactual", "label", "group"):
@@ -42,6 +45,7 @@ class Example:
             if not isinstance(value, str) and (value is not None or name in ("prompt", "target")):
                 raise HeadwiseError(f"{name} of an example is {quoted(value)}; expected text")
         object.__setattr__(self, "spans", _checked_spans(self.spans, self.prompt))
+        object.__setattr__(self, "family", _checked_family(self.family))
         for name in ("foils", "also"):
             texts = tuple(several(getattr(self, name)))  # one text is one foil
             for text in texts:
@@ -67,9 +71,20 @@ def _checked_spans(spans: Any, prompt: str) -> dict[str, tuple[int, int]]:
     return checked
 
 
+def _checked_family(family: Any) -> dict[str, str]:
+    if not isinstance(family, Mapping) or not all(
+        isinstance(text, str) and text for pair in family.items() for text in pair
+    ):
+        raise HeadwiseError(
+            f"family of an example is {quoted(family)}; expected a mapping of facets to levels, both texts, such as "
+            '{"order": "ABB"}'
+        )
+    return dict(family)
+
+
 _MOST_SHOWN = 8
 """Examples that a notebook shows."""
-_COLUMNS = ("prompt", "target", "also", "foils", "counterfactual", "label", "group")
+_COLUMNS = ("prompt", "target", "also", "foils", "counterfactual", "label", "group", "family")
 
 
 def _in_quotes(text: str) -> str:
@@ -81,6 +96,8 @@ def _words(value: Any) -> str:
     """A field of an example for a table, with its leading space visible."""
     if isinstance(value, tuple):
         return ", ".join(_in_quotes(text) for text in value[:4]) + ", …" * (len(value) > 4)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {level}" for name, level in value.items())
     return "" if value is None else shortened(value, 160).replace("\n", "⏎\n")
 
 
@@ -143,16 +160,18 @@ class Task:
     @property
     def step_key(self) -> tuple[Any, ...]:
         """What the key of a step says of a task: its name and example numbers (results carry them), and its content,
-        spans included."""
+        spans and families included."""
         spans = [sorted(example.spans.items()) for example in self.examples if example.spans]
-        return self.name, self.fingerprint, self.numbers, spans
+        families = self.families()
+        return self.name, self.fingerprint, self.numbers, spans, *([families] if families else [])
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of every field of every example, in order, and of the metric; spans aside, which change no prompt."""
+        """A hash of every field of every example, in order, and of the metric; spans and families aside, which change
+        no prompt."""
         fields = [asdict(example) for example in self.examples]
         for example_fields in fields:
-            del example_fields["spans"]
+            del example_fields["spans"], example_fields["family"]
             if example_fields["group"] is None:
                 del example_fields["group"]
         text = json.dumps([self.metric, fields], ensure_ascii=True, sort_keys=True)
@@ -183,6 +202,18 @@ class Task:
     def groups(self) -> list[str | int]:
         """The group of every example; one that has none is a group by itself, named by its index."""
         return [i if e.group is None else e.group for i, e in enumerate(self.examples)]
+
+    def families(self) -> dict[str, dict[str, list[int]]]:
+        """Facet -> level -> the indices of the examples with that level; empty where no example has a family.
+
+        >>> Task("t", (Example("a", " b", family={"length": "short"}), Example("a a", " b"))).families()
+        {'length': {'short': [0]}}
+        """
+        found: dict[str, dict[str, list[int]]] = {}
+        for index, example in enumerate(self.examples):
+            for facet, level in example.family.items():
+                found.setdefault(facet, {}).setdefault(level, []).append(index)
+        return found
 
     def shared_groups(self) -> tuple[str | None, ...] | None:
         """The group of every example for intervals and tests, or None where no two examples share one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from headwise.tasks.shots import AS_IS, check_shots, few_shot
 
 DEFAULT_SIZE = 64
 SHOTS = ("shots", "template", "separator")
-FILE = ("columns", "mapping", "records", "duplicates")
+FILE = ("columns", "mapping", "records", "duplicates", "family")
 
 TaskLike = Task | str | Path | Mapping[str, Any] | Iterable[Any]
 """What `task` takes: a task, its name, a path, hub:owner/name, a list of dicts or tuples, a DataFrame."""
@@ -101,11 +102,16 @@ def prompts_of(source: Any, model: HasTokens) -> list[Any]:
     A text is one prompt, a list of messages ({"role": …, "content": …}) one chat.
     """
     if isinstance(source, str):
-        return [source]
+        source = [source]
     if isinstance(source, Task | Path):
         return [example.prompt for example in task(source, model=model)]
     items = list(source) if isinstance(source, tuple) else items_of(source)
     first = items[0] if items else None
+    if isinstance(first, str) and _is_data(first) and os.path.isfile(os.path.expanduser(first)):
+        raise HeadwiseError(
+            f"{first!r} is a file, and a text here is a prompt; give the file's text (open({first!r}).read()), or its "
+            f"rows as a task (hw.task({first!r}, model=model))"
+        )
     if isinstance(first, Mapping) and "role" in first:
         return [items]
     if all(isinstance(item, Mapping) and isinstance(item.get("prompt"), str) for item in items):

@@ -38,10 +38,18 @@ def test_the_fingerprints_are_these_on_every_platform():
         "abilities": "961e03e0c5e330dc",
         "commonsense": "1eb687da1882b6ca",
         "docstring": "8c400769cd201009",
+        "docstring_negative": "bce600d2e5e879ca",
+        "docstring_rewrite": "55febbbc417d4d5e",
         "greater_than": "1d1b7f28acc80fc3",
+        "greater_than_negative": "ad7adccf8bcc8629",
+        "greater_than_rewrite": "4b1f0a72f47653ae",
         "induction": "3307c9ed78cd106b",
         "ioi": "bbd2c28c6d73215c",
         "ioi_long": "500cf35815d0c8f9",
+        "ioi_long_negative": "bde083c01473b187",
+        "ioi_long_rewrite": "8230302c4049b55b",
+        "ioi_negative": "4523783e034167d7",
+        "ioi_rewrite": "2c2eed82b3eab1fc",
         "math": "8019635e7589b66c",
         "recall": "ff0d624a517ecc62",
         "syntax": "fc93ba3d5f8fcb41",
@@ -92,9 +100,8 @@ def test_what_cannot_be_made_is_one_clear_sentence(arguments, said, monkeypatch)
     from headwise.tasks.builtin import ioi
 
     if arguments.get("n") == 10**6:
-        monkeypatch.setattr(ioi, "NAMES", ["Mary", "John"])
-        monkeypatch.setattr(ioi, "PLACES", ["park"])
-        monkeypatch.setattr(ioi, "THINGS", ["ball"])
+        few = {"names": ["Mary John"], "places": ["park"], "things": ["ball"]}
+        monkeypatch.setattr(ioi, "SHORT", {**ioi.SHORT, **few})
         arguments["n"] = 100
     with pytest.raises(HeadwiseError, match=said):
         hw.task(**arguments)

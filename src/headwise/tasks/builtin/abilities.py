@@ -46,4 +46,7 @@ def abilities(ability: str = "all") -> tuple[Example, ...]:
 @cache
 def _every_example() -> tuple[Example, ...]:
     rows = [json.loads(line) for line in read("abilities.jsonl").splitlines()]
-    return tuple(Example(r["prompt"], r["target"], tuple(r["foils"]), label=r["label"]) for r in rows)
+    return tuple(
+        Example(r["prompt"], r["target"], tuple(r["foils"]), label=r["label"], family={"ability": r["label"]})
+        for r in rows
+    )

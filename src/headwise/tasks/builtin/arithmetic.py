@@ -158,7 +158,13 @@ def math(draw: random.Random, length: str = "worked") -> Example:
             continue
         text = "".join(str(numbers.get(sign, sign)) for sign in shape.text)
         steps = "1 step" if len(right) == 1 else f"{len(right)} steps"
-        return Example(f"Problem: {text}\nSolution:", target, tuple(draw.sample(foils, N_FOILS)), label=steps)
+        return Example(
+            prompt=f"Problem: {text}\nSolution:",
+            target=target,
+            foils=tuple(draw.sample(foils, N_FOILS)),
+            label=steps,
+            family={"steps": str(len(right))},
+        )
 
 
 def _solution(steps: list[Step], length: str) -> str:
@@ -235,7 +241,8 @@ def word_problems(draw: random.Random, level: str = "mixed", answer: str = "numb
     prompt = story.text.format(A=A, B=B, C=C, things=draw.choice(THINGS), **numbers)
     if chosen == "1":
         prompt += f" Calculate {done[0].left} {done[0].operation} {done[0].right}."
-    return Example(prompt, target, tuple(draw.sample(foils, N_FOILS)), label=f"level {chosen}")
+    wrong_answers = tuple(draw.sample(foils, N_FOILS))
+    return Example(prompt, target, wrong_answers, label=f"level {chosen}", family={"level": chosen})
 
 
 def _numbers(draw: random.Random, story: Story, size: str) -> dict[str, int]:

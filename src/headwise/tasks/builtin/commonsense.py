@@ -64,9 +64,14 @@ def _prompt(text: str) -> str:
     return f"Question: {text}\nAnswer:" if text.endswith("?") else text
 
 
+def _family(label: str, text: str) -> dict[str, str]:
+    return {"topic": label, "form": "question" if text.endswith("?") else "sentence"}
+
+
 def _item(line: str, label: str) -> Example:
     text, right, *wrong = (part.strip() for part in line.split("|"))
-    return Example(_prompt(text), f" {right}", tuple(f" {answer}" for answer in wrong), label=label)
+    foils = tuple(f" {answer}" for answer in wrong)
+    return Example(_prompt(text), f" {right}", foils, label=label, family=_family(label, text))
 
 
 def _asked(relation: Relation, fact: Fact, wording: str, draw: random.Random) -> Example:
@@ -83,6 +88,7 @@ def _asked(relation: Relation, fact: Fact, wording: str, draw: random.Random) ->
         foils=tuple(f" {answer}" for answer in wrong),
         label=relation.label,
         group=f"{relation.wordings[0].format(fact.subject)} {fact.answer}",
+        family=_family(relation.label, wording),
     )
 
 

@@ -14,11 +14,17 @@ What one step of the model can say depends on its tokenizer, so the sentence is 
 The counterfactual starts as early in the century as the tokens allow, as the paper's "01", so that the wrong
 endings become right. The bundled model is at the ceiling: in 100 of 100 examples the next tens digit beats every
 smaller one. Only the metric, .58 on average, tells better from worse.
+
+`greater_than_rewrite` asks the same in other words (lives and records, years without the word "year").
+`greater_than_negative` has the sentences without the behaviour: "from the year of the flood to the year 17" tells no
+first year, so the one that right and wrong are counted from is not in the prompt. The bundled
+model is right in 99 of 100 rewrites (metric .51), and in 22 of 100 negatives (metric .04), which is chance.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -26,8 +32,7 @@ from headwise.tasks.builtin.word_lists import lists, words
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import Lengths, register
 
-EVENTS = words(lists("greater_than.txt")["events"])
-SENTENCES = lists("greater_than.txt")["sentences"]
+PLAIN, REWRITE = lists("greater_than.txt"), lists("greater_than_rewrite.txt")
 
 
 @dataclass(frozen=True)
@@ -54,30 +59,64 @@ CUTS = (Cut(" {c}", "{nn}", 1), Cut(" {c}", "{n}", 10), Cut(" ", "{c}{n}", 10), 
     about="a span of years: the year it ends comes after the year it began",
 )
 def greater_than(draw: random.Random, tokens: Lengths | None = None) -> Example:
+    return _example(draw, tokens, PLAIN)
+
+
+@register(
+    "greater_than_rewrite",
+    metric="prob_diff",
+    about="greater_than in other words: lives and records instead of events",
+)
+def greater_than_rewrite(draw: random.Random, tokens: Lengths | None = None) -> Example:
+    return _example(draw, tokens, REWRITE, kind="rewrite ")
+
+
+@register(
+    "greater_than_negative",
+    metric="prob_diff",
+    about="the sentences of greater_than without the first year, which the answer would depend on",
+)
+def greater_than_negative(draw: random.Random, tokens: Lengths | None = None) -> Example:
+    return _example(draw, tokens, PLAIN, undated=True)
+
+
+def _example(
+    draw: random.Random,
+    tokens: Lengths | None,
+    texts: Mapping[str, Sequence[str]],
+    kind: str = "",
+    undated: bool = False,
+) -> Example:
     if tokens is not None:
         tokens = cache(tokens)  # the cuts ask for the same hundred years
     century = draw.randint(11, 18)
     start = draw.randint(10, 89)  # some tens digits are smaller, some greater
-    event, sentence = draw.choice(EVENTS), draw.choice(SENTENCES)
+    event, sentence = draw.choice(words(texts["events"])), draw.choice(texts["sentences"])
 
-    def stem(ending: int) -> str:
-        return sentence.format(event=event, year=f"{century}{ending:02d}")
+    def stem(year: int | str) -> str:
+        """With a year of the century, or with what stands in its place."""
+        return sentence.format(event=event, year=f"{century}{year:02d}" if isinstance(year, int) else year)
 
-    cut, pieces = _cut(stem(start), century, start, tokens)
+    first, instead = draw.sample(texts["undated"], 2) if undated else (start, 1)
+    cut, pieces = _cut(stem(first), century, start, tokens)
     shown, asked = cut.shown.format(c=century), start // cut.years
     right = [piece for piece, number in pieces.items() if number > asked]
     wrong = [p for p, number in pieces.items() if number < asked or (cut.years == 1 and number == asked)]
-    early = 1
-    if tokens is not None:
+    if tokens is not None and not undated:
         same_length = (e for e in range(1, start) if len(tokens(stem(e))) == len(tokens(stem(start))))
-        early = next(same_length, 1)
+        instead = next(same_length, 1)
     return Example(
-        prompt=stem(start) + shown,
+        prompt=stem(first) + shown,
         target=right[0],
         foils=tuple(wrong),
-        counterfactual=stem(early) + shown,
+        counterfactual=stem(instead) + shown,
         label="year" if cut.years == 1 else "tens",
         also=tuple(right[1:]),
+        family={
+            "century": str(century),
+            "noun": event,
+            "template": f"{kind}{texts['sentences'].index(sentence) + 1}",
+        },
     )
 
 

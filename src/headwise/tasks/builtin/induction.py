@@ -35,4 +35,6 @@ def induction(draw: random.Random, pattern: str = "mixed") -> Example:
 
     other = "ABB" if rule == "ABA" else "ABA"
     target, foil = (a, b) if rule == "ABA" else (b, a)
-    return Example(prompt(rule), f" {target}", (f" {foil}",), prompt(other), label=rule)
+    return Example(
+        prompt(rule), f" {target}", (f" {foil}",), prompt(other), label=rule, family={"pattern": rule}
+    )

@@ -9,43 +9,111 @@ The task `ioi_long` has more between the names and the question:
 John gave a drink to" -> " Mary". The answer has to be carried over several clauses that name nobody, so the
 heads that move it work over a longer distance than in `ioi`; the counterfactual is made in the same way, by
 swapping the name that is repeated. The bundled model is right in 97 of 100 examples.
+
+`ioi_rewrite` and `ioi_long_rewrite` ask the same in other words: sentences, names, places and things of their own.
+`ioi_negative` and `ioi_long_negative` have the sentences without the behaviour: a third person gives, so no name is
+repeated and nothing says which of the two is right; the counterfactual names a fourth. The bundled
+model is right in 97 and 85 of 100 rewrites (mean logit difference 3.51 and 2.63), and picks the target in 55 and 53 of
+100 negatives (.22 and .19), where chance is 50.
 """
 
 from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from headwise.tasks.builtin.word_lists import lists, words
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
 
-NAMES, PLACES, THINGS = (words(lists("ioi.txt")[name]) for name in ("names", "places", "things"))
-OPENINGS = lists("ioi.txt")["openings"]
+Texts = Mapping[str, Sequence[str]]
+Scene = tuple[Callable[..., str], dict[str, str]]
+"""The prompt, where the people {a}, {b} and {s} are still open, and its families."""
+
+SHORT, SHORT_REWRITE = lists("ioi.txt"), lists("ioi_rewrite.txt")
+LONG = {**SHORT, **lists("ioi_long.txt")}
+LONG_REWRITE = {**SHORT_REWRITE, **lists("ioi_long_rewrite.txt")}
+NAMES = words(SHORT["names"])
+
+_ioi = partial(register, metric="logit_diff", pattern=("mixed", "ABB", "BAB"))
 
 
-@register(
-    "ioi",
-    metric="logit_diff",
-    about="two names, one is repeated: which one receives the thing?",
-    pattern=("mixed", "ABB", "BAB"),
-)
+@_ioi("ioi", about="two names, one is repeated: which one receives the thing?")
 def ioi(draw: random.Random, pattern: str = "mixed") -> Example:
     """`pattern`: the receiver A and the giver B in order of mention (`ABB`: A first), or both kinds."""
-    receiver, giver = draw.sample(NAMES, 2)
-    first = draw.choice(("ABB", "BAB")) if pattern == "mixed" else pattern
-    a, b = (receiver, giver) if first == "ABB" else (giver, receiver)
-    template = draw.choice(OPENINGS)
-    scene = {"a": a, "b": b, "place": draw.choice(PLACES), "thing": draw.choice(THINGS)}
-    prompt = template.format(s=giver, **scene)
+    return _example(draw, pattern, SHORT, _short)
+
+
+@_ioi("ioi_rewrite", about="ioi in other words: sentences, names, places and things of its own")
+def ioi_rewrite(draw: random.Random, pattern: str = "mixed") -> Example:
+    return _example(draw, pattern, SHORT_REWRITE, partial(_short, kind="rewrite "))
+
+
+@_ioi("ioi_negative", about="the sentences of ioi without a repeated name: a third person gives the thing")
+def ioi_negative(draw: random.Random, pattern: str = "mixed") -> Example:
+    return _example(draw, pattern, SHORT, _short, negative=True)
+
+
+@_ioi("ioi_long", about="ioi with two or three more sentences between the names and the question")
+def ioi_long(draw: random.Random, pattern: str = "mixed") -> Example:
+    """`pattern`: as in `ioi`."""
+    return _example(draw, pattern, LONG, _long)
+
+
+@_ioi("ioi_long_rewrite", about="ioi_long in other words: sentences, names, places and things of its own")
+def ioi_long_rewrite(draw: random.Random, pattern: str = "mixed") -> Example:
+    return _example(draw, pattern, LONG_REWRITE, partial(_long, kind="long rewrite "))
+
+
+@_ioi("ioi_long_negative", about="the sentences of ioi_long without a repeated name: a third person gives")
+def ioi_long_negative(draw: random.Random, pattern: str = "mixed") -> Example:
+    return _example(draw, pattern, LONG, _long, negative=True)
+
+
+def _example(
+    draw: random.Random,
+    pattern: str,
+    texts: Texts,
+    scene: Callable[[random.Random, Texts], Scene],
+    negative: bool = False,
+) -> Example:
+    receiver, giver, *others = draw.sample(words(texts["names"]), 4 if negative else 2)
+    order = draw.choice(("ABB", "BAB")) if pattern == "mixed" else pattern
+    a, b = (receiver, giver) if order == "ABB" else (giver, receiver)
+    prompt, family = scene(draw, texts)
+    subject, instead = others or (giver, receiver)
+    text = prompt(a=a, b=b, s=subject)
+    label = f"{order[:2]}C" if negative else order
     return Example(
-        prompt=prompt,
+        prompt=text,
         target=f" {receiver}",
         foils=(f" {giver}",),
-        counterfactual=template.format(s=receiver, **scene),
-        label=first,
-        spans=name_spans(prompt, receiver, giver),
+        counterfactual=prompt(a=a, b=b, s=instead),
+        label=label,
+        spans={} if negative else name_spans(text, receiver, giver),
+        family={"order": label, **family},
     )
+
+
+def _short(draw: random.Random, texts: Texts, kind: str = "") -> Scene:
+    template = draw.choice(texts["openings"])
+    place, thing = draw.choice(words(texts["places"])), draw.choice(words(texts["things"]))
+    family = {"template": f"{kind}{texts['openings'].index(template) + 1}", "length": "short"}
+    return partial(template.format, place=place, thing=thing), family
+
+
+def _long(draw: random.Random, texts: Texts, kind: str = "long ") -> Scene:
+    """kind: says that the templates are not those of `ioi`."""
+    opening = draw.choice(texts["openings"])
+    place, first = draw.choice(words(texts["places"])), draw.choice(texts["first"])
+    middle = draw.sample(texts["middle"], draw.choice((2, 3)))
+    question, thing = draw.choice(texts["questions"]), draw.choice(words(texts["things"]))
+    family = {"template": f"{kind}{texts['openings'].index(opening) + 1}", "length": "long"}
+    return partial(
+        " ".join([opening, *middle, question]).format, place=place, first=first, thing=thing
+    ), family
 
 
 def name_spans(prompt: str, receiver: str, giver: str) -> dict[str, tuple[int, int]]:
@@ -55,33 +123,3 @@ def name_spans(prompt: str, receiver: str, giver: str) -> dict[str, tuple[int, i
     }
     end = prompt.rindex(" ") + 1, len(prompt)
     return {"IO": found[receiver][0], "S1": found[giver][0], "S2": found[giver][-1], "end": end}
-
-
-# ---- ioi_long ----------------------------------------------------------------------------------------
-
-LONG_OPENINGS, FIRST, MIDDLE, QUESTIONS = (
-    lists("ioi_long.txt")[name] for name in ("openings", "first", "middle", "questions")
-)
-
-
-@register(
-    "ioi_long",
-    metric="logit_diff",
-    about="ioi with two or three more sentences between the names and the question",
-    pattern=("mixed", "ABB", "BAB"),
-)
-def ioi_long(draw: random.Random, pattern: str = "mixed") -> Example:
-    """`pattern`: the receiver A and the giver B in order of mention (`ABB`: A first), or both kinds."""
-    receiver, giver = draw.sample(NAMES, 2)
-    order = draw.choice(("ABB", "BAB")) if pattern == "mixed" else pattern
-    a, b = (receiver, giver) if order == "ABB" else (giver, receiver)
-    opening = draw.choice(LONG_OPENINGS).format(a=a, b=b, place=draw.choice(PLACES), first=draw.choice(FIRST))
-    middle = draw.sample(MIDDLE, draw.choice((2, 3)))
-    question = draw.choice(QUESTIONS)
-    thing = draw.choice(THINGS)
-
-    def prompt(subject: str) -> str:
-        return " ".join([opening, *middle, question.format(s=subject, thing=thing)])
-
-    spans = name_spans(prompt(giver), receiver, giver)
-    return Example(prompt(giver), f" {receiver}", (f" {giver}",), prompt(receiver), label=order, spans=spans)

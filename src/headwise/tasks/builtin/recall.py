@@ -51,4 +51,5 @@ def recall(draw: random.Random, relation: str = "mixed") -> Example:
         label=name,
         also=tuple(f" {answer}" for answer in right[1:]),
         group=f"{name}: {subject}",
+        family={"relation": name},
     )

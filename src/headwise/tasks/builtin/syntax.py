@@ -49,7 +49,9 @@ def syntax(draw: random.Random, phenomenon: str = "mixed") -> Example:
             sentence = f"{draw.choice(_entries('openings'))}, {sentence[0].lower()}{sentence[1:]}"
     (deciding, right), (other, wrong) = draw.sample([choice.split(" -> ") for choice in choices], 2)
     prompt, counterfactual = sentence.replace("___", deciding), sentence.replace("___", other)
-    return Example(prompt, f" {right}", (f" {wrong}",), counterfactual, label=name)
+    return Example(
+        prompt, f" {right}", (f" {wrong}",), counterfactual, label=name, family={"phenomenon": name}
+    )
 
 
 def _drawn(draw: random.Random, names: str, source: str) -> dict[str, str]:

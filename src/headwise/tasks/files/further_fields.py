@@ -7,6 +7,7 @@ name of a field, or a usual name for it, sets this field, whatever the mapping m
     counterfactual   the text that stands in the prompt instead of the one that it asks (`ReadyMapping.asked`)
     spans            ranges of characters of that text
     label, group     as they are
+    family           as it is, and columns such as `family.order`
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ from headwise.tasks.examples import Example
 from headwise.tasks.files.mappings.registry import Pairs, ReadyMapping
 from headwise.tasks.files.rows import Log, Row, RowError, Table
 from headwise.tasks.files.rows_to_examples import (
+    FACET,
+    FAMILY,
     LISTS,
     OPTIONAL,
     SPANS,
     cell,
     column_names,
+    family_of,
     guessed,
     note_unused,
     spans_of,
     text_of,
+    with_facets,
 )
 
 
@@ -45,14 +50,14 @@ def with_further_fields(pairs: Pairs, table: Table, mapping: ReadyMapping, log: 
             fields = {
                 field: _field(row, example, field, name, table, mapping) for field, name in given.items()
             }
-            complete.append((row, replace(example, **fields)))
+            complete.append((row, replace(example, **with_facets({FAMILY: example.family} | fields))))
     return complete
 
 
 def _columns(rows: list[Row], mapping: ReadyMapping, log: Log) -> Mapping[str, str]:
     """The column of every further field that these rows have; usual names are told."""
     free = [name for name in column_names(rows) if name not in mapping.fields]
-    columns = {field: field for field in (*OPTIONAL, SPANS) if field in free}
+    columns = {name: name for name in free if name in (*OPTIONAL, SPANS, FAMILY) or name.startswith(FACET)}
     missing = [field for field in OPTIONAL if field not in (*columns, *mapping.fields)]
     usual = {field: name for field, name in guessed(free, missing).items() if name is not None}
     if usual:
@@ -71,6 +76,8 @@ def _field(row: Row, example: Example, field: str, name: str, table: Table, mapp
         asked, before, _ = _place(row, example, name, mapping)
         shift = len(before) - (len(asked) - len(asked.lstrip()))
         return {span: (start + shift, end + shift) for span, (start, end) in spans_of(row, asked).items()}
+    if field == FAMILY:
+        return family_of(row)
     text = text_of(row, name, field)
     if field != "counterfactual" or text is None:
         return text

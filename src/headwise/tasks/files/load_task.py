@@ -22,6 +22,7 @@ from headwise.tasks.files.rows_to_examples import (
     FIELDS,
     NEEDED,
     Columns,
+    facet_columns,
     guessed,
     probable_field,
     read_fields,
@@ -50,14 +51,15 @@ def load_task(
 ) -> Task:
     """The examples in a file, in a dataset named `hub:owner/name[:configuration][:split]`, or in a list or DataFrame.
 
-    Fields of an example are `prompt`, `target`, `foils`, `counterfactual`, `label`, `also`, `group` and `spans`;
-    `columns` maps other names to them. Without `columns`, a public data set is recognised by its fields, or named with
-    `mapping`, and usual names of columns are recognised too; `options` are `records`, `duplicates` and those of the
-    mapping.
+    Fields of an example are `prompt`, `target`, `foils`, `counterfactual`, `label`, `also`, `group`, `spans` and
+    `family`; `columns` maps other names to them. Without `columns`, a public data set is recognised by its fields, or
+    named with `mapping`, and usual names of columns are recognised too; `options` are `family` (facet -> column),
+    `records`, `duplicates` and those of the mapping.
 
         load_task("mine.jsonl")
         load_task([("The capital of France is", " Paris", " Rome"), ("The capital of Peru is", " Lima", " Quito")])
         load_task("quiz.csv", columns={"prompt": "Q: {question}\\nA:", "target": " {answer}"})
+        load_task("mine.csv", family={"order": "pattern", "length": "n_words"})
         load_task("gsm8k/test.jsonl", answers="final", limit=200)
 
     `limit` draws that many examples with `seed`, in the order of the file. `records` names the list to read
@@ -121,6 +123,7 @@ def _read_examples(
     """The examples of a source that pass every check."""
     options = dict(options)
     records, duplicates = options.pop("records", None), options.pop("duplicates", "drop")
+    facets = facet_columns(columns, options.pop("family", None))
     if duplicates not in ("drop", "refuse", "keep"):
         raise unknown("value of duplicates", str(duplicates), ("drop", "refuse", "keep"))
     log = Log(_displayed(source))
@@ -134,11 +137,11 @@ def _read_examples(
                 f"{named(options)} given, but only ready mappings have options and {log.source} is read by "
                 f"its fields; name a mapping with {hint('mapping', 'NAME')}, of {', '.join(mappings.registered())}"
             )
-        columns = with_guesses(table, columns or {}, log)
+        columns = {**with_guesses(table, columns or {}, log), **facets}
         pairs = read_fields(table, columns, log)
     else:
         options = mappings.resolve(ready, options)
-        if columns:
+        if columns := {**(columns or {}), **facets}:
             table = rename(table, columns, ready.fields, log)
         pairs = ready.read(table, log, random.Random(f"{ready.name}/{seed}"), **options)
         pairs = with_further_fields(pairs, table, ready, log)

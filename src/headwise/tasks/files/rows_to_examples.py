@@ -27,6 +27,9 @@ from headwise.tasks.templates import Template
 FIELDS = ("prompt", "target", "foils", "counterfactual", "label", "also", "group")
 LISTS = ("foils", "also")
 SPANS = "spans"
+FAMILY = "family"
+FACET = "family."
+"""What a column's name begins with that holds the level of one facet: `family.order`."""
 NEEDED = ("prompt", "target")
 OPTIONAL = FIELDS[2:]
 GUESSES = {
@@ -71,15 +74,54 @@ def read_fields(table: Table, columns: Columns, log: Log) -> list[tuple[Row, Exa
                 f"{log.source} has no column for {needed!r} among {named(column_names(table.rows))}; name one with "
                 f"{hint('columns', {needed: 'NAME'})}"
             )
-    used = {SPANS} | {name for parts in plan.values() for part in parts for name in part.template.names}
+    used = {SPANS, FAMILY} | {
+        name for parts in plan.values() for part in parts for name in part.template.names
+    }
     note_unused(column_names(table.rows), used, [field for field in FIELDS if field not in plan], log)
     pairs = []
     for row in table.rows:
         with log.at(row):
             fields: dict[str, Any] = {f: _text(row, plan[f][0], f) for f in plan if f not in LISTS}
             fields |= {f: _texts(row, plan[f], f, table.from_text) for f in plan if f in LISTS}
-            pairs.append((row, Example(**fields, spans=spans_of(row, fields["prompt"]))))
+            fields |= {SPANS: spans_of(row, fields["prompt"]), FAMILY: family_of(row)}
+            pairs.append((row, Example(**with_facets(fields))))
     return pairs
+
+
+def family_of(row: Row) -> dict[str, str]:
+    """The column `family`: an object {facet: level}, in a CSV cell as JSON; any other text is the level of one facet
+    that is called like the column."""
+    value = row.get(FAMILY)
+    try:
+        given = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
+        facets = given if isinstance(given, Mapping) else {FAMILY: given}
+        levels = {facet: _level(level, facet) for facet, level in facets.items() if level not in (None, "")}
+        return dict(Example("", " ", family=levels).family)
+    except (ValueError, HeadwiseError) as error:
+        raise RowError(
+            f'{FAMILY!r} is {kind(value)}, expected an object such as {{"order": "ABB"}} ({error})'
+        ) from None
+
+
+def with_facets(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an example, with those of columns such as `family.order` put into its family."""
+    facets = {
+        f.removeprefix(FACET): level
+        for f, level in fields.items()
+        if f.startswith(FACET) and level is not None
+    }
+    others = {f: value for f, value in fields.items() if not f.startswith(FACET)}
+    return others | {FAMILY: {**others.get(FAMILY, {}), **facets}}
+
+
+def facet_columns(columns: Any, family: Any) -> dict[str, str]:
+    """The option `family` (facet -> column) as further `columns`; both are checked."""
+    for option, given, example in (("columns", columns, "prompt"), ("family", family, "order")):
+        if given is not None and not isinstance(given, Mapping):
+            raise HeadwiseError(
+                f"{option} is {kind(given)}, expected a mapping such as {hint(option, {example: 'NAME'})}"
+            )
+    return {f"{FACET}{facet}": column for facet, column in (family or {}).items()}
 
 
 def spans_of(row: Row, text: str) -> dict[str, tuple[int, int]]:
@@ -105,12 +147,17 @@ def rename(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> T
 
     def value(row: Row, name: str) -> Any:
         parts = plan.get(name)
-        if parts is None or (name in OPTIONAL and _is_empty(row, parts[0])):
+        if parts is None or ((name in OPTIONAL or name.startswith(FACET)) and _is_empty(row, parts[0])):
             return None
         return list(_texts(row, parts, name, table.from_text)) if name in LISTS else _value(row, parts[0])
 
-    parts = [part for name in columns for part in plan.get(name, ())]
-    sources = {name for part in parts for name in part.template.names if name not in fields}
+    sources = {
+        name
+        for field in columns
+        for part in plan.get(field, ())
+        for name in part.template.names
+        if name not in fields and not (field.startswith(FACET) and name in OPTIONAL)
+    }
     rows = []
     for row in table.rows:
         with log.at(row):
@@ -126,11 +173,8 @@ def column_names(rows: Sequence[Row]) -> list[str]:
 
 def _plan(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> dict[str, list[_Part]]:
     """The parts of every field that the table or `columns` names."""
-    if not isinstance(columns, Mapping):
-        raise HeadwiseError(
-            f"columns is {kind(columns)}, expected a mapping such as {hint('columns', {'prompt': 'question'})}"
-        )
     names = column_names(table.rows)
+    fields = [*fields, *(name for name in dict.fromkeys((*names, *columns)) if str(name).startswith(FACET))]
     plan = {name: [_Part.of_column(name)] for name in fields if name in names}
     for field, source in columns.items():
         if field not in fields:
@@ -184,7 +228,7 @@ def probable_field(column: str, fields: Sequence[str]) -> str | None:
 def with_guesses(table: Table, columns: Columns, log: Log) -> Columns:
     """The columns, with usual names for missing fields where a prompt or a target is missing, and a notice."""
     names = column_names(table.rows)
-    if not isinstance(columns, Mapping) or all(needed in (*names, *columns) for needed in NEEDED):
+    if all(needed in (*names, *columns) for needed in NEEDED):
         return columns
     free = [name for name in names if name not in (*FIELDS, *columns.values()) or name == "label"]
     chosen = guessed(free, [field for field in FIELDS if field not in (*names, *columns)])
@@ -249,14 +293,18 @@ def _text(row: Row, part: _Part, field: str) -> str | None:
     if field not in NEEDED and _is_empty(row, part):
         return None
     value, name = _value(row, part), part.column or field
-    if field in ("label", "group"):
-        return str(value) if isinstance(value, bool) else text_or_number(value, name)
+    if field in ("label", "group") or field.startswith(FACET):
+        return _level(value, name)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         raise RowError(
             f"{name!r} is {kind(value)}, expected text; to write it out with the space before it, give "
             f"{hint('columns', {field: f' {{{name}}}'})}"
         )
     return as_text(value, name)
+
+
+def _level(value: Any, name: str) -> str:
+    return str(value) if isinstance(value, bool) else text_or_number(value, name)
 
 
 def _texts(row: Row, parts: list[_Part], field: str, from_text: bool) -> tuple[str, ...]:
