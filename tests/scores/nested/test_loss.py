@@ -46,3 +46,17 @@ def test_most_is_the_mean_effect_with_its_sign_turned():
     losses, slopes = row_losses(ERRORS, "most", 0.5, 4.0)
     np.testing.assert_allclose(losses, -ERRORS.mean(1))
     np.testing.assert_allclose(slopes, -1 / 5)
+
+
+@pytest.mark.parametrize("of_mean", [0.0, 0.5])
+def test_the_gradient_with_weights_is_that_of_finite_differences(of_mean):
+    weights = np.random.default_rng(1).uniform(0.5, 8, size=ERRORS.shape)
+    _, slopes = row_losses(ERRORS, "track", of_mean, 4.0, weights)
+    for row in range(ERRORS.shape[1]):
+        nudge = np.zeros(ERRORS.shape)
+        nudge[:, row] = 1e-6
+        above, below = (
+            row_losses(ERRORS + sign * nudge, "track", of_mean, 4.0, weights)[0] for sign in (1, -1)
+        )
+        np.testing.assert_allclose(slopes[:, row], (above - below) / 2e-6, atol=1e-5)
+    assert np.abs(slopes - row_losses(ERRORS, "match", of_mean, 4.0)[1]).max() > 0.1

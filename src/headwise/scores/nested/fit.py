@@ -35,28 +35,31 @@ from headwise.settings import Count, Settings, Share, one_of
 # ---- the loss -----------------------------------------------------------------------------------------
 
 
-OBJECTIVES = ("match", "most")
-"""`match`: the explained effect should be 1, neither less nor more. `most`: as large as possible (what CPR rewards)."""
+OBJECTIVES = ("match", "track", "most")
+"""`match`: the explained effect should be 1, neither less nor more. `track`: also each example's metric should be that
+of the whole model, in units of the spread within its family. `most`: as large as possible (what CPR rewards)."""
 BAND = 0.1
 """Errors below it count quadratically, larger ones by their size (Huber): a curve that leaves the band around 1 for a
 few heads pulls as hard as one that is far away."""
 
 
 def row_losses(
-    errors: np.ndarray, objective: str, of_mean: float, below: float
+    errors: np.ndarray, objective: str, of_mean: float, below: float, weights: np.ndarray | float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Loss of each group `[G]`, and its gradient with respect to the errors `[G, B]`.
 
     errors `[G, B]`: explained effect of every row minus 1. of_mean: the share of the loss that is of the group's mean,
     which is what a curve shows; the rest is the mean of the rows' own losses, which asks for the same behaviour on
-    every example and not on average alone. below: how much more an error below 0 counts than one above.
+    every example and not on average alone. below: how much more an error below 0 counts than one above. weights
+    `[G, B]`: factors that take the rows' own errors from shares of the effect to another unit (`track`).
     """
     size = errors.shape[1]
     if objective == "most":
         return -errors.mean(1), np.full(errors.shape, -1.0 / size)
     mean = errors.mean(1)
-    losses = of_mean * _huber(mean, below) + (1 - of_mean) * _huber(errors, below).mean(1)
-    slopes = of_mean * _slope(mean, below)[:, None] + (1 - of_mean) * _slope(errors, below)
+    own = errors * weights
+    losses = of_mean * _huber(mean, below) + (1 - of_mean) * _huber(own, below).mean(1)
+    slopes = of_mean * _slope(mean, below)[:, None] + (1 - of_mean) * _slope(own, below) * weights
     return losses, slopes / size
 
 
@@ -106,7 +109,8 @@ class NestedFit(Settings):
     rows: Count | None = None
     """Maximum number of rows of one seed in backward passes; null: as many as the updates have."""
     objective: Annotated[str, one_of("objective", lambda: OBJECTIVES)] = "match"
-    """`match`: the explained effect should be 1 at every k; `most`: as large as possible (what CPR rewards)."""
+    """`match`: the explained effect should be 1 at every k; `track`: also, each example's metric should be that of the
+    whole model, in units of the spread within its family; `most`: as large as possible (what CPR rewards)."""
     of_mean: Share = 0.5
     """Share of the loss that is of the mean over an update's examples; the rest is of each example by itself."""
     below: Annotated[float, Field(ge=1)] = 4.0
@@ -203,7 +207,7 @@ class _Training:
         soft = soft_masks(strengths, sizes, temperature)
         masks = hard_masks(strengths, sizes) if update >= s.hard * s.updates else soft
         errors, by_mask = problem.gradients(masks, numbers)
-        losses, slopes = row_losses(errors, s.objective, s.of_mean, s.below)
+        losses, slopes = row_losses(errors, s.objective, s.of_mean, s.below, row_weights(problem, s, numbers))
         if not np.isfinite(losses).all():
             raise HeadwiseError(
                 f"the loss is not finite after {update} updates; use float32 or bfloat16, or another metric"
@@ -237,12 +241,25 @@ class _Training:
         self.active = self.active[self._waited[self.active] < s.patience]
 
 
+def row_weights(problem: Problem, settings: NestedFit, numbers: np.ndarray) -> np.ndarray | float:
+    """How much the own error of each of these examples counts, in shares of the effect."""
+    return abs(problem.effect) / problem.spreads[numbers] if settings.objective == "track" else 1.0
+
+
 def order_costs(
     problem: Problem, strengths: np.ndarray, settings: NestedFit, grid: int, examples: np.ndarray
 ) -> np.ndarray:
     """How far the curve of each of `strengths[S, N]` is from 1 on these examples `[S]`; smaller is better.
 
-    The mean over sizes that stand half at even steps of log k and half at even steps of k.
+    The mean over sizes that stand half at even steps of log k and half at even steps of k. For `track` the loss of
+    training, which counts each example's error as well as that of the mean.
     """
-    shares = problem.explained(strengths, grid_sizes(grid, problem.size), examples)
+    sizes = grid_sizes(grid, problem.size)
+    if settings.objective == "track":
+        errors = (problem.kept(strengths, sizes, examples) - problem.full[examples]) / problem.effect
+        weights = row_weights(problem, settings, examples)
+        losses = row_losses(errors, "track", settings.of_mean, settings.below, weights)[0]
+        costs: np.ndarray = losses.reshape(len(strengths), len(sizes)).mean(1)
+        return costs
+    shares = problem.explained(strengths, sizes, examples)
     return curve_costs(shares, settings.objective, settings.below)

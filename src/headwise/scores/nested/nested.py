@@ -72,11 +72,12 @@ def nested(setup: Setup, **options: Any) -> np.ndarray:
     """A ranking: 1 for the first head, 1/N for the last, one value per seed (not per example). It has no sign.
 
     Trained so that, for every k, keeping the first k heads and replacing all others by the reference gives the metric
-    of the whole model: the explained effect should be 1 (`match`), or as large as possible (`most`). Less than 1 counts
-    four times as much as more (`below`), so that a curve which has reached 1 stays there. The value is the rank in the
-    seed whose curve is best on the given examples; `lo` and `hi` are the smallest and largest value over seeds, no
-    confidence interval. It is not an effect size: the tenth head may matter a hundred times less than the ninth. To say
-    how many heads suffice, sweep the order on examples that it was not found on.
+    of the whole model: the explained effect should be 1 (`match`), or as large as possible (`most`); `track` asks each
+    example for its own metric, in units of the spread within its family. Less than 1 counts four times as much as more
+    (`below`), so that a curve which has reached 1 stays there. The value is the rank in the seed whose curve is best on
+    the given examples; `lo` and `hi` are the smallest and largest value over seeds, no confidence interval. It is not
+    an effect size: the tenth head may matter a hundred times less than the ninth. To say how many heads suffice, sweep
+    the order on examples that it was not found on.
 
     `details`: `order` (the chosen ranking), `training` (loss of every update and cost of every check, by seed), `curve`
     (explained effect on the held-back examples), `chosen` (the seed and its cost), `rows`, `effect`.
@@ -283,6 +284,6 @@ def finished_seeds(setup: Setup, fit: NestedFit, start: str, held_back: float) -
         setup.model.fingerprint, str(setup.model.dtype), setup.task.fingerprint, setup.metric.name, setup.reference,
         setup.positions, setup.seed, list(setup.components), setup.exists.astype(int).tolist(),
         None if setup.reference_task is None else setup.reference_task.fingerprint,
-        fit.model_dump(), start, held_back,
+        fit.model_dump(), start, held_back, setup.task.families(),
     ]  # fmt: skip
     return FinishedSeeds(folder, hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16])

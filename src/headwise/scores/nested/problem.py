@@ -8,6 +8,7 @@ E examples, N components that are ranked, R rows, S seeds, L layers, H heads, K 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,23 @@ class Problem:
         """m(full) − m(none), the mean over all examples: positive where the metric is higher with all components."""
         return float((self.full - self.none).mean())
 
+    @cached_property
+    def spreads(self) -> np.ndarray:
+        """For each example the standard deviation of m(full) within its family `[E]`, not below a share of the effect.
+
+        The mean over facets of the deviation within its level; a level with few examples has that of all examples.
+        """
+        whole = self.full.std()
+        by_facet = []
+        for levels in self.engine.task.families().values():
+            spreads = np.full(len(self.full), whole)
+            for members in levels.values():
+                if len(members) >= FEWEST:
+                    spreads[members] = self.full[members].std()
+            by_facet.append(spreads)
+        spreads = np.mean(by_facet, axis=0) if by_facet else np.full(len(self.full), whole)
+        return np.maximum(spreads, SMALLEST_SPREAD * abs(self.effect))
+
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the effect over examples (or their groups)."""
         groups = self.engine.task.shared_groups()
@@ -85,16 +103,23 @@ class Problem:
 
         A ratio of means over the examples.
         """
-        masks = np.concatenate([hard_masks(np.repeat(one[None], len(sizes), 0), sizes) for one in strengths])
-        nothing = self.gates(np.zeros((1, self.size)))[0]
-        values = self.engine.measure(self.gates(masks), examples, baseline=nothing).values
-        gained = (values - self.none[examples]).mean(1)
+        gained = (self.kept(strengths, sizes, examples) - self.none[examples]).mean(1)
         shares: np.ndarray = gained / (self.full[examples] - self.none[examples]).mean()
         return shares.reshape(len(strengths), len(sizes))
 
+    def kept(self, strengths: np.ndarray, sizes: np.ndarray, examples: np.ndarray) -> np.ndarray:
+        """The metric of these examples with the first k components of each of `strengths[S, N]` kept `[S·K, E]`."""
+        masks = np.concatenate([hard_masks(np.repeat(one[None], len(sizes), 0), sizes) for one in strengths])
+        nothing = self.gates(np.zeros((1, self.size)))[0]
+        return self.engine.measure(self.gates(masks), examples, baseline=nothing).values
+
 
 FEWEST = 8
-"""With fewer examples none are held back: the training examples choose as well."""
+"""With fewer examples none are held back (the training examples choose as well), and a level has no spread of its
+own."""
+SMALLEST_SPREAD = 0.1
+"""The least spread of a family, in shares of the mean effect: where all examples are alike, errors below it are
+small."""
 
 
 def split(task: Task, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
