@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from headwise.charts.chart import DARK_PALETTES, PALETTES
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, switched_on
 from headwise.files import explain_disk_errors, inside, replacing
 
 _NO_DATES: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -114,11 +114,8 @@ _left_out: ContextVar[bool] = ContextVar("left_out", default=False)
 @contextmanager
 def without_figures() -> Iterator[None]:
     """Inside this context `save` writes nothing: for callers that need only a study's numbers."""
-    token = _left_out.set(True)
-    try:
+    with switched_on(_left_out):
         yield
-    finally:
-        _left_out.reset(token)
 
 
 def save(figure: Any, folder: Path, name: str) -> list[Path]:

@@ -5,7 +5,7 @@ A metric is one function from a batch of scored rows to one number per row, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import get_args
@@ -18,6 +18,7 @@ from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.model.backward import token_logprobs
 from headwise.model.tokens.encode import Needs, Row, Scored
 from headwise.registry import Registry
+from headwise.tasks.examples import Example
 
 
 @dataclass(frozen=True)
@@ -90,14 +91,7 @@ def _one_per_row(name: str, per_row: Callable[[Scored], Tensor], scored: Scored)
     return values
 
 
-def metrics() -> dict[str, Metric]:
-    """Every registered metric, by name."""
-    return METRICS.all()
-
-
-def metric(name: str) -> Metric:
-    """The metric of this name."""
-    return METRICS.get(name)
+metrics, metric = METRICS.all, METRICS.get
 
 
 # ---- the metrics -----------------------------------------------------------------------------------------
@@ -180,3 +174,43 @@ def kl(scored: Scored) -> Tensor:
     full, gated = scored.full.log_softmax(-1), scored.logits.log_softmax(-1)
     divergence = (full.exp() * (full - gated)).sum(-1)
     return -(divergence * scored.mask).sum(1) / scored.mask.sum(1)
+
+
+# ---- who wins ----------------------------------------------------------------------------------------------
+
+
+class _Winner(Metric):
+    """Which answer is most likely: 0 for a right one, 1, 2, … for the foils in their order."""
+
+    def combine(self, rows: Sequence[Row], values: np.ndarray, examples: int) -> np.ndarray:
+        if len(rows) == examples:
+            return values
+        of_example: list[list[int]] = [[] for _ in range(examples)]
+        for number, row in enumerate(rows):
+            of_example[row.example].append(number)
+        return np.stack(
+            [
+                values[:, numbers].argmax(axis=1) if len(numbers) > 1 else values[:, numbers[0]]
+                for numbers in of_example
+            ],
+            axis=1,
+        )
+
+
+def _winning(scored: Scored) -> Tensor:
+    """The winner of a row; a row of a longer continuation gives its log probability, and `combine` compares them."""
+    if not scored.rights.shape[1]:
+        return logprob(scored)
+    right, wrong = (
+        torch.where(exists, picked, -torch.inf)
+        for picked, exists in (scored.picked(scored.rights), scored.picked(scored.wrongs))
+    )
+    best, index = wrong.max(1)
+    winner = torch.where(best >= right.max(1).values, index + 1, 0).to(scored.logits.dtype)
+    return torch.where(scored.whole, winner, logprob(scored))
+
+
+def winner(examples: Iterable[Example]) -> Metric:
+    """A metric that names the most likely answer, for comparing two runs; right answers of a set count as one."""
+    needs: Needs = "sets" if any(example.also for example in examples) else "candidates"
+    return _Winner("winner", "the most likely of target and foils", needs, _winning, differentiable=False)

@@ -118,14 +118,7 @@ def register_text(
     return add
 
 
-def text_metrics() -> dict[str, TextMetric]:
-    """Every registered metric of generated text, by name."""
-    return TEXT_METRICS.all()
-
-
-def text_metric(name: str) -> TextMetric:
-    """The text metric of this name."""
-    return TEXT_METRICS.get(name)
+text_metrics, text_metric = TEXT_METRICS.all, TEXT_METRICS.get
 
 
 # ---- the metrics -----------------------------------------------------------------------------------------

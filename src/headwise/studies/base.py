@@ -71,14 +71,7 @@ def study(
     return register
 
 
-def studies() -> dict[str, Study]:
-    """Every registered study, by name."""
-    return STUDIES.all()
-
-
-def study_named(name: str) -> Study:
-    """The study of this name."""
-    return STUDIES.get(name)
+studies, study_named = STUDIES.all, STUDIES.get
 
 
 def published(name: str) -> Path:

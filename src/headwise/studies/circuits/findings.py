@@ -86,6 +86,9 @@ def following(row: Mapping[Any, Any]) -> str:
     if (r2 := row["r2"]) != r2:
         return ""
     words = ("do not follow", "follow only weakly", "follow", "closely follow")[sum(r2 >= x for x in FOLLOWS)]
+    if row["r2_lo"] < FOLLOWS[0] and row["r2_hi"] >= FOLLOWS[1]:
+        whole = f"R² {minus(f'{r2:.2g}')} [{minus(_short(row['r2_lo']))}, {minus(_short(row['r2_hi']))}]"
+        return f"; so few prompts cannot tell whether they follow the model prompt by prompt ({whole})"
     than = ": a constant does better" if row["r2_hi"] < 0 else ""
     return (
         f"; prompt by prompt they {words} the model{than} (R² {minus(f'{r2:.2g}')} "

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field, NonNegativeInt
+from pydantic import NonNegativeInt
 
 from headwise.settings import Count, Several, Text
 from headwise.studies.abilities import check_limit
 from headwise.studies.settings import shared
 
 
-class FunctionsSettings(shared.StudySettings):
+class FunctionsSettings(shared.AbilitySettings):
     """Settings of the study `functions`."""
 
     QUICK: ClassVar = {"n": 12}
 
-    tasks: Several[shared.TaskName] = ()
-    """Built-in names, files, or hub:owner/name; `abilities` by default. The label of an example is its ability;
-    examples without a label are one ability, named like their task or file."""
-    data: shared.TaskName | None = None
-    """A task file, in addition to `tasks` or instead of it."""
-    task_options: shared.Options = Field(default_factory=dict)
-    """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
-    limit: Count | None = None
-    """Maximum number of examples read from a file, over all abilities."""
     abilities: Several[Text] = ()
     """Labels to include; by default all."""
     methods: shared.MethodNames = ("attribution", "probe")

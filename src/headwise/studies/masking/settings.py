@@ -30,20 +30,11 @@ def _known_kinds(strengths: dict[str, tuple[float, ...]]) -> dict[str, tuple[flo
     return strengths
 
 
-class MaskingSettings(shared.StudySettings):
+class MaskingSettings(shared.AbilitySettings):
     """Settings of the study `masking`."""
 
     QUICK: ClassVar = {"n": 10, "max_new_tokens": 8}
 
-    tasks: Several[shared.TaskName] = ()
-    """Built-in names, files, or hub:owner/name; `abilities` by default. The label of an example is its ability;
-    examples without a label are one ability, named like their task or file."""
-    data: shared.TaskName | None = None
-    """A task file, in addition to `tasks` or instead of it."""
-    task_options: shared.Options = Field(default_factory=dict)
-    """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
-    limit: Count | None = None
-    """Maximum number of examples read from a file, over all abilities."""
     abilities: Several[Text] = ()
     """Labels to include; by default Retrieval, Knowledge Recall, Math Calculation and Inference if the examples have
     them, else every label. `all` means every label."""

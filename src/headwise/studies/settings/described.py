@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from headwise.settings import Settings
+from headwise.studies.settings.shared import StudySettings
 
 
 class Described(NamedTuple):
@@ -18,9 +19,8 @@ class Described(NamedTuple):
 
 def described(settings: type[Settings], prefix: str = "") -> list[Described]:
     """Every setting of a class, a study's own before those that all studies share."""
-    shared = {name for base in settings.__mro__[1:] for name in getattr(base, "__pydantic_fields__", ())}
     rows: list[Described] = []
-    for name in sorted(settings.model_fields, key=shared.__contains__):
+    for name in sorted(settings.model_fields, key=StudySettings.model_fields.__contains__):
         field = settings.model_fields[name]
         default = field.get_default(call_default_factory=True)
         if isinstance(default, Settings):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError, hint, quoted
@@ -121,3 +121,17 @@ class StudySettings(Settings):
                 f"{len(has) - sum(has)} of {len(has)} examples in {source} have no {field}, which {reader} needs; "
                 f"add a column {field!r}, name one with {hint('columns', {field: 'NAME'})}, or use {other!r}"
             )
+
+
+class AbilitySettings(StudySettings):
+    """Settings of studies whose examples are sorted by ability."""
+
+    tasks: Several[TaskName] = ()
+    """Built-in names, files, or hub:owner/name; `abilities` by default. The label of an example is its ability;
+    examples without a label are one ability, named like their task or file."""
+    data: TaskName | None = None
+    """A task file, in addition to `tasks` or instead of it."""
+    task_options: Options = Field(default_factory=dict)
+    """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
+    limit: Count | None = None
+    """Maximum number of examples read from a file, over all abilities."""

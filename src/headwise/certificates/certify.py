@@ -1,0 +1,241 @@
+"""`hw.certify`: is this set of heads really a circuit of this behaviour?
+
+All sets of heads that the checks ask about are measured in one call of the engine for each ablation type; `checks.py`
+judges, `reported.py` has the checks without a verdict.
+
+E examples, V sets of heads.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import Field
+
+from headwise.certificates import checks
+from headwise.certificates.certificate import Certificate
+from headwise.certificates.checks import FEWEST, Followed, Thresholds
+from headwise.certificates.reported import (
+    BESIDE_METHODS,
+    SPECIFIC_DRAWS,
+    Bench,
+    ablations,
+    beside,
+    components_of,
+    specific,
+)
+from headwise.errors import HeadwiseError
+from headwise.heads import Edges, Head, Order, Scores, head_list
+from headwise.heads.controls import layer_matched_heads
+from headwise.metrics.logits import winner
+from headwise.model.measure.references import ReferenceName
+from headwise.model.model import Model
+from headwise.progress import Progress, reporting
+from headwise.settings import Count, Seed, Settings, Several
+from headwise.several import several
+from headwise.tasks.examples import Task
+from headwise.tasks.opening import as_task
+
+log = logging.getLogger("headwise")
+
+DRAWS, SUBSETS = 100, 20
+"""Layer-matched random sets of check 4, and subsets of the circuit of check 5."""
+
+
+class Request(Settings):
+    """How a set is certified."""
+
+    reference: ReferenceName = "mean"
+    """Ablation type: what replaces the heads outside the set."""
+    metric: str | None = None
+    """By default the task's own."""
+    thresholds: Thresholds = Field(default_factory=Thresholds)
+    """What the checks ask for, such as {"r2": 0.3}."""
+    quick: bool = False
+    """Checks 1 to 4 alone."""
+    found_on: Any = None
+    """The examples that found the heads; check 11 ranks heads by other methods on them."""
+    beside: Several[str] = BESIDE_METHODS
+    """The methods of check 11."""
+    negatives: Any = None
+    """For check 7: prompts of the same form without the behaviour (a task, or what `hw.task` makes one of)."""
+    others: Any = ()
+    """For check 7: tasks of other behaviours."""
+    draws: Count = DRAWS
+    """Random sets of check 4."""
+    subsets: Count = SUBSETS
+    """Parts of the set of check 5."""
+    seed: Seed = 0
+    reference_task: Any = None
+    """The examples behind a mean reference; by default the task itself."""
+    batch_tokens: Count | None = None
+
+
+def certify(
+    model: Model, task: Any, heads: Any, *, k: int | None = None, progress: Progress = True, **options: Any
+) -> Certificate:
+    """Test a set of heads on examples that did not find it; see docs/certify.md for every check.
+
+    heads: names such as ["L23H3", "L20H0"], or scores and `k`: their first k heads. MLPs and the input may be among
+        them ("MLP3", "input"); all components of the kinds named are then replaced outside the set.
+    options: `reference` (by default `mean`), `metric`, `thresholds`, `quick`, `found_on`, `beside`, `negatives`,
+        `others`, `draws`, `subsets`, `seed`, `reference_task`, `batch_tokens`: see `Request`.
+
+    >>> find, test = hw.task("ioi", 160, model=model).halves()                            # doctest: +SKIP
+    >>> hw.certify(model, test, hw.score(model, find, "nested"), k=48, found_on=find)     # doctest: +SKIP
+    """
+    task = as_task(task, model, {})
+    chosen, asked = circuit_of(model, heads, k), Request(**options)
+    bench = Bench(model, chosen, asked.metric, asked.reference, asked.seed)
+    bench.options |= {"reference_task": asked.reference_task, "batch_tokens": asked.batch_tokens}
+    rows = planned_rows(task, chosen, asked)
+    with reporting(f"certifying {len(chosen)} heads on {task.name}", rows, progress) as bench.advance:
+        return _certificate(bench, task, asked)
+
+
+def planned_rows(task: Task, heads: Sequence[Head], asked: Request) -> int:
+    """Forward rows of a certificate, about: variants × examples."""
+    elsewhere = len(several(asked.others)) + (asked.negatives is not None)
+    more = 2 * asked.subsets + len(heads) + 6 + elsewhere * (SPECIFIC_DRAWS + 2)
+    return (6 + asked.draws + (0 if asked.quick else more)) * len(task)
+
+
+def circuit_of(model: Model, heads: Any, k: int | None = None) -> Order:
+    """The set of heads that a caller means, checked against the model."""
+    if isinstance(heads, Edges):
+        raise HeadwiseError("a certificate is about heads, not about edges; give the heads of the circuit")
+    if isinstance(heads, Scores):
+        if k is None:
+            raise HeadwiseError("scores rank every head; say how many of the first form the circuit: k=48")
+        order = heads.order()
+    else:
+        order = head_list(heads)
+    if k is not None and not 1 <= k <= len(order):
+        raise HeadwiseError(f"k is {k}; expected 1 to {len(order)}, the number of heads that are ranked")
+    chosen = order[:k]
+    if not chosen:
+        raise HeadwiseError("the set of heads is empty; name at least one head, such as L23H3")
+    if len(set(chosen)) < len(chosen):
+        raise HeadwiseError("a head is named twice; a circuit holds each head once")
+    layout = model.layout(components_of(chosen))
+    layout.check(chosen, model.name)
+    if len(chosen) == len(layout.listed()):
+        raise HeadwiseError(
+            "the set holds every head of the model, so there is nothing to certify; name fewer"
+        )
+    return chosen
+
+
+def _certificate(bench: Bench, task: Task, asked: Request) -> Certificate:
+    chosen, limits = bench.chosen, asked.thresholds
+    drawn, unmatched = random_sets(bench.every, chosen, asked.draws, asked.seed)
+    parts = [] if asked.quick else subsets_of(chosen, asked.subsets, asked.seed)
+    single = [] if asked.quick or len(chosen) == 1 else [_without(chosen, [head]) for head in chosen]
+    gates = [
+        [bench.kept([]), bench.kept(chosen), bench.without(chosen)],
+        [bench.without(heads) for heads in drawn],
+        [bench.without(part) for part in parts],
+        [bench.kept(_without(chosen, part)) for part in parts],
+        [bench.kept(rest) for rest in single],
+    ]
+    full, values = bench.values(bench.engine(task), list(chain(*gates)))
+    ends, random_, model_part, set_part, set_single = np.split(values, np.cumsum([*map(len, gates)])[:-1])
+    none, kept, without = ends
+    answers = _same_answers(bench, task, gates[0][1])
+    found = Followed(full, none, kept, answers, task.families(), task.shared_groups())
+
+    levels = checks.levels(found, limits)
+    lines = [checks.sufficient(found, limits), checks.in_families(levels, limits)]
+    lines += checks.tracks(found, limits, asked.seed)
+    lines += checks.necessary(found, without, random_, unmatched, limits)
+    changes = _changes(bench, found, set_single)
+    if not asked.quick:
+        lines.append(checks.complete(found, model_part, set_part, limits, asked.seed))
+        lines.append(_minimal(bench, task, found, changes, limits))
+        lines += specific(bench, asked.negatives, several(asked.others), drawn[:SPECIFIC_DRAWS])
+        lines += ablations(bench, task)
+        lines += beside(bench, task, asked.found_on, asked.beside)
+    if len(task) < FEWEST:
+        log.warning("%d examples are too few for a check to pass; give at least %d", len(task), FEWEST)
+    return Certificate(
+        model=bench.model.name,
+        task=task.name,
+        metric=bench.metric or task.metric,
+        reference=bench.reference,
+        heads=list(chosen),
+        total=len(bench.every),
+        n=len(task),
+        lines=pd.DataFrame(lines),
+        levels=levels,
+        changes=changes,
+        examples=_examples(task, found),
+        details={"rows": bench.rows_spent},
+    )
+
+
+def _examples(task: Task, found: Followed) -> pd.DataFrame:
+    """The metric of every example with all heads, with the set alone and with none, its family and its prompt."""
+    same = np.full(found.n, np.nan) if found.same_answer is None else found.same_answer
+    families = ["; ".join(f"{facet} = {level}" for facet, level in one.family.items()) for one in task]
+    numbers = {"full": found.full, "kept": found.kept, "none": found.none, "same_answer": same}
+    texts = {"family": families, "prompt": [one.prompt for one in task]}
+    return pd.DataFrame({"example": list(task.numbers), **numbers, **texts})
+
+
+def _changes(bench: Bench, found: Followed, set_single: np.ndarray) -> pd.DataFrame:
+    """What the set loses without each of its heads; no rows where that was not measured."""
+    heads = bench.chosen[: len(set_single)]
+    named = {"component": [str(head) for head in heads], "layer": [head.layer for head in heads]}
+    named["head"] = [head.head for head in heads]
+    if not len(set_single):
+        return pd.DataFrame(columns=[*named, "change", "lo", "hi", "p", "q", "passenger"])
+    return pd.concat([pd.DataFrame(named), checks.head_changes(found, set_single, bench.seed)], axis=1)
+
+
+def _without(chosen: Order, part: Sequence[Head]) -> Order:
+    return [head for head in chosen if head not in part]
+
+
+def random_sets(every: Order, chosen: Order, draws: int, seed: int) -> tuple[list[Order], str]:
+    """Layer-matched random sets of the size of the circuit; none where a layer has too few others, and why."""
+    size, taken = Counter(head.layer for head in every), Counter(head.layer for head in chosen)
+    crowded = next((layer for layer in taken if 2 * taken[layer] > size[layer]), None)
+    if crowded is not None:
+        return [], f"the set has more than half of layer {crowded}, so random sets cannot match its layers"
+    return [layer_matched_heads(every, chosen, f"{seed}/{draw}").heads for draw in range(draws)], ""
+
+
+def subsets_of(chosen: Order, count: int, seed: int) -> list[Order]:
+    """`count` random parts K of the circuit, |K| uniform from 1 to half of it."""
+    if len(chosen) < 2:
+        return []
+    draw = random.Random(f"subsets of a circuit/{seed}")
+    return [draw.sample(chosen, draw.randint(1, len(chosen) // 2)) for _ in range(count)]
+
+
+def _same_answers(bench: Bench, task: Task, gates: np.ndarray) -> np.ndarray | None:
+    """`[E]`: 1 where the most likely of target and foils is that of the whole model; None without foils."""
+    if not all(example.foils for example in task):
+        return None
+    measured = bench.engine(task, winner(task)).measure(gates[None])
+    return (measured.values == measured.full)[0].astype(float)
+
+
+def _minimal(
+    bench: Bench, task: Task, found: Followed, changes: pd.DataFrame, asked: Thresholds
+) -> dict[str, Any]:
+    passengers = [head for head, idle in zip(bench.chosen, changes["passenger"], strict=False) if idle]
+    smaller = None
+    if passengers and len(passengers) < len(bench.chosen):
+        gates = bench.kept(_without(bench.chosen, passengers))
+        full, (kept,) = bench.values(bench.engine(task), [gates])
+        answers = _same_answers(bench, task, gates)
+        smaller = Followed(full, found.none, kept, answers, found.families, found.groups)
+    return checks.minimal(found, smaller, [str(head) for head in passengers], asked)

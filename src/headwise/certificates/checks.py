@@ -1,0 +1,300 @@
+"""The checks of a certificate: from the metric of every example under a few sets of heads to numbers and states.
+
+C is the set of heads. EE is the explained effect (m(only C) − m(none)) / (m(full) − m(none)), a ratio of means. A check
+passes if its whole interval is on the right side of the threshold, fails if the whole interval is on the wrong side,
+and is undecided otherwise; with fewer than `FEWEST` examples nothing passes.
+
+E examples, D random draws, S subsets of C, N heads of C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+from pydantic import Field
+
+from headwise import stats
+from headwise.settings import Settings, Share
+from headwise.sweeps.explained import tracking
+
+PASS, FAIL, UNDECIDED, NOT_TESTED, REPORTED = "pass", "fail", "undecided", "not tested", "reported"
+SUFFICIENT, FAMILIES, TRACKS, NECESSARY, COMPLETE, MINIMAL = range(1, 7)
+SPECIFIC, STABLE, ABLATIONS, BESIDE = 7, 8, 9, 11
+NAMES = {
+    SUFFICIENT: "sufficient",
+    FAMILIES: "in every family",
+    TRACKS: "tracks",
+    NECESSARY: "necessary",
+    COMPLETE: "complete",
+    MINIMAL: "minimal",
+    SPECIFIC: "specific",
+    STABLE: "stable",
+    ABLATIONS: "across ablation types",
+    BESIDE: "beside other methods",
+}
+"""By number, which are those of docs/certify.md."""
+FEWEST = 20
+"""Examples below which a check cannot pass, and a family is left out."""
+Groups = Sequence[str | None] | None
+
+
+class Thresholds(Settings):
+    """What each check asks for."""
+
+    sufficient: Annotated[float, Field(gt=0)] = 0.1
+    """Check 1: largest |1 − EE|."""
+    family: Annotated[float, Field(gt=0)] = 0.2
+    """Check 2: largest |1 − EE| at any level of any facet."""
+    r2: float = 0.5
+    """Check 3: smallest R² between the model and the circuit, over examples."""
+    agreement: Share = 0.9
+    """Check 3: smallest share of examples whose answer is that of the whole model."""
+    necessary: Share = 0.5
+    """Check 4: smallest share of the effect that is lost when the set is ablated in the whole model."""
+    p: Share = 0.05
+    """Check 4: largest p against layer-matched random sets."""
+    complete: Annotated[float, Field(gt=0)] = 0.2
+    """Check 5: largest mean |difference| between model and circuit when both lose the same heads."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The metric of every example `[E]` with all heads, with none, and with only the set kept; and who wins."""
+
+    full: np.ndarray
+    none: np.ndarray
+    kept: np.ndarray
+    same_answer: np.ndarray | None
+    """1 where the set's most likely answer is the whole model's; None without foils."""
+    families: Mapping[str, Mapping[str, Sequence[int]]]
+    groups: Groups = None
+
+    @property
+    def effects(self) -> np.ndarray:
+        return self.full - self.none
+
+    @property
+    def n(self) -> int:
+        return len(self.full)
+
+
+def judged(lo: float, hi: float, n: int, *, least: float = -np.inf, most: float = np.inf) -> str:
+    """The state of a number whose interval is [lo, hi] and which should be between `least` and `most`.
+
+    >>> judged(0.95, 1.05, 40, least=0.9, most=1.1), judged(0.95, 1.2, 40, least=0.9, most=1.1)
+    ('pass', 'undecided')
+    >>> judged(0.2, 0.4, 40, least=0.9), judged(0.95, 1.05, 8, least=0.9)
+    ('fail', 'undecided')
+    """
+    if np.isnan(lo) or np.isnan(hi):
+        return UNDECIDED
+    if hi < least or lo > most:
+        return FAIL
+    return PASS if least <= lo and hi <= most and n >= FEWEST else UNDECIDED
+
+
+def share(
+    gains: np.ndarray, effects: np.ndarray, groups: Groups, level: float = 0.95
+) -> tuple[float, float, float]:
+    """mean(gains) / mean(effects) with its interval; NaN where the mean effect is not clear of 0."""
+    value, lo, hi = stats.ratio_interval(gains, effects, groups=groups, level=level)
+    return float(value), float(lo), float(hi)
+
+
+def overall(states: Iterable[str]) -> str:
+    """The state of a check of several parts: it fails if one fails; a part that was not tested decides nothing."""
+    found = set(states)
+    return next((state for state in (FAIL, UNDECIDED, PASS, REPORTED) if state in found), NOT_TESTED)
+
+
+def row(check: int, measure: str, value: float, ends: Sequence[float], **more: Any) -> dict[str, Any]:
+    """One line of a certificate."""
+    lo, hi = map(float, ends)
+    empty = {"threshold": np.nan, "state": REPORTED, "note": ""}
+    numbers = {"value": float(value), "lo": lo, "hi": hi}
+    return {"check": check, "name": NAMES[check], "measure": measure} | numbers | empty | more
+
+
+def untested(check: int, measure: str, note: str, n: int = 0) -> dict[str, Any]:
+    """A line that says why a part of a check was not tested."""
+    return row(check, measure, np.nan, (np.nan, np.nan), n=n, state=NOT_TESTED, note=note)
+
+
+# ---- 1 to 3: does the set do what the model does? --------------------------------------------------------------------
+
+
+def sufficient(found: Followed, asked: Thresholds) -> dict[str, Any]:
+    """Check 1: the explained effect of the set is 1."""
+    value, lo, hi = share(found.kept - found.none, found.effects, found.groups)
+    state = judged(lo, hi, found.n, least=1 - asked.sufficient, most=1 + asked.sufficient)
+    note = "the interval of m(full) − m(none) includes 0: no effect to explain" if np.isnan(value) else ""
+    more: dict[str, Any] = {"threshold": asked.sufficient, "n": found.n, "state": state, "note": note}
+    return row(SUFFICIENT, "explained effect", value, (lo, hi), **more)
+
+
+def levels(found: Followed, asked: Thresholds) -> pd.DataFrame:
+    """Check 2, a row per level of each facet; the intervals hold together (Bonferroni over the levels judged)."""
+    listed = [
+        (facet, level, np.asarray(numbers))
+        for facet, of in found.families.items()
+        for level, numbers in of.items()
+    ]
+    several = {facet for facet, of in found.families.items() if len(of) > 1}
+
+    def interval(numbers: np.ndarray, level: float) -> tuple[float, float, float]:
+        groups = None if found.groups is None else [found.groups[i] for i in numbers]
+        gains = found.kept[numbers] - found.none[numbers]
+        return share(gains, found.effects[numbers], groups, level)
+
+    judged_levels = [one for one in listed if one[0] in several and len(one[2]) >= FEWEST]
+    clear = [one for one in judged_levels if not np.isnan(interval(one[2], 0.95)[0])]
+    together = 1 - 0.05 / max(1, len(clear))
+    rows = []
+    for facet, level, numbers in listed:
+        if facet not in several:
+            continue
+        value, lo, hi = interval(numbers, together)
+        state, note = judged(lo, hi, len(numbers), least=1 - asked.family, most=1 + asked.family), ""
+        if len(numbers) < FEWEST:
+            state, note = NOT_TESTED, f"fewer than {FEWEST} examples"
+        elif np.isnan(value):
+            state, note = NOT_TESTED, "no effect of its own to explain"
+        rows.append((facet, str(level), len(numbers), value, lo, hi, state, note))
+    return pd.DataFrame(rows, columns=["facet", "level", "n", "value", "lo", "hi", "state", "note"])
+
+
+def in_families(table: pd.DataFrame, asked: Thresholds) -> dict[str, Any]:
+    """Check 2: the line of the level that is furthest from 1, among those with the worst state."""
+    measure = "explained effect of the worst family"
+    tested = table[table["state"] != NOT_TESTED]
+    if not len(tested):
+        why = (
+            f"no facet has two levels of at least {FEWEST} examples"
+            if len(table)
+            else "the examples name no families"
+        )
+        return untested(FAMILIES, measure, why)
+    state = overall(tested["state"])
+    among = tested[tested["state"] == state]
+    worst = among.iloc[int((among["value"] - 1).abs().to_numpy().argmax())]
+    left_out = table[table["state"] == NOT_TESTED]
+    note = f"{worst['facet']} = {worst['level']}, the worst of {len(tested)} families"
+    if len(left_out):
+        note += f"; {len(left_out)} left out ({left_out.iloc[0]['note']})"
+    more: dict[str, Any] = {"threshold": asked.family, "n": int(worst["n"]), "state": state, "note": note}
+    return row(FAMILIES, measure, worst["value"], (worst["lo"], worst["hi"]), **more)
+
+
+def tracks(found: Followed, asked: Thresholds, seed: int = 0) -> list[dict[str, Any]]:
+    """Check 3: the set follows the model from example to example, and gives its answers."""
+    options: dict[str, Any] = {"groups": found.groups, "seed": seed}
+    followed = tracking(0, found.kept, found.full, float(found.effects.mean()), **options)
+    ends = followed.r2_lo, followed.r2_hi
+    state = judged(*ends, found.n, least=asked.r2)
+    note = f"{followed.within:.0%} of the examples within a fifth of the mean effect"
+    more: dict[str, Any] = {"threshold": asked.r2, "n": found.n, "state": state, "note": note}
+    lines = [row(TRACKS, "R² over examples", followed.r2, ends, **more)]
+    if found.same_answer is None:
+        return [*lines, untested(TRACKS, "same answer", "an example has no foils", found.n)]
+    lo, hi = map(float, stats.share_interval(found.same_answer, groups=found.groups))
+    state = judged(lo, hi, found.n, least=asked.agreement)
+    more = {"threshold": asked.agreement, "n": found.n, "state": state}
+    return [*lines, row(TRACKS, "same answer", found.same_answer.mean(), (lo, hi), **more)]
+
+
+def first_three(found: Followed, asked: Thresholds) -> dict[int, str]:
+    """The states of checks 1 to 3 alone."""
+    return {
+        SUFFICIENT: str(sufficient(found, asked)["state"]),
+        FAMILIES: overall(levels(found, asked)["state"]),
+        TRACKS: overall(str(line["state"]) for line in tracks(found, asked)),
+    }
+
+
+# ---- 4 to 6: does the model need it, is anything missing, is anything too much? -----------------------
+
+
+def necessary(
+    found: Followed, without: np.ndarray, draws: np.ndarray, unmatched: str, asked: Thresholds
+) -> list[dict[str, Any]]:
+    """Check 4: ablating the set costs much of the effect, and more than ablating layer-matched random sets.
+
+    without `[E]`: the model without the set. draws `[D, E]`: without each random set; empty where the layers of the
+    set cannot be matched, and `unmatched` says why.
+    """
+    value, lo, hi = share(found.full - without, found.effects, found.groups)
+    state = judged(lo, hi, found.n, least=asked.necessary)
+    more: dict[str, Any] = {"threshold": asked.necessary, "n": found.n, "state": state}
+    lines = [row(NECESSARY, "share of the effect lost without it", value, (lo, hi), **more)]
+    measure = "p against layer-matched random sets"
+    if not len(draws):
+        return [*lines, untested(NECESSARY, measure, unmatched, found.n)]
+    costs = (found.full - draws).mean(axis=1)
+    as_large = int((costs >= (found.full - without).mean()).sum())
+    p = (as_large + 1) / (len(draws) + 1)
+    median = float(np.median(costs) / found.effects.mean())
+    note = f"the median of {len(draws)} random sets loses {median:.0%} of the effect"
+    decided = found.n >= FEWEST and 1 / (len(draws) + 1) <= asked.p  # with few draws no p is small
+    state = (PASS if p <= asked.p else FAIL) if decided else UNDECIDED
+    more = {"threshold": asked.p, "n": len(draws), "state": state, "note": note}
+    return [*lines, row(NECESSARY, measure, p, (np.nan, np.nan), **more)]
+
+
+def complete(
+    found: Followed, model_without: np.ndarray, set_without: np.ndarray, asked: Thresholds, seed: int = 0
+) -> dict[str, Any]:
+    """Check 5: model and circuit lose the same when the same heads K of the set are ablated in both (`[S, E]` each).
+
+    D(K) = (m(full without K) − m(C without K)) / (m(full) − m(none)); after Wang et al. 2022 (arXiv 2211.00593).
+    """
+    measure = "mean |difference| when both lose the same heads"
+    if not len(model_without):
+        return untested(COMPLETE, measure, "a set of one head has no smaller part", found.n)
+    gaps = (model_without - set_without).T  # E, S
+    shares = np.abs(gaps.mean(axis=0) / found.effects.mean())
+    resampled = stats.resampled_ratio(gaps, found.effects, groups=found.groups, seed=seed)
+    ends = stats.resampled_interval(np.abs(resampled).mean(axis=1), found.n, groups=found.groups)
+    state = judged(*ends, found.n, most=asked.complete)
+    note = f"the largest of {len(shares)} is {shares.max():.2f}"
+    more: dict[str, Any] = {"threshold": asked.complete, "n": found.n, "state": state, "note": note}
+    return row(COMPLETE, measure, shares.mean(), ends, **more)
+
+
+def head_changes(found: Followed, set_without_head: np.ndarray, seed: int = 0) -> pd.DataFrame:
+    """For each head of the set: the explained effect that the set loses without it, and whether it is a passenger.
+
+    set_without_head `[N, E]`. A passenger is a head whose removal does not change the explained effect (sign-flip test,
+    Benjamini–Hochberg over the set). One whose removal raises it writes against the answer, as the model does.
+    """
+    losses = (found.kept - set_without_head).T  # E, N
+    ratio = stats.ratio_interval(losses, found.effects, groups=found.groups)
+    p = stats.sign_flip(losses, groups=found.groups, seed=seed)
+    q = stats.benjamini_hochberg(p)
+    ends = {"change": ratio.value, "lo": ratio.lo, "hi": ratio.hi}
+    return pd.DataFrame(ends | {"p": p, "q": q, "passenger": q >= 0.05})
+
+
+def minimal(
+    found: Followed, smaller: Followed | None, passengers: Sequence[str], asked: Thresholds
+) -> dict[str, Any]:
+    """Check 6: no smaller set does the same. smaller: the set without its passengers; None where there are none.
+
+    The check fails if the set without all passengers passes each of checks 1 to 3 that the set itself passes.
+    """
+    more: dict[str, Any] = {"n": found.n}
+    states = {check: state for check, state in first_three(found, asked).items() if state == PASS}
+    if SUFFICIENT not in states:
+        return untested(MINIMAL, "passengers", "the set is not shown to be sufficient", found.n)
+    if smaller is None:
+        return row(MINIMAL, "passengers", len(passengers), (np.nan, np.nan), state=PASS, **more)
+    again = first_three(smaller, asked)
+    left = {again[check] for check in states}
+    state = FAIL if left == {PASS} else PASS if FAIL in left else UNDECIDED
+    word = {FAIL: "do", PASS: "do not do", UNDECIDED: "may do"}[state]
+    listed = ", ".join(passengers[:12]) + (" …" if len(passengers) > 12 else "")
+    note = f"the others {word} as well without them: {listed}"
+    return row(MINIMAL, "passengers", len(passengers), (np.nan, np.nan), state=state, note=note, **more)

@@ -1,0 +1,1 @@
+"""The study `certify`: is this set of heads really a circuit of this behaviour?"""

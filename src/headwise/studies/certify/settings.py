@@ -1,0 +1,62 @@
+"""Settings of the study `certify`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from headwise.certificates.certify import DRAWS, SUBSETS
+from headwise.certificates.checks import Thresholds
+from headwise.certificates.reported import BESIDE_METHODS
+from headwise.scores.registry import check_methods
+from headwise.settings import Count, Several, Text
+from headwise.studies.settings import shared
+
+
+class CertifySettings(shared.StudySettings):
+    """Settings of the study `certify`."""
+
+    QUICK: ClassVar = {"n": 24, "draws": 40}
+
+    tasks: shared.TaskNames = ("ioi",)
+    """Built-in names, files, or hub:owner/name."""
+    heads: Text | None = None
+    """The set: names (L23H3,L20H0), a heads file, or a run folder or scores table with `top`. By default the study
+    finds one by itself, on other examples than it is tested on."""
+    top: Count | None = None
+    """How many of the first heads form the set; by default all of a list, or the smallest number that passes checks 1
+    to 3 on the examples that find it."""
+    method: shared.MethodName = "nested"
+    """Score method that ranks the heads, where none are given."""
+    n: Annotated[int, Field(ge=4)] = 80
+    """Examples that test the set; as many more find it, where none is given."""
+    metric: shared.MetricName | None = None
+    """Metric; by default the one of each task."""
+    reference: shared.ReferenceName = "mean"
+    """Ablation type: what replaces the heads outside the set (zero, mean, position_mean, resample, patch)."""
+    thresholds: Thresholds = Field(default_factory=Thresholds)
+    """What the checks ask for: sufficient, family, r2, agreement, necessary, p, complete."""
+    draws: Count = DRAWS
+    """Layer-matched random sets of check 4."""
+    subsets: Count = SUBSETS
+    """Parts of the set that check 5 ablates in model and circuit."""
+    negatives: shared.TaskName | None = None
+    """Prompts of the same form without the behaviour, for check 7."""
+    others: Several[shared.TaskName] = ()
+    """Other behaviours, for check 7."""
+    beside: Several[shared.MethodName] = BESIDE_METHODS
+    """Score methods whose first heads stand beside the set in check 11, where the study finds the set."""
+    task_options: shared.Options = Field(default_factory=dict)
+    """Options of the task, of its prompts or of its file."""
+    method_options: shared.Options = Field(default_factory=dict)
+    """Options of the method."""
+
+    def before_run(self) -> None:
+        super().before_run()
+        check_methods((self.method,), self.method_options, self.metric)
+
+    def options(self) -> dict[str, Any]:
+        """Of `hw.certify`."""
+        names = ("metric", "reference", "draws", "subsets", "seed", "quick", "beside")
+        return {name: getattr(self, name) for name in names} | {"thresholds": dict(self.thresholds)}

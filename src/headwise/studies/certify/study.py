@@ -1,0 +1,133 @@
+"""The study `certify`: is this set of heads really a circuit of this behaviour?
+
+The set is given, or found on other examples than it is tested on. Tables: `certificates` (one row for each set: verdict
+and sentence), `checks` (every line of every check), `levels` (explained effect of every family), `circuit` (what the
+set loses without each of its heads), `followed` (every example: all heads, the set alone, none).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise.certificates.certificate import Certificate
+from headwise.certificates.certify import Request, planned_rows
+from headwise.certificates.certify import certify as certify_heads
+from headwise.certificates.checks import Thresholds
+from headwise.heads import Order
+from headwise.heads.heads_file import read_heads
+from headwise.model.model import Model
+from headwise.runs import Job, step
+from headwise.studies.base import study
+from headwise.studies.certify.charts import section
+from headwise.studies.certify.settings import CertifySettings
+from headwise.studies.run import Pair, Run
+from headwise.studies.steps import score_heads
+from headwise.sweeps.explained import tracking
+from headwise.sweeps.sweep import sweep
+from headwise.tasks import Task
+
+OTHER_SEED = 7_919
+"""Added to the seed where heads are given: another study with the same seed found them on its prompts."""
+POINTS = 31
+"""Sizes at which a circuit is searched for."""
+
+
+@step(cost=lambda task, **_: POINTS * len(task), label="size of the circuit on {task.name} with {model.name}")
+def choose_size(
+    job: Job, model: Model, task: Task, order: Order, thresholds: dict[str, float], options: dict[str, Any]
+) -> tuple[int, str]:
+    """The smallest number of heads whose checks 1 to 3 pass on the examples that rank them, by their values alone; or
+    the number from which on 90 % of the effect is explained, and what was not reached."""
+    asked = Thresholds(**thresholds)
+    curve = sweep(model, task, order, points=POINTS, progress=job.advance, **options)
+    levels = [np.asarray(level) for of in task.families().values() if len(of) > 1 for level in of.values()]
+    effect = float(curve.effects.mean())
+    for k, kept, share in zip(curve.k, curve.values, curve.shares, strict=True):
+        if not 0 < k < curve.total or abs(1 - share) > asked.sufficient:
+            continue
+        gains, effects = kept - curve.none, curve.effects
+        by_level = [gains[level].mean() / effects[level].mean() for level in levels]
+        if any(abs(1 - value) > asked.family for value in by_level):
+            continue
+        if tracking(float(k), kept, curve.full, effect).r2 >= asked.r2:
+            return int(k), ""
+    reached = curve.k_at(1 - asked.sufficient).stays
+    k = int(reached) if reached == reached and reached < curve.total else max(1, curve.total // 2)
+    return k, "no number of heads passes checks 1 to 3 on the examples that rank them"
+
+
+@step(
+    cost=lambda task, heads, options, **_: planned_rows(task, heads, Request(**options)),
+    label="certificate on {task.name} with {model.name}",
+)
+def certify_set(
+    job: Job, model: Model, task: Task, heads: Order, options: dict[str, Any], tasks: dict[str, Any]
+) -> Certificate:
+    """The certificate of one set of heads. options, tasks: of `hw.certify`."""
+    return certify_heads(model, task, heads, **options, **tasks, progress=job.advance)
+
+
+@study(
+    question="Is this set of heads really a circuit of this behaviour?",
+    settings=CertifySettings,
+    section=section,
+)
+def certify(run: Run, s: CertifySettings) -> None:
+    def opened(source: str, model: Model) -> Task:
+        n, seed = (s.n, s.seed + OTHER_SEED) if s.heads else (2 * s.n, s.seed)
+        return run.bench.task(source, model, n, seed, s.task_options)
+
+    pairs = run.pairs(task=opened)
+    halves = {pair: (None, pair.task) if s.heads else pair.task.halves() for pair in pairs}
+    sets = {pair: given_heads(s, pair) for pair in pairs} if s.heads else found_heads(run, s, pairs)
+    calls = {}
+    for pair in pairs:
+        find, test = halves[pair]
+        tasks: dict[str, Any] = {
+            "found_on": find,
+            "others": [run.task(one, pair.model, {}) for one in s.others],
+        }
+        if s.negatives is not None:
+            tasks["negatives"] = run.task(s.negatives, pair.model, {})
+        calls[pair] = certify_set(pair.model, test, sets[pair], s.options(), tasks)
+    for pair, found in run.all(calls, "certificates").items():
+        row = {"verdict": found.verdict, "sentence": found.sentence, "k": len(found.heads), "of": found.total}
+        row |= {"heads": " ".join(map(str, found.heads)), "n": found.n, "metric": found.metric}
+        tables = {"certificates": pd.DataFrame([row]), "checks": found.table()}
+        tables |= {"levels": found.levels, "circuit": found.changes, "followed": found.examples}
+        run.tables(tables, **pair.columns, reference=found.reference)
+
+
+def given_heads(s: CertifySettings, pair: Pair) -> Order:
+    """The set that the settings name, for one model."""
+    assert s.heads is not None
+    return read_heads(s.heads, s.top, model=pair.model.name, existing=pair.model.heads())
+
+
+def found_heads(run: Run, s: CertifySettings, pairs: list[Pair]) -> dict[Pair, Order]:
+    """For each model and task the heads that one half of the examples gives, ranked by the method."""
+    finding = {pair: pair.task.halves()[0] for pair in pairs}
+    how: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
+    calls = {
+        pair: score_heads(pair.model, task, s.method, **how, options=s.method_options)
+        for pair, task in finding.items()
+    }
+    ranked: Mapping[Pair, Any] = run.all(calls, "rankings")
+    orders = {pair: scored.scores.order() for pair, scored in ranked.items()}
+    if s.top is not None:
+        return {pair: order[: s.top] for pair, order in orders.items()}
+    sizes = run.all(
+        {
+            pair: choose_size(pair.model, finding[pair], orders[pair], dict(s.thresholds), how)
+            for pair in pairs
+        },
+        "sizes",
+    )
+    for pair, (k, problem) in sizes.items():
+        if problem:
+            run.say(f"{pair.columns['task']}, {pair.columns['model']}: {problem}; {k} heads are tested")
+    return {pair: orders[pair][: sizes[pair][0]] for pair in pairs}
