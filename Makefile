@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types unit slow browser bench fuzz survive scale same same-faults families test-comet clean
+.PHONY: demo test lint types unit slow browser bench fuzz survive scale same same-faults families test-comet compiled compiled-weights clean
 
 demo: $(STAMP)
 	$(BIN)/headwise demo
@@ -85,6 +85,21 @@ $(COMET)/.ready:
 	$(COMET)/bin/python -m pip install --quiet --disable-pip-version-check 'unbabel-comet==2.2.7' 'torch==2.13.0' 'setuptools<81'
 	touch $@
 
+# Score methods on programs whose heads are known. tracr, which compiles them, has an environment of its own (with jax).
+TRACR := .venv-tracr
+
+compiled: $(STAMP) compiled-weights
+	PYTHONPATH=benchmarks HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m compiled.measure
+	PYTHONPATH=benchmarks $(BIN)/python -m compiled.table
+
+compiled-weights: $(TRACR)/.ready
+	PYTHONPATH=benchmarks $(TRACR)/bin/python -m compiled.export benchmarks/compiled/weights
+
+$(TRACR)/.ready:
+	$(PYTHON) -m venv $(TRACR)
+	$(TRACR)/bin/python -m pip install --quiet --disable-pip-version-check 'tracr-pypi==1.0.0' 'jax==0.10.2'
+	touch $@
+
 # Try every family again with the pinned transformers, and write the table that ships.
 families: $(STAMP)
 	$(BIN)/python -m headwise.model.verify.families
@@ -97,4 +112,4 @@ $(STAMP):
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(COMET) $(BENCH) dist build
+	rm -rf $(VENV) $(COMET) $(BENCH) $(TRACR) dist build

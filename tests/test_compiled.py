@@ -1,0 +1,67 @@
+"""Compiled programs: the converted models compute what tracr and plain Python compute, and their heads are found.
+
+`compiled_programs/` has three of the programs that `make compiled-weights` writes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import headwise as hw
+from helpers import REPOSITORY
+
+FOLDER = REPOSITORY / "tests" / "compiled_programs"
+NAMES = ("count_a", "induction_abcd", "sum_1_2")
+
+
+@pytest.fixture(autouse=True)
+def benchmarks_on_path(monkeypatch):
+    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "compiled"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_converted_program_gives_the_logits_of_tracr_and_the_answers_of_plain_python(name):
+    from compiled.model import convert, largest_gap
+    from compiled.rasp_programs import PROGRAMS
+
+    program, converted = PROGRAMS[name], convert(FOLDER, name, slots=5, seed=3)
+    assert largest_gap(converted) < 1e-4
+    inputs = [t for t in itertools.product(program.vocabulary, repeat=program.length) if program.valid(t)]
+    rows = converted.tokenizer([" ".join(["<s>", *t]) for t in inputs], return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        top = converted.hf(rows).logits[:, -1].argmax(-1).tolist()
+    assert converted.tokenizer.convert_ids_to_tokens(top) == [str(program.answer(t)) for t in inputs]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unused_heads_move_the_logits_and_leave_the_answers(name):
+    from compiled.known import programs
+
+    (one,) = programs([name], FOLDER)
+    assert one.facts["accuracy"] >= 0.95
+    assert one.facts["moved_least"] > 0.005
+    scores = hw.score(one.model, one.task, "ablation", progress=False)
+    first = {tuple(head) for head in scores.order()[: len(one.heads)]}
+    assert first == {tuple(head) for head in one.heads}
+
+
+def test_auroc_and_average_precision_are_those_of_a_slow_count():
+    from compiled.measure import auroc, average_precision
+
+    scores, used = np.array([3.0, 2.0, 2.0, 1.0]), np.array([True, False, True, False])
+    assert auroc(scores, used) == (2 + 1.5) / 4  # 3 beats both; 2 ties with one and beats the other
+    assert average_precision(scores, used) == (1 + 2 / 3) / 2
+
+
+def test_the_page_is_what_the_script_writes_from_the_results():
+    from compiled.table import PAGE, page
+
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m compiled.table"
