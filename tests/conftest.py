@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -10,6 +11,8 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import pytest
 import torch
 
+gc.disable()  # until all tests are collected
+
 DEVICE = os.environ.get("HEADWISE_TEST_DEVICE", "cpu")
 """Where the models of the tests live: HEADWISE_TEST_DEVICE=cuda runs the engine's tests on a GPU."""
 
@@ -17,6 +20,12 @@ DEVICE = os.environ.get("HEADWISE_TEST_DEVICE", "cpu")
 def pytest_collection_modifyitems(items):
     """The executed pages come first: a long test at the very end would leave all other workers without work."""
     items.sort(key=lambda item: item.path.name != "test_docs.py")
+
+
+def pytest_collection_finish():
+    """The half a million objects of imports and collection stay for good: no collection of garbage visits them."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -42,15 +51,18 @@ def logits_at_first(smollm2):
 def loaded_once(smollm2, logits_at_first, monkeypatch):
     """`hw.load("smollm2")`, by name or in a study, gives the model of this session: pages load it again and again.
 
-    With options (a page that changes its model gives some), and on an accelerator, it is loaded as ever. Afterwards
-    the shared model must compute what it did before.
+    With options but device="cpu" (a page that changes its model gives some), and on an accelerator, it is loaded as
+    ever. Afterwards the shared model must compute what it did before.
     """
     import headwise as hw
     from headwise.model.load.load import load
     from headwise.studies import workbench
 
     def shared(source, **options):
-        plain = source == "smollm2" and not any(options.values()) and not torch.accelerator.is_available()
+        given = {
+            name: value for name, value in options.items() if value and (name, value) != ("device", "cpu")
+        }
+        plain = source == "smollm2" and not given and not torch.accelerator.is_available()
         return smollm2 if plain and DEVICE == "cpu" else load(source, **options)
 
     monkeypatch.setattr(hw, "load", shared, raising=False)

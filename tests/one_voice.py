@@ -42,6 +42,7 @@ class Row(NamedTuple):
 ROWS = {
     "hw.attention": Row("heads"),
     "hw.card": Row("positions", HELPS),
+    "hw.certify": Row("heads", "the set helps"),
     "hw.compare": Row("", "two scores rank the heads alike"),
     "hw.diff": Row("heads method positions", "the head helps the second model more"),
     "hw.edges": Row("method positions", "the edge helps"),
@@ -70,6 +71,7 @@ ROWS = {
     "Scores.order": Row("by"),
     "Scores.top": Row("by"),
     "study backups": Row("", "two heads back each other up: together they help more"),
+    "study certify": Row("heads method", "the set helps"),
     "study circuits": Row("by", "the first heads explain the effect"),
     "study contrast": Row("", "the gate is open: the head is kept"),
     "study diff": Row("method positions", "the head helps the second model more"),
@@ -80,6 +82,7 @@ ROWS = {
     "study score": Row("method positions", HELPS),
     "study wiring": Row("heads method", "the edge helps"),
     "headwise card": Row("", HELPS),
+    "headwise certify": Row("heads", "the set helps"),
     "headwise check": Row(),
     "headwise demo": Row(),
     "headwise diff": Row("method positions", "the head helps the second model more"),
@@ -97,6 +100,9 @@ ROWS = {
 }
 
 OTHER_MEANINGS = {
+    ("hw.certify", "heads"): "the set that is tested",
+    ("study certify", "heads"): "the set that is tested",
+    ("headwise certify", "heads"): "the set that is tested",
     ("hw.generate", "positions"): "only `all` and `last`",
     ("hw.patch", "heads"): "the heads whose outputs are exchanged",
     ("Model.check_heads", "heads"): "the heads that the model must have",
@@ -127,6 +133,7 @@ EXCEPTIONS = {
 
 PASSED_ON = {
     "card": "reference positions",
+    "certify": "reference",
     "diff": "reference heads positions",
     "edges": "",
     "lm_eval": "",
@@ -196,6 +203,7 @@ def references(model, tuned, task):
     some = ["L0H0", "L1H1"]
     results = {
         "hw.card": hw.card(model, "L0H0", task, **quiet),
+        "hw.certify": hw.certify(model, task, some, quick=True, draws=1, **quiet),
         "hw.diff": hw.diff(model, tuned, task, "attribution").base,
         "hw.edges": hw.edges(model, task, into="logits", **quiet),
         "hw.generate": hw.generate(model, prompts, ablate=some, max_new_tokens=1, **quiet),

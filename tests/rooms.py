@@ -29,8 +29,8 @@ ROOM_OF: dict[str, str] = {
     "registry.py": "registry", "registry": "registry",
     "hub.py": "hub", "hub": "hub",
     "stats": "stats", "tables": "tables", "charts": "charts", "heads": "heads", "tasks": "tasks", "model": "model",
-    "metrics": "metrics", "scores": "scores", "cards": "cards", "sweeps": "sweeps", "studies": "studies",
-    "runs": "runs",
+    "metrics": "metrics", "scores": "scores", "cards": "cards", "sweeps": "sweeps", "certificates": "certificates",
+    "studies": "studies", "runs": "runs",
     "studies/*/charts.py": "study pages", "studies/*/findings.py": "study pages",
     "report": "report", "explorer": "explorer", "sparsify": "sparsify", "cli": "cli",
     "arguments.py": "registry", "settings.py": "registry", "several.py": "registry", "progress.py": "files",
@@ -45,7 +45,7 @@ _MODEL = _TABLES | {"heads", "tasks"}
 _METRICS = _MODEL | {"model"}
 _SCORES = _METRICS | {"metrics"}
 _SWEEPS = _SCORES | {"scores"}
-_STUDIES = _SWEEPS | {"charts", "sweeps", "runs", "cards", "report", "study pages"}
+_STUDIES = _SWEEPS | {"charts", "sweeps", "certificates", "runs", "cards", "report", "study pages"}
 _ALL = _STUDIES | {"studies", "sparsify", "explorer", "cli", "public"}
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(_GROUND, _GROUND),
@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "metrics": _METRICS,
     "scores": _SCORES,
     "sweeps": _SWEEPS,
+    "certificates": _SWEEPS | {"sweeps"},
     "cards": _SWEEPS | {"charts", "runs"},
     "runs": _TABLES,
     "study pages": _TABLES | {"charts", "heads"},

@@ -189,6 +189,7 @@ RUNS = {
     "masking": {"n": 3, "k": [1], "draws": 2, "max_new_tokens": 1, "layer_matched": [], "answer": "text"},
     "roles": {"seeds": 1, "k": [0, 2], "fit": FIT, "random_sets": 2},
     "contrast": {"seeds": 1, "fit": {"updates": 2, "batch": 4}, "held_out": ["b"]},
+    "certify": {"heads": "L0H0,L1H1", "quick": True, "draws": 2},
     "prompts": {},
 }
 NOTHING_ABLATED = {("diff", "outcomes")}

@@ -16,6 +16,7 @@ from headwise.errors import HeadwiseError
 if TYPE_CHECKING:
     from headwise import register
     from headwise.cards import card
+    from headwise.certificates.certify import certify
     from headwise.explorer.explorer import explore
     from headwise.harness import lm_eval
     from headwise.heads import Edges, Head, PositionScores, Scores
@@ -49,6 +50,7 @@ _HOMES = {
     "Sweep": "headwise.sweeps.curve",
     "Task": "headwise.tasks",
     "card": "headwise.cards",
+    "certify": "headwise.certificates.certify",
     "compare": "headwise.scores.compare",
     "diff": "headwise.scores.difference",
     "edges": "headwise.scores.edges",
@@ -83,6 +85,7 @@ __all__ = [
     "__version__",
     "attention",
     "card",
+    "certify",
     "compare",
     "diff",
     "edges",

@@ -97,11 +97,18 @@ def unknown(kind: str, given: object, valid: Iterable[str]) -> HeadwiseError:
 @contextmanager
 def command_line() -> Iterator[None]:
     """Write the hints of errors raised inside as the command line takes them."""
-    token = _COMMAND_LINE.set(True)
+    with switched_on(_COMMAND_LINE):
+        yield
+
+
+@contextmanager
+def switched_on(variable: ContextVar[bool]) -> Iterator[None]:
+    """Inside this context the variable is true."""
+    token = variable.set(True)
     try:
         yield
     finally:
-        _COMMAND_LINE.reset(token)
+        variable.reset(token)
 
 
 def hint(option: str, value: Any) -> str:

@@ -433,8 +433,11 @@ def test_card_shows_a_head_with_the_scores_of_a_run_and_draws_it(folder, tmp_pat
     assert "random on induction" in done.stdout
     assert "rank" in done.stdout
     assert (tmp_path / "card.png").stat().st_size > 10_000
+    done = here("card", folder, "induction", "L2H1", *where, "--plot", "card.html")
+    assert done.returncode == 0, done.stderr
+    assert '"name":"L2H1"' in (tmp_path / "card.html").read_text(encoding="utf-8")
     for plot, said in (
-        ("card.html", "ends in .png, .svg, .pdf"),
+        ("card.txt", "ends in .html, .png, .svg, .pdf"),
         ("absent/card.png", "there is no folder absent"),
     ):
         one_sentence(here("card", folder, "induction", "L2H1", *where, "--plot", plot), said)

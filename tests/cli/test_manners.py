@@ -354,14 +354,13 @@ def test_score_and_run_take_model_and_task_in_the_same_order(monkeypatch, here):
     assert (flags.models, flags.tasks, flags.n) == (["smollm2"], ["ioi"], 8)
 
 
-def test_a_study_file_is_an_option_and_its_old_place_still_works_with_a_note(monkeypatch, here):
+def test_a_study_file_is_an_option(monkeypatch, here):
     new = settings_of(monkeypatch, here, "run", "roles", "smollm2", "--config", "mine.yaml")
     assert (new.file, new.models, new.out) == ("mine.yaml", ["smollm2"], "runs/roles-mine-smollm2")
     assert "note:" not in new.stderr
     assert not hasattr(new, "seed")  # the file's own stays
-    old = settings_of(monkeypatch, here, "run", "roles", "published", "--model", "smollm2")
-    assert (old.file, old.models) == ("published", ["smollm2"])
-    assert "is now written `headwise run roles --config published`" in old.stderr
+    given = settings_of(monkeypatch, here, "run", "roles", "mine.yaml")
+    assert (given.file, given.models) == (None, ["mine.yaml"])  # a word is a model, whatever it ends in
 
 
 def test_a_method_is_given_by_one_name_in_every_study(monkeypatch, here):

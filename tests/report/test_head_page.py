@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headwise.heads import Head
-from headwise.report import write_report
+from headwise.report import write_head_page, write_report
 from report.conftest import HOSTILE, finished_run, score_table
 from report.test_browser import browser, hover, pytestmark, serious_faults  # noqa: F401 - a fixture and the skip mark
 
@@ -203,3 +203,20 @@ def test_an_accessibility_check_of_the_head_page_finds_nothing_serious(page, rep
     opened_at(page, report, "#L1H2")
     for scheme in ("light", "dark"):
         assert serious_faults(page, scheme) == []
+
+
+def test_a_card_alone_is_a_page_with_its_scores_attention_and_tokens(page, tmp_path):
+    tables = {name.removeprefix("card_"): table for name, table in card_tables(Head(1, 2)).items()}
+    tables["scores"] = score_table("tiny", "ioi", "ablation", (3, 4)).query("layer == 1 and head == 2")
+    file = write_head_page(tmp_path / "head.html", HOSTILE, "6 examples", tables, [f"no part: {HOSTILE}"])
+    assert "plotly" not in file.read_text(encoding="utf-8").lower()  # no chart library of 4 MB for one head
+    page.goto(file.as_uri())
+    assert page.locator("h1").inner_text() == HOSTILE
+    assert f"{tables['scores']['score'].iloc[0]:.4g}" in page.locator("table").first.inner_text()
+    card = page.locator("#card-page")
+    assert card.locator(".prompt").first.text_content() == "".join(TOKENS)
+    assert card.locator(".map tbody tr").nth(7).locator("td").nth(6).get_attribute("title").endswith(": 0.6")
+    assert card.locator("tr.answer code").first.text_content() == "␣Ann"
+    assert [serious_faults(page, scheme) for scheme in ("light", "dark")] == [[], []]
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

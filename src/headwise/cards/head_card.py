@@ -12,6 +12,7 @@ import pandas as pd
 from headwise.cards.display import as_html, as_text
 from headwise.cards.measured import STEPS, TABLES, Measured, measure_heads
 from headwise.cards.scores import quick_scores, run_scores
+from headwise.display import counted
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Head, head_list
 from headwise.model.model import Model
@@ -57,18 +58,24 @@ class Card:
 
         return figure(
             card_chart(
-                f"{self._title} (effects: {ablation_name(self.reference)})",
+                f"{self.title} (effects: {ablation_name(self.reference)})",
                 *(self.table(name) for name in ("attention", "tokens", "patterns")),
             )
         )
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
+        """Head, model and task."""
         return f"{self.head} of {self.model} on {self.task}"
 
     @property
+    def lead(self) -> str:
+        """How it was measured: examples, metric and reference."""
+        return f"{counted(self.n, 'example')}, {self.metric}, {ablation_name(self.reference)}"
+
+    @property
     def _heading(self) -> str:
-        return f"{self._title} ({self.n} examples, {self.metric}, {ablation_name(self.reference)})"
+        return f"{self.title} ({self.lead})"
 
     def __repr__(self) -> str:
         return as_text(self._heading, self.tables, self.notes)

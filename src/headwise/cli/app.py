@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from headwise.cli import (  # noqa: F401
     card,
+    certify,
     check,
     demo,
     diff,

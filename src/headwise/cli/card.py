@@ -9,7 +9,7 @@ import typer
 
 from headwise.cli.output import echo
 from headwise.cli.root import Limit, MetricName, ModelName, ReferenceName, TaskName, app, with_options
-from headwise.cli.running import check_figure, model_and_task
+from headwise.cli.running import FIGURES, check_figure, model_and_task
 
 
 @app.command()
@@ -24,7 +24,7 @@ def card(
     metric: MetricName = None,
     reference: ReferenceName = "mean",
     plot: Annotated[
-        Path | None, typer.Option(help="also draw the card into this file (PNG, SVG, PDF)")
+        Path | None, typer.Option(help="also write the card into this file (HTML page, PNG, SVG, PDF)")
     ] = None,
     **flags: Any,
 ) -> dict[str, Any]:
@@ -33,14 +33,19 @@ def card(
 
     chosen = Head.parse(head)
     if plot is not None:
-        check_figure(plot)
+        check_figure(plot, (".html", *FIGURES))
     loaded, asked, how = model_and_task(model, task, n, flags)
     from headwise.cards import card as make_card
 
     how |= {"metric": metric, "reference": reference}
     made = make_card(loaded, chosen, asked, run=run, examples=examples, **how)
     echo(repr(made))
-    if plot is not None:
+    if plot is not None and plot.suffix.lower() == ".html":
+        from headwise.report import write_head_page
+
+        write_head_page(plot, made.title, made.lead, made.tables, made.notes)
+        echo(f"written to {plot}: open it in a browser", err=True)
+    elif plot is not None:
         from headwise.files import explain_disk_errors
 
         with explain_disk_errors(plot):

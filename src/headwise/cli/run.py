@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from headwise.cli.complete import complete, names
-from headwise.cli.output import echo, note
+from headwise.cli.output import echo
 from headwise.cli.root import MODEL_HELP, STUDY, MethodNames, MetricName, app, argument, with_options
 from headwise.cli.running import default_folder, run_study
 
@@ -77,14 +77,7 @@ def run(
 
     `headwise run STUDY --help` lists the settings of one study.
     """
-    if config is None and first_model is not None and _is_study_file(first_model):
-        note(
-            f"`headwise run {study} {first_model}` is now written `headwise run {study} --config {first_model}`; "
-            "the old form will be refused in the next version"
-        )
-        config, *rest = Path(first_model), *(first_tasks or [])
-    else:
-        rest = [word for word in (first_model, *(first_tasks or [])) if word]
+    rest = [word for word in (first_model, *(first_tasks or [])) if word]
     models = [*rest[:1], *(model or [])]
     tasks = [*rest[1:], *(task or []), *map(str, data or [])]
     settings: dict[str, Any] = {"models": models, "tasks": tasks, "method": method, "n": n, "k": k}
@@ -95,7 +88,3 @@ def run(
     for sentence in result["findings"][:SHOWN]:
         echo(f"- {sentence}")
     return result
-
-
-def _is_study_file(word: str) -> bool:
-    return word == "published" or Path(word).suffix in (".yaml", ".yml")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
@@ -100,13 +100,13 @@ def model_and_task(
     return loaded, open_task(task, n, model=loaded, seed=left["seed"], **options), left
 
 
-def check_figure(path: Path) -> None:
+def check_figure(path: Path, endings: Sequence[str] = FIGURES) -> None:
     """Refuse a file that no figure can be drawn into, before anything is computed."""
     from headwise.errors import HeadwiseError
 
-    if path.suffix.lower() not in FIGURES:
+    if path.suffix.lower() not in endings:
         raise HeadwiseError(
-            f"--plot is {path}; a figure is drawn into a file that ends in {', '.join(FIGURES)}"
+            f"--plot is {path}; a figure is drawn into a file that ends in {', '.join(endings)}"
         )
     if not path.expanduser().absolute().parent.is_dir():
         raise HeadwiseError(f"--plot is {path}, and there is no folder {path.parent}; make it first")

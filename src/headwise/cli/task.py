@@ -81,8 +81,8 @@ def as_text(facts: dict[str, Any]) -> str:
 
 
 def _facts(example: Example, model: Any) -> dict[str, Any]:
-    names = ("prompt", "target", "also", "foils", "counterfactual", "label", "group")
-    facts = {name: value for name in names if (value := getattr(example, name)) not in (None, "", (), [])}
+    names = ("prompt", "target", "also", "foils", "counterfactual", "label", "group", "family")
+    facts = {name: value for name in names if (value := getattr(example, name)) not in (None, "", (), [], {})}
     if model is not None:
         facts["tokens"] = model.text.pieces(example.prompt)
         facts["target_tokens"] = _target_pieces(model, example)
@@ -97,6 +97,8 @@ def _described(facts: dict[str, Any]) -> Iterator[str]:
             text = "|".join(value)
         elif name in ("label", "group"):
             text = value
+        elif name == "family":
+            text = ", ".join(f"{facet}: {level}" for facet, level in value.items())
         else:
             text = repr(value) if isinstance(value, str) else ", ".join(map(repr, value))
         yield f"{name.replace('_', ' '):<15} {text}"

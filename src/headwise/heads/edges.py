@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from headwise.errors import HeadwiseError, quoted
 from headwise.heads.edge import Edge, Receiver, edge_list
 from headwise.heads.head import RANKED_BY, Head, head_list
 from headwise.names import MLP, method_name
-from headwise.tables.codec import load_result, save_result, stored
+from headwise.tables.codec import Saved, stored
 from headwise.tables.frames import long_table
 
 MOST_RESAMPLED = 5000
@@ -28,7 +27,7 @@ that flips signs needs 20 flips for each edge."""
 
 @stored
 @dataclass(frozen=True, repr=False)
-class Edges:
+class Edges(Saved):
     """One number per direct edge: positive where the edge helps (metric with it minus metric with it replaced)."""
 
     edges: list[Edge]
@@ -199,15 +198,6 @@ class Edges:
             size = self.sharing.get(receiver.layer, 1)
             return [Head(receiver.layer, receiver.head * size + i) for i in range(size)]
         return []
-
-    def save(self, path: str | Path) -> None:
-        """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
-        save_result(path, self)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Edges:
-        """Read what `save` wrote."""
-        return load_result(path, cls)
 
     def _checked(self) -> Edges:
         """These edges, if there is a value for each."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,12 @@ from headwise.errors import HeadwiseError, quoted
 from headwise.heads.components import kinds_of
 from headwise.heads.head import RANKED_BY, Head, Order, head_list
 from headwise.names import component_kind, method_name
-from headwise.tables.codec import load_result, save_result, stored
+from headwise.tables.codec import Saved, stored
 
 
 @stored
 @dataclass(frozen=True, repr=False)
-class PositionScores:
+class PositionScores(Saved):
     """One number per head and token position: positive where the head helps at this position.
 
     The effect of a head at a position is the metric with all heads minus the metric with the head replaced by its
@@ -166,15 +165,6 @@ class PositionScores:
                 "value": self.examples[example, head, position],
             }
         )
-
-    def save(self, path: str | Path) -> None:
-        """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
-        save_result(path, self)
-
-    @classmethod
-    def load(cls, path: str | Path) -> PositionScores:
-        """Read what `save` wrote."""
-        return load_result(path, cls)
 
     def _checked(self) -> PositionScores:
         """These scores, if their arrays belong together."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,12 @@ from headwise.errors import HeadwiseError
 from headwise.heads.components import COMPONENTS, HEADS, existing, has_others
 from headwise.heads.head import Head, Order, head_list, ranked
 from headwise.names import component_kind, method_name
-from headwise.tables.codec import load_result, save_result, stored
+from headwise.tables.codec import Saved, stored
 
 
 @stored
 @dataclass(frozen=True)
-class Scores:
+class Scores(Saved):
     """One number per head, with the per-example values behind it.
 
     For a signed causal method positive means that the head helps: metric with the head minus metric
@@ -219,15 +218,6 @@ class Scores:
             return {}
         places = {"layer": [head.layer for head in heads], "head": [head.head for head in heads]}
         return {"scores": pd.DataFrame({**places, "score": score}), "examples": self.example_table()}
-
-    def save(self, path: str | Path) -> None:
-        """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
-        save_result(path, self)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Scores:
-        """Read what `save` wrote."""
-        return load_result(path, cls)
 
     def plot(self, **options: Any) -> Any:
         """Draw the layer × head map; returns the matplotlib figure."""

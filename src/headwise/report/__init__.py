@@ -5,6 +5,6 @@
 Sees no model and no study's code: charts and sentences are found by name. May import: errors, files, charts, runs.
 """
 
-from headwise.report.page import Story, findings, write_report
+from headwise.report.page import Story, findings, write_head_page, write_report
 
-__all__ = ["Story", "findings", "write_report"]
+__all__ = ["Story", "findings", "write_head_page", "write_report"]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -29,7 +29,10 @@ from headwise.report.docs import glossary, glossed, markdown, terms_in
 from headwise.report.docs import page as doc_page
 from headwise.report.examples import ExampleSets
 from headwise.runs.reader import RunReader
-from headwise.tables.frames import groups, too_few
+from headwise.tables.frames import Tables, groups, too_few
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 log = logging.getLogger("headwise")
 
@@ -76,6 +79,31 @@ def write_report(
     for run in opened:
         for warning in run.warnings:
             log.warning("%s: %s", run.path, warning)
+    return _write(page, path)
+
+
+def write_head_page(
+    out: str | Path, title: str, lead: str, tables: Tables, notes: Sequence[str] = ()
+) -> Path:
+    """Write the head page of one card to the file `out`, without a report around it; returns its path.
+
+    tables: those of `Card.tables`. lead: examples, metric and reference, under the title. notes: why a part is missing.
+    """
+    cards = head_pages({f"card_{name}": table for name, table in tables.items()})
+    page = _template("head.html").render(
+        title=title,
+        lead=lead,
+        notes=notes,
+        scores=_table(tables["scores"]),
+        version=__version__,
+        style=css_variables() + _asset("page.css") + _asset("card.css"),
+        cards=_in_script(cards),
+        script=_asset("card.js"),
+    )
+    return _write(page, Path(out))
+
+
+def _write(page: str, path: Path) -> Path:
     with explain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:
@@ -131,7 +159,6 @@ def shown_of(run: RunReader) -> Shown:
 
 
 def _page(runs: Sequence[RunReader], story: Story | None, drawn: Mapping[Path, Shown | None]) -> str:
-    from jinja2 import Environment, StrictUndefined
     from plotly.offline import get_plotlyjs
 
     charts: dict[str, Any] = {}
@@ -155,9 +182,6 @@ def _page(runs: Sequence[RunReader], story: Story | None, drawn: Mapping[Path, S
             cards += [{"study": run.study, **card} for card in head_pages(run.tables)]
         sections.append(_words(run, section, shown, f"study-{number}"))
     docs = [name for name in dict.fromkeys(section["docs"] for section in sections) if markdown(name)]
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    environment.filters["glossed"] = glossed
-    template = environment.from_string(_asset("page.html"))
     content = {"charts": charts, "heads": _heads(heads), "sets": examples.sets, "inputs": examples.inputs}
     parts = {
         "style": css_variables() + _asset("page.css"),
@@ -165,7 +189,7 @@ def _page(runs: Sequence[RunReader], story: Story | None, drawn: Mapping[Path, S
         "plotly": get_plotlyjs(),
     }
     parts |= {"card_style": _asset("card.css"), "card_script": _asset("card.js"), "cards": _in_script(cards)}
-    return template.render(
+    return _template("page.html").render(
         version=__version__,
         models=list(dict.fromkeys(model for run in runs for model in run.models)),
         story=told,
@@ -294,6 +318,14 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _template(name: str) -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.filters["glossed"] = glossed
+    return environment.from_string(_asset(name))
 
 
 def _asset(name: str) -> str:

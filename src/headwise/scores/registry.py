@@ -235,14 +235,7 @@ def register(
     return add
 
 
-def methods() -> dict[str, Method]:
-    """Every registered method, by name."""
-    return METHODS.all()
-
-
-def method(name: str) -> Method:
-    """The method of this name."""
-    return METHODS.get(name)
+methods, method = METHODS.all, METHODS.get
 
 
 def own_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from typing_extensions import Self
 
 from headwise.bounded import check_bytes, decode_arrow, regular
 from headwise.errors import HeadwiseError, quoted
@@ -284,3 +285,16 @@ def load_result(path: str | Path, kind: type[T]) -> T:
     except _UNREADABLE as error:
         reason = str(error) or type(error).__name__
         raise HeadwiseError(f"{path} is not a file written by {kind.__name__}.save: {reason}") from None
+
+
+class Saved:
+    """A result that `save` writes to a file and `load` reads back."""
+
+    def save(self, path: str | Path) -> None:
+        """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
+        save_result(path, self)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote."""
+        return load_result(path, cls)

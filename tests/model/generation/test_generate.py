@@ -295,6 +295,21 @@ def test_a_chat_template_is_applied_once_with_one_beginning_token():
     assert texts == ["<s> user the cat . one", "<s> system he ran . user the cat . one"]
     plain = hw.generate(model, ["the cat"], max_new_tokens=1)
     assert tokenizer.convert_ids_to_tokens(plain.prompts[0]) == ["<s>", "the", "cat"]
+    # A task of chats, and what transformers' own call wrote, are in the template already.
+    task = hw.task([{"messages": [*messages, {"role": "assistant", "content": "saw"}]}], model=model)
+    whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    for given in (task, [whole]):
+        assert hw.generate(model, given, chat=True, max_new_tokens=1).prompts == written.prompts[1:]
+
+
+@pytest.mark.parametrize("call", [hw.generate, hw.attention])
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_file_is_not_a_prompt(llama, tmp_path, monkeypatch, call, as_list):
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "the cat", "target": " ran"}')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HeadwiseError, match=r"'prompts\.jsonl' is a file.*read.*hw\.task"):
+        call(llama, ["prompts.jsonl"] if as_list else "prompts.jsonl")
+    assert call(llama, "the cat ran / a.")  # has a slash and a point, and is no file
 
 
 # ---- sampling ----------------------------------------------------------------------------------------------

@@ -119,7 +119,8 @@ def generate(
     ablate, keep: remove these heads, such as ["L3H2"], or all but these, in every variant of the gates.
     temperature: 0 is greedy; above it tokens are drawn from the `top_p` nucleus, seeded per prompt, with the
         same random draws for every variant.
-    chat: prompts are put into the tokenizer's chat template; a prompt may then be a list of messages.
+    chat: prompts are put into the tokenizer's chat template; a prompt may then be a list of messages. Prompts
+        that are in the template already, as those of a task of chats are, stay as they are.
     stop: texts end before any of these.
     reference: `zero`, or `mean` over all tokens of `reference_prompts` (by default the prompts themselves). Without it,
         `mean` if `reference_prompts` are given, else `zero`.

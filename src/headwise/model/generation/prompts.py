@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 Prompt = str | Sequence[Mapping[str, str]] | Sequence[int]
 """A text, its token ids, or the messages of a chat: [{"role": "user", "content": "…"}]."""
 
+_CONTENT = "headwise"
+"""Any text, to see what a chat template writes after a message."""
+
 
 def encode_prompts(model: Model, prompts: Sequence[Prompt], chat: bool, room: int = 0) -> list[list[int]]:
-    """Token ids of each prompt, as the model reads them; with `chat` in the chat template.
+    """Token ids of each prompt, as the model reads them; with `chat` in the chat template, once.
 
     room: how many more tokens the model will read after each; prompts that are too long for it are refused or cut.
     """
@@ -40,9 +43,18 @@ def _encoded(model: Model, prompts: Sequence[Any], chat: bool) -> list[list[int]
         raise HeadwiseError(
             f"{model.name} has no chat template; use chat=False, or set tokenizer.chat_template"
         )
-    chats = [[{"role": "user", "content": p}] if isinstance(p, str) else p for p in prompts]
+    *_, ending = model.text.chat([{"role": "user", "content": _CONTENT}]).rpartition(_CONTENT)
+
+    def rendered(prompt: Any) -> list[int]:
+        if not isinstance(prompt, str):
+            return model.text.encode_rendered(model.text.chat(prompt))
+        if ending.strip() and prompt.endswith(ending):  # such as the prompts of a task of chats
+            begins = model.text.prefix and prompt.startswith(model.text.decode(model.text.prefix))
+            return model.text.encode_rendered(prompt) if begins else model.text.encode_whole([prompt])[0]
+        return rendered([{"role": "user", "content": prompt}])
+
     # The template writes the beginning token itself where the model wants one, so none is added here.
-    return [model.text.encode_rendered(model.text.chat(messages)) for messages in chats]
+    return [rendered(prompt) for prompt in prompts]
 
 
 def _is_ids(prompt: Any) -> bool:

@@ -84,7 +84,7 @@
   }
 
   function pageOf(card) {
-    const parts = [make("h3", `On ${card.task} (study ${card.study})`), make("ul", null, {}, ...card.sentences.map((s) => make("li", s)))];
+    const parts = [make("h3", card.study ? `On ${card.task} (study ${card.study})` : "What it does"), make("ul", null, {}, ...card.sentences.map((s) => make("li", s)))];
     if (card.attention.length) parts.push(make("h4", "Strongest examples"), ...card.attention.map((seen, i) => exampleOf(card, seen, i === 0)));
     for (const of of card.weights) {
       parts.push(make("details", null, {}, make("summary", `OV weights alone, attending to “${visible(of.source)}”`), lists(of, [of.source])));
@@ -99,6 +99,15 @@
       if (rows.length) parts.push(make("h4", words), tableOf([card.examples[0].metric, "prompt", "answer"], rows));
     }
     return parts;
+  }
+
+  if (!box) { // the page of one head, without a report
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    const follow = () => { document.documentElement.dataset.theme = dark.matches ? "dark" : "light"; };
+    dark.addEventListener("change", follow);
+    follow();
+    place.replaceChildren(...cards.flatMap(pageOf));
+    return;
   }
 
   // ---- opening and closing ------------------------------------------------------------------------------

@@ -93,6 +93,4 @@ def register(
     return add
 
 
-def edge_methods() -> dict[str, EdgeMethod]:
-    """Every registered edge method, by name."""
-    return EDGE_METHODS.all()
+edge_methods = EDGE_METHODS.all
