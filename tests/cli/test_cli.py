@@ -252,7 +252,7 @@ def test_the_same_command_again_computes_nothing_and_other_settings_are_noticed(
             "a control has no edge gates",
         ),
         (["sparsify", "MODEL", "--set", "bias=big"], "bias"),
-        (["run", "score", "absent.yaml"], "there is no study file absent.yaml"),
+        (["run", "score", "--config", "absent.yaml"], "there is no study file absent.yaml"),
     ],
 )
 def test_a_mistake_is_exit_2_and_one_sentence(arguments, said, folder, tmp_path, here):
@@ -286,7 +286,7 @@ def one_sentence(done, said):
 )
 def test_a_bad_study_file_is_exit_2_with_the_place(text, said, tmp_path, here):
     (tmp_path / "study.yaml").write_text(text)
-    done = here("run", "score", "study.yaml")
+    done = here("run", "score", "--config", "study.yaml")
     assert done.returncode == 2
     assert said in done.stderr
 
@@ -295,7 +295,7 @@ def test_a_study_file_and_flags_give_the_same_run(folder, tmp_path, here):
     (tmp_path / "study.yaml").write_text(
         f"models: {folder}\ntasks: [induction]\nmethods: [attribution, random]\nn: 4\n"
     )
-    by_file = here("run", "score", "study.yaml", "--out", "a", "--device", "cpu")
+    by_file = here("run", "score", "--config", "study.yaml", "--out", "a", "--device", "cpu")
     flags = ["--method", "attribution", "--method", "random", "-n", 4, "--out", "b", "--device", "cpu"]
     by_flags = here("score", folder, "induction", *flags)
     assert (by_file.returncode, by_flags.returncode) == (0, 0), by_file.stderr + by_flags.stderr

@@ -70,13 +70,16 @@ def test_every_listed_setting_of_a_study_can_be_set_and_says_what_it_is(name):
 
 def test_the_texts_are_those_of_the_source():
     import headwise.studies.masking.settings as module
+    from headwise.studies.settings import shared
 
-    tree = ast.parse(Path(module.__file__).read_text())
-    (body,) = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == "MaskingSettings"]
-    texts = [
-        one.value.value
-        for one in body.body[1:]
-        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
-    ]
+    texts = []
+    for file, name in ((shared.__file__, "AbilitySettings"), (module.__file__, "MaskingSettings")):
+        tree = ast.parse(Path(file).read_text())
+        (body,) = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name]
+        texts += [
+            one.value.value
+            for one in body.body[1:]
+            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
+        ]
     listed = [row.about for row in described(module.MaskingSettings)]
-    assert [" ".join(text.split()) for text in texts] == listed[: len(texts)]
+    assert sorted(" ".join(text.split()) for text in texts) == sorted(listed[: len(texts)])
