@@ -295,9 +295,16 @@ def matched(paper: list, page: list) -> bool:
     return not left
 
 
+PICTURES: dict[int, tuple] = {}
+"""Of each chart its figure, drawn once for all tests; and the chart, so that no other gets its id."""
+
+
 def drawn(chart):
-    picture = figure(chart)
-    FigureCanvasAgg(picture).draw()
+    if id(chart) not in PICTURES:
+        picture = figure(chart)
+        FigureCanvasAgg(picture).draw()
+        PICTURES[id(chart)] = (picture, chart)
+    picture, _ = PICTURES[id(chart)]
     return picture, [axes for axes in picture.axes if axes.get_label() != "<colorbar>"]
 
 

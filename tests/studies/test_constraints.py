@@ -106,6 +106,13 @@ BAD = {
         ("draws=0", "draws is 0"), ("candidates=0", "candidates is 0"), ("least=2", "least is 2"),
         ("curve=0", "curve is 0"),
     ],
+    "certify": [
+        ("n=3", "n is 3; expected at least 4"), ("tasks=[nope]", "unknown task"), ("method=nope", "unknown method"),
+        ("metric=nope", "unknown metric"), ("reference=nope", "unknown reference"), ("top=0", "top is 0"),
+        ("draws=0", "draws is 0"), ("subsets=0", "subsets is 0"), ("negatives=nope", "unknown task"),
+        ("others=[nope]", "unknown task"), ("beside=[nope]", "unknown method"),
+        ("thresholds.nope=1", "nope"), ("method_options.x=1", "unknown option"),
+    ],
 }  # fmt: skip
 
 
@@ -122,29 +129,23 @@ def test_a_bad_setting_is_refused_before_a_model_is_loaded(study, given, said, t
 
 
 FREE = {
-    "quick",
-    "compile",
-    "revision",
-    "base",
-    "trust_remote_code",
-    "task_options",
-    "method_options",
-    "data",
-    "abilities",
+    *("quick", "compile", "revision", "base", "trust_remote_code", "task_options", "method_options", "data"),
+    *("abilities", "chat", "cross", "working", "system", "template", "separator", "stop", "joint", "fillers"),
+    *(
+        "held_out",
+        "curve",
+        "fit",
+        "arm",
+        "pairs",
+        "dense",
+        "truncate",
+        "models",
+        "floor",
+        "strengths",
+        "bias",
+    ),
+    *("heads", "thresholds"),
 }
-FREE |= {
-    "chat",
-    "cross",
-    "working",
-    "system",
-    "template",
-    "separator",
-    "stop",
-    "joint",
-    "fillers",
-    "held_out",
-}
-FREE |= {"curve", "fit", "arm", "pairs", "dense", "truncate", "models", "floor", "strengths", "bias"}
 """Settings of which anything of the right type (a number: if it is finite) may be right, and those
 that are settings themselves."""
 

@@ -104,7 +104,9 @@ def fit(
                 optimiser.step()
             loss = float(cross_entropy(_predicted(classifier, features, stop), target[stop]))
             if loss < best_loss:
-                best, best_loss, best_epoch = copy.deepcopy(classifier.state_dict()), loss, epoch
+                best_loss, best_epoch = loss, epoch
+                for name, value in classifier.state_dict().items():
+                    best[name].copy_(value)
             elif epoch - best_epoch >= PATIENCE:
                 break
         classifier.load_state_dict(best)
