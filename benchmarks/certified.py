@@ -7,7 +7,7 @@
 size that passes checks 1 to 3 of a certificate, by their values, on the examples that found the ranking; where none
 does it is the former, and not certified again. The examples of the certificate are drawn with another seed than
 those that found the ranking. Writes certificates.csv and checks.csv, a row as soon as it is known; what is there
-already is not computed again.
+already is not computed again. `--page` writes the table of gallery/README.md from them.
 """
 
 from __future__ import annotations
@@ -45,6 +45,42 @@ def published() -> list[dict[str, Any]]:
     ]
 
 
+NAMES = {"smollm2": "SmolLM2", "smollm2-sparse": "sparse", "gemma-3-270m-q4_k_m": "Gemma"}
+TASKS = {"greater_than": "Greater Than", "ioi": "IOI", "docstring": "Docstring", "ioi_long": "IOI Long"}
+MARKS = ("<!-- certificates -->", "<!-- /certificates -->")
+
+
+def page(folder: Path = GALLERY / "certify") -> str:
+    """The table of the gallery: for every ranking the verdict at both sizes, the checks that fail, and R²."""
+    index = ["model", "task", "reference", "size"]
+    verdicts = pd.read_csv(folder / "certificates.csv").set_index(index)
+    checks = pd.read_csv(folder / "checks.csv").set_index(index).sort_index()
+
+    def cell(*key: str) -> str:
+        if key not in verdicts.index:
+            return "none passes"
+        rows, row = checks.loc[key], verdicts.loc[key]
+        failed = sorted({int(check) for check in rows["check"][rows["state"] == "fail"]})
+        r2 = rows[rows["measure"] == "R² over examples"].iloc[0]
+        value, lo, hi = (f"{r2[name]:.2f}".replace("-", "−") for name in ("value", "lo", "hi"))
+        words = f"; fails {', '.join(map(str, failed))}" if failed else ""
+        return f"{row['k']}: {row['verdict']}{words}; R² {value} [{lo}, {hi}]"
+
+    lines = ["| | | ablation | published size | smallest size that passes 1 to 3 where it was found |"]
+    lines.append("|---|---|---|---|---|")
+    for model, name in NAMES.items():
+        for task, title in TASKS.items():
+            for reference in ("mean", "patch"):
+                cells = [cell(model, task, reference, size) for size in ("smallest", "holds")]
+                lines.append(f"| {name} | {title} | {reference} | {' | '.join(cells)} |")
+    return "\n".join([MARKS[0], *lines, MARKS[1]])
+
+
+def write_page(path: Path = GALLERY / "README.md") -> None:
+    before, rest = path.read_text(encoding="utf-8").split(MARKS[0])
+    path.write_text(before + page() + rest.split(MARKS[1])[1], encoding="utf-8")
+
+
 def append(path: Path, rows: pd.DataFrame) -> None:
     rows.to_csv(path, mode="a", header=not path.exists(), index=False, float_format="%.4g")
 
@@ -59,7 +95,10 @@ def main() -> None:
     parser.add_argument("--device", default=None)
     parser.add_argument("-n", type=int, default=160, help="examples of a certificate")
     parser.add_argument("--out", type=Path, default=GALLERY / "certify")
+    parser.add_argument("--page", action="store_true", help="write the table of the gallery, compute nothing")
     asked = parser.parse_args()
+    if asked.page:
+        return write_page()
     asked.out.mkdir(parents=True, exist_ok=True)
     summary = asked.out / "certificates.csv"
     done = (

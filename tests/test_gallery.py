@@ -103,3 +103,23 @@ def _numbers(cell: str) -> list[float]:
     ([-0.75, -1.37, -0.31], [8.0, 10.0, 4.0])
     """
     return [float(number.replace("−", "-")) for number in re.findall(r"−?\d*\.?\d+", cell)]
+
+
+def test_the_table_of_certificates_is_that_of_the_files(monkeypatch):
+    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
+    from certified import page
+
+    assert page() in (GALLERY / "README.md").read_text(encoding="utf-8"), "run benchmarks/certified.py --page"
+
+
+def test_what_the_gallery_counts_of_certificates_is_counted():
+    found = pd.read_csv(GALLERY / "certify" / "certificates.csv")
+    checks = pd.read_csv(GALLERY / "certify" / "checks.csv")
+    small, large = (found[found["size"] == size]["verdict"].value_counts() for size in ("smallest", "holds"))
+    assert (small.sum(), small.get("certified", 0), small["certified with limits"]) == (24, 0, 4)
+    assert (large.sum(), large["certified"], large["certified with limits"]) == (22, 4, 9)
+    states = checks[checks["size"] == "smallest"].groupby(["check", "model", "task", "reference"])["state"]
+    assert states.agg(lambda of: "fail" in set(of))[3].sum() == 23
+    assert states.agg(lambda of: set(of) <= {"pass", "not tested"})[4].all()
+    other = checks[(checks["size"] == "holds") & (checks["measure"] == "explained effect with mean")]["value"]
+    assert (round(other.min(), 2), round(other.max(), 2)) == (-0.28, 0.73)
