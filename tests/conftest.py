@@ -72,6 +72,29 @@ def loaded_once(smollm2, logits_at_first, monkeypatch):
 
 
 @pytest.fixture(scope="session")
+def made_once(tmp_path_factory):
+    """`made_once(name, make)`: the folder that `make(folder)` fills, once for all workers of this session.
+
+    Under xdist a test may be stolen by another worker, which would make the same again.
+    """
+    from filelock import FileLock
+
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+
+    def folder(name, make):
+        place, begun = shared / name, shared / f"{name}.begun"
+        with FileLock(f"{place}.lock"):
+            if not place.exists():
+                begun.mkdir()
+                make(begun)
+                begun.rename(place)
+        return place
+
+    return folder
+
+
+@pytest.fixture(scope="session")
 def word_tokenizer():
     """One token per word, made on the spot; every word of the tests' own sentences is in it."""
     from helpers import make_word_tokenizer
@@ -105,7 +128,9 @@ def undrawn(monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
 
 
-@pytest.fixture
-def png_only(monkeypatch):
-    """Figures are written as PNG alone: for tests that look at no other format."""
-    monkeypatch.setattr("headwise.charts.style.FORMATS", ("png",))
+@pytest.fixture(scope="session", autouse=True)
+def png_alone():
+    """Figures are written as PNG alone, which is a third of the work; `helpers.every_format` writes all three."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headwise.charts.style.FORMATS", ("png",))
+        yield

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 import headwise as hw
+from headwise.charts import style
 from headwise.tasks import Example, Task
 
 REPOSITORY = Path(__file__).parent.parent
@@ -78,6 +79,16 @@ def bench_of(*models):
     for model in models:
         bench.add(model)
     return bench
+
+
+@contextmanager
+def every_format():
+    """Figures are written in every format, as users get them."""
+    before, style.FORMATS = style.FORMATS, ("png", "svg", "pdf")
+    try:
+        yield
+    finally:
+        style.FORMATS = before
 
 
 def run_on(study: str, out, *models, **settings):

@@ -22,16 +22,18 @@ from helpers import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Ray workers that load the bundled model: tests/studies/test_ray_studies.py compares the bytes with tiny ones.
+SLOW = {"machines.md": pytest.mark.slow}
 PAGES_WITH_CODE = [
-    page
+    pytest.param(page, id=page.name, marks=SLOW.get(page.name, ()))
     for page in PAGES
     if any(language == "python" for language, _ in BLOCK.findall(page.read_text(encoding="utf-8")))
 ]
 
 
 @pytest.mark.bundled
-@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.name)
-def test_code_on_the_page_runs_and_prints_what_it_claims(page, tmp_path, monkeypatch, loaded_once, png_only):
+@pytest.mark.parametrize("page", PAGES_WITH_CODE)
+def test_code_on_the_page_runs_and_prints_what_it_claims(page, tmp_path, monkeypatch, loaded_once):
     if 'engine="ray"' in page.read_text(encoding="utf-8"):
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
     monkeypatch.chdir(tmp_path)

@@ -36,8 +36,9 @@ def _headwise(folder, *words, **variables):
 
 def test_a_task_of_another_package_appears_in_the_command_line(tmp_path):
     _installed(tmp_path, PLUGIN)
-    assert "echo" in _headwise(tmp_path, "list", "tasks").stdout
-    assert "say the word again" in _headwise(tmp_path, "list", "tasks").stdout
+    listed = _headwise(tmp_path, "list", "tasks").stdout
+    assert "echo" in listed
+    assert "say the word again" in listed
     assert " red" in _headwise(tmp_path, "task", "echo", "--show", "12").stdout
 
 

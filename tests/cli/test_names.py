@@ -21,7 +21,7 @@ SMALL = {"tasks": "induction", "n": 8, "methods": "attribution", "cards": 0, "pr
 
 
 def test_a_named_model_has_its_name_in_tables_and_titles_and_its_path_in_run_json(
-    folder, tmp_path, monkeypatch, png_only
+    folder, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     words = ["score", f"My-Model={folder}", "induction", "--method", "attribution", "-n", "8"]

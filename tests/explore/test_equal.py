@@ -44,8 +44,8 @@ def answer(live, gates, reference="zero", prompt=PROMPT, new=NEW, **more):
 
 
 @pytest.mark.parametrize("reference", ["zero", "mean"])
-def test_200_random_gate_sets_stream_what_generate_writes_and_show_what_measure_measures(tiny, reference):
-    live, sets = Live(tiny), random_gates(tiny, 100, seed=len(reference))
+def test_random_gate_sets_stream_what_generate_writes_and_show_what_measure_measures(tiny, reference):
+    live, sets = Live(tiny), random_gates(tiny, 40, seed=len(reference))
     words = Task("all", tuple(Example(PROMPT, f" {word}") for word in WORDS), "prob")
     measured = hw.measure(tiny, words, sets, reference=reference, progress=False)
     written = hw.generate(tiny, PROMPT, sets, reference=reference, max_new_tokens=NEW, progress=False)
@@ -60,7 +60,7 @@ def test_200_random_gate_sets_stream_what_generate_writes_and_show_what_measure_
                 compared += 1
                 assert by_word[word]["gated"] == pytest.approx(share, rel=2e-4, abs=1e-7)
                 assert by_word[word]["full"] == pytest.approx(full, rel=2e-4, abs=1e-7)
-    assert compared > 1000
+    assert compared > 400
 
 
 def test_the_distribution_and_its_kl_are_those_of_plain_hooks(tiny):

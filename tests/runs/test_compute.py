@@ -366,13 +366,13 @@ def test_thousands_of_steps_take_no_more_memory_than_hundreds(tmp_path: Path) ->
                         tracemalloc.stop()  # the tables are written without its eyes, which make it slow
                 yield Finished(call, result, 0.1)
 
-    many = calls(1_500)
+    many = calls(800)
     [call.key for call in many.values()]  # made when first asked for, and kept
     [call.label for call in many.values()]
     with RunFolder(tmp_path, study="toy") as folder:
-        folder.store.sync(False)  # 1,500 steps are to be stored, not to survive a power cut
+        folder.store.sync(False)  # these steps are to be stored, not to survive a power cut
         folder.executor = Stub()
         tracemalloc.start()
         carry_out(folder, many)
     assert held[1] - held[0] < 50_000
-    assert len(read_table(tmp_path, "scores")) == 4_500
+    assert len(read_table(tmp_path, "scores")) == 2_400

@@ -55,11 +55,14 @@ def riddles(n, seed):
 
 
 @pytest.fixture(scope="module")
-def taught(tmp_path_factory):
+def taught(made_once):
     """A tiny model that has learnt the riddles, so that some of its edges matter, on disk beside its text."""
+    return made_once("taught", _teach)
+
+
+def _teach(place):
     from helpers import make_word_tokenizer
 
-    place = tmp_path_factory.mktemp("taught")
     tokenizer = make_word_tokenizer()
     (place / "text.txt").write_text(riddles(700, 0))
     (place / "other.txt").write_text(riddles(120, 1))
@@ -75,7 +78,6 @@ def taught(tmp_path_factory):
         optimiser.zero_grad()
     hf.eval().save_pretrained(place / "base")
     tokenizer.save_pretrained(place / "base")
-    return place
 
 
 def weights(folder):
@@ -112,7 +114,7 @@ def test_a_short_training_closes_edges_and_stays_within_its_bound(taught, tmp_pa
 
 
 def test_a_training_killed_and_stopped_resumes_to_the_same_weights(taught, tmp_path):
-    given = [str(taught / "base"), "--text", str(taught / "text.txt"), "--steps", "30", "--batch", "8"]
+    given = [str(taught / "base"), "--text", str(taught / "text.txt"), "--steps", "20", "--batch", "8"]
     given += ["--length", "32", "--rank", "4", "--sample", "12", "--device", "cpu", "--set", "warmup=5"]
     given += ["--set", "check_every=20", "--set", "checkpoint_every=5"]
     command = [sys.executable, "-m", "headwise", "sparsify", *given, "--out"]
@@ -128,9 +130,9 @@ def test_a_training_killed_and_stopped_resumes_to_the_same_weights(taught, tmp_p
     running.wait()
     assert state.exists()
     with open(state, "rb") as file:
-        assert b'"step":"30"' not in file.read(200)  # it was killed on the way
+        assert b'"step":"20"' not in file.read(200)  # it was killed on the way
     # Twice more: stopped on purpose after an update or so, then through to the end.
-    options = {**SMALL, "steps": 30, "report": lambda line: None}
+    options = {**SMALL, "steps": 20, "report": lambda line: None}
     assert not sparsify(taught / "base", [taught / "text.txt"], tmp_path / "killed", seconds=0.01, **options)
     assert sparsify(taught / "base", [taught / "text.txt"], tmp_path / "killed", **options)
     assert sparsify(taught / "base", [taught / "text.txt"], tmp_path / "through", **options)

@@ -83,6 +83,7 @@ def settings_of(name: str, folders: list[str], data: str) -> dict[str, object]:
         "diff": {"models": folders, "tasks": [data], "methods": ["ablation", "attribution"], "n": 4},
         "backups": {"models": folders, "tasks": [data], "n": 16, "first": 3, "curve": 2, "draws": 2}
         | {"primary": ["L0H1"]},
+        "certify": {"tasks": [data], "n": 8, "heads": "L0H1,L2H3", "draws": 4, "subsets": 2},
     }[name] | ({} if name in ("circuits", "diff", "backups", "wiring") else {"models": folders[:1]})
 
 

@@ -52,8 +52,10 @@ def test_an_effect_within_noise_and_an_answer_that_stays_are_told_as_such():
 
 
 @pytest.mark.bundled
-def test_the_numbers_are_those_of_a_plain_loop(smollm2):
+def test_the_numbers_are_those_of_a_plain_loop(smollm2, monkeypatch):
     """The head's slice of the projection's input replaced by its mean over all tokens, prompt by prompt."""
+    monkeypatch.setattr(story, "CHOOSE", 6)
+    monkeypatch.setattr(story, "TEST", 8)
     found = story.tell_story(smollm2)
     head = hw.Head.parse(re.search(r"Switch off (L\d+H\d+)", found.sentences[0])[1])
     examples = hw.task("ioi", story.CHOOSE + story.TEST, model=smollm2).examples[story.CHOOSE :]

@@ -261,7 +261,7 @@ def test_a_counterfactual_equal_to_the_prompt_changes_exactly_nothing(word_token
 
 
 def test_few_tokens_per_pass_give_the_same_edges(word_tokenizer):
-    model, task = loaded("llama", word_tokenizer), word_task(5, equal_length=False)
+    model, task = loaded("llama", word_tokenizer), word_task(3, equal_length=False)
     many = hw.edges(model, task, reference="mean", progress=False)
     few = hw.edges(model, task, reference="mean", batch_tokens=24, progress=False)
     assert few.examples == pytest.approx(many.examples, abs=1e-5)

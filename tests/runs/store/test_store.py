@@ -140,7 +140,7 @@ def test_a_changed_result_is_noticed_and_the_others_are_saved(place: Path, state
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
 def test_a_truncated_file_is_noticed_and_gives_up_what_it_has(place: Path, share: float) -> None:
-    keys = fill(place, 200)
+    keys = fill(place, 80)
     whole = place.stat().st_size
     with place.open("rb+") as file:
         file.truncate(int(whole * share))
@@ -151,22 +151,22 @@ def test_a_truncated_file_is_noticed_and_gives_up_what_it_has(place: Path, share
     with Store(place) as store:
         assert len(store) == saved
         assert store.keys() <= set(keys)
-        for number, call in calls(200).items():
+        for number, call in calls(80).items():
             if call.key in store:
                 found, expected = store.get(call.key), tables_of(number, f"model{number % 2}")
                 np.testing.assert_array_equal(found["scores"]["score"], expected["scores"]["score"])
-    assert saved >= 200 * share * 0.5
+    assert saved >= 80 * share * 0.5
 
 
 def test_bad_pages_in_the_middle_cost_only_the_results_on_them(place: Path) -> None:
-    keys = fill(place, 300)
+    keys = fill(place, 120)
     size = place.stat().st_size
     with place.open("rb+") as file:
         for page in (0.4, 0.5):
             file.seek(int(size * page) // 4096 * 4096)
             file.write(b"\xff" * 4096)
     saved, _ = salvage(place)
-    assert 250 <= saved < 300
+    assert 80 <= saved < 120
     with Store(place) as store:
         for key in store.keys():  # noqa: SIM118
             assert key in keys
@@ -208,10 +208,10 @@ def test_a_salvage_that_was_cut_short_early_starts_again(place: Path) -> None:
 # --- size -----------------------------------------------------------------------------------------
 
 
-def test_a_hundred_thousand_results_are_scanned_in_under_five_seconds(place: Path) -> None:
+def test_thirty_thousand_results_are_scanned_in_under_two_seconds(place: Path) -> None:
     blob = encode(to_arrow("tiny", pd.DataFrame({"x": [1.0]})))
     checksum = hashlib.sha256(blob).hexdigest()
-    keys = [hashlib.sha256(str(i).encode()).hexdigest() for i in range(100_000)]
+    keys = [hashlib.sha256(str(i).encode()).hexdigest() for i in range(30_000)]
     with Store(place) as store:
         run = store._connection
         run.execute("BEGIN")
@@ -230,4 +230,4 @@ def test_a_hundred_thousand_results_are_scanned_in_under_five_seconds(place: Pat
     began = time.process_time()  # on a busy machine the clock on the wall measures the others
     with Store(place) as store:
         assert store.keys() == set(keys)
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 2

@@ -27,7 +27,7 @@ from headwise.scores.interactions.sets import (
 from helpers import HeadsByHook, make_word_tokenizer, plain_logits, recorded, word_task
 from planted import BackupByHook, area_under_curve, backup_model, second_words
 
-PLANTS = 20
+PLANTS = 12
 
 
 def single_effects(engine):
@@ -38,7 +38,7 @@ def single_effects(engine):
 
 @pytest.fixture(scope="module")
 def plants():
-    """Twenty planted backups, each with the tables that the study would make: set on one half, test on the other."""
+    """Twelve planted backups, each with the tables that the study would make: set on one half, test on the other."""
     made = []
     for seed in range(PLANTS):
         model, primary, backup = backup_model(make_word_tokenizer(), seed)

@@ -113,11 +113,11 @@ def test_answers_learned_by_heart_do_not_help_where_groups_stay_together():
     found = {}
     for name, groups in (("alone", None), ("together", [n // 4 for n in range(240)])):
         right = []
-        for seed in range(3):
+        for seed in range(2):
             right.extend(fit(features, labels, 2, seed, groups).hits)
         found[name] = np.mean(right)
     assert found["alone"] > 0.9
-    assert found["together"] < 0.75  # 36 groups at one in two: a standard error of .08
+    assert found["together"] < 0.75  # 24 groups at one in two: a standard error of .10
 
 
 def test_a_label_of_few_groups_is_refused():

@@ -18,7 +18,7 @@ from headwise.studies.circuits import study as circuits_study
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.settings.resolve import resolve
 from headwise.studies.workbench import Workbench
-from helpers import run_on
+from helpers import every_format, run_on
 from planted import DENSE, SPARSE, planted_model, told_apart, written
 
 TABLES = ("scores", "choices", "curves", "examples", "circuits", "ratios", "members", "attention")
@@ -50,7 +50,8 @@ def carried_out(loaded, out, /, **settings):
 def finished(models, data, tmp_path_factory):
     """One whole run of a pair, with its figures."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    return carried_out(models, out, models=["dense", "sparse"], tasks=[data])
+    with every_format():
+        return carried_out(models, out, models=["dense", "sparse"], tasks=[data])
 
 
 def test_every_table_and_figure_is_there(finished):
@@ -218,7 +219,7 @@ def test_other_examples_are_resampled_each_on_their_own(models, data, task, tmp_
     assert np.isnan([undefined["ratio"], undefined["lo"], undefined["stays_ratio"]]).all()
 
 
-def test_a_dense_control_is_a_third_curve_between_the_two(models, data, tmp_path, png_only):
+def test_a_dense_control_is_a_third_curve_between_the_two(models, data, tmp_path):
     folder = carried_out(
         models, tmp_path / "run", models=["dense", "sparse", "control"], tasks=[data], maps=1
     )
@@ -293,7 +294,7 @@ def test_several_orders_and_rankings_are_told_apart(models, data, tmp_path, undr
     assert sorted(map(tuple, drawn.to_numpy().tolist())) == [(chosen, "random"), (chosen, "random_layer")]
 
 
-def test_an_effect_that_may_be_nothing_is_said_to_be_undefined(models, task, tmp_path, png_only):
+def test_an_effect_that_may_be_nothing_is_said_to_be_undefined(models, task, tmp_path):
     swap = [
         hw.Example(e.prompt, e.foils[0], (e.target,), e.counterfactual) if i % 4 < 2 else e
         for i, e in enumerate(task)

@@ -230,7 +230,7 @@ def test_a_circuit_above_the_whole_model_is_told_with_its_heads(word_tokenizer, 
     )
 
 
-def test_a_task_without_counterfactuals_has_mean_alone(models, task, tmp_path, png_only):
+def test_a_task_without_counterfactuals_has_mean_alone(models, task, tmp_path):
     bare = hw.Task("bare", tuple(hw.Example(e.prompt, e.target, e.foils) for e in task), "logit_diff")
     lines = [{"prompt": e.prompt, "target": e.target, "foils": list(e.foils)} for e in bare]
     data = tmp_path / "bare.jsonl"

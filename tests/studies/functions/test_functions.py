@@ -20,7 +20,7 @@ from headwise.studies import steps
 from headwise.studies.abilities import score_labels
 from headwise.studies.functions.study import agreement_rows, overlap_rows
 from headwise.studies.steps import Scored
-from helpers import bench_of, labelled_file, run_on
+from helpers import bench_of, every_format, labelled_file, run_on
 
 LABELS = ("animals", "colours", "verbs")
 TABLES = ("scores", "examples", "elbows", "overlap", "agreement", "probe")
@@ -46,7 +46,8 @@ def finished(word_tokenizer, data, tmp_path_factory):
         tokenizer=word_tokenizer,
         name="tiny",
     )
-    return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data)
+    with every_format():
+        return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data)
 
 
 def carried_out(model, out, data, **settings):

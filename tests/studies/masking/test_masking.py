@@ -20,7 +20,7 @@ from headwise.studies.masking.study import ABILITIES, default_ks, mask_sets
 from headwise.studies.masking.texts import Judge, accuracy_metric, answer_part
 from headwise.tasks import Example, Task
 from headwise.tasks.files.load_task import load_task
-from helpers import REPOSITORY, HeadsByHook, bench_of, labelled_file, plain_logits, run_on
+from helpers import REPOSITORY, HeadsByHook, bench_of, every_format, labelled_file, plain_logits, run_on
 
 COGQA = REPOSITORY.parent / "shared/data/cogqa/test.json"
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -64,7 +64,8 @@ def model(word_tokenizer):
 @pytest.fixture(scope="module")
 def finished(model, data, tmp_path_factory):
     """One whole run with everything that is optional, and its figures."""
-    return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data, **SETTINGS)
+    with every_format():
+        return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data, **SETTINGS)
 
 
 def carried_out(model, out, data, **settings):

@@ -21,7 +21,7 @@ from headwise.studies.prompts.settings import PromptsSettings
 from headwise.studies.prompts.study import judged, summary_tables
 from headwise.studies.verify import verify
 from headwise.tasks.conditions import conditions
-from helpers import WORDS, bench_of, make_word_tokenizer, run_on
+from helpers import WORDS, bench_of, every_format, make_word_tokenizer, run_on
 
 TABLES = ("answers", "accuracy", "comparisons", "curves", "profiles", "moved", "affine", "activations")
 TEMPLATE = (
@@ -67,7 +67,8 @@ def carried_out(model, out, data, **settings):
 
 @pytest.fixture(scope="module")
 def finished(model, data, tmp_path_factory):
-    return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data)
+    with every_format():
+        return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data)
 
 
 def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finished):
@@ -242,7 +243,7 @@ def test_a_condition_equal_to_another_differs_by_nothing_on_these_problems(model
 
 
 @pytest.mark.parametrize("samples", [1, 3])
-def test_a_planted_difference_is_found(model, data, tmp_path, monkeypatch, png_only, samples):
+def test_a_planted_difference_is_found(model, data, tmp_path, monkeypatch, samples):
     """The model is replaced by one that answers right only where there are slashes in the prompt."""
     slash, settings = model.tokens("/")[0], {**BASE, "tasks": (data,), "n": 14}
     golds = [answers[0] for answers in open_problems(PromptsSettings(**settings), data, model).gold]
@@ -301,7 +302,7 @@ def test_a_template_without_system_messages_gets_the_system_prompt_in_the_first_
         model.text.tokenizer.chat_template = None
 
 
-def test_one_condition_alone_is_measured_and_compared_with_nothing(model, data, tmp_path, png_only):
+def test_one_condition_alone_is_measured_and_compared_with_nothing(model, data, tmp_path):
     folder = carried_out(model, tmp_path / "run", data, conditions=["meaningless:4"], attention_prompts=1)
     assert "comparisons" not in folder.written
     assert "moved" not in folder.written
@@ -317,7 +318,7 @@ def test_two_tasks_of_one_name_are_refused(model, data, tmp_path):
         carried_out(model, tmp_path / "run", data, tasks=[str(other)], shots=1)
 
 
-def test_lengths_arm_places_and_heads_can_be_chosen(model, data, tmp_path, png_only):
+def test_lengths_arm_places_and_heads_can_be_chosen(model, data, tmp_path):
     chosen = {
         "conditions": ["none", "meaningless", "arm"],
         "lengths": [3, 9],

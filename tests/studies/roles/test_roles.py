@@ -30,7 +30,7 @@ from headwise.studies.roles.study import curve_rows, expected_order, joint_row, 
 from headwise.studies.run import Pair
 from headwise.studies.workbench import Workbench
 from headwise.tasks.registry import available
-from helpers import HeadsByHook, bench_of, plain_logits, run_on, word_task
+from helpers import HeadsByHook, bench_of, every_format, plain_logits, run_on, word_task
 
 TABLES = ("scores", "examples", "curves", "gates", "objective", "fits", "roles", "shares", "order", "joint")
 FIT = {"updates": 6, "batch": 2, "keep": 4, "window": 2}
@@ -67,7 +67,8 @@ def carried_out(model, out, data, **settings):
 
 @pytest.fixture(scope="module")
 def finished(model, data, tmp_path_factory):
-    return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data)
+    with every_format():
+        return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data)
 
 
 def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finished):
