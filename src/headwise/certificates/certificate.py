@@ -65,9 +65,15 @@ class Certificate:
     """Explained effect of every family: facet, level, n, value, lo, hi, state, note."""
     changes: pd.DataFrame
     """Explained effect that the set loses without each of its heads: component, layer, head, change, lo, hi, p, q,
-    passenger."""
+    passenger; and `refits`, the share of half-samples that find the head again."""
     examples: pd.DataFrame
     """example, full, kept, none, same_answer, family: the metric with all heads, with the set alone, with none."""
+    core: Order = field(default_factory=list)
+    """Heads of the set that at least 90 % of the half-samples of the finding examples find again (check 8)."""
+    shell: Order = field(default_factory=list)
+    """Those that 50 to 90 % find again; from the rest the certificate abstains."""
+    alternatives: list[Order] = field(default_factory=list)
+    """Other circuits of the same size (check 10)."""
     details: dict[str, Any] = field(default_factory=dict, compare=False)
     """Forward rows spent."""
 
