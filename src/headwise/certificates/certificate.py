@@ -163,7 +163,7 @@ class Certificate:
     def failures(self, most: int = 10) -> pd.DataFrame:
         """The examples that the set follows least, largest error first."""
         error = (self.examples["kept"] - self.examples["full"]).abs()
-        return self.examples.assign(error=error).sort_values("error", ascending=False).head(most)
+        return self.examples.assign(error=error).nlargest(most, "error")
 
     def __repr__(self) -> str:
         lines = [
@@ -197,7 +197,11 @@ class Certificate:
         from headwise.charts.certificate import certificate_chart
         from headwise.charts.static import figure
 
-        return figure(certificate_chart(self.table(), self.levels, self.examples, self.sentence))
+        return figure(
+            certificate_chart(
+                self.table(), self.levels, self.examples, self.sentence, [*map(str, self.heads)]
+            )
+        )
 
     def save(self, path: str | Path) -> None:
         """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""

@@ -180,7 +180,11 @@ def _chosen_circuit(
 
 
 def _from_run(
-    path: Path, task: str | None, method: str | None, model: str | None, prefer: Mapping[str, str] | None
+    path: Path,
+    task: str | None,
+    method: str | None,
+    model: str | None,
+    prefer: Mapping[str, str] | None = None,
 ) -> Scores:
     from headwise.tables.frames import grid
 

@@ -116,7 +116,11 @@ def certify(run: Run, s: CertifySettings) -> None:
         row |= {"n": found.n, "metric": found.metric}
         row |= {name: " ".join(map(str, getattr(found, name))) for name in ("heads", "core", "shell")}
         tables = {"certificates": pd.DataFrame([row]), "checks": found.table()}
-        tables |= {"levels": found.levels, "circuit": found.changes, "followed": found.examples}
+        tables |= {
+            "levels": found.levels,
+            "circuit": found.changes,
+            "followed": found.examples.assign(metric=found.metric),
+        }
         run.tables(tables, **pair.columns, reference=found.reference)
 
 
