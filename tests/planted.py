@@ -49,25 +49,30 @@ def one_writer(tokenizer, example, sign=1):
 
 
 CHAINS = {hw.Head(0, 2), hw.Head(1, 4), hw.Head(3, 1), hw.Head(4, 5)}
+EITHER = {hw.Head(0, 2), hw.Head(5, 1)}, {hw.Head(1, 4), hw.Head(5, 5)}
+"""The chains of `chain_model(either=True)`, each of which is enough."""
 
 
-def chain_model(tokenizer, size=8, heads=6, layers=6):
+def chain_model(tokenizer, size=8, heads=6, layers=6, either=False):
     """A GPT-2 of 36 heads: L0H2 tells L3H1, and L1H4 tells L4H5, whether the prompt has "cat" or "dog".
 
-    Each chain writes half of what the answer needs; the other 32 heads and the MLPs are random.
+    Each chain writes half of what the answer needs; the other 32 heads and the MLPs are random. either: both write in
+    the last layer, so much that the final norm sees nothing else: with one chain it has what it has with both.
     """
+    writers = (hw.Head(5, 1), hw.Head(5, 5)) if either else (hw.Head(3, 1), hw.Head(4, 5))
     width = size * heads
     shape = {"n_layer": layers, "n_head": heads, "n_embd": width, "tie_word_embeddings": False}
     hf = tiny_model("gpt2", vocab_size=len(tokenizer), **shape)
     drawn = torch.randn(width, 4, generator=torch.Generator().manual_seed(1))
     axes = torch.linalg.qr(torch.cat([torch.ones(width, 1), drawn], 1))[0].T
     seen, first, second, answer = axes[1:]  # at right angles to the constant vector, which norms take away
+    noise = 0.02 if either else 0.15  # what random heads and MLPs write, beside what the chains write
     with torch.no_grad():
-        for (
-            block
-        ) in hf.transformer.h:  # what random heads and MLPs write is noise beside what the chains write
-            block.attn.c_proj.weight *= 0.15
-            block.mlp.c_proj.weight *= 0.15
+        for block in hf.transformer.h:
+            block.attn.c_proj.weight *= noise
+            block.mlp.c_proj.weight *= noise
+        for weight in (hf.transformer.wte.weight, hf.transformer.wpe.weight) if either else ():
+            weight -= weight @ axes.T @ axes  # a chain that decides alone must read nothing but the word
         for word, sign in (("cat", 1), ("dog", -1)):
             (row,) = tokenizer.encode(word)
             hf.transformer.wte.weight[row] += sign * 2 * seen
@@ -75,8 +80,8 @@ def chain_model(tokenizer, size=8, heads=6, layers=6):
         for head, read, write in (
             (hw.Head(0, 2), seen, first),
             (hw.Head(1, 4), seen, second),
-            (hw.Head(3, 1), first, answer),
-            (hw.Head(4, 5), second, answer),
+            (writers[0], first, answer),
+            (writers[1], second, answer),
         ):
             attention, at = hf.transformer.h[head.layer].attn, head.head * size
             for part in range(
@@ -85,13 +90,13 @@ def chain_model(tokenizer, size=8, heads=6, layers=6):
                 attention.c_attn.weight[:, part * width + at : part * width + at + size] = 0
             attention.c_attn.weight[:, 2 * width + at] = read
             attention.c_proj.weight[at : at + size] = 0
-            attention.c_proj.weight[at] = 3 * write
+            attention.c_proj.weight[at] = (300 if either and write is answer else 3) * write
     return hw.load(hf, tokenizer=tokenizer, name="chains")
 
 
-def cats_and_dogs(n=48, swapped=None):
-    """A prompt with "cat" or "dog" somewhere, whose target is that word; swapped: seed of a random half
-    in which it is the foil."""
+def cats_and_dogs(n=48, swapped=None, mirrored=False):
+    """A prompt with "cat" or "dog" somewhere, whose target is that word; swapped: seed of a random half in which it is
+    the foil. mirrored: each prompt with "cat" and with "dog", so that the mean over all favours neither."""
     random = np.random.default_rng(4)
     turned = np.zeros(n) if swapped is None else np.random.default_rng(swapped).permutation(n) < n // 2
     others = [word for word in WORDS if word not in ("cat", "dog")]
@@ -102,6 +107,8 @@ def cats_and_dogs(n=48, swapped=None):
         prompt, other = (" ".join([*words[:place], word, *words[place:]]) for word in pair)
         target, foil = pair[::-1] if turned[i] else pair
         examples.append(Example(prompt, f" {target}", (f" {foil}",), other))
+        if mirrored:
+            examples.append(Example(other, f" {foil}", (f" {target}",), prompt))
     return Task("cats and dogs", tuple(examples), "logit_diff")
 
 

@@ -77,6 +77,10 @@ _shared = SimpleNamespace(drawing=None, users=0)
 """One drawing for all bars (two on one terminal would overwrite each other), and the number of bars under way."""
 
 
+def _silent() -> bool:
+    return os.environ.get("HEADWISE_PROGRESS", "").lower() in ("0", "false", "no", "off")
+
+
 @contextmanager
 def progress(
     label: str, total: int | None = None, *, show: bool = True, late: bool = False
@@ -86,7 +90,7 @@ def progress(
     late: show nothing of work that takes less than a second (in a log: less than ten). The environment variable
     HEADWISE_PROGRESS=0 turns all progress off.
     """
-    if not show or os.environ.get("HEADWISE_PROGRESS", "").lower() in ("0", "false", "no", "off"):
+    if not show or _silent():
         yield lambda steps=1: None
         return
     with _lock:
@@ -120,6 +124,12 @@ def reporting(label: str, total: int | None, option: Progress) -> Iterator[Calla
         yield count
         if total is not None and done < total:  # a method may stop early
             advance(total - done)
+
+
+def announce(sentence: str, option: Progress) -> None:
+    """Say what a long Python call will take, where its option `progress` asks for a bar."""
+    if sentence and option is True and not _silent():
+        _say(sentence)
 
 
 # --- a terminal or a notebook -------------------------------------------------------------------------

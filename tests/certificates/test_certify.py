@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ import headwise as hw
 from headwise.certificates.certificate import Certificate, verdict_of
 from headwise.certificates.certify import random_sets, subsets_of
 from headwise.certificates.checks import overall
+from headwise.certificates.refits import half_samples
 from headwise.model.verify.tiny import tiny_model
 from helpers import WORDS, HeadsByHook, plain_logits, recorded, word_task
 from planted import CHAINS, cats_and_dogs, chain_model, told_apart, written
@@ -34,35 +36,74 @@ def model(request, word_tokenizer):
 
 
 class ByHooks:
-    """The metric of every example with some heads kept and the others at their mean, one prompt at a time."""
+    """The metric of every example with some heads kept and the others at their mean, one prompt at a time.
 
-    def __init__(self, model, task):
+    mlps: the output of every MLP is replaced as well, except for those that are kept.
+    """
+
+    def __init__(self, model, task, mlps=False):
         self.model, self.task = model, task
         seen = [recorded(model, example.prompt) for example in task]
         self.means = {layer: torch.cat([one[layer] for one in seen]).mean(0) for layer in seen[0]}
         self.every = {hw.Head(layer, head) for layer in self.means for head in range(model.shape[1])}
+        self.mlps = [layer.mlp for layer in model.hf.model.layers] if mlps else []
+        written = {layer: [] for layer in range(len(self.mlps))}
+        with self.mlps_by_hook(lambda layer, output: written[layer].append(output[0].clone()) or output):
+            for example in task if mlps else ():
+                plain_logits(model, model.tokens(example.prompt))
+        self.mlp_means = {layer: torch.cat(outputs).mean(0) for layer, outputs in written.items()}
+        self.every |= {hw.Head(layer, -1) for layer in self.mlp_means}
+
+    @contextmanager
+    def mlps_by_hook(self, edit):
+        handles = [
+            mlp.register_forward_hook(lambda _, __, output, layer=layer: edit(layer, output))
+            for layer, mlp in enumerate(self.mlps)
+        ]
+        yield
+        for handle in handles:
+            handle.remove()
 
     def logits(self, kept):
         def edit(layer, z):
             mixed = self.means[layer].expand_as(z).clone()
             for head in kept:
-                if head.layer == layer:
+                if head.layer == layer and head.head >= 0:
                     mixed[:, :, head.head] = z[:, :, head.head]
             return mixed
 
-        with HeadsByHook(self.model, edit):
+        def edit_mlp(layer, output):
+            return output if hw.Head(layer, -1) in kept else self.mlp_means[layer].expand_as(output)
+
+        with HeadsByHook(self.model, edit), self.mlps_by_hook(edit_mlp):
             return [plain_logits(self.model, self.model.tokens(one.prompt))[-1] for one in self.task]
 
     def __call__(self, kept):
         """logit(target) − logit(foil) `[E]`."""
-        ids = [[self.model.tokens(text.strip())[-1] for text in (e.target, *e.foils)] for e in self.task]
+        ids = [[self.model.tokens(e.prompt + text)[-1] for text in (e.target, *e.foils)] for e in self.task]
         return np.array([float(x[i[0]] - x[i[1]]) for x, i in zip(self.logits(kept), ids, strict=True)])
 
 
 def test_every_number_is_that_of_a_loop_of_hooks(model):
-    task = with_families(told_apart([model], 40))  # its heads raise the target: there is an effect to explain
-    found = hw.certify(model, task, SET, draws=5, subsets=3, **QUIET)
-    slow, chosen = ByHooks(model, task), [hw.Head.parse(name) for name in SET]
+    # Its heads raise the target: there is an effect to explain.
+    compare_with_hooks(model, with_families(told_apart([model], 40)), SET)
+
+
+def test_every_number_of_a_set_with_mlps_is_that_of_a_loop_of_hooks(model):
+    compare_with_hooks(
+        model, with_families(told_apart([model], 40)), ["L0H1", "MLP0", "L1H3", "MLP2"], mlps=True
+    )
+
+
+def test_every_number_on_the_bundled_model_is_that_of_a_loop_of_hooks(smollm2):
+    task = hw.task("ioi", 8, model=smollm2)
+    compare_with_hooks(smollm2, task, ["L23H3", "L20H0", "L29H1"], draws=1, subsets=1)
+
+
+def compare_with_hooks(model, task, heads, mlps=False, draws=5, subsets=3):
+    """Checks 1 to 6 of a certificate, every number again by `ByHooks`."""
+    found = hw.certify(model, task, heads, draws=draws, subsets=subsets, **QUIET)
+    slow, chosen = ByHooks(model, task, mlps), [hw.Head.parse(name) for name in heads]
     every = slow.every
     full, none, kept = slow(every), slow(()), slow(chosen)
     effect = (full - none).mean()
@@ -75,20 +116,22 @@ def test_every_number_is_that_of_a_loop_of_hooks(model):
     assert line[3, "same answer"] == near(((kept > 0) == (full > 0)).mean())
     lost = full - slow(every - set(chosen))
     assert line[4, "share of the effect lost without it"] == near(lost.mean() / effect, abs=1e-4)
-    drawn, _ = random_sets(sorted(every), chosen, 5, 0)
+    drawn, _ = random_sets(model.layout(("heads", "mlps") if mlps else ("heads",)).listed(), chosen, draws, 0)
     as_large = sum((full - slow(every - set(heads))).mean() >= lost.mean() for heads in drawn)
-    assert line[4, "p against layer-matched random sets"] == near((as_large + 1) / 6)
+    assert line[4, "p against layer-matched random sets"] == near((as_large + 1) / (draws + 1))
     gaps = [
         (slow(every - set(part)) - slow(set(chosen) - set(part))).mean() / effect
-        for part in subsets_of(chosen, 3, 0)
+        for part in subsets_of(chosen, subsets, 0)
     ]
     assert line[5, "mean |difference| when both lose the same heads"] == near(np.abs(gaps).mean(), abs=1e-4)
-    for name, change in zip(SET, found.changes["change"], strict=True):
+    for name, change in zip(heads, found.changes["change"], strict=True):
         without = slow(set(chosen) - {hw.Head.parse(name)})
         assert change == near((kept - without).mean() / effect, abs=1e-4)
     for row in found.levels.to_dict("records"):
-        some = [i for i, example in enumerate(task) if example.family["target"] == row["level"]]
-        assert row["value"] == near((kept - none)[some].mean() / (full - none)[some].mean(), abs=1e-4)
+        some = [i for i, example in enumerate(task) if example.family[row["facet"]] == row["level"]]
+        assert np.isnan(row["value"]) or row["value"] == near(
+            (kept - none)[some].mean() / (full - none)[some].mean(), abs=1e-4
+        )
     assert np.allclose(found.examples[["full", "none", "kept"]], np.stack([full, none, kept], 1), atol=1e-4)
 
 
@@ -198,7 +241,7 @@ def test_a_part_that_was_not_tested_decides_nothing():
     assert overall(["not tested"]) == "not tested"
 
 
-def test_the_study_finds_a_set_on_one_half_and_tests_it_on_the_other(chains, tmp_path):
+def test_the_study_finds_a_set_on_one_half_and_tests_it_on_the_other(chains, tmp_path, caplog):
     from headwise.runs import read_table
     from headwise.studies.workbench import Workbench
 
@@ -206,13 +249,66 @@ def test_the_study_finds_a_set_on_one_half_and_tests_it_on_the_other(chains, tmp
     bench.add(chains)
     settings = {"models": ["chains"], "tasks": [written(cats_and_dogs(60), tmp_path / "cats.jsonl")], "n": 30}
     settings |= {"method": "attribution", "draws": 5, "subsets": 3, "workbench": bench, "progress": False}
-    out = hw.run("certify", tmp_path / "run", **settings).path
+    again = {"stable": 4, "alternatives": 1, "method_options": {"rows": 100, "seeds": 1}, "top": 5}
+    with caplog.at_level("INFO", "headwise"):
+        out = hw.run("certify", tmp_path / "run", **settings, **again).path
+    assert "4 half-samples, 1 fits that avoid the set, 3 other methods" in caplog.text
     row = read_table(out, "certificates").iloc[0]
     assert set(map(str, TRUE)) <= set(row["heads"].split())
     assert row["n"] == 30
     tested = set(read_table(out, "followed")["example"])
-    _, half = hw.task(settings["tasks"][0], 60, model=chains).halves()
+    find, half = hw.task(settings["tasks"][0], 60, model=chains).halves()
     assert tested == set(half.numbers)
+    orders = [hw.score(chains, one, "attribution", **QUIET).order()[:5] for one in half_samples(find, 4, 0)]
+    core = [name for name in row["heads"].split() if all(hw.Head.parse(name) in order for order in orders)]
+    assert row["core"].split() == core != []
+    checks = read_table(out, "checks").groupby("check").size()
+    assert [checks[check] for check in (8, 10, 11)] == [3, 1, 3]
     assert hw.open_run(out).findings[0].sentence == row["sentence"]
     given = hw.run("certify", tmp_path / "given", **settings, heads="L0H2,L1H4,L3H1,L4H5", quick=True).path
     assert read_table(given, "certificates").iloc[0]["k"] == 4
+
+
+def ranking_runs(chains, folder):
+    """A run of `score` and one of `circuits` on the first of two files, and the settings of both."""
+    from headwise.studies.workbench import Workbench
+
+    bench = Workbench(progress=False)
+    bench.add(chains)
+    settings = {"models": ["chains"], "tasks": [written(cats_and_dogs(60), folder / "cats.jsonl")], "n": 30}
+    settings |= {"cards": 0, "workbench": bench, "progress": False}
+    scored = hw.run("score", folder / "score", **settings, methods=["attribution"]).path
+    options = {"orders": ["attribution", "integrated"], "references": ["mean", "zero"], "maps": 0, "draws": 2}
+    return bench, settings, scored, hw.run("circuits", folder / "circuits", **settings, **options).path
+
+
+def test_a_run_gives_model_task_and_ranking_and_is_tested_on_other_examples(chains, tmp_path):
+    from headwise.runs import read_table
+    from headwise.studies.certify.from_run import from_run
+
+    bench, settings, scored, circuits = ranking_runs(chains, tmp_path)
+    shared = {"draws": 3, "quick": True, "workbench": bench, "progress": False}
+    out = hw.run("certify", tmp_path / "of_score", **from_run(scored), **shared, top=4, n=20).path
+    found = read_table(out, "certificates").iloc[0]
+    order = hw.open_run(scored).scores()[0].order()
+    assert found["heads"].split() == [str(head) for head in order[:4]]
+    ranked = {example.prompt for example in hw.task(settings["tasks"][0], 30, model=chains)}
+    assert ranked.isdisjoint(read_table(out, "followed")["prompt"])
+    out = hw.run("certify", tmp_path / "of_circuits", **from_run(circuits), **shared, n=20).path
+    sizes = read_table(circuits, "circuits")
+    best = sizes[sizes["chosen"] & (sizes["reference"] == "mean")].iloc[0]
+    found = read_table(out, "certificates").iloc[0]
+    assert found["heads"] == " ".join(best["heads"].split()[: int(best["stays"])])
+    assert found["reference"] == "mean"
+    task = hw.task(settings["tasks"][0], 60, model=chains)
+    for run in (scored, str(scored), hw.open_run(scored)):
+        assert hw.certify(chains, task, run, k=4, quick=True, draws=1, **QUIET).heads == order[:4]
+    assert len(hw.certify(chains, task, circuits, quick=True, draws=1, **QUIET).heads) == best["stays"]
+    with pytest.raises(hw.HeadwiseError, match="how many to take"):
+        hw.certify(chains, task, scored, **QUIET)
+    short = written(cats_and_dogs(31), tmp_path / "short.jsonl")
+    whole = hw.run("score", tmp_path / "whole", **settings | {"tasks": [short]}, methods=["random"]).path
+    with pytest.raises(hw.HeadwiseError, match="a certificate needs others"):
+        hw.run("certify", tmp_path / "none", **from_run(whole), **shared, top=4)
+    with pytest.raises(hw.HeadwiseError, match="run of the study certify"):
+        from_run(out)

@@ -311,6 +311,40 @@ def test_scores_of_one_example_are_shown_without_an_interval(folder, here, n, br
     assert done.stdout.count("[") == brackets
 
 
+def test_certify_takes_model_task_and_ranking_from_a_run(folder, tmp_path, here):
+    run = tmp_path / "run"
+    options = [
+        "--method",
+        "attribution",
+        "--reference",
+        "zero",
+        "-n",
+        6,
+        "--device",
+        "cpu",
+        "--set",
+        "cards=0",
+    ]
+    assert here("score", folder, "induction", *options, "--out", run).returncode == 0
+    more = ["--top", 3, "-n", 8, "--quick", "--device", "cpu", "--set", "draws=2"]
+    done = here("certify", run, *more, "--out", tmp_path / "certificate", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    scores = pd.read_parquet(run / "tables/scores.parquet")
+    first = scores.sort_values("score", ascending=False, kind="stable").head(3)
+    assert found["heads"].split() == [f"L{row.layer}H{row.head}" for row in first.itertuples()]
+    assert (found["task"], found["reference"], found["k"]) == ("induction", "zero", 3)
+    assert found["core"] == found["shell"] == ""
+    for arguments, sentence in (
+        ((folder,), "the task is missing"),
+        ((run, "--heads", "L0H0"), "leave --heads out"),
+        ((tmp_path / "certificate",), "a run of the study certify"),
+    ):
+        done = here("certify", *arguments)
+        assert done.returncode == 2
+        assert sentence in done.stderr
+
+
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path):
     import signal
 

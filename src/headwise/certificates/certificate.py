@@ -65,9 +65,15 @@ class Certificate:
     """Explained effect of every family: facet, level, n, value, lo, hi, state, note."""
     changes: pd.DataFrame
     """Explained effect that the set loses without each of its heads: component, layer, head, change, lo, hi, p, q,
-    passenger."""
+    passenger; and `refits`, the share of half-samples that find the head again."""
     examples: pd.DataFrame
     """example, full, kept, none, same_answer, family: the metric with all heads, with the set alone, with none."""
+    core: Order = field(default_factory=list)
+    """Heads of the set that at least 90 % of the half-samples of the finding examples find again (check 8)."""
+    shell: Order = field(default_factory=list)
+    """Those that 50 to 90 % find again; from the rest the certificate abstains."""
+    alternatives: list[Order] = field(default_factory=list)
+    """Other circuits of the same size (check 10)."""
     details: dict[str, Any] = field(default_factory=dict, compare=False)
     """Forward rows spent."""
 
@@ -157,7 +163,7 @@ class Certificate:
     def failures(self, most: int = 10) -> pd.DataFrame:
         """The examples that the set follows least, largest error first."""
         error = (self.examples["kept"] - self.examples["full"]).abs()
-        return self.examples.assign(error=error).sort_values("error", ascending=False).head(most)
+        return self.examples.assign(error=error).nlargest(most, "error")
 
     def __repr__(self) -> str:
         lines = [
@@ -191,7 +197,11 @@ class Certificate:
         from headwise.charts.certificate import certificate_chart
         from headwise.charts.static import figure
 
-        return figure(certificate_chart(self.table(), self.levels, self.examples, self.sentence))
+        return figure(
+            certificate_chart(
+                self.table(), self.levels, self.examples, self.sentence, [*map(str, self.heads)]
+            )
+        )
 
     def save(self, path: str | Path) -> None:
         """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""

@@ -1,7 +1,7 @@
 """`hw.certify`: is this set of heads really a circuit of this behaviour?
 
 All sets of heads that the checks ask about are measured in one call of the engine for each ablation type; `checks.py`
-judges, `reported.py` has the checks without a verdict.
+judges, `reported.py` and `refits.py` have the checks without a verdict.
 
 E examples, V sets of heads.
 """
@@ -11,35 +11,44 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import Field
+from pydantic import ConfigDict, Field, NonNegativeInt
 
-from headwise.certificates import checks
+from headwise.certificates import checks, refits
 from headwise.certificates.certificate import Certificate
 from headwise.certificates.checks import FEWEST, Followed, Thresholds
-from headwise.certificates.reported import (
+from headwise.certificates.refits import (
+    ALTERNATIVE_FITS,
     BESIDE_METHODS,
-    SPECIFIC_DRAWS,
-    Bench,
-    ablations,
-    beside,
-    components_of,
-    specific,
+    REPELLED,
+    STABLE_FITS,
+    Fit,
+    Plan,
+    Refits,
+    order_of,
 )
+from headwise.certificates.reported import SPECIFIC_DRAWS, Bench, ablations, components_of, specific
 from headwise.errors import HeadwiseError
 from headwise.heads import Edges, Head, Order, Scores, head_list
+from headwise.heads.components import has_others
 from headwise.heads.controls import layer_matched_heads
+from headwise.heads.heads_file import read_heads
 from headwise.metrics.logits import winner
 from headwise.model.measure.references import ReferenceName
 from headwise.model.model import Model
-from headwise.progress import Progress, reporting
-from headwise.settings import Count, Seed, Settings, Several
+from headwise.progress import Progress, announce, reporting
+from headwise.scores import score
+from headwise.scores.registry import method as method_named
+from headwise.scores.registry import own_options
+from headwise.settings import Count, Named, Seed, Settings, Several
 from headwise.several import several
+from headwise.sweeps.plan import usual_options
 from headwise.tasks.examples import Task
 from headwise.tasks.opening import as_task
 
@@ -52,6 +61,8 @@ DRAWS, SUBSETS = 100, 20
 class Request(Settings):
     """How a set is certified."""
 
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
     reference: ReferenceName = "mean"
     """Ablation type: what replaces the heads outside the set."""
     metric: str | None = None
@@ -61,9 +72,19 @@ class Request(Settings):
     quick: bool = False
     """Checks 1 to 4 alone."""
     found_on: Any = None
-    """The examples that found the heads; check 11 ranks heads by other methods on them."""
+    """The examples that found the heads; checks 8, 10 and 11 rank heads on them."""
+    method: str | None = None
+    """The method that ranked the heads, for check 8; by default that of the scores."""
+    method_options: Named[Any] | None = None
+    """Options of the method; by default those of the scores, else what a CPU computes in minutes."""
+    stable: NonNegativeInt = STABLE_FITS
+    """Half-samples of `found_on` on which check 8 ranks the heads again; 0 leaves it out."""
+    alternatives: NonNegativeInt = ALTERNATIVE_FITS
+    """Fits of check 10, which pay for every head of the set; 0 leaves it out."""
     beside: Several[str] = BESIDE_METHODS
-    """The methods of check 11."""
+    """The methods of check 11; () leaves it out."""
+    refits: Refits | None = None
+    """The rankings of checks 8, 10 and 11, where they are computed already."""
     negatives: Any = None
     """For check 7: prompts of the same form without the behaviour (a task, or what `hw.task` makes one of)."""
     others: Any = ()
@@ -83,18 +104,28 @@ def certify(
 ) -> Certificate:
     """Test a set of heads on examples that did not find it; see docs/certify.md for every check.
 
-    heads: names such as ["L23H3", "L20H0"], or scores and `k`: their first k heads. MLPs and the input may be among
-        them ("MLP3", "input"); all components of the kinds named are then replaced outside the set.
-    options: `reference` (by default `mean`), `metric`, `thresholds`, `quick`, `found_on`, `beside`, `negatives`,
-        `others`, `draws`, `subsets`, `seed`, `reference_task`, `batch_tokens`: see `Request`.
+    heads: names such as ["L23H3", "L20H0"], or scores and `k`: their first k heads; or a heads file, or a run and `k`.
+        MLPs and the input may be among them ("MLP3", "input"); all components of the kinds named are then replaced
+        outside the set.
+    options: `reference` (by default `mean`), `metric`, `thresholds`, `quick`, `found_on`, `method`, `method_options`,
+        `stable`, `alternatives`, `beside`, `negatives`, `others`, `draws`, `subsets`, `seed`, `reference_task`,
+        `batch_tokens`: see `Request`. With `found_on` heads are ranked again (checks 8, 10 and 11); what that takes
+        is said first, and `stable=0, alternatives=0, beside=()` leave it out.
 
     >>> find, test = hw.task("ioi", 160, model=model).halves()                            # doctest: +SKIP
     >>> hw.certify(model, test, hw.score(model, find, "nested"), k=48, found_on=find)     # doctest: +SKIP
     """
     task = as_task(task, model, {})
-    chosen, asked = circuit_of(model, heads, k), Request(**options)
+    asked = Request(**options)
+    chosen = circuit_of(model, heads, k, {"task": task.name, "reference": asked.reference})
+    if isinstance(heads, Scores) and asked.method is None:
+        asked = asked.replaced(
+            method=heads.method, method_options=asked.method_options or heads.details["options"]
+        )
     bench = Bench(model, chosen, asked.metric, asked.reference, asked.seed)
     bench.options |= {"reference_task": asked.reference_task, "batch_tokens": asked.batch_tokens}
+    if asked.refits is None:
+        asked = asked.replaced(refits=_ranked_again(bench, asked, progress))
     rows = planned_rows(task, chosen, asked)
     with reporting(f"certifying {len(chosen)} heads on {task.name}", rows, progress) as bench.advance:
         return _certificate(bench, task, asked)
@@ -107,10 +138,48 @@ def planned_rows(task: Task, heads: Sequence[Head], asked: Request) -> int:
     return (6 + asked.draws + (0 if asked.quick else more)) * len(task)
 
 
-def circuit_of(model: Model, heads: Any, k: int | None = None) -> Order:
-    """The set of heads that a caller means, checked against the model."""
+def _ranked_again(bench: Bench, asked: Request, progress: Progress) -> Refits:
+    """The rankings of checks 8, 10 and 11, on the examples that found the set."""
+    if asked.found_on is None or asked.quick:
+        why = "the set was given without the examples that found it"
+        return Refits(
+            untested=dict.fromkeys(map(str, (checks.STABLE, checks.ALTERNATIVES, checks.BESIDE)), why)
+        )
+    methods = [*([] if asked.method is None else [asked.method]), *asked.beside, REPELLED]
+    fast = bench.model.device.type != "cpu"
+    plan = Plan(
+        finding=as_task(asked.found_on, bench.model, {}),
+        chosen=bench.chosen,
+        options=usual_options(methods, asked.method_options or {}, fast=fast, quick=False),
+        **{name: getattr(asked, name) for name in ("method", "stable", "alternatives", "beside", "seed")},
+    )
+    if progress is True:
+        announce(refits.announcement(bench, plan.finding, 0, plan), progress)
+    others = {"components": bench.layout.components} if has_others(bench.layout.components) else {}
+
+    def rank(fits: Sequence[Fit]) -> list[Order]:
+        orders = []
+        for fit in fits:
+            method = method_named(fit.method)
+            options = own_options(fit.method, fit.options | others)
+            reference = bench.reference if method.ablates else None
+            how: dict[str, Any] = {"metric": bench.metric, "reference": reference, "seed": fit.seed}
+            how |= {"batch_tokens": asked.batch_tokens, "progress": bool(progress)}
+            orders.append(order_of(score(bench.model, fit.task, fit.method, **how, **options)))
+        return orders
+
+    return plan.carried_out(rank)
+
+
+def circuit_of(
+    model: Model, heads: Any, k: int | None = None, prefer: Mapping[str, str] | None = None
+) -> Order:
+    """The set of heads that a caller means, checked against the model. prefer: of several maps of a run."""
+    heads = getattr(heads, "path", heads)  # of an opened run
     if isinstance(heads, Edges):
         raise HeadwiseError("a certificate is about heads, not about edges; give the heads of the circuit")
+    if isinstance(heads, str | Path):
+        heads, k = read_heads(heads, k, model=model.name, existing=model.heads(), prefer=prefer), None
     if isinstance(heads, Scores):
         if k is None:
             raise HeadwiseError("scores rank every head; say how many of the first form the circuit: k=48")
@@ -134,7 +203,8 @@ def circuit_of(model: Model, heads: Any, k: int | None = None) -> Order:
 
 
 def _certificate(bench: Bench, task: Task, asked: Request) -> Certificate:
-    chosen, limits = bench.chosen, asked.thresholds
+    chosen, limits, again = bench.chosen, asked.thresholds, asked.refits or Refits()
+    others: list[Order] = []
     drawn, unmatched = random_sets(bench.every, chosen, asked.draws, asked.seed)
     parts = [] if asked.quick else subsets_of(chosen, asked.subsets, asked.seed)
     single = [] if asked.quick or len(chosen) == 1 else [_without(chosen, [head]) for head in chosen]
@@ -155,13 +225,17 @@ def _certificate(bench: Bench, task: Task, asked: Request) -> Certificate:
     lines = [checks.sufficient(found, limits), checks.in_families(levels, limits)]
     lines += checks.tracks(found, limits, asked.seed)
     lines += checks.necessary(found, without, random_, unmatched, limits)
-    changes = _changes(bench, found, set_single)
+    shares = refits.membership(chosen, again.halves)
+    changes = _changes(bench, found, set_single, shares)
     if not asked.quick:
         lines.append(checks.complete(found, model_part, set_part, limits, asked.seed))
         lines.append(_minimal(bench, task, found, changes, limits))
         lines += specific(bench, asked.negatives, several(asked.others), drawn[:SPECIFIC_DRAWS])
+        lines += refits.stable(chosen, again)
         lines += ablations(bench, task)
-        lines += beside(bench, task, asked.found_on, asked.beside)
+        counted, others = refits.alternatives(bench, task, again, limits)
+        lines += counted
+        lines += refits.beside(bench, task, again)
     if len(task) < FEWEST:
         log.warning("%d examples are too few for a check to pass; give at least %d", len(task), FEWEST)
     return Certificate(
@@ -176,6 +250,11 @@ def _certificate(bench: Bench, task: Task, asked: Request) -> Certificate:
         levels=levels,
         changes=changes,
         examples=_examples(task, found),
+        core=[head for head, share in zip(chosen, shares, strict=True) if share >= refits.CORE],
+        shell=[
+            head for head, share in zip(chosen, shares, strict=True) if refits.SHELL <= share < refits.CORE
+        ],
+        alternatives=others,
         details={"rows": bench.rows_spent},
     )
 
@@ -189,14 +268,15 @@ def _examples(task: Task, found: Followed) -> pd.DataFrame:
     return pd.DataFrame({"example": list(task.numbers), **numbers, **texts})
 
 
-def _changes(bench: Bench, found: Followed, set_single: np.ndarray) -> pd.DataFrame:
+def _changes(bench: Bench, found: Followed, set_single: np.ndarray, shares: np.ndarray) -> pd.DataFrame:
     """What the set loses without each of its heads; no rows where that was not measured."""
     heads = bench.chosen[: len(set_single)]
     named = {"component": [str(head) for head in heads], "layer": [head.layer for head in heads]}
     named["head"] = [head.head for head in heads]
     if not len(set_single):
-        return pd.DataFrame(columns=[*named, "change", "lo", "hi", "p", "q", "passenger"])
-    return pd.concat([pd.DataFrame(named), checks.head_changes(found, set_single, bench.seed)], axis=1)
+        return pd.DataFrame(columns=[*named, "change", "lo", "hi", "p", "q", "passenger", "refits"])
+    changes = checks.head_changes(found, set_single, bench.seed).assign(refits=shares)
+    return pd.concat([pd.DataFrame(named), changes], axis=1)
 
 
 def _without(chosen: Order, part: Sequence[Head]) -> Order:

@@ -23,7 +23,7 @@ from headwise.sweeps.explained import tracking
 
 PASS, FAIL, UNDECIDED, NOT_TESTED, REPORTED = "pass", "fail", "undecided", "not tested", "reported"
 SUFFICIENT, FAMILIES, TRACKS, NECESSARY, COMPLETE, MINIMAL = range(1, 7)
-SPECIFIC, STABLE, ABLATIONS, BESIDE = 7, 8, 9, 11
+SPECIFIC, STABLE, ABLATIONS, ALTERNATIVES, BESIDE = range(7, 12)
 NAMES = {
     SUFFICIENT: "sufficient",
     FAMILIES: "in every family",
@@ -34,6 +34,7 @@ NAMES = {
     SPECIFIC: "specific",
     STABLE: "stable",
     ABLATIONS: "across ablation types",
+    ALTERNATIVES: "alternatives",
     BESIDE: "beside other methods",
 }
 """By number, which are those of docs/certify.md."""

@@ -1,4 +1,4 @@
-"""What a certificate reports without a verdict (checks 7, 9 and 11), and `Bench`, which measures sets of heads."""
+"""`Bench`, which measures sets of heads, and what is reported without a verdict: checks 7 and 9."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import numpy as np
 
 from headwise import stats
 from headwise.certificates import checks
-from headwise.certificates.checks import ABLATIONS, BESIDE, SPECIFIC, Followed, row, untested
+from headwise.certificates.checks import ABLATIONS, SPECIFIC, Followed, row, untested
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Order, keep_gates, mask_gates
 from headwise.heads.components import kinds_of
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
-from headwise.scores import score
-from headwise.sweeps.explained import tracking
 from headwise.tasks.examples import Task
 from headwise.tasks.opening import as_task
 
@@ -25,8 +23,6 @@ SPECIFIC_DRAWS = 20
 """Random sets beside which check 7 is shown."""
 OTHER_REFERENCES = ("mean", "resample", "patch")
 """Ablation types of check 9."""
-BESIDE_METHODS = ("attribution", "integrated", "random")
-"""Score methods whose first heads stand beside the set in check 11; `ablation` can be asked for."""
 
 
 def components_of(chosen: Sequence[Head]) -> tuple[str, ...]:
@@ -113,43 +109,4 @@ def ablations(bench: Bench, task: Task) -> list[dict[str, Any]]:
             continue
         value, lo, hi = checks.share(found.kept - found.none, found.effects, found.groups)
         lines.append(row(ABLATIONS, measure, value, (lo, hi), n=found.n))
-    return lines
-
-
-def beside(bench: Bench, task: Task, found_on: Any, methods: Sequence[str]) -> list[dict[str, Any]]:
-    """Check 11: as many heads by other methods, ranked on the examples that found the set."""
-    if found_on is None or not methods:
-        return [
-            untested(
-                BESIDE, "explained effect of as many heads", "the examples that found the set were not given"
-            )
-        ]
-    finding = as_task(found_on, bench.model, {})
-    options: dict[str, Any] = {"components": bench.layout.components, "seed": bench.seed, "progress": False}
-    orders = {}
-    for name in methods:
-        needs = {} if name == "random" else {"reference": bench.reference, "metric": bench.metric}
-        orders[name] = score(bench.model, finding, name, **needs, **options).order()[: len(bench.chosen)]
-    full, (none, *kept) = bench.values(
-        bench.engine(task), [bench.kept([]), *map(bench.kept, orders.values())]
-    )
-    lines = []
-    for name, values in zip(orders, kept, strict=True):
-        groups, effects = task.shared_groups(), full - none
-        value, lo, hi = checks.share(values - none, effects, groups)
-        followed = tracking(0, values, full, float(effects.mean()), groups=groups, seed=bench.seed)
-        shared = len(set(orders[name]) & set(bench.chosen))
-        note = (
-            f"R² {followed.r2:.2f} [{followed.r2_lo:.2f}, {followed.r2_hi:.2f}]; {shared} heads are in both"
-        )
-        lines.append(
-            row(
-                BESIDE,
-                f"explained effect of as many heads by {name}",
-                value,
-                (lo, hi),
-                n=len(task),
-                note=note,
-            )
-        )
     return lines

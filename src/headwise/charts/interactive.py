@@ -75,7 +75,8 @@ def _panel(panel: Panel, number: int, in_legend: set[tuple[int, str]], bars: lis
             trace |= {"corner": corner} if corner else {}
             in_legend.add(entry)
     plain = panel.bare or any(isinstance(mark, Cells) for mark in panel.marks)
-    still = {"showgrid": False, "zeroline": False, "ticks": ""} if plain else {}
+    still: dict[str, Any] = {"showgrid": False, "zeroline": False, "ticks": ""} if plain else {}
+    still |= {"showline": False} if panel.bare else {}
     return {
         "title": safe(panel.heading + (f" ({panel.note})" if panel.note else "")),
         "traces": traces,

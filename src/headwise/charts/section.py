@@ -37,6 +37,7 @@ class Shown:
     heads: pd.DataFrame | None
     texts: pd.DataFrame | None
     docs: str
+    texts_title: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +50,15 @@ class Section:
     """Rows for the table of heads, with the columns `HEAD_COLUMNS`."""
     texts: Callable[[Tables], pd.DataFrame | None] = lambda tables: None
     """Sample texts to read, a row each."""
+    texts_title: str = ""
+    """What the texts are, where they are part of the answer; by default they are folded away as samples."""
     docs: str = "scores"
     """The documentation page that explains the charts, without `.md`."""
 
     def shown(self, tables: Tables) -> Shown:
         """Everything that is shown of a run, each part built once."""
-        return Shown(
-            self.findings(tables), self.charts(tables), self.heads(tables), self.texts(tables), self.docs
-        )
+        found, drawn = self.findings(tables), self.charts(tables)
+        return Shown(found, drawn, self.heads(tables), self.texts(tables), self.docs, self.texts_title)
 
 
 SECTIONS: Registry[Section | None] = Registry("section of the report", "headwise.studies.*.charts")

@@ -8,15 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.output import echo
-from headwise.cli.root import STUDY, Limit, MetricName, ModelName, ReferenceName, TaskName, app, with_options
+from headwise.cli.root import MODEL_HELP, STUDY, Limit, MetricName, ReferenceName, app, argument, with_options
 from headwise.cli.running import default_folder, run_study
+from headwise.errors import HeadwiseError
 
 
 @app.command()
 @with_options("seed", *STUDY)
 def certify(
-    model: ModelName,
-    task: TaskName,
+    source: Annotated[str, argument("MODEL|RUN", f"{MODEL_HELP}; or a run of score or circuits", "models")],
+    task: Annotated[
+        str | None,
+        argument("TASK", "a built-in task (headwise list tasks), a file; of a run: its own", "tasks"),
+    ] = None,
     heads: Annotated[
         str | None,
         typer.Option(
@@ -35,13 +39,25 @@ def certify(
 ) -> dict[str, Any]:
     """Test whether a set of heads is a circuit of a behaviour: eleven checks, a verdict, one page.
 
-    --quick: checks 1 to 4 on fewer examples. Exit code 0 whatever the verdict; --json has it.
+    A run gives model, task, ablation type and ranking; the set is tested on other examples. --quick: checks 1 to 4 on
+    fewer examples. Exit code 0 whatever the verdict; --json has it.
     """
-    folder = out or default_folder("certify", model, task)
-    settings = {"models": [model], "tasks": [task], "heads": heads, "top": top, "n": n}
-    settings |= {"metric": metric, "reference": reference}
-    result = run_study("certify", folder, None, settings, flags)
-    return {"model": model, "task": task, **result, **show_certificate(folder)}
+    settings: dict[str, Any] = {"models": [source], "tasks": [task], "heads": heads, "reference": reference}
+    if (Path(source) / "run.json").is_file():
+        from headwise.studies.certify.from_run import from_run
+
+        if heads is not None:
+            raise HeadwiseError(
+                f"{source} is a run, whose heads are the set; leave --heads out, or name the model"
+            )
+        settings = from_run(source, task) | ({} if reference == "mean" else {"reference": reference})
+    elif task is None:
+        raise HeadwiseError("the task is missing: headwise certify MODEL TASK, or headwise certify RUN")
+    given = {"top": top, "n": n} | ({} if metric is None else {"metric": metric})
+    names = settings["models"][0], settings["tasks"][0]
+    folder = out or default_folder("certify", *names)
+    result = run_study("certify", folder, None, settings | given, flags)
+    return {"model": names[0], "task": names[1], **result, **show_certificate(folder)}
 
 
 def show_certificate(out: Path) -> dict[str, Any]:
@@ -57,5 +73,5 @@ def show_certificate(out: Path) -> dict[str, Any]:
         echo(
             f"  {row['check']:>2} {row['name']:<22} {row['state']:<11} {row['measure']}: {number(row)}{asked}{note}"
         )
-    names = ("verdict", "sentence", "k", "of", "heads", "n", "reference")
+    names = ("verdict", "sentence", "k", "of", "heads", "core", "shell", "n", "reference")
     return {name: certificate[name] for name in names} | {"checks": checks.to_dict("records")}

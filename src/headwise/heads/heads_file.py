@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +72,7 @@ def read_heads(
     model: str | None = None,
     existing: Iterable[Head] | None = None,
     by: str = "signed",
+    prefer: Mapping[str, str] | None = None,
 ) -> Order:
     """The heads that a file names: all of a list or its first `top`, the first `top` of a scores table.
 
@@ -79,9 +80,12 @@ def read_heads(
     maps, `task`, `method` and `model` say which. `existing` are the heads of `model`: scores of a model with another
     name are taken only if they are of exactly these heads, with a warning. If there is no such file, "L12H3,L3H1" is a
     list of heads. `by`: `signed` (helps most first), `absolute`, `hinders`, or `least` (the smallest absolute score
-    first).
+    first). `prefer`: task and reference that choose among several maps where a run has them; a run of the study
+    `circuits` then gives the order that it chose, and by default as many heads as it found to be enough.
     """
     path = Path(path)
+    if prefer is not None and os.path.isfile(path / "tables" / "circuits.parquet"):
+        task, method, by, top = _chosen_circuit(path, top, {"model": model or "", **prefer})
     if os.path.isfile(path / "run.json"):  # a list of many heads is too long to be a file's name
         path = path / "tables" / "scores.parquet"
     if path.suffix != ".parquet" and not (task is None and method is None):
@@ -95,7 +99,7 @@ def read_heads(
     elif top is None:
         raise HeadwiseError(f"{path} holds scores of every head; say how many to take: --top 16")
     else:
-        scores = Scores.load(path) if path.suffix == ".npz" else _from_run(path, task, method, model)
+        scores = Scores.load(path) if path.suffix == ".npz" else _from_run(path, task, method, model, prefer)
         if model is not None and existing is not None:
             _check_model(path, scores, model, set(existing))
         heads, sizes = scores.heads(), [-abs(scores[head]) for head in scores.heads()]
@@ -135,22 +139,62 @@ def _named(path: Path) -> Order | None:
     return heads
 
 
-def _from_run(path: Path, task: str | None, method: str | None, model: str | None) -> Scores:
-    from headwise.tables.frames import grid
-
+def _table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     try:
-        table = read_parquet(regular(path), ("model", "task", "method")).to_pandas(ignore_metadata=True)
+        return read_parquet(regular(path), columns).to_pandas(ignore_metadata=True)
     except FileNotFoundError:
         raise HeadwiseError(f"no scores at {path}") from None
     except (OSError, ValueError, TypeError, OverflowError, MemoryError, NotImplementedError) as error:
         raise HeadwiseError(f"{path} is not a readable table: {' '.join(str(error).split())}") from None
+
+
+def _preferred(table: pd.DataFrame, prefer: Mapping[str, str] | None) -> pd.DataFrame:
+    """The rows of this model, task and reference, as far as the table has any."""
+    for name, choice in (prefer or {}).items():
+        if name in table and choice in set(table[name]):
+            table = table[table[name] == choice]
+    return table
+
+
+def _chosen_circuit(
+    run: Path, top: int | None, prefer: Mapping[str, str]
+) -> tuple[str, str, str, int | None]:
+    """Task, method and kind of the order that a run of `circuits` chose, and how many heads it found to be enough."""
+    path = run / "tables" / "circuits.parquet"
+    names = ("model", "task", "reference", "order", "by")
+    table = _table(path, names)
+    if missing := {*names, "chosen", "stays"} - set(table.columns):
+        raise HeadwiseError(
+            f"{path} has no column {', '.join(sorted(missing))}; run the study circuits again"
+        )
+    table = _preferred(table[table["chosen"].astype(bool)], prefer)
+    if table["task"].nunique() != 1:
+        raise HeadwiseError(
+            f"{run} has circuits of {', '.join(map(str, table['task'].unique()))}; name one task"
+        )
+    row = table.iloc[0]
+    if top is None and np.isfinite(row["stays"]):
+        top = int(row["stays"])
+    by = "signed" if row["by"] == "unsigned" else str(row["by"])
+    return str(row["task"]), str(row["order"]), by, top
+
+
+def _from_run(
+    path: Path,
+    task: str | None,
+    method: str | None,
+    model: str | None,
+    prefer: Mapping[str, str] | None = None,
+) -> Scores:
+    from headwise.tables.frames import grid
+
+    table = _table(path, ("model", "task", "method"))
     missing = {"model", "task", "method", "layer", "head", "score"} - set(table.columns)
     if missing:
         raise HeadwiseError(f"{path} has no column {', '.join(sorted(missing))}; give a run's scores.parquet")
     for name, choice in (("task", task), ("method", method)):
         table = table if choice is None else table[table[name] == choice]
-    if model in set(table["model"]):
-        table = table[table["model"] == model]
+    table = _preferred(table, {"model": model or "", **(prefer or {})})
     maps = table[["model", "task", "method"]].drop_duplicates()
     if len(maps) != 1:
         raise HeadwiseError(

@@ -246,6 +246,7 @@ def _words(run: RunReader, section: Shown, shown: list[dict[str, Any]], name: st
         "charts": shown,
         "docs": section.docs,
         "texts": _table(section.texts, _TEXTS),
+        "texts_title": section.texts_title,
         "made_with": run.made_with,
         "settings": json.dumps(run.made_with["settings"], indent=1, ensure_ascii=False),
         "took": _took(run.info.get("timings", {}).get("seconds")),

@@ -30,7 +30,7 @@ from headwise.scores.nested.problem import (
     mask_gradient,
     soft_masks,
 )
-from headwise.settings import Count, Settings, Share, one_of
+from headwise.settings import Count, Settings, Several, Share, one_of
 
 # ---- the loss -----------------------------------------------------------------------------------------
 
@@ -93,6 +93,8 @@ REFERENCE_UPDATES = 400
 FEWEST_UPDATES, FEWEST = 75, 4
 """With a small budget of rows each update first gets smaller, down to so few sizes and examples, before updates get
 fewer."""
+PRICE = 2.0
+"""Loss of a mask that keeps all heads to be avoided."""
 _NOISE = 0.01
 """Standard deviation of the strengths at the start: equal ones would be ranked by their place."""
 
@@ -115,6 +117,9 @@ class NestedFit(Settings):
     """Share of the loss that is of the mean over an update's examples; the rest is of each example by itself."""
     below: Annotated[float, Field(ge=1)] = 4.0
     """How much more an explained effect below 1 counts than one above: a curve that dips is no longer a circuit."""
+    avoid: Several[str] = ()
+    """Heads that a mask pays for (L23H3, …), in order to find a circuit that does without them. Keeping all of them
+    costs as much as an explained effect of half of what it should be."""
     rate: Rates = (0.1, 0.01)
     """Learning rate of Adam at the first and at the last update of 400; shorter fits take larger steps."""
     temperature: Rates = (1.0, 0.1)
@@ -208,11 +213,13 @@ class _Training:
         masks = hard_masks(strengths, sizes) if update >= s.hard * s.updates else soft
         errors, by_mask = problem.gradients(masks, numbers)
         losses, slopes = row_losses(errors, s.objective, s.of_mean, s.below, row_weights(problem, s, numbers))
+        losses = losses + (masks * problem.prices).sum(1)
         if not np.isfinite(losses).all():
             raise HeadwiseError(
                 f"the loss is not finite after {update} updates; use float32 or bfloat16, or another metric"
             )
-        gradient = mask_gradient(soft, (slopes[:, :, None] * by_mask).sum(1), temperature)
+        by_mask = (slopes[:, :, None] * by_mask).sum(1) + problem.prices
+        gradient = mask_gradient(soft, by_mask, temperature)
         per_seed = gradient.reshape(len(self.active), s.masks, -1).mean(1)
         self._move(per_seed, update, float(np.interp(done, [0, 1], s.rate)))
         for i, loss in zip(self.active, losses.reshape(len(self.active), -1).mean(1), strict=True):
@@ -252,14 +259,16 @@ def order_costs(
     """How far the curve of each of `strengths[S, N]` is from 1 on these examples `[S]`; smaller is better.
 
     The mean over sizes that stand half at even steps of log k and half at even steps of k. For `track` the loss of
-    training, which counts each example's error as well as that of the mean.
+    training, which counts each example's error as well as that of the mean. Heads to be avoided are paid for.
     """
     sizes = grid_sizes(grid, problem.size)
+    paid = np.stack([hard_masks(np.repeat(one[None], len(sizes), 0), sizes).mean(0) for one in strengths])
+    paid = (paid * problem.prices).sum(1)
     if settings.objective == "track":
         errors = (problem.kept(strengths, sizes, examples) - problem.full[examples]) / problem.effect
         weights = row_weights(problem, settings, examples)
         losses = row_losses(errors, "track", settings.of_mean, settings.below, weights)[0]
         costs: np.ndarray = losses.reshape(len(strengths), len(sizes)).mean(1)
-        return costs
+        return costs + paid
     shares = problem.explained(strengths, sizes, examples)
-    return curve_costs(shares, settings.objective, settings.below)
+    return curve_costs(shares, settings.objective, settings.below) + paid

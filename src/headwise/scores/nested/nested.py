@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,10 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.files import replacing
-from headwise.heads import single_gates
+from headwise.heads import head_list, single_gates
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
-from headwise.scores.nested.fit import NestedFit, SeedFit, fit_orders, order_costs
+from headwise.scores.nested.fit import PRICE, NestedFit, SeedFit, fit_orders, order_costs
 from headwise.scores.nested.problem import Problem, grid_sizes
 from headwise.scores.registry import BACKWARD_ROWS, Setup, register, scaled_progress
 from headwise.settings import Count, Share, one_of
@@ -100,6 +100,8 @@ def nested(setup: Setup, **options: Any) -> np.ndarray:
     setup.details |= {"replicates": "seeds", "seeds": seeds, "meaning": "a ranking, not an effect size"}
     silent = Engine(setup.model, setup.task, setup.metric, **setup.engine_options)  # progress counts updates
     problem = Problem.of(silent, setup.exists, asked.held_back, setup.seed)
+    if asked.avoid:
+        problem.prices = _prices(setup, asked.avoid)
     lo, hi = problem.interval()
     setup.details["effect"] = [problem.effect, lo, hi]
     if problem.size < 2 or not (lo > 0 or hi < 0):
@@ -115,6 +117,14 @@ def nested(setup: Setup, **options: Any) -> np.ndarray:
     seconds["choice"] = time.perf_counter() - began - seconds["training"]
     setup.details["seconds"] = {name: round(one, 2) for name, one in seconds.items()}
     return setup.per_head(values.T)
+
+
+def _prices(setup: Setup, avoid: Sequence[str]) -> np.ndarray:
+    """What each ranked component costs `[N]`: those to be avoided have an equal share of the price."""
+    listed = head_list(avoid)
+    setup.layout.check(listed, setup.model.name)
+    avoided = set(listed)
+    return np.array([PRICE / len(avoided) if head in avoided else 0.0 for head in setup.heads])
 
 
 def _fits(

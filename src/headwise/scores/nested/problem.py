@@ -34,6 +34,8 @@ class Problem:
     none: np.ndarray  # E: with every ranked component replaced by the reference
     rows: int = 0
     """Rows of backward passes so far."""
+    prices: np.ndarray | float = 0.0  # N
+    """What a mask pays for keeping each component, in units of the loss: not 0 for those that are to be avoided."""
 
     @classmethod
     def of(cls, engine: Engine, exists: np.ndarray, share: float, seed: int) -> Problem:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from headwise.charts.certificate import certificate_chart
+from headwise.charts.certificate import certificate_chart, least_followed
 from headwise.charts.chart import Chart
 from headwise.charts.section import SECTIONS, Finding, Section
 from headwise.charts.style import file_name
 from headwise.tables.frames import Tables, groups, table_of
 
+LISTED = 10
+"""Prompts on the page."""
 _WEIGHTS = {"certified": 1.0, "certified with limits": 0.9, "rejected": 0.8, "undecided": 0.3}
 
 
@@ -28,6 +30,7 @@ def charts(tables: Tables) -> list[Chart]:
             part("levels", str(model), str(task)),
             part("followed", str(model), str(task)),
             str(part("certificates", str(model), str(task)).iloc[0]["sentence"]),
+            str(part("certificates", str(model), str(task)).iloc[0]["heads"]).split(),
             name=f"certificate-{file_name(str(task))}-{file_name(str(model))}",
         )
         for (model, task), rows in groups(table_of(tables, "checks"), "model", "task")
@@ -35,22 +38,24 @@ def charts(tables: Tables) -> list[Chart]:
 
 
 def findings(tables: Tables) -> list[Finding]:
-    """The sentence of each certificate, then the prompts that the set follows least."""
-    found = []
-    for row in table_of(tables, "certificates").to_dict("records"):
-        found.append(Finding(sentence=row["sentence"], weight=_WEIGHTS[row["verdict"]]))
-        rows = table_of(tables, "followed")
-        rows = rows[(rows["model"] == row["model"]) & (rows["task"] == row["task"])]
-        worst = rows.loc[(rows["kept"] - rows["full"]).abs().idxmax()]
-        family = f" ({worst['family']})" if worst["family"] else ""
-        found.append(
-            Finding(
-                sentence=f"The set follows this prompt least{family}: “{str(worst['prompt'])[-160:]}”: {row['metric']} "
-                f"{worst['full']:.2f} with all heads, {worst['kept']:.2f} with the set alone.",
-                weight=0.1,
-            )
-        )
-    return found
+    """The sentence of each certificate."""
+    return [
+        Finding(sentence=row["sentence"], weight=_WEIGHTS[row["verdict"]])
+        for row in table_of(tables, "certificates").to_dict("records")
+    ]
+
+
+def prompts(tables: Tables) -> pd.DataFrame:
+    """The prompts that each set follows least, with their family."""
+    parts = []
+    for (model, task), rows in groups(table_of(tables, "followed"), "model", "task"):
+        worst = least_followed(rows, LISTED)
+        texts = {"prompt": worst["prompt"].str[-400:], "family": worst["family"], "metric": worst["metric"]}
+        numbers = {"all heads": worst["full"].round(2), "the set alone": worst["kept"].round(2)}
+        parts.append(pd.DataFrame({"task": task, "model": model, **texts, **numbers}))
+    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    needless = [name for name in ("task", "model", "family") if name in table and table[name].nunique() == 1]
+    return table.drop(columns=needless)
 
 
 def heads(tables: Tables) -> pd.DataFrame | None:
@@ -58,5 +63,12 @@ def heads(tables: Tables) -> pd.DataFrame | None:
     return None
 
 
-section = Section(charts=charts, findings=findings, heads=heads, docs="certify")
+section = Section(
+    charts=charts,
+    findings=findings,
+    heads=heads,
+    texts=prompts,
+    texts_title="The prompts that the set follows least",
+    docs="certify",
+)
 SECTIONS.add("certify", section)

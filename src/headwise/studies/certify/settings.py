@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, model_validator
+from typing_extensions import Self
 
 from headwise.certificates.certify import DRAWS, SUBSETS
 from headwise.certificates.checks import Thresholds
-from headwise.certificates.reported import BESIDE_METHODS
+from headwise.certificates.refits import ALTERNATIVE_FITS, BESIDE_METHODS, REPELLED, STABLE_FITS
+from headwise.model.load.load import accelerated
 from headwise.scores.registry import check_methods
 from headwise.settings import Count, Several, Text
 from headwise.studies.settings import shared
+from headwise.sweeps.plan import usual_options
 
 
 class CertifySettings(shared.StudySettings):
     """Settings of the study `certify`."""
 
-    QUICK: ClassVar = {"n": 24, "draws": 40}
+    QUICK: ClassVar = {"n": 24, "draws": 40, "stable": 0, "alternatives": 0}
 
     tasks: shared.TaskNames = ("ioi",)
     """Built-in names, files, or hub:owner/name."""
     heads: Text | None = None
-    """The set: names (L23H3,L20H0), a heads file, or a run folder or scores table with `top`. By default the study
-    finds one by itself, on other examples than it is tested on."""
+    """The set: names (L23H3,L20H0), a heads file, a run folder (of `score` with `top`, of `circuits`), or a scores
+    table with `top`. By default the study finds one by itself, on other examples than it is tested on."""
     top: Count | None = None
     """How many of the first heads form the set; by default all of a list, or the smallest number that passes checks 1
     to 3 on the examples that find it."""
@@ -45,18 +48,36 @@ class CertifySettings(shared.StudySettings):
     """Prompts of the same form without the behaviour, for check 7."""
     others: Several[shared.TaskName] = ()
     """Other behaviours, for check 7."""
+    stable: NonNegativeInt = STABLE_FITS
+    """Half-samples on which check 8 ranks the heads again, where the study finds the set; 0 leaves it out."""
+    alternatives: NonNegativeInt = ALTERNATIVE_FITS
+    """Fits of check 10, which pay for every head of the set, where the study finds the set; 0 leaves it out."""
     beside: Several[shared.MethodName] = BESIDE_METHODS
     """Score methods whose first heads stand beside the set in check 11, where the study finds the set."""
     task_options: shared.Options = Field(default_factory=dict)
     """Options of the task, of its prompts or of its file."""
     method_options: shared.Options = Field(default_factory=dict)
-    """Options of the method."""
+    """Options of the methods; by default what this machine computes in minutes."""
+
+    @model_validator(mode="after")
+    def _usual_options(self) -> Self:
+        options: dict[str, Any] = {}  # none, as the run folder of an accelerator has it
+        if self.method_options or "method_options" not in self.model_fields_set:
+            fast = accelerated(self.device)
+            options = usual_options(self._methods, self.method_options, fast=fast, quick=self.quick)
+        self.__dict__.update(method_options=options)
+        return self
+
+    @property
+    def _methods(self) -> tuple[str, ...]:
+        """All that rank heads."""
+        return tuple(dict.fromkeys((self.method, *self.beside, *[REPELLED] * bool(self.alternatives))))
 
     def before_run(self) -> None:
         super().before_run()
-        check_methods((self.method,), self.method_options, self.metric)
+        check_methods(self._methods, self.method_options, self.metric)
 
     def options(self) -> dict[str, Any]:
         """Of `hw.certify`."""
-        names = ("metric", "reference", "draws", "subsets", "seed", "quick", "beside")
+        names = ("metric", "reference", "draws", "subsets", "seed", "quick")
         return {name: getattr(self, name) for name in names} | {"thresholds": dict(self.thresholds)}

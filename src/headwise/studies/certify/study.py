@@ -7,7 +7,10 @@ set loses without each of its heads), `followed` (every example: all heads, the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +20,18 @@ from headwise.certificates.certificate import Certificate
 from headwise.certificates.certify import Request, planned_rows
 from headwise.certificates.certify import certify as certify_heads
 from headwise.certificates.checks import Thresholds
-from headwise.heads import Order
+from headwise.certificates.refits import Fit, Plan, announcement, order_of
+from headwise.certificates.reported import Bench
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, Order
 from headwise.heads.heads_file import read_heads
 from headwise.model.model import Model
 from headwise.runs import Job, step
+from headwise.scores.registry import SHARED_ROW
+from headwise.scores.registry import method as method_named
 from headwise.studies.base import study
 from headwise.studies.certify.charts import section
+from headwise.studies.certify.from_run import RANKING, settings_of, study_of
 from headwise.studies.certify.settings import CertifySettings
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import score_heads
@@ -30,10 +39,15 @@ from headwise.sweeps.explained import tracking
 from headwise.sweeps.sweep import sweep
 from headwise.tasks import Task
 
+log = logging.getLogger("headwise")
 OTHER_SEED = 7_919
 """Added to the seed where heads are given: another study with the same seed found them on its prompts."""
 POINTS = 31
 """Sizes at which a circuit is searched for."""
+USUAL_SIZE = 32
+"""Heads of a set whose size is not known yet, for the plan of its cost."""
+FEWEST_NEW = 4
+"""Examples that a certificate needs at least."""
 
 
 @step(cost=lambda task, **_: POINTS * len(task), label="size of the circuit on {task.name} with {model.name}")
@@ -43,7 +57,7 @@ def choose_size(
     """The smallest number of heads whose checks 1 to 3 pass on the examples that rank them, by their values alone; or
     the number from which on 90 % of the effect is explained, and what was not reached."""
     asked = Thresholds(**thresholds)
-    curve = sweep(model, task, order, points=POINTS, progress=job.advance, **options)
+    curve = sweep(model, task, order, points=POINTS, controls=(), progress=job.advance, **options)
     levels = [np.asarray(level) for of in task.families().values() if len(of) > 1 for level in of.values()]
     effect = float(curve.effects.mean())
     for k, kept, share in zip(curve.k, curve.values, curve.shares, strict=True):
@@ -78,34 +92,90 @@ def certify_set(
 )
 def certify(run: Run, s: CertifySettings) -> None:
     def opened(source: str, model: Model) -> Task:
-        n, seed = (s.n, s.seed + OTHER_SEED) if s.heads else (2 * s.n, s.seed)
-        return run.bench.task(source, model, n, seed, s.task_options)
+        if s.heads:
+            return other_examples(run, s, source, model)
+        return run.bench.task(source, model, 2 * s.n, s.seed, s.task_options)
 
     pairs = run.pairs(task=opened)
     halves = {pair: (None, pair.task) if s.heads else pair.task.halves() for pair in pairs}
+    plans = {pair: plan_of(s, find) for pair, (find, _) in halves.items() if find is not None}
+    for pair in pairs:
+        log.info(cost(s, pair, halves[pair][1], plans.get(pair)))
     sets = {pair: given_heads(s, pair) for pair in pairs} if s.heads else found_heads(run, s, pairs)
     calls = {}
     for pair in pairs:
-        find, test = halves[pair]
-        tasks: dict[str, Any] = {
-            "found_on": find,
-            "others": [run.task(one, pair.model, {}) for one in s.others],
-        }
+        tasks: dict[str, Any] = {"others": [run.task(one, pair.model, {}) for one in s.others]}
         if s.negatives is not None:
             tasks["negatives"] = run.task(s.negatives, pair.model, {})
-        calls[pair] = certify_set(pair.model, test, sets[pair], s.options(), tasks)
+        if pair in plans and not s.quick:
+            plan = replace(plans[pair], chosen=sets[pair])
+            tasks["refits"] = plan.carried_out(partial(rank, run, s, pair.model))
+        calls[pair] = certify_set(pair.model, halves[pair][1], sets[pair], s.options(), tasks)
     for pair, found in run.all(calls, "certificates").items():
         row = {"verdict": found.verdict, "sentence": found.sentence, "k": len(found.heads), "of": found.total}
-        row |= {"heads": " ".join(map(str, found.heads)), "n": found.n, "metric": found.metric}
+        row |= {"n": found.n, "metric": found.metric}
+        row |= {name: " ".join(map(str, getattr(found, name))) for name in ("heads", "core", "shell")}
         tables = {"certificates": pd.DataFrame([row]), "checks": found.table()}
-        tables |= {"levels": found.levels, "circuit": found.changes, "followed": found.examples}
+        tables |= {
+            "levels": found.levels,
+            "circuit": found.changes,
+            "followed": found.examples.assign(metric=found.metric),
+        }
         run.tables(tables, **pair.columns, reference=found.reference)
+
+
+def plan_of(s: CertifySettings, finding: Task) -> Plan:
+    """The rankings of checks 8, 10 and 11; the set is not known yet."""
+    names = ("method", "stable", "alternatives", "seed")
+    plan: dict[str, Any] = {name: getattr(s, name) for name in names} | {
+        "beside": () if s.quick else s.beside
+    }
+    return Plan(finding=finding, chosen=[], options=s.method_options, **plan)
+
+
+def rank(run: Run, s: CertifySettings, model: Model, fits: Sequence[Fit]) -> list[Order]:
+    """The order of each fit, a step each."""
+    how: dict[str, Any] = {"metric": s.metric, "reference": s.reference}
+    calls = {
+        number: score_heads(model, fit.task, fit.method, **how, seed=fit.seed, options=fit.options)
+        for number, fit in enumerate(fits)
+    }
+    scored: Mapping[int, Any] = run.all(calls, "rankings again")
+    return [order_of(one.scores) for one in scored.values()]
+
+
+def cost(s: CertifySettings, pair: Pair, test: Task, plan: Plan | None) -> str:
+    """What the certificate of one model and task will cost, for the log."""
+    bench = Bench(pair.model, [Head(0, 0)], s.metric, s.reference, s.seed)
+    rows = SHARED_ROW * planned_rows(test, [Head(0, 0)] * (s.top or USUAL_SIZE), Request(**s.options()))
+    if plan is not None:
+        rows += method_named(s.method).cost(pair.model, plan.finding, s.reference, s.method_options)
+        rows += SHARED_ROW * POINTS * len(plan.finding) * (s.top is None)
+    return announcement(bench, test, rows, plan)
 
 
 def given_heads(s: CertifySettings, pair: Pair) -> Order:
     """The set that the settings name, for one model."""
     assert s.heads is not None
-    return read_heads(s.heads, s.top, model=pair.model.name, existing=pair.model.heads())
+    prefer = {"task": pair.columns["task"], "reference": s.reference}
+    return read_heads(s.heads, s.top, model=pair.model.name, existing=pair.model.heads(), prefer=prefer)
+
+
+def other_examples(run: Run, s: CertifySettings, source: str, model: Model) -> Task:
+    """Examples that did not find the given set: of another seed, without those of the run that found it."""
+    assert s.heads is not None
+    used: set[str] = set()
+    if (study := study_of(s.heads)) in RANKING and source in (before := settings_of(s.heads)).tasks:
+        found = run.bench.task(source, model, before.n, before.seed, before.task_options)
+        used = {example.prompt for example in (found if study == "score" else found.halves()[0])}
+    task = run.bench.task(source, model, s.n + len(used), s.seed + OTHER_SEED, s.task_options)
+    new = [index for index, example in enumerate(task) if example.prompt not in used][: s.n]
+    if len(new) < FEWEST_NEW:
+        raise HeadwiseError(
+            f"{source} has {len(new)} examples that the run {s.heads} did not rank heads on; a certificate needs "
+            "others: give another file, headwise certify MODEL FILE --heads RUN"
+        )
+    return task.take(new)
 
 
 def found_heads(run: Run, s: CertifySettings, pairs: list[Pair]) -> dict[Pair, Order]:

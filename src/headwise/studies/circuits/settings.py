@@ -14,6 +14,7 @@ from headwise.scores.registry import check_methods
 from headwise.settings import Count, Settings, Several, Text, not_empty, one_of, passes
 from headwise.studies.settings import shared
 from headwise.sweeps.curve import check_threshold
+from headwise.sweeps.plan import usual_options
 from headwise.sweeps.sweep import ACTIONS, CONTROL_POINTS, CONTROLS, DRAWS
 
 ROLES = ("dense", "sparse", "control")
@@ -26,17 +27,6 @@ QUICK_TASK = "ioi"
 ORDERS = ("integrated", "nested")
 EXACT = "ablation"
 """The order that is one of the defaults only on an accelerator: a forward row for each head and example."""
-CPU_OPTIONS: dict[str, dict[str, Any]] = {
-    "integrated": {"most_steps": 40},
-    "nested": {"seeds": 1, "rows": 2000},
-}
-"""Options of the orders without an accelerator, where they are not given: two tasks then take up to 20 minutes on two
-cores with the bundled model."""
-QUICK_OPTIONS: dict[str, dict[str, Any]] = {
-    "integrated": {"most_steps": 20},
-    "nested": {"seeds": 1, "rows": 300},
-}
-"""The same with `quick`; two ablation types then train on 600 rows."""
 QUICK_CONTROL_POINTS = 5
 """Numbers of heads at which controls are measured with `quick`."""
 Ranking = Annotated[Text, one_of("ranking", lambda: shared.RANKINGS)]
@@ -138,14 +128,9 @@ class CircuitsSettings(shared.StudySettings):
         usual_orders = (*ORDERS, EXACT) if fast and not self.quick else ORDERS
         tasks = (QUICK_TASK,) if self.quick else TASKS if fast else TASKS[:ON_CPU]
         orders = self.orders or usual_orders
-        usual = QUICK_OPTIONS if self.quick else {} if fast else CPU_OPTIONS
-        if "method_options" in self.model_fields_set and not self.method_options:
-            usual = {}  # none, as the run folder of an accelerator has it
-        options = {name: value for order in orders for name, value in usual.get(order, {}).items()}
-        # Rows bound the updates: with one of them given, the other is left as it is.
-        if {"updates", "rows"} & set(self.method_options):
-            options.pop("rows", None)
-        options |= self.method_options
+        options: dict[str, Any] = {}  # none, as the run folder of an accelerator has it
+        if self.method_options or "method_options" not in self.model_fields_set:
+            options = usual_options(orders, self.method_options, fast=fast, quick=self.quick)
         refits = self.refits
         if refits is None:
             refits = 0 if self.quick else REFITS if fast else REFITS_ON_CPU

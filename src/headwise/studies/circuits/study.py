@@ -36,11 +36,11 @@ from headwise.scores.registry import method as method_named
 from headwise.studies.base import study
 from headwise.studies.circuits.charts import section
 from headwise.studies.circuits.settings import CircuitsSettings
-from headwise.studies.plan import duration, tokens_per_second
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import Scored, input_table, make_cards, score_heads, strongest
 from headwise.sweeps.curve import Sweep, ratio_row
 from headwise.sweeps.overshoot import overshoot_rows, overshoots, rise_points
+from headwise.sweeps.plan import duration, tokens_per_second
 from headwise.sweeps.sweep import most_rows, ranking, sweep
 from headwise.tasks import Task
 
