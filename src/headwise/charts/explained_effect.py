@@ -60,7 +60,8 @@ _EXTRA = {EXPLAINED: 0.0, R2: 1.6, WORST: 1.6}
 """Inches that a row of panels adds to the figure."""
 _ABOUT = {
     EXPLAINED: "",
-    R2: "R² = 1 − Σ(kept − full)² / Σ(full − its mean)² over examples: 0 is a constant, 1 follows the model. ",
+    R2: "R² = 1 − Σ(kept − full)² / Σ(full − its mean)² over examples: 0 is a constant, 1 follows the model; "
+    "the axis ends at −1. ",
     WORST: "Worst family: the lowest explained effect of a family of at least 20 examples, with an interval for all of "
     "them together. ",
 }
@@ -225,14 +226,14 @@ class _Panels:
         common: dict[str, Any] = {"x": x, "model": models[0] if len(models) == 1 else ""}
         if kind == R2:
             lines = [line for row in together for line in self._followed(row, task)]
-            marks = [Rule(at=0), *self._keys(lines), *lines]
+            marks: list[Mark] = [Rule(at=0), *self._keys(lines), *lines]
             y = Axis(label="R²" if not self.alone else "R², Share", limits=(-1.05, 1.08), ticks=(-1, 0, 1))
             return Panel(column=task_title(task), marks=marks, y=y, **common)
         if kind == WORST:
             lines = [line for row in together for line in self._worst(row, task)]
             marks = [Rule(at=self.threshold), *self._keys(lines), *lines]
             if not lines:
-                words = {"x": total / 2, "y": 0.5, "size": 7, "colour": GREY}
+                words: dict[str, Any] = {"x": total / 2, "y": 0.5, "size": 7, "colour": GREY}
                 marks = [Label(text="no family with enough examples\nand an effect of its own", **words)]
             y = Axis(label="Worst Family", limits=self.y, ticks=(0, 0.5, 1))
             return Panel(column=task_title(task), marks=marks, y=y, **common)
@@ -258,7 +259,7 @@ class _Panels:
     def _followed(self, member: Mapping[Any, Any], task: str) -> list[Line]:
         """R² over examples and, where there is room, the shares of examples that are followed."""
         rows, colour = self._of(member, task)
-        prefix = {"hover_prefix": str(member["model"]), "colour": colour, "common": True}
+        prefix: dict[str, Any] = {"hover_prefix": str(member["model"]), "colour": colour, "common": True}
         lines = [curve(rows, y=R2, name="R² over examples", width=_THICK, **prefix)]
         for column, (name, dash) in _SHARES.items() if self.alone else ():
             if rows[column].notna().any():
