@@ -12,7 +12,6 @@ The bundled model prefers the right answer in 79 of 100 (of 400 drawn): in 82 of
 the others.
 
 `commonsense_negative` has the wordings with a blank in the place of the subject ("If you want to buy ____, you go to").
-The bundled model prefers the right answer in 15 of 100, where chance is 25.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ three of five colors, in between for the rest.
 
 `recall_rewrite` asks for the same facts in other words, in part as questions with an answer. `recall_negative` has the
 questions with a blank in the place of the subject ("The capital of ____ is"), so nothing says which answer is right.
-The bundled model is right in 78 of 100 rewrites (mean logit difference 4.62), and in 24 of 100 negatives (.17), where
+The bundled model is right in 78 of 100 rewrites (mean logit difference 4.62), and in 22 of 100 negatives (.33), where
 chance is 20.
 """
 
