@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -114,6 +114,8 @@ class Task:
     """Of the examples, in the task that they were taken from; by default counted from 0. Results carry them."""
     beside: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What `negatives` and `transfer` open, where the task's maker named it: a task, a name or a file."""
+    opener: Callable[[Task, str, int | None, Any], Task | None] | None = field(default=None, compare=False)
+    """What opens them; `hw.task` gives it to every task."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "examples", tuple(several(self.examples)))
@@ -223,18 +225,14 @@ class Task:
         What `hw.task(…, negatives=…)` named, else the built-in task NAME_negative; None where there is neither. model:
         counterfactuals are as long as their prompts under its tokenizer.
         """
-        from headwise.tasks.opening import companion
-
-        return companion(self, "negatives", n, model)
+        return None if self.opener is None else self.opener(self, "negatives", n, model)
 
     def transfer(self, n: int | None = None, *, model: Any = None) -> Task | None:
         """The same behaviour in other words: what `hw.task(…, transfer=…)` named, else the built-in task NAME_rewrite.
 
         None where there is neither; otherwise as `negatives`.
         """
-        from headwise.tasks.opening import companion
-
-        return companion(self, "transfer", n, model)
+        return None if self.opener is None else self.opener(self, "transfer", n, model)
 
     def shared_groups(self) -> tuple[str | None, ...] | None:
         """The group of every example for intervals and tests, or None where no two examples share one."""

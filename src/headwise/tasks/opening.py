@@ -80,7 +80,9 @@ def task(
         opened = registry.task(str(source), size, seed=seed, tokens=encode, **options)
     if shots or template != AS_IS:
         opened = few_shot(opened, shots, template=template, separator=separator, seed=seed)
-    return replace(opened, beside=beside) if beside else opened
+    if opened.opener is not None and not beside:
+        return opened
+    return replace(opened, beside=beside, opener=companion)
 
 
 def companion(of: Task, kind: str, n: int | None, model: HasTokens | None) -> Task | None:
