@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from headwise.charts.attention import kept_heads
+from headwise.charts.chart import Line
 from headwise.charts.explained_effect import COLOURS, explained_chart
 from headwise.charts.static import figure
 
@@ -121,9 +122,9 @@ def test_heads_that_came_from_other_layers_are_counted_below_the_panels():
 
 def test_one_legend_entry_counts_the_heads_from_other_layers_over_all_panels():
     parts = []
-    for reference, moved in (("mean", 7), ("patch", 3)):
-        control = curve("GPT-2", "ioi", 144, series="random_layer").query("k <= 72").assign(moved=moved)
-        parts += [one.assign(reference=reference) for one in (curve("GPT-2", "ioi", 80), control)]
+    for task, moved in (("ioi", 7), ("docstring", 3)):
+        control = curve("GPT-2", task, 144, series="random_layer").query("k <= 72").assign(moved=moved)
+        parts += [curve("GPT-2", task, 80), control]
     picture = figure(explained_chart(pd.concat(parts, ignore_index=True)))
     (text,) = picture.legends[0].get_texts()
     assert "up to 7 of" in text.get_text()
@@ -133,10 +134,87 @@ def test_where_few_heads_do_it_the_axis_gives_them_room():
     curves, members, ratios = pairs(total=270, dense=8)
     panels = drawn(figure(explained_chart(curves, members=members, ratios=ratios)))
     for panel in panels:
-        assert panel.get_xlabel() == "Number of Heads Kept (√ axis)"
+        assert panel.get_xlabel() == "Heads Kept (√ axis)"  # four panels across a page
         places = panel.transData.transform([(k, 0) for k in (0, 8, 270)])[:, 0]
         assert (places[1] - places[0]) / (places[2] - places[0]) == pytest.approx(np.sqrt(8 / 270))
         assert panel.get_xlim() == (0, 270)
+
+
+def followed(table):
+    """The same curves with R², shares of examples, and a worst family at every k; the last column differs by task."""
+    share = table["k"] / table["k"].max()
+    columns = {
+        "r2": 3 * share - 2,
+        "within": share,
+        "agreement": (1 + share) / 2,
+        "worst_family": 0.7 * table["value"],
+    }
+    for name, values in columns.items():
+        table = table.assign(**{name: values, f"{name}_lo": values - 0.05, f"{name}_hi": values + 0.05})
+    return table.assign(family="order = BAB")
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 6])
+def test_below_each_task_are_r2_and_the_worst_family_on_the_same_axis_of_heads(count):
+    tasks = (*TASKS, "recall", "syntax")[:count]
+    curves, members, ratios = pairs(tasks)
+    curves = followed(curves)
+    chart = explained_chart(curves, members=members, ratios=ratios)
+    picture = figure(chart)
+    FigureCanvasAgg(picture).draw()
+    assert len(chart.panels) == 3 * count
+    axes = [one for one in picture.axes if one.get_visible()]
+    for task, top in zip(tasks, drawn(picture), strict=True):
+        place = top.get_position()
+        below = [one for one in axes if abs(one.get_position().x0 - place.x0) < 0.01 and one is not top]
+        below = sorted(
+            (one for one in below if one.get_position().y0 < place.y0), key=lambda a: -a.get_position().y0
+        )
+        for panel, column in zip(below[:2], ("r2", "worst_family"), strict=True):
+            assert panel.get_xlim() == top.get_xlim()
+            for row in members[members["task"] == task].itertuples():
+                own = curves[
+                    (curves["model"] == row.model) & (curves["task"] == task) & (curves["series"] != "random")
+                ]
+                (line,) = [
+                    one
+                    for one in panel.lines
+                    if to_hex(one.get_color()) == COLOURS[row.pair][row.role] and one.get_linewidth() > 1
+                ]
+                np.testing.assert_allclose(line.get_ydata(), own[column])
+        assert below[0].get_ylim() == (-1.05, 1.08)
+        assert below[1].get_ylim() == top.get_ylim()
+    assert picture.get_size_inches()[0] <= 7.2
+
+
+def test_one_model_alone_also_has_the_shares_of_examples_and_two_do_not():
+    alone = explained_chart(followed(curve("smollm2", "ioi", 60)))
+    names = [mark.name for mark in alone.panels[1].marks if isinstance(mark, Line)]
+    assert names == ["R² over examples", "examples within a fifth of the effect", "same answer"]
+    curves, members, _ = pairs(TASKS[:1])
+    two = explained_chart(followed(curves), members=members)
+    drawn_lines = [
+        mark for mark in two.panels[1].marks if isinstance(mark, Line) and np.isfinite(mark.y).any()
+    ]
+    assert [line.name for line in drawn_lines] == ["R² over examples"] * 2
+
+
+def test_a_task_without_families_says_so_where_others_have_them():
+    curves, members, _ = pairs(TASKS[:2])
+    curves = followed(curves)
+    ends = [f"worst_family{end}" for end in ("", "_lo", "_hi")]
+    curves.loc[curves["task"] == TASKS[0], ends] = np.nan
+    chart = explained_chart(curves, members=members)
+    (label,) = chart.panels[4].marks
+    assert "no family with enough examples" in label.text
+    curves[ends] = np.nan
+    assert len(explained_chart(curves, members=members).panels) == 4  # no row of panels without a line
+
+
+def test_of_two_kinds_of_random_heads_those_of_the_same_layers_are_drawn():
+    kinds = [curve("GPT-2", "ioi", 144, series=kind).query("k <= 72") for kind in ("random", "random_layer")]
+    chart = explained_chart(pd.concat([curve("GPT-2", "ioi", 80), *kinds]))
+    assert [mark.name for mark in chart.panels[0].marks] == ["random heads, same layers", "GPT-2"]
 
 
 def test_an_effect_that_is_none_is_said_in_the_legend():

@@ -140,7 +140,7 @@ STUDIES = {
         "scores": score_table("tiny", "ioi", "ablation", (3, 4)).assign(q=[0.01, 0.2, 0.03] * 4)
     },
     "roles": sure_roles,
-    "circuits": small.circuit_orders,
+    "circuits": lambda: small.followed(small.circuit_orders()),
     "masking": masking,
     "prompts": prompts,
     "functions": functions,

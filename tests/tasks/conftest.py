@@ -26,7 +26,7 @@ def byte_bpe(corpus: list[str]) -> Encode:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=3000, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=4000, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(corpus, trainer)
     return lambda text: tokenizer.encode(text).ids
 

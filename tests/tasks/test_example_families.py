@@ -25,6 +25,10 @@ FACETS = {
     "syntax": {"phenomenon"},
     "word_problems": {"level"},
 }
+SAME = {"commonsense": ("negative",), "induction": ("negative",), "word_problems": ("negative", "rewrite")}
+SAME |= {"recall": ("negative", "rewrite"), "syntax": ("negative", "rewrite")}
+FACETS |= {f"{name}_{kind}": FACETS[name] for name, kinds in SAME.items() for kind in kinds}
+FACETS |= {f"{name}_rewrite": FACETS[name] | {"template"} for name in ("induction", "math")}
 FACETS |= {f"greater_than_{kind}": FACETS["greater_than"] for kind in ("negative", "rewrite")}
 FACETS |= {f"{name}_{kind}": FACETS[name] for name in ("ioi", "ioi_long") for kind in ("negative", "rewrite")}
 

@@ -333,9 +333,9 @@ def whole_ticks(count: int, most: int) -> list[int]:
     return list(range(0, count, next(step for step in steps if -(-count // step) <= most)))
 
 
-def count_axis(label: str, last: int, **look: Any) -> Axis:
+def count_axis(label: str, last: int, ticks: int = 8, **look: Any) -> Axis:
     """An axis of a number of things from 0 to `last`, with whole numbers at its ticks however few there are."""
-    return Axis(label=label, limits=(0, last), ticks=whole_ticks(last + 1, 8), **look)
+    return Axis(label=label, limits=(0, last), ticks=whole_ticks(last + 1, ticks), **look)
 
 
 def axis_range(*values: Numbers, room: float = 0.05) -> tuple[float, float] | None:

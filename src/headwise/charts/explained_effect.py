@@ -1,19 +1,33 @@
-"""How few heads explain a behaviour: explained effect against the number of heads kept.
+"""How few heads explain a behaviour: explained effect against the number of heads kept, and what a mean leaves out.
 
-One panel per task, and one row of panels per ablation type. Of several orders of a model the chosen one is the thick
-line, the others are thin.
+One column of panels per task: the mean explained effect; below it how far the kept heads follow single examples, and
+the family of examples that they explain least. Of several orders of a model the chosen one is the thick line.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import INK, Axis, Chart, Label, Line, Mark, Panel, count_axis, curve, grid_shape
+from headwise.charts.chart import (
+    GREY,
+    INK,
+    Axis,
+    Chart,
+    Label,
+    Line,
+    Mark,
+    Panel,
+    Rule,
+    count_axis,
+    curve,
+    grid_shape,
+)
 from headwise.charts.random_controls import (
     CONTROLS,
     about_controls,
@@ -23,7 +37,6 @@ from headwise.charts.random_controls import (
     moved_note,
 )
 from headwise.charts.words import joined, shortened, task_title, under
-from headwise.names import ablation_name
 from headwise.tables.frames import columns_of, distinct, groups
 
 EXPLAINED = "explained_effect"
@@ -36,7 +49,24 @@ COLOURS = (
 FEW = 0.1
 """Share of the heads: where all thick curves reach the threshold before it, the axis of heads is a square root."""
 _LONGEST_NAME = 30
-_THICK, _THIN = 1.8, 0.8
+_THICK, _THIN = 1.6, 0.8
+PAPER_WIDTH = 7.2
+"""Inches of a figure across a page."""
+R2, WORST = "r2", "worst_family"
+"""Columns of the curves, and rows of panels, beside the explained effect."""
+_HEIGHTS = {EXPLAINED: 4, R2: 3, WORST: 3}
+"""Of the rows of panels, relative."""
+_EXTRA = {EXPLAINED: 0.0, R2: 1.6, WORST: 1.6}
+"""Inches that a row of panels adds to the figure."""
+_ABOUT = {
+    EXPLAINED: "",
+    R2: "R² = 1 − Σ(kept − full)² / Σ(full − its mean)² over examples: 0 is a constant, 1 follows the model; "
+    "the axis ends at −1. ",
+    WORST: "Worst family: the lowest explained effect of a family of at least 20 examples, with an interval for all of "
+    "them together. ",
+}
+_SHARES = {"within": ("examples within a fifth of the effect", "dash"), "agreement": ("same answer", "dot")}
+"""Shares of examples: name and dash of their lines."""
 _DASHES = ("dash", "dot", "dashdot", "solid")
 """Of the first order as a thin line, the second, the third; then from the start."""
 _ACTIONS = {
@@ -58,11 +88,13 @@ def explained_chart(
     chosen: Chosen | None = None,
     name: str = "",
 ) -> Chart:
-    """One panel per task and ablation type: the explained effect of each model's first k heads, with its interval.
+    """A column of panels per task, of one ablation type: the explained effect of each model's first k heads, with its
+    interval; below it R² over examples and the explained effect of the worst family, where the table has them.
 
     curves: the rows of `curves` of one or several orders, with the controls of the chosen ones: thin grey, the mean of
         their draws and an interval over draws and examples; they end where too few heads are left besides the order's
-        own.
+        own. Of two kinds of control the one from the same layers is drawn. Orders that were not chosen are drawn where
+        the panel has one model; a panel that compares models has their chosen orders only.
     members: which models form a pair, and in which role; by default each model stands alone.
     ratios: a dashed segment joins the dense and the sparse model's thick curves at the threshold and carries the ratio
         of their circuit sizes, with its interval.
@@ -73,15 +105,22 @@ def explained_chart(
     table = table if "reference" in table else table.assign(reference="")
     chosen = _first(table) if chosen is None else chosen
     members = _members(table) if members is None else members[members["model"].isin(table["model"])]
-    references, tasks = distinct(table["reference"]), distinct(members["task"])
-    note = moved_note(table)
+    members = members[members["task"].isin(table["task"])]
+    tasks, note = distinct(members["task"]), moved_note(table)
+    drawn = _Panels(table, members, chosen, orders or {}, ratios, threshold, note)
+    columns, blocks = grid_shape(len(tasks))
+    kinds = drawn.kinds()
     panels: list[Panel | None] = []
-    for reference in references:
-        row = _Row(table[table["reference"] == reference], chosen, orders or {}, ratios, threshold, note)
-        for task in tasks:
-            panels.append(row.panel(task, members[members["task"] == task], len(references) > 1))
-    columns, rows = grid_shape(len(tasks)) if len(references) == 1 else (len(tasks), len(references))
+    places: list[list[int]] = []
+    for start in range(0, len(tasks), columns):
+        some = tasks[start : start + columns]
+        for kind in kinds:
+            numbers = list(range(len(panels), len(panels) + len(some)))
+            places += [numbers + [-1] * (columns - len(some))] * (_HEIGHTS[kind] if len(kinds) > 1 else 1)
+            panels += [drawn.panel(kind, task) for task in some]
     several = table.loc[~table["series"].isin(CONTROLS), "series"].nunique() > 1
+    width = {1: 4.6, 2: 6.0}.get(columns, PAPER_WIDTH)
+    height = 3.2 if len(panels) == 1 else 2.55 * blocks + 0.2
     return Chart(
         name=name,
         title=f"Explained effect (faithfulness) of the top k heads, {_ranked_by(table, chosen)}{under(table)}",
@@ -89,17 +128,22 @@ def explained_chart(
         panels=panels,
         caption=f"{_ACTIONS[table['action'].iloc[0]][1]} Bands are 95 % CIs over examples. "
         + ("Thick: the order with the smallest circuit on the other half of the examples. " * several)
-        + ("Thin: the other orders. " * several)
-        + about_controls(table, note)
-        + _better_controls(table)
+        + ("Thin: the other orders. " * (several and drawn.alone))
+        + about_controls(drawn.table, note)
+        + _better_controls(drawn.table)
+        + "".join(_ABOUT[kind] for kind in kinds)
         + "The dashed segment joins two models where they reach the threshold; beside it is the ratio of their "
         "circuit sizes.",
-        size=(4.6, 3.2) if len(panels) == 1 else (2.75 * columns + 0.4, 2.55 * rows + 0.2),
+        size=(width, height + sum(_EXTRA[kind] for kind in kinds) * blocks),
         columns=columns,
-        page_columns=2,
+        places=places,
+        page_columns=2 if len(tasks) > 1 or len(kinds) == 1 else len(kinds),
         legend="bottom",
-        legend_columns=3 if several and len(tasks) > 2 else 2,
-        table=mean_of_draws(table)[["model", "task", "reference", "series", "k", "value", "lo", "hi", "n"]],
+        legend_columns=2 if columns < 3 else 3,
+        table=mean_of_draws(table)[
+            ["model", "task", "reference", "series", "k", "value", "lo", "hi", "n"]
+            + [column for column in ("r2", "within", "agreement", WORST, "family") if column in table]
+        ],
     )
 
 
@@ -131,20 +175,23 @@ def _ranked_by(table: pd.DataFrame, chosen: Chosen) -> str:
     return f"ranked by {(every or distinct(chosen.values()) or ['order'])[0]}"
 
 
-class _Row:
+class _Panels:
     """The panels of one ablation type, which share their axes."""
 
     def __init__(
         self,
         table: pd.DataFrame,
+        members: pd.DataFrame,
         chosen: Chosen,
         orders: Mapping[tuple[str, str, str], Sequence[str]],
         ratios: pd.DataFrame | None,
         threshold: float,
         note: str,
     ) -> None:
-        self.table, self.chosen, self.orders = table, chosen, orders
+        self.members, self.chosen, self.orders = members, chosen, orders
         self.threshold, self.note = threshold, note
+        matched = table["series"].eq("random_layer").any()
+        self.table = table[table["series"] != "random"] if matched else table
         self.reference = str(table["reference"].iloc[0])
         self.ratios = pd.DataFrame() if ratios is None else ratios
         if "reference" in self.ratios:
@@ -156,42 +203,93 @@ class _Row:
         self.thick = table[thick]
         self.few, self.y = few_heads(self.thick, threshold), effect_range(self.thick, table)
         self.series = distinct(table.loc[~table["series"].isin(CONTROLS), "series"])
+        self.alone = bool(members.groupby("task").size().max() == 1)
+        """Whether every panel has one model: then there is room for more lines."""
+        self.narrow = members["task"].nunique() > 2
 
-    def panel(self, task: str, members: pd.DataFrame, in_grid: bool) -> Panel | None:
-        """The panel of one task; None where the task has no curve of this ablation type."""
+    def kinds(self) -> list[str]:
+        """The rows of panels: what the table has numbers for."""
+        found = [kind for kind in (R2, WORST) if kind in self.thick and self.thick[kind].notna().any()]
+        return [EXPLAINED, *found]
+
+    def panel(self, kind: str, task: str) -> Panel:
+        """One panel of one task."""
         table = self.table[self.table["task"] == task]
-        if table.empty:
-            return None
+        together = self.members[self.members["task"] == task].to_dict("records")
         total = max(int(table["k"].max()), 1)
-        together = members.to_dict("records")
-        lines = [self._thick(row, task) for row in together]
+        label = f"Number of Heads {_ACTIONS[table['action'].iloc[0]][0]}"
+        x = count_axis(label, total, 4 if self.narrow else 8)
+        if self.few:
+            label = f"{label.removeprefix('Number of ') if self.narrow else label} (√ axis)"
+            x = Axis(label=label, limits=(0, total), scale="root", ticks=root_ticks(total, self.narrow))
         models = [str(row["model"]) for row in together]
+        common: dict[str, Any] = {"x": x, "model": models[0] if len(models) == 1 else ""}
+        if kind == R2:
+            lines = [line for row in together for line in self._followed(row, task)]
+            marks: list[Mark] = [Rule(at=0), *self._keys(lines), *lines]
+            y = Axis(label="R²" if not self.alone else "R², Share", limits=(-1.05, 1.08), ticks=(-1, 0, 1))
+            return Panel(column=task_title(task), marks=marks, y=y, **common)
+        if kind == WORST:
+            lines = [line for row in together for line in self._worst(row, task)]
+            marks = [Rule(at=self.threshold), *self._keys(lines), *lines]
+            if not lines:
+                words: dict[str, Any] = {"x": total / 2, "y": 0.5, "size": 7, "colour": GREY}
+                marks = [Label(text="no family with enough examples\nand an effect of its own", **words)]
+            y = Axis(label="Worst Family", limits=self.y, ticks=(0, 0.5, 1))
+            return Panel(column=task_title(task), marks=marks, y=y, **common)
+        lines = [self._thick(row, task) for row in together]
         keys = {line.name: (task, model, self.reference) for line, model in zip(lines, models, strict=True)}
         ordered = {name: key for name, key in keys.items() if key in self.orders}
-        label = f"Number of Heads {_ACTIONS[table['action'].iloc[0]][0]}"
-        x = count_axis(label, total)
-        if self.few:
-            x = Axis(label=f"{label} (√ axis)", limits=(0, total), scale="root", ticks=root_ticks(total))
-        marks = [*control_lines(table, self.note), *self._thin(table, task, together), *lines]
-        title = task_title(task)
+        thin = self._thin(table, task, together) if self.alone else []
         return Panel(
-            title="" if in_grid else title,
-            row=ablation_name(self.reference) if in_grid else "",
-            column=title if in_grid else "",
-            marks=[*marks, *self._segments(task, x)],
-            x=x,
+            title=task_title(task),
+            marks=[*control_lines(table, self.note), *thin, *lines, *self._segments(task, x)],
             y=Axis(label="Explained Effect", limits=self.y, ticks=(0, 0.5, 1)),
             legend="lower right",
-            model=models[0] if len(models) == 1 else "",
             orders={name: self.orders[key] for name, key in ordered.items()},
             owners={name: key[1] for name, key in ordered.items()},
+            **common,
         )
 
-    def _thick(self, member: Mapping[Any, Any], task: str) -> Line:
+    def _of(self, member: Mapping[Any, Any], task: str) -> tuple[pd.DataFrame, str]:
+        """The rows of a model's thick curve, and its colour."""
         mine = (self.thick["model"] == member["model"]) & (self.thick["task"] == task)
-        rows = self.thick[mine].sort_values("k")
+        return self.thick[mine].sort_values("k"), COLOURS[member["pair"] % len(COLOURS)][member["role"]]
+
+    def _followed(self, member: Mapping[Any, Any], task: str) -> list[Line]:
+        """R² over examples and, where there is room, the shares of examples that are followed."""
+        rows, colour = self._of(member, task)
+        prefix: dict[str, Any] = {"hover_prefix": str(member["model"]), "colour": colour, "common": True}
+        lines = [curve(rows, y=R2, name="R² over examples", width=_THICK, **prefix)]
+        for column, (name, dash) in _SHARES.items() if self.alone else ():
+            if rows[column].notna().any():
+                lines.append(curve(rows, y=column, name=name, dash=dash, width=_THIN, band=0.08, **prefix))
+        return lines
+
+    def _keys(self, lines: Sequence[Line]) -> list[Line]:
+        """Where several models share a panel, a black line of each kind for the legend: colours are the models'."""
+        first = {line.name: line for line in reversed(lines)} if not self.alone else {}
+        nowhere = [math.nan] * 2
+        return [
+            replace(one, x=nowhere, y=nowhere, lo=None, hi=None, words=None, colour=INK)
+            for one in first.values()
+        ]
+
+    def _worst(self, member: Mapping[Any, Any], task: str) -> list[Line]:
+        """The explained effect of the worst family, and the mean over all examples as a thin line."""
+        rows, colour = self._of(member, task)
+        if rows[WORST].isna().all():
+            return []
+        look: dict[str, Any] = {"hover_prefix": str(member["model"]), "colour": colour, "common": True}
+        words = rows["family"].tolist()
+        return [
+            curve(rows, band=0, width=_THIN, name="mean of all examples", **look),
+            curve(rows, y=WORST, name="worst family", width=_THICK, words=words, **look),
+        ]
+
+    def _thick(self, member: Mapping[Any, Any], task: str) -> Line:
+        rows, colour = self._of(member, task)
         name = shortened(member["model"], _LONGEST_NAME, set(self.thick["model"]))
-        colour = COLOURS[member["pair"] % len(COLOURS)][member["role"]]
         if rows["value"].isna().all():
             # Two points that are not drawn: the page has no legend entry for a line without points.
             nowhere = [math.nan] * 2
@@ -276,7 +374,9 @@ def effect_range(thick: pd.DataFrame, table: pd.DataFrame) -> tuple[float, float
     return float(low) - 0.06, float(min(max(1.0, curves.max(initial=1.0)), 2.5)) + 0.08
 
 
-def root_ticks(total: int) -> list[int]:
+def root_ticks(total: int, narrow: bool = False) -> list[int]:
     """Ticks of a square-root axis, far enough apart for their numbers; none so near the last that they touch."""
+    if narrow:
+        return [*(tick for tick in (0, 5, 50, 200, 1000) if tick < 0.5 * total), total]
     ticks = [tick for tick in (0, 1, 5, 20, 50, 100, 200, 500, 1000, 2000) if tick < 0.75 * total]
     return [*ticks, total]

@@ -28,11 +28,12 @@ from headwise.sweeps.explained import (
     HeadsNeeded,
     Tracking,
     areas,
+    followed,
     heads_needed,
     needed_with_intervals,
     resampled_needs,
-    tracking,
 )
+from headwise.sweeps.families import Families, worst_family
 from headwise.tables.codec import load_result, save_result, stored
 
 THRESHOLD = 0.9
@@ -169,6 +170,12 @@ class Sweep(Curve):
     """Of a control: the heads at each k, none of them among the first k of the order it is compared with."""
     moved: tuple[int, ...] | None = None
     """Of a layer-matched control: how many heads at each k came from another layer, because theirs had too few."""
+    agrees: np.ndarray | None = (
+        None  # K, E: 1 where the most likely of target and foils is that of the whole model
+    )
+    """None without foils, and where it would have taken further passes."""
+    families: Families = field(default_factory=dict)
+    """Facet -> level -> indices of the examples with it."""
     controls: tuple[Sweep, ...] = ()
 
     examples_name = "examples"
@@ -186,11 +193,22 @@ class Sweep(Curve):
         k = self.k_at().k
         reached = f"{k:.0f} heads reach {THRESHOLD:.0%}" if k == k else f"{THRESHOLD:.0%} is not reached"
         reached = reached if self.defined else "no effect to explain"
+        reached += self._following()
         return (
             f"Sweep({self.action} by {self.series} on {self.task}, {self.model}, "
             f"{ablation_name(self.reference)}: {len(self.k)} points up to "
             f"{self.k[-1]} of {self.total} heads, n = {self.n}; {reached})"
         )
+
+    def _following(self) -> str:
+        """What the mean leaves out, for `repr`."""
+        found = self.tracking()
+        if np.isnan(found.r2):
+            return ""
+        words = f"; {found.k:.0f} kept: R² {found.r2:.2f}, {found.within:.0%} of the examples within a fifth"
+        words += "" if np.isnan(found.agreement) else f", same answer in {found.agreement:.0%}"
+        worst = f", worst family {found.worst_family:.2f} ({found.family})"
+        return words + ("" if np.isnan(found.worst_family) else worst)
 
     @property
     def gains(self) -> np.ndarray:
@@ -231,8 +249,29 @@ class Sweep(Curve):
         resampled = areas(k, shares, self.total)[which]
         return Estimate(float(area), *stats.resampled_interval(resampled, self.n, groups=self.groups))
 
+    def explained(self) -> pd.DataFrame:
+        """The explained effect at each k with its interval (columns k, value, lo, hi); NaN where undefined.
+
+        Where heads are kept, what a mean leaves out stands beside it, with intervals (`r2_lo`, `r2_hi`, …): `r2`,
+        `within` (see `Tracking`), `agreement` (share of examples whose most likely answer is that of the whole model;
+        NaN where it was not measured), `worst_family` (the lowest explained effect of a family; its name is `family`).
+        """
+        shares = super().explained()
+        return shares if self.action == "mask" else pd.concat([shares, self._followed()], axis=1)
+
+    def _followed(self, points: slice = slice(None)) -> pd.DataFrame:
+        """How far the kept heads follow the model in each example and in each family, a row for each of these k."""
+        kept, effect = self.values[points], float(self.effects.mean())
+        columns: dict[str, Any] = {**followed(kept, self.full, effect, groups=self.groups, seed=self.seed)}
+        same = (np.full_like(self.values, np.nan) if self.agrees is None else self.agrees)[points].T
+        lo, hi = stats.share_interval(same, groups=self.groups)
+        columns |= {"agreement": same.mean(axis=0), "agreement_lo": lo, "agreement_hi": hi}
+        return pd.DataFrame(
+            columns | worst_family(self.gains[points], self.effects, self.families, self.groups)
+        )
+
     def tracking(self, k: float | None = None) -> Tracking:
-        """How far the first k heads, kept alone, follow the whole model from example to example.
+        """How far the first k heads, kept alone, follow the whole model in each example and in each family.
 
         k: by default the number from which on 90 % of the effect is explained; the measured point at or above it is
         taken. NaN where heads are masked, and where there is no such number.
@@ -240,11 +279,10 @@ class Sweep(Curve):
         wanted = self.k_at().stays if k is None else float(k)
         at = int(np.searchsorted(self.k, wanted))
         if self.action != "keep" or np.isnan(wanted) or at == len(self.k):
-            return Tracking(*[float("nan")] * 7)
-        effect = float(self.effects.mean())
-        return tracking(
-            float(self.k[at]), self.values[at], self.full, effect, groups=self.groups, seed=self.seed
-        )
+            nothing: list[Any] = [float("nan")] * 7
+            return Tracking(*nothing)
+        (row,) = self._followed(slice(at, at + 1)).to_dict("records")
+        return Tracking(k=float(self.k[at]), **{str(name): value for name, value in row.items()})
 
     # ---- tables ----------------------------------------------------------------------------------------
 

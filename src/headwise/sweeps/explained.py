@@ -44,7 +44,7 @@ class HeadsNeeded(NamedTuple):
 
 
 class Tracking(NamedTuple):
-    """How far kept heads follow the whole model from example to example; a match of means says nothing about it."""
+    """How far kept heads follow the whole model in each example and family; a match of means says nothing about it."""
 
     k: float
     """How many heads are kept."""
@@ -57,6 +57,16 @@ class Tracking(NamedTuple):
     """The share of examples whose metric is within a fifth of the mean effect of that of the whole model."""
     within_lo: float
     within_hi: float
+    agreement: float = float("nan")
+    """The share of examples whose most likely answer, among target and foils, is that of the whole model."""
+    agreement_lo: float = float("nan")
+    agreement_hi: float = float("nan")
+    worst_family: float = float("nan")
+    """The lowest explained effect of a family of examples (`families.py`)."""
+    worst_family_lo: float = float("nan")
+    worst_family_hi: float = float("nan")
+    family: str = ""
+    """Which family that is, such as `order = BAB`."""
 
 
 CLOSE = 0.2
@@ -73,17 +83,33 @@ def tracking(
     seed: int = 0,
 ) -> Tracking:
     """From the metric with k heads kept and with all heads, per example `[E]`; effect: mean of m(full) − m(none)."""
-    error = kept - full
+    columns = followed(kept[None], full, effect, groups=groups, seed=seed)
+    return Tracking(k=k, **{name: float(column[0]) for name, column in columns.items()})  # type: ignore[arg-type]
+
+
+def followed(
+    kept: np.ndarray,
+    full: np.ndarray,
+    effect: float,
+    *,
+    groups: Sequence[str | None] | None = None,
+    seed: int = 0,
+) -> dict[str, np.ndarray]:
+    """The fields of `Tracking` after k, each `[K]`: from the metric with several sets kept `[K, E]`, and with all."""
+    errors = (kept - full).T  # E, K
     middle = full - full.mean()  # the ratio does not depend on it, its rounding does
-    moments = np.stack([error**2, middle, middle**2], axis=1)
-    ones = np.ones(len(full))
-    resampled = stats.resampled_ratio(moments, ones, groups=groups, seed=seed)  # B, 3
+    moments = np.column_stack([errors**2, middle, middle**2])
+    resampled = stats.resampled_ratio(moments, np.ones(len(full)), groups=groups, seed=seed)  # B, K + 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        r2, again = (1 - m[..., 0] / (m[..., 2] - m[..., 1] ** 2) for m in (moments.mean(axis=0), resampled))
-    close = (np.abs(error) <= CLOSE * abs(effect)).astype(float)
-    interval = stats.resampled_interval(again, len(full), groups=groups)
+        r2, again = (
+            1 - m[..., :-2] / (m[..., -1:] - m[..., -2:-1] ** 2) for m in (moments.mean(axis=0), resampled)
+        )
+    intervals = [stats.resampled_interval(column, len(full), groups=groups) for column in again.T]
+    r2_lo, r2_hi = np.array(intervals).T
+    close = (np.abs(errors) <= CLOSE * abs(effect)).astype(float)
     lo, hi = stats.share_interval(close, groups=groups)
-    return Tracking(k, float(r2), *interval, float(close.mean()), float(lo), float(hi))
+    within = {"within": close.mean(axis=0), "within_lo": lo, "within_hi": hi}
+    return {"r2": r2, "r2_lo": r2_lo, "r2_hi": r2_hi, **within}
 
 
 def heads_needed(k: np.ndarray, shares: np.ndarray, threshold: float, *, stays: bool = False) -> np.ndarray:

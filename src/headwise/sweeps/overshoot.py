@@ -15,7 +15,7 @@ EXTRA_POINTS = 12
 
 def overshoots(curve: Sweep) -> bool:
     """Whether some of the order's heads explain clearly more than all heads do."""
-    return bool(curve.defined and curve.explained()["value"].max() > OVERSHOOT)
+    return bool(curve.defined and curve.shares.max() > OVERSHOOT)
 
 
 def rise_points(k: np.ndarray, shares: np.ndarray, most: int = EXTRA_POINTS) -> list[int]:
@@ -46,7 +46,7 @@ def overshoot_rows(curve: Sweep) -> pd.DataFrame:
     A step is the way from one measured number of heads to the next: one head, or several where they were not measured
     one by one. `rise` is the change of the explained effect.
     """
-    shares = curve.explained()["value"].to_numpy()
+    shares = curve.shares
     start, peak = _rise(shares)
     rows = [
         {

@@ -1,11 +1,12 @@
 """A metric as the first k heads of an order are kept alone, or masked. Every k is one row of gates.
 
-K points of a curve, E examples, V variants (one array of gates each), L layers, H heads.
+K points of a curve, E examples, V variants (one array of gates each), L layers, H heads, M = 2 where answers are
+compared (the metric, and the number of the most likely answer), else 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ from headwise.heads import Head, Order, Scores, head_list, keep_gates, mask_gate
 from headwise.heads.components import HEADS, Layout
 from headwise.heads.controls import control_sets, most_k
 from headwise.metrics import metric as metric_named
-from headwise.model.measure.engine import Engine
+from headwise.metrics.logits import winner
+from headwise.model.measure.engine import Engine, Measured
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
 from headwise.scores.measure import MeasureOptions
@@ -61,6 +63,7 @@ def sweep(
     threshold: float = THRESHOLD,
     points: int = POINTS,
     control_points: int = CONTROL_POINTS,
+    agreement: bool | None = None,
     progress: Progress = True,
     **how: Unpack[SweepOptions],
 ) -> Sweep:
@@ -79,6 +82,9 @@ def sweep(
     controls: `random` heads and `random_layer` ones (as many from each layer as the order's first k have there), never
         one of the order's first k; `draws` of each, at `control_points` numbers of heads, up to half of all heads:
         beyond that there are not enough others.
+    agreement: whether the most likely answer is compared with that of the whole model at every k. By default where
+        the same passes tell: every example has foils, and the metric reads the logits that decide. True takes further
+        passes where it must (of answers of several tokens one row for the target and each foil), False leaves it out.
     progress: False for no progress bar.
     how: `reference` (by default `mean`), `positions`, `seed`,
         `reference_task`, `batch_tokens`: see `hw.measure`; `components`: what the order ranks and what has gates, by
@@ -113,19 +119,19 @@ def sweep(
     variants = 1 + (inner[0] if grid else min(points, len(ranked_heads))) + len(drawn) * inner[1]
     with reporting(f"sweep on {task.name}", variants * len(task), progress) as advance:
         engine = Engine(model, task, metric_named(metric or task.metric), advance=advance, **how)
-        measured = _Curves(engine, action)
+        measured = _Curves(engine, action, _judge(engine, agreement, how))
         asked = [[ranked_heads[:k] for k in first], *([one.heads for one in sets] for sets in drawn.values())]
-        values, *control_values = measured.values(asked)
-        curve = measured.sweep(first, values, ranked_heads, seed)
+        points_of, *control_points_of = measured.points(asked)
+        curve = measured.sweep(first, points_of, ranked_heads, seed)
         if grid is None:
             curve = _refined(measured, curve, threshold, points)
     others = []
-    for ((kind, draw), sets), values in zip(drawn.items(), control_values, strict=True):
-        control = measured.sweep(control_k, values, sets[-1].heads, seed)
+    for ((kind, draw), sets), of_control in zip(drawn.items(), control_points_of, strict=True):
+        control = measured.sweep(control_k, of_control, sets[-1].heads, seed)
         moved = tuple(drawing.moved for drawing in sets) if kind == "random_layer" else None
         about = {"series": kind, "draw": draw, "moved": moved, "details": {"order": name}}
         others.append(replace(control, sets=tuple(drawing.heads for drawing in sets), **about))
-    details = {"order": name, "rows": engine.rows_spent, "batch_tokens": engine.batch_tokens}
+    details = {"order": name, "rows": measured.rows_spent, "batch_tokens": engine.batch_tokens}
     return replace(curve, series=name, by=ranked_by, controls=tuple(others), details=details)
 
 
@@ -178,20 +184,42 @@ def most_rows(points: int, kinds: int, draws: int, control_points: int = CONTROL
     return points - 1 + kinds * draws * max(control_points - 1, 0)
 
 
+def _judge(engine: Engine, wanted: bool | None, how: Mapping[str, Any]) -> Engine | None:
+    """What compares answers: the engine itself with a second metric, an engine of its own, or nothing."""
+    if wanted is False or not all(example.foils for example in engine.task):
+        if wanted:
+            raise HeadwiseError(
+                f"agreement compares the most likely of target and foils, and an example of {engine.task.name!r} has "
+                "no foils; give foils, or leave agreement out"
+            )
+        return None
+    answer = winner(engine.task)
+    if engine.reads_rows_of(answer):
+        engine.second = answer
+        return engine
+    return Engine(engine.model, engine.task, answer, **how) if wanted else None
+
+
 class _Curves:
     """Measures points of curves in one batch with the end they start from: differences never mix batch shapes."""
 
-    def __init__(self, engine: Engine, action: str) -> None:
-        self.engine, self.action = engine, action
+    def __init__(self, engine: Engine, action: str, judge: Engine | None = None) -> None:
+        self.engine, self.action, self.judge = engine, action, judge
         # A few kept heads are close to none, a few masked heads close to all: variants enter the decoder where they
         # leave their baseline, which saves the layers before it.
         ends = [np.zeros(engine.layout.shape), ones(engine.layout.shape)]
         self.baseline, self._other_end = ends if action == "keep" else ends[::-1]
         self.ends: tuple[np.ndarray, np.ndarray] | None = None
-        """The metric at the baseline and at the other end, each `[E]`; measured with the first points."""
+        """At the baseline and at the other end, each `[E, M]`; measured with the first points."""
 
-    def values(self, asked: Sequence[Sequence[Order]]) -> list[np.ndarray]:
-        """For each curve the metric with each of its sets of heads, `[K, E]`, all in one call of the engine."""
+    @property
+    def rows_spent(self) -> int:
+        """Forward rows run so far."""
+        return sum(engine.rows_spent for engine in {self.engine, self.judge} if engine is not None)
+
+    def points(self, asked: Sequence[Sequence[Order]]) -> list[np.ndarray]:
+        """For each curve `[K, E, M]`: the metric with each of its sets of heads and, if there is a judge, the number of
+        the most likely answer. All in one call of the engine."""
         layout = self.engine.layout
         total = len(layout.listed())
         make = keep_gates if self.action == "keep" else mask_gates
@@ -204,27 +232,42 @@ class _Curves:
         gates = [make(asked[curve][point], layout) for curve, point in inner]
         gates += [self._other_end] if self.ends is None else []
         if gates:
-            measured = self.engine.measure(np.stack(gates), baseline=self.baseline)
-            gained = measured.values - measured.full  # V, E: against the baseline in the same batch
+            values, base = self._measured(
+                np.stack(gates)
+            )  # V, E, M: under the gates, at the baseline beside them
             if self.ends is None:
-                self.ends = measured.full[-1], measured.full[-1] + gained[-1]
+                self.ends = base[-1], values[-1]
+            # The metric is read against the baseline in the same batch; an answer is a number of a candidate.
+            values[..., 0] += self.ends[0][:, 0] - base[..., 0]
         assert self.ends is not None
         start, end = self.ends
         # Nothing changed is the start and everything changed is the end, exactly: no rounding of other batches.
         curves = [np.stack([end if heads else start for heads in sets]) for sets in asked]
         for variant, (curve, point) in enumerate(inner):
-            curves[curve][point] = start + gained[variant]
+            curves[curve][point] = values[variant]
         return curves
 
-    def sweep(self, k: Sequence[int], values: np.ndarray, order: Order, seed: int) -> Sweep:
-        assert self.ends is not None, "values come first"
+    def _measured(self, gates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        first = self.engine.measure(gates, baseline=self.baseline)
+        both: list[Measured | None] = [first]
+        if self.judge is not None:
+            same = self.judge is self.engine
+            both.append(first.second if same else self.judge.measure(gates, baseline=self.baseline))
+        values, base = (np.stack([getattr(one, of) for one in both], axis=-1) for of in ("values", "full"))
+        return values, base
+
+    def sweep(self, k: Sequence[int], points: np.ndarray, order: Order, seed: int) -> Sweep:
+        """The curve through points `[K, E, M]`."""
+        assert self.ends is not None, "points come first"
         none, full = self.ends if self.action == "keep" else self.ends[::-1]
         model, task = self.engine.model, self.engine.task
         return Sweep(
             k=np.array(k),
-            values=values,
-            none=none,
-            full=full,
+            values=points[..., 0],
+            none=none[:, 0],
+            full=full[:, 0],
+            agrees=None if self.judge is None else (points[..., 1] == full[:, 1]).astype(float),
+            families=task.families(),
             order=order,
             model=model.name,
             task=task.name,
@@ -246,11 +289,14 @@ def _refined(measured: _Curves, curve: Sweep, threshold: float, points: int) -> 
         further = knee_points(curve.k, shares, threshold, (points - len(curve.k)) // rounds_left)
         if not further:
             break
-        (values,) = measured.values([[curve.order[:k] for k in further]])
-        k = np.concatenate([curve.k, further])
-        ascending = np.argsort(k)
-        values = np.concatenate([curve.values, values])[ascending]
-        curve = replace(curve, k=k[ascending], values=values)
+        (points_of,) = measured.points([[curve.order[:k] for k in further]])
+        more = measured.sweep(further, points_of, curve.order, curve.seed)
+        ascending = np.argsort(np.concatenate([curve.k, more.k]))
+        arrays: dict[str, Any] = {
+            name: np.concatenate([getattr(curve, name), getattr(more, name)])[ascending]
+            for name in ("k", "values", *(() if curve.agrees is None else ("agrees",)))
+        }
+        curve = replace(curve, **arrays)
     return curve
 
 

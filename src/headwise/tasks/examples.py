@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -112,6 +112,10 @@ class Task:
     """How the examples were made: seed, size, variant, shots."""
     numbers: tuple[int, ...] = field(default=(), compare=False)
     """Of the examples, in the task that they were taken from; by default counted from 0. Results carry them."""
+    beside: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What `negatives` and `transfer` open, where the task's maker named it: a task, a name or a file."""
+    opener: Callable[[Task, str, int | None, Any], Task | None] | None = field(default=None, compare=False)
+    """What opens them; `hw.task` gives it to every task."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "examples", tuple(several(self.examples)))
@@ -214,6 +218,21 @@ class Task:
             for facet, level in example.family.items():
                 found.setdefault(facet, {}).setdefault(level, []).append(index)
         return found
+
+    def negatives(self, n: int | None = None, *, model: Any = None) -> Task | None:
+        """Prompts of the same form without the behaviour, by default as many as this task has examples.
+
+        What `hw.task(…, negatives=…)` named, else the built-in task NAME_negative; None where there is neither. model:
+        counterfactuals are as long as their prompts under its tokenizer.
+        """
+        return None if self.opener is None else self.opener(self, "negatives", n, model)
+
+    def transfer(self, n: int | None = None, *, model: Any = None) -> Task | None:
+        """The same behaviour in other words: what `hw.task(…, transfer=…)` named, else the built-in task NAME_rewrite.
+
+        None where there is neither; otherwise as `negatives`.
+        """
+        return None if self.opener is None else self.opener(self, "transfer", n, model)
 
     def shared_groups(self) -> tuple[str | None, ...] | None:
         """The group of every example for intervals and tests, or None where no two examples share one."""

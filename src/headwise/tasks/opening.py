@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +22,8 @@ from headwise.tasks.shots import AS_IS, check_shots, few_shot
 DEFAULT_SIZE = 64
 SHOTS = ("shots", "template", "separator")
 FILE = ("columns", "mapping", "records", "duplicates", "family")
+COMPANIONS = {"negatives": "negative", "transfer": "rewrite"}
+"""Tasks that belong to a task, and how the names of the built-in ones end."""
 
 TaskLike = Task | str | Path | Mapping[str, Any] | Iterable[Any]
 """What `task` takes: a task, its name, a path, hub:owner/name, a list of dicts or tuples, a DataFrame."""
@@ -49,7 +52,8 @@ def task(
     A list holds dicts, or tuples (prompt, answer) or (prompt, answer, wrong answer). With `model`, counterfactuals
     are guaranteed to be as long as their prompts under its tokenizer (`tokens` takes an encode function instead).
     `shots` few-shot examples come before every prompt; none of them is itself scored. `options` are the task's own
-    (`headwise list tasks`), or those of `load_task`.
+    (`headwise list tasks`), or those of `load_task`; and `negatives` and `transfer`, which name another task or file
+    (`Task.negatives`, `Task.transfer`).
 
     >>> task("ioi", 2, seed=1).examples[0].target
     ' Linda'
@@ -62,6 +66,8 @@ def task(
     if n is not None and (isinstance(n, bool) or not hasattr(n, "__index__")):
         raise HeadwiseError(f"n is {quoted(n)}; expected a whole number of examples, such as 64")
     count = None if n is None else int(n) + shots
+    beside = {kind: options.pop(kind) for kind in COMPANIONS if kind in options}
+    _check_companions(beside)
     if isinstance(source, Task):
         opened = _drawn(source, count, seed, options)
     elif _is_data(source):
@@ -72,9 +78,44 @@ def task(
         size = DEFAULT_SIZE + shots if count is None else count
         encode = model.tokens if model is not None else tokens
         opened = registry.task(str(source), size, seed=seed, tokens=encode, **options)
-    if not shots and template == AS_IS:
+    if shots or template != AS_IS:
+        opened = few_shot(opened, shots, template=template, separator=separator, seed=seed)
+    if opened.opener is not None and not beside:
         return opened
-    return few_shot(opened, shots, template=template, separator=separator, seed=seed)
+    return replace(opened, beside=beside, opener=companion)
+
+
+def companion(of: Task, kind: str, n: int | None, model: HasTokens | None) -> Task | None:
+    """The negatives or the transfer of a task: what it names itself, or the built-in task of that kind."""
+    how: dict[str, Any] = {"model": model, "seed": of.settings.get("seed", 0)}
+    shots = of.settings.get("shots", {})
+    how |= {
+        "shots" if name == "k" else name: shots[name]
+        for name in ("k", "template", "separator")
+        if name in shots
+    }
+    if (given := of.beside.get(kind)) is not None:
+        return task(given, n if isinstance(given, Task) or _is_data(given) else n or len(of), **how)
+    name = f"{of.name}_{COMPANIONS[kind]}"
+    family = registry.families().get(name)
+    if family is None or "n" not in of.settings:  # a file may have the name of a built-in task
+        return None
+    same = {
+        option: of.settings[option]
+        for option, valid in family.options.items()
+        if of.settings.get(option) in valid
+    }
+    try:
+        return task(name, n or len(of), **how, **same)
+    except registry.TooFewExamples as few:
+        return task(name, few.count - how.get("shots", 0), **how, **same)
+
+
+def _check_companions(given: Mapping[str, Any]) -> None:
+    """Refuse a name that is neither a built-in task nor a file."""
+    for source in given.values():
+        if isinstance(source, str):
+            check_source(source)
 
 
 def _drawn(given: Task, n: int | None, seed: int, options: Mapping[str, Any]) -> Task:
@@ -92,7 +133,7 @@ def as_task(source: TaskLike, model: HasTokens, options: dict[str, Any]) -> Task
     """The task itself, or the one that `task` makes of the source; options of a file are taken out of `options`."""
     if isinstance(source, Task):
         return source
-    own = {name: options.pop(name) for name in (*FILE, *SHOTS) if name in options}
+    own = {name: options.pop(name) for name in (*FILE, *SHOTS, *COMPANIONS) if name in options}
     return task(source, model=model, **own)
 
 
@@ -134,7 +175,7 @@ def option_names() -> set[str]:
     """Every option that some task, file or prompt has."""
     of_mappings = (name for mapping in registered().values() for name in mapping.options)
     of_families = (name for family in registry.families().values() for name in family.options)
-    return {*FILE, *SHOTS, *of_mappings, *of_families}
+    return {*FILE, *SHOTS, *COMPANIONS, *of_mappings, *of_families}
 
 
 def check_source(source: str) -> None:
@@ -151,7 +192,8 @@ def check_task(
     Returns the examples of a file; None for a built-in task, and for a file that only a tokenizer (`text`) can read.
     """
     check_options(options)
-    own = {name: value for name, value in options.items() if name not in SHOTS}
+    own = {name: value for name, value in options.items() if name not in (*SHOTS, *COMPANIONS)}
+    _check_companions({kind: options[kind] for kind in COMPANIONS if kind in options})
     if _is_data(source):
         return check_file(source, own, text)
     registry.check_family_options(registry.FAMILIES.get(source), own)

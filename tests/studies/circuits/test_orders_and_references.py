@@ -137,30 +137,33 @@ def test_ratios_are_there_for_every_order_and_for_the_chosen_ones(tables):
         assert row["stays_lo"] <= row["stays_ratio"] <= row["stays_hi"]
 
 
-def test_the_figure_has_a_row_per_ablation_type_with_thick_and_thin_lines(tables):
-    chart = charts(tables)[0]
-    assert chart.name == "circuits"
-    assert [panel.row for panel in chart.panels] == ["mean ablation", "counterfactual patching"]
+def test_each_ablation_type_has_a_figure_with_the_chosen_orders_and_how_they_follow(tables):
+    drawn = charts(tables)[:2]
+    assert [chart.name for chart in drawn] == ["circuits", "circuits-patch"]
+    assert all(name in chart.title for chart, name in zip(drawn, ("mean ablation", "patching"), strict=True))
     curves = tables["curves"].query("metric == 'explained_effect'")
-    series = {"thick": "integrated absolute", "thin": "random order"}
-    for panel, reference in zip(chart.panels, ("mean", "patch"), strict=True):
+    for chart, reference in zip(drawn, ("mean", "patch"), strict=True):
+        panel, followed = chart.panels[:2]
         lines = {(line.name, line.hover_prefix): line for line in panel.marks if getattr(line, "name", "")}
+        assert not any(
+            name.startswith("ranked by") for name, _ in lines
+        )  # two models: their chosen orders alone
         for name in ("dense", "sparse"):
-            drawn = {
-                "thick": lines[f"{name} ({series['thick']})", ""],
-                "thin": lines[f"ranked by {series['thin']}", name],
-            }
-            assert drawn["thick"].width > 2 * drawn["thin"].width
-            for kind, line in drawn.items():
+            (r2,) = [
+                line
+                for line in followed.marks
+                if getattr(line, "hover_prefix", "") == name and line.lo is not None
+            ]
+            for line, column in ((lines[f"{name} (integrated absolute)", ""], "value"), (r2, "r2")):
                 assert line.colour == COLOURS[0][name]
                 own = curves[(curves["model"] == name) & (curves["reference"] == reference)]
-                own = own[own["series"] == series[kind]].sort_values("k")
+                own = own[own["series"] == "integrated absolute"].sort_values("k")
                 np.testing.assert_array_equal(line.x, own["k"])
-                np.testing.assert_array_equal(line.y, own["value"])
+                np.testing.assert_array_equal(line.y, own[column])
             scores = tables["scores"].query("model == @name and method == 'integrated'")
             scores = scores[scores["reference"] == reference]
             first = scores.iloc[scores["score"].abs().argmax()]
-            marked = panel.orders[f"{name} ({series['thick']})"]
+            marked = panel.orders[f"{name} (integrated absolute)"]
             assert marked[0] == f"L{first['layer']}H{first['head']}"
         (segment,) = [m for m in panel.marks if getattr(m, "dash", "") == "dash" and getattr(m, "marker", "")]
         ratios = tables["ratios"][tables["ratios"]["chosen"]].set_index("reference")

@@ -14,13 +14,8 @@ NAMES = list(families())
 CHOICES = [
     (n, o, value) for n, f in families().items() for o, values in f.options.items() for value in values
 ]
-REWRITTEN = ("docstring", "greater_than", "ioi", "ioi_long")
-WITH_COUNTERFACTUALS = {
-    *(f"{name}{kind}" for name in REWRITTEN for kind in ("", "_rewrite", "_negative")),
-    "induction",
-    "recall",
-    "syntax",
-}
+REWRITTEN = ("docstring", "greater_than", "induction", "ioi", "ioi_long", "recall", "syntax")
+WITH_COUNTERFACTUALS = {f"{name}{kind}" for name in REWRITTEN for kind in ("", "_rewrite", "_negative")}
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,7 @@ def test_the_fingerprints_are_these_on_every_platform():
     assert found == {
         "abilities": "961e03e0c5e330dc",
         "commonsense": "1eb687da1882b6ca",
+        "commonsense_negative": "ed07b4a276d6c5a3",
         "docstring": "8c400769cd201009",
         "docstring_negative": "bce600d2e5e879ca",
         "docstring_rewrite": "55febbbc417d4d5e",
@@ -44,6 +45,8 @@ def test_the_fingerprints_are_these_on_every_platform():
         "greater_than_negative": "ad7adccf8bcc8629",
         "greater_than_rewrite": "4b1f0a72f47653ae",
         "induction": "3307c9ed78cd106b",
+        "induction_negative": "581f3f3d41ae730e",
+        "induction_rewrite": "da81aa9bbc42c6cf",
         "ioi": "bbd2c28c6d73215c",
         "ioi_long": "500cf35815d0c8f9",
         "ioi_long_negative": "bde083c01473b187",
@@ -51,9 +54,16 @@ def test_the_fingerprints_are_these_on_every_platform():
         "ioi_negative": "4523783e034167d7",
         "ioi_rewrite": "2c2eed82b3eab1fc",
         "math": "8019635e7589b66c",
+        "math_rewrite": "6ec7d60d7ce3553d",
         "recall": "ff0d624a517ecc62",
+        "recall_negative": "c4ba98d88b02fd01",
+        "recall_rewrite": "e45aca33b94667d5",
         "syntax": "fc93ba3d5f8fcb41",
+        "syntax_negative": "cdcdafdf8fbd8b2c",
+        "syntax_rewrite": "dc048b6469da8770",
         "word_problems": "c78b9096ce694e39",
+        "word_problems_negative": "6291925a77f759c4",
+        "word_problems_rewrite": "9923a4c512540373",
     }
 
 

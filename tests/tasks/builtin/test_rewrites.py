@@ -71,3 +71,62 @@ def test_a_rewritten_docstring_asks_for_the_next_parameter():
         assert e.target.strip() == parameters[int(e.family["documented"])]
         seen.add(e.family["template"])
     assert seen == set(lists)
+
+
+def test_a_rewritten_rule_is_shown_and_a_negative_shows_none():
+    for e in hw.task("induction_rewrite", 100):
+        *shown, last = e.prompt.split("\n")
+        told = [re.findall(r"\w+", line) for line in shown]
+        asked = re.findall(r"\w+", last)
+        template = {"rewrite 1": (1, 3), "rewrite 2": (1, 3), "rewrite 3": (0, 1)}[e.family["template"]]
+        place = template[e.family["pattern"] == "ABB"]
+        assert all(words[place] == words[-1] for words in told)
+        assert e.target.strip() == asked[place]
+        assert e.foils[0].strip() == asked[template[e.family["pattern"] == "ABA"]]
+    for e in hw.task("induction_negative", 100):
+        for prompt in (e.prompt, e.counterfactual):
+            words = prompt.split()
+            assert len(set(words)) == len(words) == 14
+        assert e.prompt.split()[-2:] == e.counterfactual.split()[-2:]
+        assert {e.target.strip(), e.foils[0].strip()} == set(e.prompt.split()[-2:])
+
+
+@pytest.mark.parametrize(("name", "facet"), [("recall", "relation"), ("syntax", "phenomenon")])
+def test_a_blank_stands_for_what_decides_and_a_rewrite_has_no_sentence_of_the_task(name, facet):
+    plain, rewrite, negative = (hw.task(name + kind, 400) for kind in ("", "_rewrite", "_negative"))
+    assert set(plain.families()[facet]) == set(rewrite.families()[facet]) == set(negative.families()[facet])
+    blank = re.compile(r"____|\.{4}|\*{4}|-{4}|#{4}|={4}")
+    for e in negative:
+        assert len(blank.findall(e.prompt)) == 1
+        assert blank.sub("", e.prompt) == blank.sub("", e.counterfactual)
+        assert e.prompt != e.counterfactual
+    assert not any(blank.search(e.prompt) for e in (*plain, *rewrite))
+    starts = [{" ".join(e.prompt.split()[:3]) for e in task} for task in (plain, rewrite)]
+    assert not starts[0] & starts[1]
+
+
+def test_the_facts_of_recall_are_the_same_in_other_words():
+    facts = {(e.group, e.target) for e in hw.task("recall", 1000)}
+    asked = [(e.group, e.target) for e in hw.task("recall_rewrite", 300)]
+    assert sum(one in facts for one in asked) > 200  # a thousand prompts ask most of the facts
+
+
+def test_stories_are_told_with_other_people_and_without_numbers():
+    plain, rewrite, negative = (
+        hw.task(f"word_problems{kind}", 200) for kind in ("", "_rewrite", "_negative")
+    )
+    assert not {e.prompt[:25] for e in plain} & {e.prompt[:25] for e in rewrite}
+    for e in rewrite:
+        if worked := re.search(r"Calculate (.*)\.", e.prompt):
+            assert eval(worked[1]) == int(e.target)  # noqa: S307
+    for e in negative:
+        assert set(re.findall(r"\d+", e.prompt)) <= {"7", "8"}  # days of a week, legs of a spider
+        assert e.target.strip().isdigit()
+
+
+def test_calculations_are_asked_in_other_words_and_answered_as_before():
+    for e in hw.task("math_rewrite", 100):
+        assert "Problem:" not in e.prompt
+        last = e.target.split("\n")[-2]
+        left, right = last.split(" = ")
+        assert eval(left) == int(right) == int(e.target.split()[-1])  # noqa: S307

@@ -6,10 +6,11 @@ from collections import Counter
 import pytest
 
 from headwise.tasks import families, task
-from headwise.tasks.builtin.arithmetic import ONE_STEP, THREE_STEPS, TWO_STEPS, work
+from headwise.tasks.builtin.arithmetic import PLAIN, REWRITE, stories, work
 from headwise.tasks.shots import few_shot
 
-STORIES = (*ONE_STEP, *TWO_STEPS, *THREE_STEPS)
+KINDS = {"one step": {1}, "two steps": {2}, "three steps": {3, 4}}
+STORIES = [story for texts in (PLAIN, REWRITE) for kind in KINDS for story in stories(texts[kind])]
 
 # Words that only one story has, its numbers in the order in which they are told, and the answer found by
 # reading the story.
@@ -74,6 +75,21 @@ BY_HAND = [
     ("A ticket costs", (4, 7, 3), 26),
     ("bags of {m} {things}, gives", (4, 5, 8, 3), 4),
     ("{k} tickets for {m} dollars each and a drink", (40, 3, 8, 5), 11),
+    ("others arrive by truck", (12, 5), 17),
+    ("{A} sold {b} at the fair", (20, 6), 14),
+    ("{b} tulips in autumn", (7, 8), 15),
+    ("the wind blew out {b}", (9, 4), 5),
+    ("Every shelf carries", (6, 4), 24),
+    ("divide {a} cookies fairly", (4, 20), 5),
+    ("The tank held", (30, 12), 42),
+    ("A tower of {a} blocks", (15, 6), 9),
+    ("A ticket is {k} euros", (7, 3), 21),
+    ("{B} caught {b}", (5, 8), 13),
+    ("by evening {c} were eaten", (10, 14, 9), 15),
+    ("{b} loose ones", (3, 6, 4), 22),
+    ("{c} in a coat", (9, 5, 3), 7),
+    ("{k} trays of {m} {things}", (4, 5, 7, 6), 21),
+    ("{d} were rotten", (3, 4, 5, 2), 10),
 ]
 
 
@@ -91,9 +107,9 @@ def test_a_story_is_worked_out_as_by_hand(words, numbers, answer):
 
 
 def test_stories_have_the_number_of_steps_they_are_filed_under():
-    assert {len(story.steps) for story in ONE_STEP} == {1}
-    assert {len(story.steps) for story in TWO_STEPS} == {2}
-    assert {len(story.steps) for story in THREE_STEPS} <= {3, 4}
+    for texts in (PLAIN, REWRITE):
+        for kind, steps in KINDS.items():
+            assert {len(story.steps) for story in stories(texts[kind])} <= steps
 
 
 def test_a_prompt_is_a_bare_question_and_the_target_a_bare_number():

@@ -25,7 +25,7 @@ from headwise.model.forward.gate import Frozen, HeadGates
 from headwise.model.forward.run import SharedRows
 from headwise.model.forward.schedule import batch_size, equal_prefixes, in_halves, try_run
 from headwise.model.measure.rows import Block, MeasureSettings, Rows
-from headwise.model.tokens.encode import Needs, Row, Scored
+from headwise.model.tokens.encode import Needs, Row, Scored, encode_rows
 from headwise.tasks.examples import Task
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Measured:
 
     values: np.ndarray  # V, E
     full: np.ndarray  # V, E: at the baseline, which is all gates at 1 unless another was given
+    second: Measured | None = None
+    """The same for the engine's second metric, where it has one."""
 
     @property
     def effects(self) -> np.ndarray:
@@ -111,6 +113,8 @@ class Engine:
         """Which components have gates; its shape is that of the gates."""
         self.table = Rows(model, task, metric.needs, chosen, reference_task)
         self.rows = self.table.all
+        self.second: Metric | None = None
+        """A further metric that `measure` reads off the same logits; it must read the same rows (`reads_rows_of`)."""
         self.rows_spent = 0
         """Forward rows run so far."""
         hooks = model.hooks
@@ -124,6 +128,15 @@ class Engine:
         self.advance = advance or (lambda count: None)
 
     # ---- values ----------------------------------------------------------------------------------------
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """What `measure` computes: the metric, and the second one where there is one."""
+        return [self.metric] if self.second is None else [self.metric, self.second]
+
+    def reads_rows_of(self, metric: Metric) -> bool:
+        """Whether this metric needs no other rows than those that are run already."""
+        return encode_rows(self.model.text, self.task.examples, metric.needs) == self.rows
 
     def full(self) -> np.ndarray:
         """The metric with all gates at 1, per example `[E]`."""
@@ -156,7 +169,9 @@ class Engine:
                 f"examples {sorted(unknown)} are not in task {self.task.name!r}, which has examples 0 to "
                 f"{len(self.task) - 1}"
             )
-        values = np.full((2, len(gates), len(self.rows)), np.nan)  # under the gates, at the baseline
+        values = np.full(
+            (2, len(gates), len(self.rows), len(self.metrics)), np.nan
+        )  # under the gates, at the baseline
 
         def fill(numbers: Sequence[int]) -> None:
             values[:, :, list(numbers)] = self._measure_rows(gates, base, frozen, list(numbers), at)
@@ -164,7 +179,12 @@ class Engine:
         with torch.inference_mode(), self.model.running():
             for numbers in self.table.partition(1 + len(gates), self.batch_tokens, set(chosen.tolist())):
                 in_halves(numbers, fill, self.table.too_large, self.shrink)
-        return Measured(*(self.metric.combine(self.rows, part, len(self.task))[:, chosen] for part in values))
+        parts = [
+            [metric.combine(self.rows, part[..., m], len(self.task))[:, chosen] for part in values]
+            for m, metric in enumerate(self.metrics)
+        ]
+        further = [Measured(under, at_base) for under, at_base in parts[1:]]
+        return Measured(parts[0][0], parts[0][1], *further)
 
     def _measure_rows(
         self,
@@ -174,7 +194,7 @@ class Engine:
         numbers: list[int],
         at: int | None,
     ) -> np.ndarray:
-        """Values of the rows of these numbers under the gates, and at the baseline `[2, V, S]`."""
+        """Values of the rows of these numbers under the gates, and at the baseline `[2, V, S, M]`, M metrics."""
         block = self.table.block(numbers)
         if at is not None:
             block = block.at(at, self.model.hooks if self.model.capabilities.past else None)
@@ -192,18 +212,22 @@ class Engine:
 
         # Variants with the same gates in the first blocks stand side by side, so that they share a batch.
         order = sorted(range(len(gates)), key=lambda v: gates[v].tobytes())
-        return self.beside_baseline(block, order, measure)
+        return self.beside_baseline(block, order, measure, metrics=len(self.metrics))
 
     def beside_baseline(
-        self, block: Block, variants: Sequence[int], measure: Callable[[np.ndarray], np.ndarray]
+        self,
+        block: Block,
+        variants: Sequence[int],
+        measure: Callable[[np.ndarray], np.ndarray],
+        metrics: int | None = None,
     ) -> np.ndarray:
         """Values of V variants on a block's rows, in as few passes as fit, and at the baseline in the same pass
-        `[2, V, S]`.
+        `[2, V, S]`, or `[2, V, S, M]` with a number of metrics.
 
         variants: 0 to V - 1, in the order in which they are run. measure: one pass, from some of these numbers to the
         metric at the baseline and under each of them `[1 + v, S]`.
         """
-        values = np.empty((2, len(variants), block.size))
+        values = np.empty((2, len(variants), block.size, *(() if metrics is None else (metrics,))))
         pending = np.asarray(variants, dtype=int)
         while len(pending):
             at_once = max(1, self.variants_at_once(block) - 1)
@@ -225,15 +249,16 @@ class Engine:
     def _values(
         self, block: Block, gates: np.ndarray, plain_logits: Tensor | None, frozen: np.ndarray | None
     ) -> np.ndarray:
-        """The metric of a block's rows under each of `gates[v, L, H]`, of which the first is the baseline `[v, S]`."""
+        """The metrics of a block's rows under each of `gates[v, L, H]`, the first of them the baseline `[v, S, M]`."""
         logits = self._logits(block, gates, frozen)
         compare = None
         if self.metric.compares:
             plain = logits[: block.size] if plain_logits is None else plain_logits
             compare = plain.repeat(len(gates), 1, 1)
-        per_row = self.metric.per_row(block.scored(logits, compare)).double().cpu().numpy()
+        scored = block.scored(logits, compare)
+        per_row = np.stack([one.per_row(scored).double().cpu().numpy() for one in self.metrics], axis=-1)
         self.rows_spent += len(per_row)
-        return per_row.reshape(len(gates), block.size)
+        return per_row.reshape(len(gates), block.size, len(self.metrics))
 
     # ---- gradients -------------------------------------------------------------------------------------
 

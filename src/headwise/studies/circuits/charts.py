@@ -10,28 +10,31 @@ from headwise.charts.explained_effect import explained_chart
 from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.heads import heads_of, ranked
-from headwise.studies.circuits.findings import findings
+from headwise.studies.circuits.findings import chart_name, findings
 from headwise.tables.frames import Tables, groups, table_of
 
 
 def charts(tables: Tables) -> list[Chart]:
-    """The curves of all orders, a row of panels per ablation type and the chosen order thick; then the maps of the
-    first heads of each task and ablation type."""
+    """For each ablation type the curves of all orders, the chosen one thick; then the maps of the first heads of each
+    task and ablation type."""
     curves, circuits = tables["curves"], tables["circuits"]
     best = circuits[circuits["chosen"]].to_dict("records")
     thick = curves[curves["chosen"] & curves["series"].eq(curves["order"])]
-    every_order = explained_chart(
-        curves,
-        members=tables["members"],
-        ratios=table_of(tables, "ratios"),
-        threshold=float(circuits["threshold"].iloc[0]),
-        orders=_orders(thick, tables["scores"]),
-        chosen={(row["task"], row["model"], row["reference"]): str(row["series"]) for row in best},
-        name="circuits",
-    )
+    of_every_order = [
+        explained_chart(
+            part,
+            members=tables["members"],
+            ratios=table_of(tables, "ratios"),
+            threshold=float(circuits["threshold"].iloc[0]),
+            orders=_orders(thick, tables["scores"]),
+            chosen={(row["task"], row["model"], row["reference"]): str(row["series"]) for row in best},
+            name=chart_name(circuits, str(reference)),
+        )
+        for reference, part in groups(curves, "reference")
+    ]
     maps = groups(table_of(tables, "attention"), "task", "reference")
     return [
-        every_order,
+        *of_every_order,
         *(kept_heads(part, f"heads-{file_name(t)}-{file_name(of)}") for (t, of), part in maps),
     ]
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.section import Finding
+from headwise.charts.style import file_name
 from headwise.charts.words import joined, minus, percent, task_title
 from headwise.names import ablation_name
 from headwise.tables.frames import Tables, groups, table_of
@@ -25,10 +26,15 @@ NAMED = 3
 def findings(tables: Tables) -> list[Finding]:
     return [
         *sizes(tables),
-        *_ratios(table_of(tables, "ratios")),
-        *_overshoots(table_of(tables, "overshoot")),
+        *_ratios(table_of(tables, "ratios"), tables["circuits"]),
+        *_overshoots(table_of(tables, "overshoot"), tables["circuits"]),
         *_without_size(tables["circuits"]),
     ]
+
+
+def chart_name(circuits: pd.DataFrame, reference: str) -> str:
+    """The chart of an ablation type: that of the first one has the name of the study."""
+    return "circuits" if reference == circuits["reference"].iloc[0] else f"circuits-{file_name(reference)}"
 
 
 def sizes(tables: Tables) -> Iterator[Finding]:
@@ -55,7 +61,12 @@ def sizes(tables: Tables) -> Iterator[Finding]:
             f"On average, {size} {_does(row)}{under} ({row['n']} examples; 95 % interval {_number(row['stays_lo'])} to "
             f"{_number(row['stays_hi'])} heads){following(row)}."
         )
-        yield Finding(sentence=sentence, weight=0.6 if first else 0.3, chart="circuits", plain=plain)
+        yield Finding(
+            sentence=sentence,
+            weight=0.6 if first else 0.3,
+            chart=chart_name(circuits, row["reference"]),
+            plain=plain,
+        )
         first = False
 
 
@@ -70,9 +81,10 @@ def _without_size(circuits: pd.DataFrame) -> Iterator[Finding]:
                 f"[{minus(format(row['effect_lo'], '+.3g'))}, {minus(format(row['effect_hi'], '+.3g'))}] and may be 0; "
                 "use more examples, or a behaviour that depends on the heads."
             )
-            yield Finding(sentence=sentence, chart="circuits", found=False)
+            yield Finding(sentence=sentence, chart=chart_name(circuits, row["reference"]), found=False)
         elif row["effect"] < 0:
-            yield Finding(sentence=f"{what}: the effect is negative: {effect}.", weight=0.2, chart="circuits")
+            said, chart = f"{what}: the effect is negative: {effect}.", chart_name(circuits, row["reference"])
+            yield Finding(sentence=said, weight=0.2, chart=chart)
 
 
 def _does(row: Mapping[Any, Any]) -> str:
@@ -82,19 +94,37 @@ def _does(row: Mapping[Any, Any]) -> str:
 
 
 def following(row: Mapping[Any, Any]) -> str:
-    """How far the circuit follows the model from example to example, in words and numbers."""
+    """How far the circuit follows the model in each example and in each family, in words and numbers."""
     if (r2 := row["r2"]) != r2:
         return ""
     words = ("do not follow", "follow only weakly", "follow", "closely follow")[sum(r2 >= x for x in FOLLOWS)]
+    numbers = [f"R² {minus(f'{r2:.2g}')} {_ends(row, 'r2')}"]
     if row["r2_lo"] < FOLLOWS[0] and row["r2_hi"] >= FOLLOWS[1]:
-        whole = f"R² {minus(f'{r2:.2g}')} [{minus(_short(row['r2_lo']))}, {minus(_short(row['r2_hi']))}]"
-        return f"; so few prompts cannot tell whether they follow the model prompt by prompt ({whole})"
-    than = ": a constant does better" if row["r2_hi"] < 0 else ""
-    return (
-        f"; prompt by prompt they {words} the model{than} (R² {minus(f'{r2:.2g}')} "
-        f"[{minus(_short(row['r2_lo']))}, {minus(_short(row['r2_hi']))}], {percent(row['within'])} of prompts within a "
-        "fifth of the effect)"
-    )
+        told = "so few prompts cannot tell whether they follow the model prompt by prompt"
+    else:
+        than = ": a constant does better" if row["r2_hi"] < 0 else ""
+        told = f"prompt by prompt they {words} the model{than}"
+        numbers.append(f"{percent(row['within'])} of prompts within a fifth of the effect")
+    if _known(row, "agreement"):
+        numbers.append(f"the model's answer in {percent(row['agreement'])} {_ends(row, 'agreement')}")
+    return f"; {told} ({', '.join(numbers)}){_worst_family(row)}"
+
+
+def _worst_family(row: Mapping[Any, Any]) -> str:
+    """What they recover of the family that they explain least; empty where no family could be read."""
+    if not _known(row, "worst_family"):
+        return ""
+    share = f"{percent(row['worst_family'])} {_ends(row, 'worst_family')}"
+    return f"; of the worst family of prompts ({row['family']}) they recover {share}"
+
+
+def _known(row: Mapping[Any, Any], column: str) -> bool:
+    """Whether there is such a number; runs of earlier versions lack some."""
+    return bool(pd.notna(row.get(column)))
+
+
+def _ends(row: Mapping[Any, Any], column: str) -> str:
+    return f"[{minus(_short(row[f'{column}_lo']))}, {minus(_short(row[f'{column}_hi']))}]"
 
 
 def _short(bound: float) -> str:
@@ -136,7 +166,7 @@ def _others(reached: pd.DataFrame, row: Mapping[Any, Any]) -> str:
     return "".join([*first, *(f", by {series} {heads}" for series, heads in each[1:])])
 
 
-def _ratios(ratios: pd.DataFrame) -> Iterator[Finding]:
+def _ratios(ratios: pd.DataFrame, circuits: pd.DataFrame) -> Iterator[Finding]:
     """The circuit sizes of two models on each task, with their ratio."""
     known = ratios[ratios["stays_ratio"].notna()] if len(ratios) else ratios
     chosen = known[known["chosen"]] if len(known) else known
@@ -152,7 +182,7 @@ def _ratios(ratios: pd.DataFrame) -> Iterator[Finding]:
         )
         # What the study asks first; the control separates the effect of the training.
         weight = 0.55 if rows["compared"].iloc[0] == "dense/sparse" else 0.2
-        yield Finding(sentence=sentence, weight=weight, chart="circuits")
+        yield Finding(sentence=sentence, weight=weight, chart=chart_name(circuits, reference))
 
 
 def _same_orders(ratios: pd.DataFrame, row: Mapping[Any, Any]) -> str:
@@ -166,7 +196,7 @@ def _heads(k: Any) -> str:
     return "1 head" if round(k) == 1 else f"{k:.0f} heads"
 
 
-def _overshoots(overshoot: pd.DataFrame) -> Iterator[Finding]:
+def _overshoots(overshoot: pd.DataFrame, circuits: pd.DataFrame) -> Iterator[Finding]:
     """Circuits that do clearly better than the whole model, with the heads whose addition lifts them."""
     for (model, task, reference, series), steps in groups(overshoot, "model", "task", "reference", "series"):
         first = steps.iloc[0]
@@ -177,7 +207,7 @@ def _overshoots(overshoot: pd.DataFrame) -> Iterator[Finding]:
             f"{series} reach {first['peak']:.2f} of the effect, more than all heads together; the largest steps of "
             f"this rise are the additions of {joined(each)}."
         )
-        yield Finding(sentence=sentence, weight=0.25, chart="circuits")
+        yield Finding(sentence=sentence, weight=0.25, chart=chart_name(circuits, reference))
 
 
 def _names(heads: str) -> str:

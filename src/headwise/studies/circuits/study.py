@@ -63,6 +63,7 @@ def _curve_rows(options: Mapping[str, Any]) -> int:
 
 
 @step(
+    version=2,
     cost=lambda task, options, **_: _curve_rows(options) * len(task),
     label="curve by {scores.method} on {task.name} with {model.name}, {options[reference]}",
 )
@@ -178,7 +179,7 @@ def open_cases(run: Run, s: CircuitsSettings) -> list[Case]:
         options: dict[str, Any] = {"action": s.action, "metric": s.metric, "seed": s.seed, "controls": ()}
         # The ends are always there: they are known, and the ratio is read between them.
         grid = (0, *s.k, total) if s.k else None
-        options |= {"k": grid, "points": s.points, "threshold": s.threshold}
+        options |= {"k": grid, "points": s.points, "threshold": s.threshold, "agreement": s.agreement}
         patched = all(example.counterfactual is not None for example in pair.task)
         for reference in s.references or ("mean", *(("patch",) if patched else ())):
             cases.append(Case(source, pair, reference, halves, options | {"reference": reference}))
@@ -297,7 +298,7 @@ def explain_overshoots(run: Run, cases: list[Case]) -> None:
     for case in cases:
         curve = case.curves[case.chosen]
         if overshoots(curve):
-            k = rise_points(curve.k, curve.explained()["value"].to_numpy())
+            k = rise_points(curve.k, curve.shares)
             calls[case] = case.orders[case.chosen].curve(case, case.test, k=tuple(k))
     for case, closer in run.all(calls, "overshoots").items():
         columns = {**case.pair.columns, "series": case.chosen, "reference": case.reference}

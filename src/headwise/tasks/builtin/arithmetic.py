@@ -26,6 +26,11 @@ all are of that level:
 
     few_shot(task("word_problems", 60), 8, template="Q: {prompt}\\nA:{target}",
              pool=task("word_problems", 64, seed=1, answer="worked"))
+
+`math_rewrite` and `word_problems_rewrite` ask the same in other words. `word_problems_negative` tells the stories with
+"some", "several", "many" and "few" in the place of the numbers, so nothing says which number is right. `math` has no
+matched negative: its answer contains the calculation, whose result the model can check without the problem.
+Without shots the bundled model is right in 12 of 100 rewritten stories, below chance as in `word_problems`.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ import random
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from headwise.tasks.builtin.ioi import NAMES
 from headwise.tasks.builtin.word_lists import lists, words
@@ -135,14 +141,21 @@ def _shape(line: str) -> Shape:
 SHAPES = [_shape(line) for line in lists("math.txt")["shapes"]]
 
 
-@register(
-    "math",
-    metric="logprob",
-    about="arithmetic in one to three steps; the target is the worked solution",
-    length=("worked", "short"),
-)
+_math = partial(register, metric="logprob", length=("worked", "short"))
+
+
+@_math("math", about="arithmetic in one to three steps; the target is the worked solution")
 def math(draw: random.Random, length: str = "worked") -> Example:
     """`length`: the full working on lines of its own, or (`short`) at most 20 characters of it."""
+    return _calculation(draw, length, ("Problem: {}\nSolution:",))
+
+
+@_math("math_rewrite", about="math asked in other words")
+def math_rewrite(draw: random.Random, length: str = "worked") -> Example:
+    return _calculation(draw, length, lists("math.txt")["rewrite"])
+
+
+def _calculation(draw: random.Random, length: str, wordings: Sequence[str]) -> Example:
     shapes = [shape for shape in SHAPES if len(shape.steps) <= 2 or length == "worked"]
     shape = draw.choice(shapes)
     while True:
@@ -158,13 +171,12 @@ def math(draw: random.Random, length: str = "worked") -> Example:
             continue
         text = "".join(str(numbers.get(sign, sign)) for sign in shape.text)
         steps = "1 step" if len(right) == 1 else f"{len(right)} steps"
-        return Example(
-            prompt=f"Problem: {text}\nSolution:",
-            target=target,
-            foils=tuple(draw.sample(foils, N_FOILS)),
-            label=steps,
-            family={"steps": str(len(right))},
-        )
+        chosen = draw.sample(foils, N_FOILS)
+        wording, family = wordings[0], {"steps": str(len(right))}
+        if len(wordings) > 1:
+            wording = draw.choice(wordings)
+            family["template"] = f"rewrite {wordings.index(wording) + 1}"
+        return Example(wording.format(text), target, tuple(chosen), label=steps, family=family)
 
 
 def _solution(steps: list[Step], length: str) -> str:
@@ -185,15 +197,11 @@ class Story:
     """Its calculation, as in `arithmetic`."""
 
 
-def _stories(lines: tuple[str, ...]) -> tuple[Story, ...]:
+def stories(lines: Sequence[str]) -> tuple[Story, ...]:
     split = [line.split(" | ") for line in lines]
     return tuple(Story(text, tuple(steps.split("; "))) for text, steps in split)
 
 
-ONE_STEP, TWO_STEPS, THREE_STEPS = (
-    _stories(lists("word_problems.txt")[name]) for name in ("one step", "two steps", "three steps")
-)
-THINGS = words(lists("word_problems.txt")["things"])
 AMOUNTS = {"small": (2, 10), "large": (11, 60)}
 FACTORS = {"small": (2, 5), "large": (3, 9)}
 LARGEST = {"small": 30, "large": 200}
@@ -201,20 +209,21 @@ LARGEST = {"small": 30, "large": 200}
 # Level: its stories, the size of its numbers, and how often it is drawn for the mixture. Chosen by measuring the
 # bundled model, so that its score on the mixture leaves room in both directions, with plain shots and worked ones.
 LEVELS = {
-    "1": (ONE_STEP, "small", 16),
-    "2": (ONE_STEP, "small", 1),
-    "3": (ONE_STEP, "large", 1),
-    "4": (TWO_STEPS, "small", 1),
-    "5": ((*TWO_STEPS, *THREE_STEPS), "large", 1),
+    "1": (("one step",), "small", 16),
+    "2": (("one step",), "small", 1),
+    "3": (("one step",), "large", 1),
+    "4": (("two steps",), "small", 1),
+    "5": (("two steps", "three steps"), "large", 1),
 }
 MIXTURE = [level for level, (_, _, often) in LEVELS.items() for _ in range(often)]
+PLAIN, REWRITE = lists("word_problems.txt"), lists("word_problems_rewrite.txt")
+REWRITE_NAMES = words(lists("ioi_rewrite.txt")["names"])
+_problems = partial(register, metric="logprob", level=("mixed", *LEVELS))
 
 
-@register(
+@_problems(
     "word_problems",
-    metric="logprob",
     about="arithmetic stories in five levels, the answer a whole number; below chance without few-shot examples",
-    level=("mixed", *LEVELS),
     answer=("number", "worked"),
 )
 def word_problems(draw: random.Random, level: str = "mixed", answer: str = "number") -> Example:
@@ -222,10 +231,36 @@ def word_problems(draw: random.Random, level: str = "mixed", answer: str = "numb
 
     `answer`: the number alone, or the working that ends with it.
     """
+    return _problem(draw, level, answer, PLAIN, NAMES)
+
+
+@_problems(
+    "word_problems_rewrite",
+    about="word_problems in other words: stories, names and things of its own",
+    answer=("number", "worked"),
+)
+def word_problems_rewrite(draw: random.Random, level: str = "mixed", answer: str = "number") -> Example:
+    return _problem(draw, level, answer, REWRITE, REWRITE_NAMES)
+
+
+@_problems("word_problems_negative", about="the stories of word_problems without their numbers")
+def word_problems_negative(draw: random.Random, level: str = "mixed") -> Example:
+    return _problem(draw, level, "number", PLAIN, NAMES, negative=True)
+
+
+def _problem(
+    draw: random.Random,
+    level: str,
+    answer: str,
+    texts: Mapping[str, Sequence[str]],
+    names: Sequence[str],
+    negative: bool = False,
+) -> Example:
     chosen = draw.choice(MIXTURE) if level == "mixed" else level
-    stories, size, _ = LEVELS[chosen]
+    kinds, size, _ = LEVELS[chosen]
+    listed = stories([line for kind in kinds for line in texts[kind]])
     while True:
-        story = draw.choice(stories)
+        story = draw.choice(listed)
         numbers = _numbers(draw, story, size)
         done = work(story.steps, numbers)
         if done is None or done[-1].result > LARGEST[size]:
@@ -237,9 +272,13 @@ def word_problems(draw: random.Random, level: str = "mixed", answer: str = "numb
             target, foils = f" {done[-1].result}", [f" {number}" for number in _wrong_numbers(done, wrong)]
         if len(foils) >= N_FOILS:
             break
-    A, B, C = draw.sample(NAMES, 3)
-    prompt = story.text.format(A=A, B=B, C=C, things=draw.choice(THINGS), **numbers)
-    if chosen == "1":
+    A, B, C = draw.sample(names, 3)
+    things = draw.choice(words(texts["things"]))
+    told: Mapping[str, int | str] = numbers
+    if negative:
+        told = {name: draw.choice(words(texts["untold"])) for name in numbers}
+    prompt = story.text.format(A=A, B=B, C=C, things=things, **told)
+    if chosen == "1" and not negative:
         prompt += f" Calculate {done[0].left} {done[0].operation} {done[0].right}."
     wrong_answers = tuple(draw.sample(foils, N_FOILS))
     return Example(prompt, target, wrong_answers, label=f"level {chosen}", family={"level": chosen})

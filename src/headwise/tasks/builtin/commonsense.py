@@ -10,6 +10,8 @@ facts: in a large task one fact is asked in several wordings, all of them in the
 
 The bundled model prefers the right answer in 79 of 100 (of 400 drawn): in 82 of the items written by hand, in 78 of
 the others.
+
+`commonsense_negative` has the wordings with a blank in the place of the subject ("If you want to buy ____, you go to").
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from headwise.tasks.builtin.word_lists import lists, questions_and_facts
+from headwise.tasks.builtin.word_lists import lists, questions_and_facts, two_blanks
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
 
@@ -74,7 +76,9 @@ def _item(line: str, label: str) -> Example:
     return Example(_prompt(text), f" {right}", foils, label=label, family=_family(label, text))
 
 
-def _asked(relation: Relation, fact: Fact, wording: str, draw: random.Random) -> Example:
+def _asked(
+    relation: Relation, fact: Fact, wording: str, draw: random.Random, negative: bool = False
+) -> Example:
     # Wrong answers are drawn by way of their facts: an answer that is seldom right is as seldom wrong, so that
     # what is likely to be said whatever is asked does not give the right one away.
     wrong: list[str] = []
@@ -82,8 +86,9 @@ def _asked(relation: Relation, fact: Fact, wording: str, draw: random.Random) ->
         answer = draw.choice(relation.facts).answer
         if answer not in (fact.answer, *fact.also, *wrong):
             wrong.append(answer)
+    subject = two_blanks(draw)[0] if negative else fact.subject
     return Example(
-        prompt=_prompt(wording.format(fact.subject)),
+        prompt=_prompt(wording.format(subject)),
         target=f" {fact.answer}",
         foils=tuple(f" {answer}" for answer in wrong),
         label=relation.label,
@@ -105,3 +110,12 @@ def commonsense(draw: random.Random) -> Example:
     if draw.random() < ITEM_SHARE:
         return draw.choice(EXAMPLES)
     return _asked(*draw.choice(ASKED), draw)
+
+
+@register(
+    "commonsense_negative",
+    metric="logprob",
+    about="the questions of commonsense with a blank in the place of their subject",
+)
+def commonsense_negative(draw: random.Random) -> Example:
+    return _asked(*draw.choice(ASKED), draw, negative=True)

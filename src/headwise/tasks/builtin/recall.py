@@ -5,13 +5,20 @@ counterfactual asks it about one of those, whose name is as long in tokens.
 
 The bundled model is right in 90 of 100, where chance is one in five: in all of fifty opposites and plurals, in
 three of five colors, in between for the rest.
+
+`recall_rewrite` asks for the same facts in other words, in part as questions with an answer. `recall_negative` has the
+questions with a blank in the place of the subject ("The capital of ____ is"), so nothing says which answer is right.
+The bundled model is right in 78 of 100 rewrites (mean logit difference 4.62), and in 22 of 100 negatives (.33), where
+chance is 20.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from headwise.tasks.builtin.word_lists import lists, questions_and_facts
+from headwise.tasks.builtin.word_lists import lists, questions_and_facts, two_blanks
 from headwise.tasks.examples import Example
 from headwise.tasks.registry import register
 
@@ -26,28 +33,47 @@ def _relation(lines: tuple[str, ...]) -> tuple[tuple[str, ...], list[tuple[str, 
 
 
 RELATIONS = {name: _relation(lines) for name, lines in lists("recall.txt").items()}
+_recall = partial(register, metric="logit_diff", relation=("mixed", *RELATIONS))
 
 
-@register(
+@_recall(
     "recall",
-    metric="logit_diff",
     about="facts: capitals, continents, languages, currencies, opposites, young animals, colours, past tenses, …",
-    relation=("mixed", *RELATIONS),
 )
 def recall(draw: random.Random, relation: str = "mixed") -> Example:
     """`relation`: one of them, or all in equal parts."""
+    return _example(draw, relation)
+
+
+@_recall("recall_rewrite", about="the facts of recall, asked in other words")
+def recall_rewrite(draw: random.Random, relation: str = "mixed") -> Example:
+    return _example(draw, relation, lists("recall_rewrite.txt"))
+
+
+@_recall("recall_negative", about="the questions of recall with a blank in the place of their subject")
+def recall_negative(draw: random.Random, relation: str = "mixed") -> Example:
+    return _example(draw, relation, negative=True)
+
+
+def _example(
+    draw: random.Random,
+    relation: str,
+    rewritten: Mapping[str, Sequence[str]] | None = None,
+    negative: bool = False,
+) -> Example:
     name = draw.choice(tuple(RELATIONS)) if relation == "mixed" else relation
     questions, facts = RELATIONS[name]
     (subject, right), (other, instead) = draw.sample(facts, 2)
-    question = draw.choice(questions)
+    question = draw.choice(rewritten[name] if rewritten else questions)
     answers = dict.fromkeys(answers[0] for _, answers in facts)
     wrong = [answer for answer in answers if answer not in right and answer != instead[0]]
     foils = [instead[0], *draw.sample(wrong, min(N_FOILS - 1, len(wrong)))]
+    asked, asked_instead = two_blanks(draw) if negative else (subject, other)
     return Example(
-        prompt=question.format(subject),
+        prompt=question.format(asked),
         target=f" {right[0]}",
         foils=tuple(f" {answer}" for answer in foils),
-        counterfactual=question.format(other),
+        counterfactual=question.format(asked_instead),
         label=name,
         also=tuple(f" {answer}" for answer in right[1:]),
         group=f"{name}: {subject}",

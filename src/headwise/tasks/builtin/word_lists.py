@@ -13,9 +13,13 @@ line added in the middle changes the examples of every seed.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
+
+BLANKS = ("____", "....", "****", "----", "####", "====")
+"""What stands in the place of the word that decides, in prompts of the same form without the behaviour."""
 
 
 def read(file: str) -> str:
@@ -40,6 +44,11 @@ def lists(file: str) -> dict[str, tuple[str, ...]]:
 def words(lines: Sequence[str]) -> list[str]:
     """The single words of a list."""
     return " ".join(lines).split()
+
+
+def two_blanks(draw: random.Random) -> list[str]:
+    """A blank for a prompt, and another one for its counterfactual."""
+    return draw.sample(BLANKS, 2)
 
 
 def questions_and_facts(lines: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
