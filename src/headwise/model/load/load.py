@@ -17,14 +17,15 @@ from headwise.errors import HeadwiseError, first_line, out_of_memory, quoted, un
 from headwise.files import named_source, user_path
 from headwise.model.load import bundled, checkpoint, converted, gguf, hub
 from headwise.model.load.bundled import companion_folder, companions
+from headwise.model.load.cache import hash_ahead
 from headwise.model.load.checkpoint import check_fits
 from headwise.model.load.gguf import check_tokenizer
+from headwise.model.load.verified import verified, weight_files
 from headwise.model.model import Model
 from headwise.model.origin import origin
 from headwise.model.sites.probe import entry_device, tokens_at_once
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text, check_growth
-from headwise.model.verify.proof import verify
 
 log = logging.getLogger("headwise")
 
@@ -69,7 +70,7 @@ def load(
     >>> model.shape                  # doctest: +SKIP
     (30, 9)
     """
-    gates = origin_of_weights = None
+    gates = origin_of_weights = weights = None
     if isinstance(source, nn.Module):
         hf, label, wants_bos = source, name or _live_name(source), bos
     else:
@@ -88,15 +89,15 @@ def load(
         elif base is not None:
             raise HeadwiseError(f"base is {base}, but {source} is no adapter; leave base out")
         else:
+            _hash_while_importing(source, device)
             checkpoint_source = _find(source)
-            hf = _from_pretrained(checkpoint_source, device, dtype, device_map, options)
+            hf, weights = _from_pretrained(checkpoint_source, device, dtype, device_map, options)
             label = name or given_name or checkpoint_source.label
         wants_bos = checkpoint_source.wants_bos if bos is None else bos
         tokenizer = tokenizer or _tokenizer(checkpoint_source, options)
     if wants_bos is None and str(getattr(hf.config, "model_type", "")).startswith("gemma"):
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
-    checkpoint.check_finite(hf, label)
-    hooks, proof, capabilities = verify(hf, every_layer=check_every_layer)
+    hooks, proof, capabilities = verified(hf, label, weights, every_layer=check_every_layer)
     text = None if tokenizer is None else Text(tokenizer, wants_bos, truncate)
     budget = batch_tokens or tokens_at_once(entry_device(hf))
     model = Model(hf, text, label, hooks, proof, capabilities, budget, compile)
@@ -199,7 +200,7 @@ def _adapted(
     gates = adapter.read_gates(folder) if adapter.is_adapter(folder) else None
     name = str(base or adapter.named_base(folder))
     try:
-        found, hf = _of_base(name, lambda found: _from_pretrained(found, "cpu", "float32", None, options))
+        found, hf = _of_base(name, lambda found: _from_pretrained(found, "cpu", "float32", None, options)[0])
     except HeadwiseError as error:
         raise HeadwiseError(
             f"the base model of {folder} could not be loaded: {error}; name another one with --base (base=… in Python)"
@@ -253,26 +254,40 @@ def _find(source: str) -> _Source:
     return _Source(source, source)
 
 
+def _hash_while_importing(source: str, device: Any) -> None:
+    """transformers is imported for seconds; meanwhile another thread hashes the weights that a CPU will run."""
+    folder = bundled.cached(source) or user_path(source)
+    if _device(device).type == "cpu":
+        for file in weight_files(folder):
+            hash_ahead(file)
+    import transformers.modeling_utils  # noqa: F401
+
+
 def _from_pretrained(
     source: _Source, device: Any, dtype: Any, device_map: Any, options: dict[str, Any]
-) -> nn.Module:
+) -> tuple[nn.Module, Path | None]:
+    """The model, and the folder whose files alone decide what it is, where there is one."""
     if device is not None and device_map is not None:
         raise HeadwiseError("give either device or device_map, not both")
     target = _device(device)
     chosen = _dtype(dtype, target)
     if source.gguf is not None:
-        folder = converted.weights_folder(source.gguf, chosen, lambda: _opened(source, chosen, None, options))
+        folder = converted.weights_folder(
+            source.gguf, chosen, lambda: _opened(source, chosen, None, options)[0]
+        )
         source = source if folder is None else _Source(str(folder), source.label)
-    hf = _opened(source, chosen, device_map, options)
-    return (hf.to(target) if device_map is None else hf).eval()
+    hf, folder = _opened(source, chosen, device_map, options)
+    return (hf.to(target) if device_map is None else hf).eval(), folder if device_map is None else None
 
 
-def _opened(source: _Source, dtype: torch.dtype, device_map: Any, options: dict[str, Any]) -> nn.Module:
-    """What transformers makes of a checkpoint, whose weights must be safe to open and complete."""
+def _opened(
+    source: _Source, dtype: torch.dtype, device_map: Any, options: dict[str, Any]
+) -> tuple[nn.Module, Path | None]:
+    """What transformers makes of a checkpoint, whose weights must be safe to open and complete; and its folder."""
     from transformers import AutoModelForCausalLM
 
     try:
-        _check_weights(source, options)
+        folder = _check_weights(source, options)
         hf, report = hub.from_pretrained(
             AutoModelForCausalLM.from_pretrained,
             source.path,
@@ -291,21 +306,23 @@ def _opened(source: _Source, dtype: torch.dtype, device_map: Any, options: dict[
     if unused := checkpoint.complete(source.label, report):
         count, first = len(unused), unused[0]
         log.warning("%s: %d tensors of the checkpoint are not used, such as %s", source.label, count, first)
-    loaded: nn.Module = hf
-    return loaded
+    return hf, folder
 
 
-def _check_weights(source: _Source, options: dict[str, Any]) -> None:
-    """Before anything is built: the weights are safe to open, and the described model is no larger than they are."""
+def _check_weights(source: _Source, options: dict[str, Any]) -> Path | None:
+    """Before anything is built: the weights are safe to open, and the described model is no larger than they are.
+
+    The folder of the files, where they are plain safetensors.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    path = Path(source.path)
+    path, folder = Path(source.path), None
     if source.gguf is not None:
         weights = gguf.check(source.gguf)
     else:
         folder = path if path.is_dir() else hub.snapshot(source.path, options["revision"])
         if folder is None:
-            return  # transformers says why the hub has none
+            return None  # transformers says why the hub has none
         weights = checkpoint.check(folder, source.label)
 
     def build() -> Any:
@@ -314,6 +331,7 @@ def _check_weights(source: _Source, options: dict[str, Any]) -> None:
 
     if not options["trust_remote_code"]:  # trusted code may build what it likes
         check_fits(weights, build)
+    return folder
 
 
 def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
