@@ -84,7 +84,9 @@ class TokenReader:
             for number, of_example in zip(numbers, logits, strict=True):
                 prompt = self.prompts[number]
                 answers = [("target", prompt.target), *(("foil", token) for token in prompt.foils)]
-                of_tokens = self._listed(of_example, answers, LISTED if chosen is None or number in chosen else 0)
+                of_tokens = self._listed(
+                    of_example, answers, LISTED if chosen is None or number in chosen else 0
+                )
                 rows += [{"path": "output", "example": number, "source": "", **row} for row in of_tokens]
         return pd.DataFrame(rows).sort_values("example", kind="stable").reset_index(drop=True)
 
@@ -112,7 +114,9 @@ class TokenReader:
         logits = self.readout.written(head, z, norms)[:, 0, : self.vocabulary].cpu()
         return logits - logits.mean(-1, keepdim=True)
 
-    def _listed(self, logits: Tensor, named: Sequence[tuple[str, int]], most: int) -> Iterator[dict[str, Any]]:
+    def _listed(
+        self, logits: Tensor, named: Sequence[tuple[str, int]], most: int
+    ) -> Iterator[dict[str, Any]]:
         """Rows of the `most` promoted and most suppressed tokens, and of the `named` ones (kind, token)."""
         count = len(logits)
         up, down = logits.topk(min(most, count)), (-logits).topk(min(most, count))

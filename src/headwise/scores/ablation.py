@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, model_validator
+from pydantic import Field, NonNegativeFloat, WrapValidator, model_validator
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
@@ -22,11 +23,20 @@ CALL_COST = {"cpu": 0.5, "accelerator": 256}
 its rows, because starting its kernels does."""
 
 
+AUTO = 0.05
+"""The share of the largest score to which `precision: auto` measures every head."""
+
+
+def _or_auto(given: Any, number: Callable[[Any], Any]) -> Any:
+    return given if isinstance(given, str) and given == "auto" else number(given)
+
+
 class AblationOptions(Settings):
     """How many examples each head is run on; by default all of them."""
 
-    precision: NonNegativeFloat | None = None
-    """Only as many as give a head's mean over the task's examples to ± this, at `confidence`."""
+    precision: Annotated[NonNegativeFloat | None, WrapValidator(_or_auto)] = None
+    """Only as many as give a head's mean over the task's examples to ± this, at `confidence`; `auto`: to ± 5 % of the
+    largest score."""
     top: Count | None = None
     """Only as many as separate the first `top` heads of the `order` from the rest, all right at `confidence`."""
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
@@ -117,8 +127,10 @@ def _adaptive(
         rule = f"the first {asked.top} by {asked.order} score, all right"
     else:
         assert asked.precision is not None
-        estimates = to_precision(sample, asked.precision, asked.confidence)
-        rule = f"every head to ± {asked.precision:g}"
+        auto = isinstance(asked.precision, str)
+        precision = AUTO if auto else asked.precision
+        estimates = to_precision(sample, precision, asked.confidence, of_largest=auto)
+        rule = f"every head to ± {f'{AUTO:.0%} of the largest score' if auto else f'{precision:g}'}"
     rule += f" with {asked.confidence:.0%} confidence"
     if not asked.population:
         rule += f" (intervals of the mean over these {N} examples; p and q are of examples like them)"
