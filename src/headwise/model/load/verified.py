@@ -24,7 +24,7 @@ from torch import nn
 
 from headwise._version import __version__
 from headwise.files import replacing
-from headwise.model.load.cache import cache_folder, sha256_once
+from headwise.model.load.cache import cache_folder, hash_ahead, sha256_once
 from headwise.model.load.checkpoint import check_finite
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.sites import Site
@@ -58,6 +58,14 @@ def weight_files(folder: Path) -> list[Path]:
     return sorted(
         [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json"), folder / "config.json"]
     )
+
+
+def hash_while_importing(folder: Path, device: torch.device) -> None:
+    """transformers is imported for seconds; meanwhile other threads hash the weights that a CPU will run."""
+    if device.type == "cpu":
+        for file in weight_files(folder):
+            hash_ahead(file)
+    import transformers.modeling_utils  # noqa: F401
 
 
 def _key(hf: nn.Module, folder: Path) -> str | None:

@@ -23,7 +23,8 @@ from headwise.errors import HeadwiseError, quoted
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.gate import Frozen, HeadGates
 from headwise.model.forward.run import SharedRows
-from headwise.model.forward.schedule import batch_size, equal_prefixes, in_halves, try_run
+from headwise.model.forward.schedule import equal_prefixes, in_halves
+from headwise.model.measure.baseline import beside_baseline
 from headwise.model.measure.rows import Block, MeasureSettings, Rows
 from headwise.model.tokens.encode import Needs, Row, Scored
 from headwise.tasks.examples import Task
@@ -136,6 +137,8 @@ class Engine:
         baseline: np.ndarray | None = None,
         frozen: np.ndarray | None = None,
         at: int | None = None,
+        first: np.ndarray | None = None,
+        seen: Callable[[np.ndarray], None] | None = None,
     ) -> Measured:
         """The metric under each of `gates[V, L, H]`, per example `[V, E]`.
 
@@ -144,6 +147,8 @@ class Engine:
         frozen: `[V, L, H]`, True for the heads that keep the output that they have with all gates at 1. Cannot be
             combined with a baseline.
         at: gates act at this token position alone, whatever `positions` says; every prompt must have it.
+        first: `[V]`, how soon each variant is wanted: of the same batches, those with larger numbers are run first.
+        seen: called after each batch with the effects so far `[V, E]`, NaN where nothing was run.
         """
         gates = self._checked(gate_numbers(gates, "gates"))
         assert baseline is None or frozen is None, "frozen heads take their outputs from the plain baseline"
@@ -158,13 +163,23 @@ class Engine:
             )
         values = np.full((2, len(gates), len(self.rows)), np.nan)  # under the gates, at the baseline
 
+        def measured() -> Measured:
+            return Measured(
+                *(self.metric.combine(self.rows, part, len(self.task))[:, chosen] for part in values)
+            )
+
         def fill(numbers: Sequence[int]) -> None:
-            values[:, :, list(numbers)] = self._measure_rows(gates, base, frozen, list(numbers), at)
+            def note(some: np.ndarray, part: np.ndarray) -> None:
+                values[:, some[:, None], list(numbers)] = part
+                if seen is not None:
+                    seen(measured().effects)
+
+            self._measure_rows(gates, base, frozen, list(numbers), at, first, note)
 
         with torch.inference_mode(), self.model.running():
             for numbers in self.table.partition(1 + len(gates), self.batch_tokens, set(chosen.tolist())):
                 in_halves(numbers, fill, self.table.too_large, self.shrink)
-        return Measured(*(self.metric.combine(self.rows, part, len(self.task))[:, chosen] for part in values))
+        return measured()
 
     def _measure_rows(
         self,
@@ -173,8 +188,11 @@ class Engine:
         frozen: np.ndarray | None,
         numbers: list[int],
         at: int | None,
-    ) -> np.ndarray:
-        """Values of the rows of these numbers under the gates, and at the baseline `[2, V, S]`."""
+        first: np.ndarray | None,
+        note: Callable[[np.ndarray, np.ndarray], None],
+    ) -> None:
+        """Measure the rows of these numbers under the gates, and at the baseline; `first` and `note`: see
+        `beside_baseline`."""
         block = self.table.block(numbers)
         if at is not None:
             block = block.at(at, self.model.hooks if self.model.capabilities.past else None)
@@ -192,35 +210,7 @@ class Engine:
 
         # Variants with the same gates in the first blocks stand side by side, so that they share a batch.
         order = sorted(range(len(gates)), key=lambda v: gates[v].tobytes())
-        return self.beside_baseline(block, order, measure)
-
-    def beside_baseline(
-        self, block: Block, variants: Sequence[int], measure: Callable[[np.ndarray], np.ndarray]
-    ) -> np.ndarray:
-        """Values of V variants on a block's rows, in as few passes as fit, and at the baseline in the same pass
-        `[2, V, S]`.
-
-        variants: 0 to V - 1, in the order in which they are run. measure: one pass, from some of these numbers to the
-        metric at the baseline and under each of them `[1 + v, S]`.
-        """
-        values = np.empty((2, len(variants), block.size))
-        pending = np.asarray(variants, dtype=int)
-        while len(pending):
-            at_once = max(1, self.variants_at_once(block) - 1)
-            some = pending[: batch_size(len(pending), at_once)]
-
-            def fill(some: np.ndarray = some) -> None:
-                measured = measure(some)
-                values[0, some], values[1, some] = measured[1:], measured[0]
-
-            if len(some) == 1:
-                fill()  # where one variant does not fit, the rows are halved
-            elif not try_run(fill):
-                self.shrink()
-                continue
-            pending = pending[len(some) :]
-            self.advance(len(some) * block.size)
-        return values
+        beside_baseline(self, block, order, measure, first, note)
 
     def _values(
         self, block: Block, gates: np.ndarray, plain_logits: Tensor | None, frozen: np.ndarray | None

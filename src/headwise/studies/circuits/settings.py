@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
-from headwise.model.load.load import accelerated
+from headwise.model.load.devices import accelerated
 from headwise.scores.registry import check_methods
 from headwise.settings import Count, Settings, Several, Text, not_empty, one_of, passes
 from headwise.studies.settings import shared
