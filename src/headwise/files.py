@@ -173,8 +173,8 @@ def fsync_folder(folder: Path) -> None:
 
 def sha256(path: Path) -> str:
     """The hash of a file of any size."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
+    digest, piece = hashlib.sha256(), memoryview(bytearray(1 << 24))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(piece):  # large pieces: between them a thread waits for the interpreter
+            digest.update(piece[:count])
     return digest.hexdigest()

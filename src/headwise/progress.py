@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from types import SimpleNamespace
@@ -73,8 +73,9 @@ class Pace:
 
 
 _lock = threading.RLock()
-_shared = SimpleNamespace(drawing=None, users=0)
-"""One drawing for all bars (two on one terminal would overwrite each other), and the number of bars under way."""
+_shared = SimpleNamespace(drawing=None, users=0, listener=None)
+"""One drawing for all bars (two on one terminal would overwrite each other), the number of bars under way, and who
+gets live tables instead of the screen."""
 
 
 def _silent() -> bool:
@@ -105,6 +106,48 @@ def progress(
             if not _shared.users and _shared.drawing:
                 _shared.drawing.stop()
                 _shared.drawing = None
+
+
+Row = Mapping[str, Any]
+"""A head's `score`, on how many of its `examples` it is exact (`exact_on`; 0: an estimate), and its name (`head`)."""
+_SHOWN = 10
+"""Rows of a table that are shown."""
+
+
+@contextmanager
+def live_table(title: str) -> Iterator[Callable[[Sequence[Row]], None] | None]:
+    """A table below the bars that changes in place and goes when the work is done; yields a function that shows rows,
+    the most important first. None where nobody would see it: progress is off or goes into a log."""
+    listener, kind = _shared.listener, _display() if _shared.users else None
+    if not _shared.users or (listener is None and kind is _lines):
+        yield None
+    elif listener is not None:
+        yield lambda rows: listener(title, rows)
+    elif kind is _notebook_bar:
+        with _notebook_table(title) as show:
+            yield show
+    else:
+        try:
+            yield lambda rows: _drawn().show(title, rows)
+        finally:
+            if _shared.drawing:
+                _shared.drawing.show(title, [])
+
+
+@contextmanager
+def listening(listener: Callable[[str, Sequence[Row]], None]) -> Iterator[None]:
+    """While this holds, the listener gets every state of every live table, and nobody else does."""
+    before, _shared.listener = _shared.listener, listener
+    try:
+        yield
+    finally:
+        _shared.listener = before
+
+
+def _cells(row: Row) -> tuple[str, str, str]:
+    exact, count = row["exact_on"], row["examples"]
+    source = f"exact on {exact} of {count} examples" if exact else "estimate (attribution)"
+    return row["head"], f"{row['score']:+.3f}", source
 
 
 @contextmanager
@@ -149,9 +192,35 @@ def _display() -> Callable[..., Any]:
     return _bar if console.is_terminal and not console.is_dumb_terminal else _lines
 
 
+def _drawn() -> Any:
+    """The drawing on this terminal, which is started where there is none."""
+    with _lock:
+        if _shared.drawing is None:
+            _shared.drawing = _drawing()
+            _shared.drawing.start()
+        return _shared.drawing
+
+
 def _drawing() -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+    from rich.table import Table
     from rich.text import Text
+
+    class Drawing(Progress):
+        """Bars, and a table below them."""
+
+        table: Any = None
+
+        def get_renderables(self) -> Any:
+            yield from super().get_renderables()
+            if self.table is not None:
+                yield self.table
+
+        def show(self, title: str, rows: Sequence[Row]) -> None:
+            table = Table("head", "score", "", title=Text(title), title_justify="left", box=None)
+            for row in rows[:_SHOWN]:
+                table.add_row(*map(Text, _cells(row)))
+            self.table = table if rows else None
 
     class Count(MofNCompleteColumn):
         def render(self, task: Any) -> Text:
@@ -163,7 +232,7 @@ def _drawing() -> Any:
             return Text(_times(task.fields["pace"], time.monotonic()))
 
     columns = TextColumn("{task.description}"), BarColumn(), Count(), TimeLeft()
-    return Progress(*columns, console=_console())
+    return Drawing(*columns, console=_console())
 
 
 @contextmanager
@@ -173,10 +242,7 @@ def _bar(label: str, total: int | None, outermost: bool, late: bool) -> Iterator
 
     def begin() -> Any:
         with _lock:
-            if _shared.drawing is None:
-                _shared.drawing = _drawing()
-                _shared.drawing.start()
-            return _shared.drawing.add_task(label, total=total, pace=pace)
+            return _drawn().add_task(label, total=total, pace=pace)
 
     def advance(steps: int = 1) -> None:
         nonlocal task
@@ -231,6 +297,29 @@ def _notebook_bar(label: str, total: int | None, outermost: bool, late: bool) ->
         if handle is not None and outermost:
             draw(time.monotonic())
         elif handle is not None:
+            handle.update({"text/plain": ""}, raw=True)
+
+
+@contextmanager
+def _notebook_table(title: str) -> Iterator[Callable[[Sequence[Row]], None]]:
+    from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
+
+    handle: Any = None
+
+    def show(rows: Sequence[Row]) -> None:
+        nonlocal handle
+        lines = ["".join(f"<td>{escape(cell)}</td>" for cell in _cells(row)) for row in rows[:_SHOWN]]
+        html = f"<table><caption>{escape(title)}</caption><tr>" + "</tr><tr>".join(lines) + "</tr></table>"
+        bundle = {"text/html": html, "text/plain": title}
+        if handle is None:
+            handle = display(bundle, raw=True, display_id=True)
+        else:
+            handle.update(bundle, raw=True)
+
+    try:
+        yield show
+    finally:
+        if handle is not None:
             handle.update({"text/plain": ""}, raw=True)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 from html import unescape
+from importlib import resources
 
 import pandas as pd
 import pytest
@@ -14,6 +16,7 @@ import headwise as hw
 from headwise.charts.section import SECTIONS
 from headwise.errors import HeadwiseError
 from headwise.report import findings, write_report
+from headwise.report.page import PLOTLY
 from headwise.runs import RunFolder, compute, read_info, write_table
 from headwise.studies import base as registry
 from headwise.studies.settings.shared import StudySettings
@@ -76,8 +79,17 @@ def test_several_runs_share_one_page_and_one_copy_of_the_script(make_run, tmp_pa
     ]
     page = write_report(runs, tmp_path / "r.html").read_text()
     assert data_of(page)["heads"]["model"]["words"] == ["small", "large"]
-    assert len(page) < 8_000_000
-    assert page.count("plotly.js v") <= 2
+    assert len(page) < 2_000_000
+    assert page.count("plotly.js (cartesian - minified) v4.1.1") == 1
+
+
+def test_the_script_of_the_page_is_the_released_one_with_its_licence():
+    assets = resources.files("headwise.report") / "assets"
+    script = (assets / PLOTLY).read_bytes()
+    digest = hashlib.sha256(script).hexdigest()
+    assert digest == "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"  # as npm has it
+    assert "MIT License" in (assets / "plotly/LICENSE").read_text()
+    assert b"</script" not in script
 
 
 def test_a_figure_that_repeats_the_maps_of_the_page_is_on_paper_only(make_run, tmp_path):

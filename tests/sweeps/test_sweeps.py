@@ -324,9 +324,10 @@ def test_a_threshold_outside_the_effect_is_refused(swept):
 
 def test_a_sweep_draws_itself(swept):
     figure = swept.plot()
-    (panel,) = figure.axes
-    line = next(one for one in panel.lines if one.get_label() == "planted")
-    np.testing.assert_allclose(line.get_ydata(), swept.explained()["value"])
+    explained = swept.explained()
+    for panel, column in zip(figure.axes, ("value", "r2"), strict=False):  # then the worst family, if there is one
+        line = next(one for one in panel.lines if one.get_label() == "planted")
+        np.testing.assert_allclose(line.get_ydata(), explained[column])
     assert swept._repr_png_().startswith(b"\x89PNG")
     assert repr(swept).startswith(
         "Sweep(keep by ablation absolute on apart, planted, mean ablation: 17 points up to 16 of 16 heads"

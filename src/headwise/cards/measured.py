@@ -181,8 +181,7 @@ def _tokens(
     reader = TokenReader(model, prompts)
     parts = []
     for head, chosen, sources in zip(heads, strongest, listed, strict=True):
-        output = reader.output_table(head)
-        output = output[output["kind"].isin(["target", "foil"]) | output["example"].isin(chosen)]
+        output = reader.output_table(head, chosen)
         both = pd.concat([output, reader.weights_table(head, sources)], ignore_index=True)
         parts.append(pd.DataFrame({"layer": head.layer, "head": head.head, **both}))
     return pd.concat(parts, ignore_index=True)

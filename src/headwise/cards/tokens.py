@@ -8,7 +8,7 @@ E examples, V tokens of the vocabulary, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,15 +75,18 @@ class TokenReader:
             reading = self.readout.read(ids, last)
             self._runs.append((numbers, reading.z, reading.norms))
 
-    def output_table(self, head: Head) -> pd.DataFrame:
-        """What the head writes at the answer of every example: ten tokens up and down, the target and the foils."""
+    def output_table(self, head: Head, chosen: Collection[int] | None = None) -> pd.DataFrame:
+        """What the head writes at the answer of every example: the target and the foils; of the `chosen` examples (by
+        default all) also ten tokens up and down."""
         rows: list[dict[str, Any]] = []
         for numbers, z, norms in self._runs:
             logits = self._logits(head, z[head.layer][:, :, head.head], norms)
             for number, of_example in zip(numbers, logits, strict=True):
                 prompt = self.prompts[number]
                 answers = [("target", prompt.target), *(("foil", token) for token in prompt.foils)]
-                of_tokens = self._listed(of_example, answers)
+                of_tokens = self._listed(
+                    of_example, answers, LISTED if chosen is None or number in chosen else 0
+                )
                 rows += [{"path": "output", "example": number, "source": "", **row} for row in of_tokens]
         return pd.DataFrame(rows).sort_values("example", kind="stable").reset_index(drop=True)
 
@@ -102,8 +105,8 @@ class TokenReader:
             z = value_outputs(self.model, head.layer, part)[:, None, head.head]
             for source, logits in zip(part, self._logits(head, z, norms), strict=True):
                 columns = {"path": "weights", "example": -1, "source": self._text(source)}
-                of_tokens = self._listed(logits, [("own", source)])
-                rows += [{**columns, **row} for row in of_tokens if row["kind"] == "own" or source in listed]
+                of_tokens = self._listed(logits, [("own", source)], LISTED if source in listed else 0)
+                rows += [{**columns, **row} for row in of_tokens]
         return pd.DataFrame(rows)
 
     def _logits(self, head: Head, z: Tensor, norms: Mapping[nn.Module, FrozenNorm]) -> Tensor:
@@ -111,10 +114,12 @@ class TokenReader:
         logits = self.readout.written(head, z, norms)[:, 0, : self.vocabulary].cpu()
         return logits - logits.mean(-1, keepdim=True)
 
-    def _listed(self, logits: Tensor, named: Sequence[tuple[str, int]]) -> Iterator[dict[str, Any]]:
-        """Rows of the most promoted and most suppressed tokens, and of the `named` ones (kind, token)."""
+    def _listed(
+        self, logits: Tensor, named: Sequence[tuple[str, int]], most: int
+    ) -> Iterator[dict[str, Any]]:
+        """Rows of the `most` promoted and most suppressed tokens, and of the `named` ones (kind, token)."""
         count = len(logits)
-        up, down = logits.topk(min(LISTED, count)), (-logits).topk(min(LISTED, count))
+        up, down = logits.topk(min(most, count)), (-logits).topk(min(most, count))
         ranked = [("promoted", place + 1, int(token)) for place, token in enumerate(up.indices)]
         ranked += [("suppressed", count - place, int(token)) for place, token in enumerate(down.indices)]
         ranked += [

@@ -8,14 +8,15 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from headwise.errors import HeadwiseError, visible
+from headwise.progress import listening
 
 
 class Failed(Exception):  # noqa: N818 - not an error of the program: the result is complete, and says what failed
@@ -46,7 +47,10 @@ def verbosity(quiet: bool, verbose: bool) -> Iterator[None]:
 def show(compute: Callable[[], Any], as_json: bool) -> None:
     """Carry out a command. With `as_json` the standard output gets its result as JSON and nothing else."""
     code = 0
-    with redirect_stdout(io.StringIO()) if as_json else nullcontext():
+    with ExitStack() as undo:
+        if as_json:
+            undo.enter_context(redirect_stdout(io.StringIO()))
+            undo.enter_context(listening(_stream()))
         try:
             result = compute()
         except Failed as failed:
@@ -59,6 +63,20 @@ def show(compute: Callable[[], Any], as_json: bool) -> None:
         )
     if code:
         raise typer.Exit(code)
+
+
+def _stream() -> Callable[[str, Sequence[Mapping[str, Any]]], None]:
+    """Live tables as lines of JSON on the standard error: the heads whose number is new."""
+    before: dict[tuple[str, str], Any] = {}
+
+    def write(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        new = [row for row in rows if before.get((title, row["head"])) != row]
+        before.update({(title, row["head"]): row for row in new})
+        if new:
+            line = json.dumps({"partial": title, "heads": _plain(new)}, ensure_ascii=False, allow_nan=False)
+            print(line, file=sys.stderr, flush=True)
+
+    return write
 
 
 def note(sentence: str) -> None:

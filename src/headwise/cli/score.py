@@ -34,7 +34,10 @@ def score(
     reference: ReferenceName = "mean",
     positions: PositionsOrEach = "all",
     precision: Annotated[
-        float | None, typer.Option(help="ablation: run only as many examples as give ± this")
+        str | None,
+        typer.Option(
+            help="ablation: run only as many examples as give ± this; auto: 5 % of the largest score"
+        ),
     ] = None,
     top: Annotated[
         int | None, typer.Option(help="ablation: run only as many examples as find the top K heads")
@@ -48,7 +51,7 @@ def score(
 
     With --positions each: every head at every token position.
     """
-    early = {"precision": precision, "top": top, "confidence": confidence}
+    early = {"precision": _number(precision), "top": top, "confidence": confidence}
     settings = {
         "models": [model],
         "tasks": [task],
@@ -62,3 +65,11 @@ def score(
     folder = out or default_folder("score", model, task)
     result = run_study("score", folder, None, settings, flags)
     return {"model": model, "task": task, **result, "scores": show_scores(folder, result["tables"])}
+
+
+def _number(given: str | None) -> float | str | None:
+    """A number where it is one; `auto` and mistakes as they are, for the method to judge."""
+    try:
+        return None if given is None else float(given)
+    except ValueError:
+        return given

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, model_validator
+from pydantic import Field, NonNegativeFloat, WrapValidator, model_validator
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
 from headwise.heads import RANKED_BY, Head, single_gates
 from headwise.model.measure.by_position import acting_positions, position_effects
 from headwise.model.measure.engine import Engine
+from headwise.progress import live_table
 from headwise.scores.adaptive.adaptive import to_precision, top_k
 from headwise.scores.adaptive.sample import Sample, design_effect
 from headwise.scores.registry import BACKWARD_ROWS, SHARED_ROW, Setup, register, scaled_progress
@@ -22,11 +24,22 @@ CALL_COST = {"cpu": 0.5, "accelerator": 256}
 its rows, because starting its kernels does."""
 
 
+WORTH_A_PREVIEW = 1_000
+"""Rows of an ablation from which on a first estimate is shown while it runs."""
+AUTO = 0.05
+"""The share of the largest score to which `precision: auto` measures every head."""
+
+
+def _or_auto(given: Any, number: Callable[[Any], Any]) -> Any:
+    return given if isinstance(given, str) and given == "auto" else number(given)
+
+
 class AblationOptions(Settings):
     """How many examples each head is run on; by default all of them."""
 
-    precision: NonNegativeFloat | None = None
-    """Only as many as give a head's mean over the task's examples to ± this, at `confidence`."""
+    precision: Annotated[NonNegativeFloat | None, WrapValidator(_or_auto)] = None
+    """Only as many as give a head's mean over the task's examples to ± this, at `confidence`; `auto`: to ± 5 % of the
+    largest score."""
     top: Count | None = None
     """Only as many as separate the first `top` heads of the `order` from the rest, all right at `confidence`."""
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
@@ -90,9 +103,43 @@ def ablation(setup: Setup, **options: Any) -> np.ndarray:
     gates = single_gates(heads, setup.layout)
     if asked.early:
         return _adaptive(setup, engine, asked, heads, gates)
-    examples = setup.per_head(engine.measure(gates).effects)
+    with live_table(f"ablation on {setup.task.name}, {setup.model.name}") as show:
+        more = {} if show is None else _preview(setup, engine, heads, show)
+        examples = setup.per_head(engine.measure(gates, **more).effects)
     setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
     return examples
+
+
+def _preview(
+    setup: Setup, engine: Engine, heads: list[Head], show: Callable[[list[dict[str, Any]]], None]
+) -> dict[str, Any]:
+    """Show attribution as a first estimate of every head. Returns options of `measure` that run the heads with the
+    largest estimates first and replace estimates by exact values; the numbers that it ends with stay the same."""
+    N, metric = len(setup.task), setup.metric
+    if len(heads) * N < WORTH_A_PREVIEW or len(engine.rows) != N:
+        return {}
+    if not (metric.first_order and metric.differentiable):
+        return {}
+    spent, advance, engine.advance = engine.rows_spent, engine.advance, lambda count: None
+    try:
+        estimates = engine.gradients()[1][:, setup.exists].mean(axis=0)  # heads
+    except HeadwiseError:  # a backward pass needs more memory
+        return {}
+    finally:
+        engine.rows_spent, engine.advance = spent, advance
+
+    def seen(effects: np.ndarray) -> None:
+        run = (~np.isnan(effects)).sum(axis=1)
+        exact = np.where(run, np.nansum(effects, axis=1) / np.maximum(run, 1), estimates)
+        show(
+            [
+                {"head": str(heads[k]), "score": float(exact[k]), "exact_on": int(run[k]), "examples": N}
+                for k in np.argsort(-np.abs(exact), kind="stable")
+            ]
+        )
+
+    seen(np.full((len(heads), N), np.nan))
+    return {"first": np.abs(estimates), "seen": seen}
 
 
 def _adaptive(
@@ -117,8 +164,10 @@ def _adaptive(
         rule = f"the first {asked.top} by {asked.order} score, all right"
     else:
         assert asked.precision is not None
-        estimates = to_precision(sample, asked.precision, asked.confidence)
-        rule = f"every head to ± {asked.precision:g}"
+        auto = isinstance(asked.precision, str)
+        precision = AUTO if auto else asked.precision
+        estimates = to_precision(sample, precision, asked.confidence, of_largest=auto)
+        rule = f"every head to ± {f'{AUTO:.0%} of the largest score' if auto else f'{precision:g}'}"
     rule += f" with {asked.confidence:.0%} confidence"
     if not asked.population:
         rule += f" (intervals of the mean over these {N} examples; p and q are of examples like them)"

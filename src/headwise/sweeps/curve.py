@@ -1,6 +1,6 @@
 """A curve over the first k heads or edges of an order, and what it says: explained effect, heads needed, areas.
 
-`Curve` is what every curve shares, `Sweep` the one over heads; that over edges is in `edge_curve.py`. `ratio_row`
+`Curve` is what every curve shares, `Sweep` the one over heads; that over edges is in `edge_curve.py`. `ratio.py`
 compares two curves.
 
 K points of a curve, E examples, B resamples.
@@ -11,7 +11,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +20,6 @@ from headwise import stats
 from headwise.errors import HeadwiseError
 from headwise.heads import Order
 from headwise.names import ablation_name
-from headwise.stats.resampling import independent
 from headwise.sweeps.explained import (
     EXPLAINED,
     Estimate,
@@ -29,18 +27,16 @@ from headwise.sweeps.explained import (
     Tracking,
     areas,
     followed,
-    heads_needed,
     needed_with_intervals,
-    resampled_needs,
 )
 from headwise.sweeps.families import Families, worst_family
-from headwise.tables.codec import load_result, save_result, stored
+from headwise.tables.codec import Saved, stored
 
 THRESHOLD = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve(ABC):
+class Curve(Saved, ABC):
     """A metric of every example against the number of heads, or edges, that are kept or masked."""
 
     k: np.ndarray  # K, ascending
@@ -323,15 +319,6 @@ class Sweep(Curve):
         finite = all(np.isfinite(curve.values).all() for curve in (self, *self.controls))
         return {} if finite else {self.examples_name: self.example_table()}
 
-    def save(self, path: str | Path) -> None:
-        """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
-        save_result(path, self)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Sweep:
-        """Read what `save` wrote."""
-        return load_result(path, cls)
-
     def summary(self, threshold: float = THRESHOLD) -> dict[str, Any]:
         """One row: heads needed, areas, effect, and how far the circuit follows single examples, with intervals."""
         names = ("model", "task", "series", "by", "action")
@@ -384,44 +371,3 @@ def check_threshold(threshold: float) -> None:
         raise HeadwiseError(
             f"the threshold of the explained effect is {threshold}; expected a number above 0, at most 1"
         )
-
-
-# ---- two curves --------------------------------------------------------------------------------------
-
-_RATIO_COLUMNS = {
-    False: ("k", "other_k", "ratio", "lo", "hi"),
-    True: ("stays", "other_stays", "stays_ratio", "stays_lo", "stays_hi"),
-}
-"""By whether the curve must stay above the threshold."""
-
-
-def ratio_row(curve: Curve, other: Curve, *, threshold: float, paired: bool) -> dict[str, Any]:
-    """How many times more heads (or edges) the first curve needs than the other, with the interval over examples.
-
-    paired: both curves are measured on the same examples, so both are resampled alike; otherwise each on its own.
-    NaN unless both curves are defined. Both run from none to all.
-    """
-    row: dict[str, Any] = {"resampling": "paired" if paired else "independent", "n": curve.n}
-    row["other_n"] = other.n
-    units = min(independent(one.groups, one.n) for one in (curve, other))
-    for stays, columns in _RATIO_COLUMNS.items():
-        ratio = [np.nan] * len(columns)
-        if curve.defined and other.defined:
-            k, other_k = (
-                float(heads_needed(one.k, one.shares, threshold, stays=stays)) for one in (curve, other)
-            )
-            # A curve that never gets there needs more heads than there are.
-            resampled = [
-                np.nan_to_num(_resampled_needs(one, threshold, stays, seed), nan=np.inf)
-                for one, seed in ((curve, curve.seed), (other, curve.seed + (not paired)))
-            ]
-            with np.errstate(invalid="ignore"):
-                interval = stats.resampled_interval(resampled[0] / resampled[1], units)
-            ratio = [k, other_k, k / other_k, *interval]
-        row |= dict(zip(columns, ratio, strict=True))
-    return row
-
-
-def _resampled_needs(curve: Curve, threshold: float, stays: bool, seed: int) -> np.ndarray:
-    options: dict[str, Any] = {"stays": stays, "groups": curve.groups, "seed": seed}
-    return resampled_needs(curve.k, curve.gains, curve.effects, threshold, **options)

@@ -6,7 +6,7 @@ compared (the metric, and the number of the most likely answer), else 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,9 @@ from headwise.heads.components import HEADS, Layout
 from headwise.heads.controls import control_sets, most_k
 from headwise.metrics import metric as metric_named
 from headwise.metrics.logits import winner
-from headwise.model.measure.engine import Engine, Measured
+from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
+from headwise.model.tokens.encode import encode_rows
 from headwise.progress import Progress, reporting
 from headwise.scores.measure import MeasureOptions
 from headwise.several import several
@@ -63,7 +64,6 @@ def sweep(
     threshold: float = THRESHOLD,
     points: int = POINTS,
     control_points: int = CONTROL_POINTS,
-    agreement: bool | None = None,
     progress: Progress = True,
     **how: Unpack[SweepOptions],
 ) -> Sweep:
@@ -82,9 +82,6 @@ def sweep(
     controls: `random` heads and `random_layer` ones (as many from each layer as the order's first k have there), never
         one of the order's first k; `draws` of each, at `control_points` numbers of heads, up to half of all heads:
         beyond that there are not enough others.
-    agreement: whether the most likely answer is compared with that of the whole model at every k. By default where
-        the same passes tell: every example has foils, and the metric reads the logits that decide. True takes further
-        passes where it must (of answers of several tokens one row for the target and each foil), False leaves it out.
     progress: False for no progress bar.
     how: `reference` (by default `mean`), `positions`, `seed`,
         `reference_task`, `batch_tokens`: see `hw.measure`; `components`: what the order ranks and what has gates, by
@@ -119,7 +116,7 @@ def sweep(
     variants = 1 + (inner[0] if grid else min(points, len(ranked_heads))) + len(drawn) * inner[1]
     with reporting(f"sweep on {task.name}", variants * len(task), progress) as advance:
         engine = Engine(model, task, metric_named(metric or task.metric), advance=advance, **how)
-        measured = _Curves(engine, action, _judge(engine, agreement, how))
+        measured = _Curves(engine, action)
         asked = [[ranked_heads[:k] for k in first], *([one.heads for one in sets] for sets in drawn.values())]
         points_of, *control_points_of = measured.points(asked)
         curve = measured.sweep(first, points_of, ranked_heads, seed)
@@ -131,7 +128,7 @@ def sweep(
         moved = tuple(drawing.moved for drawing in sets) if kind == "random_layer" else None
         about = {"series": kind, "draw": draw, "moved": moved, "details": {"order": name}}
         others.append(replace(control, sets=tuple(drawing.heads for drawing in sets), **about))
-    details = {"order": name, "rows": measured.rows_spent, "batch_tokens": engine.batch_tokens}
+    details = {"order": name, "rows": engine.rows_spent, "batch_tokens": engine.batch_tokens}
     return replace(curve, series=name, by=ranked_by, controls=tuple(others), details=details)
 
 
@@ -184,27 +181,15 @@ def most_rows(points: int, kinds: int, draws: int, control_points: int = CONTROL
     return points - 1 + kinds * draws * max(control_points - 1, 0)
 
 
-def _judge(engine: Engine, wanted: bool | None, how: Mapping[str, Any]) -> Engine | None:
-    """What compares answers: the engine itself with a second metric, an engine of its own, or nothing."""
-    if wanted is False or not all(example.foils for example in engine.task):
-        if wanted:
-            raise HeadwiseError(
-                f"agreement compares the most likely of target and foils, and an example of {engine.task.name!r} has "
-                "no foils; give foils, or leave agreement out"
-            )
-        return None
-    answer = winner(engine.task)
-    if engine.reads_rows_of(answer):
-        engine.second = answer
-        return engine
-    return Engine(engine.model, engine.task, answer, **how) if wanted else None
-
-
 class _Curves:
     """Measures points of curves in one batch with the end they start from: differences never mix batch shapes."""
 
-    def __init__(self, engine: Engine, action: str, judge: Engine | None = None) -> None:
-        self.engine, self.action, self.judge = engine, action, judge
+    def __init__(self, engine: Engine, action: str) -> None:
+        self.engine, self.action = engine, action
+        if all(example.foils for example in engine.task):
+            answer = winner(engine.task)
+            if encode_rows(engine.model.text, engine.task.examples, answer.needs) == engine.rows:
+                engine.metrics.append(answer)  # the same logits tell which answer wins
         # A few kept heads are close to none, a few masked heads close to all: variants enter the decoder where they
         # leave their baseline, which saves the layers before it.
         ends = [np.zeros(engine.layout.shape), ones(engine.layout.shape)]
@@ -212,14 +197,9 @@ class _Curves:
         self.ends: tuple[np.ndarray, np.ndarray] | None = None
         """At the baseline and at the other end, each `[E, M]`; measured with the first points."""
 
-    @property
-    def rows_spent(self) -> int:
-        """Forward rows run so far."""
-        return sum(engine.rows_spent for engine in {self.engine, self.judge} if engine is not None)
-
     def points(self, asked: Sequence[Sequence[Order]]) -> list[np.ndarray]:
-        """For each curve `[K, E, M]`: the metric with each of its sets of heads and, if there is a judge, the number of
-        the most likely answer. All in one call of the engine."""
+        """For each curve `[K, E, M]`: the metric with each of its sets of heads and, where the same logits tell, the
+        number of the most likely answer. All in one call of the engine."""
         layout = self.engine.layout
         total = len(layout.listed())
         make = keep_gates if self.action == "keep" else mask_gates
@@ -249,10 +229,7 @@ class _Curves:
 
     def _measured(self, gates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         first = self.engine.measure(gates, baseline=self.baseline)
-        both: list[Measured | None] = [first]
-        if self.judge is not None:
-            same = self.judge is self.engine
-            both.append(first.second if same else self.judge.measure(gates, baseline=self.baseline))
+        both = [first] if first.second is None else [first, first.second]
         values, base = (np.stack([getattr(one, of) for one in both], axis=-1) for of in ("values", "full"))
         return values, base
 
@@ -266,7 +243,7 @@ class _Curves:
             values=points[..., 0],
             none=none[:, 0],
             full=full[:, 0],
-            agrees=None if self.judge is None else (points[..., 1] == full[:, 1]).astype(float),
+            agrees=None if len(self.engine.metrics) == 1 else (points[..., 1] == full[:, 1]).astype(float),
             families=task.families(),
             order=order,
             model=model.name,

@@ -398,16 +398,26 @@ def _flip_a_bit(folder: Path) -> None:
 def test_a_changed_bit_is_found_when_the_model_is_used_and_put_right(first_use, fake, caplog, monkeypatch):
     folder = fetch("fake")
     if first_use:
-        kept_folders._hash.cache_clear()
+        kept_folders._hashes.clear()
     _flip_a_bit(folder)
     assert fetch("fake") == folder
     assert "the content of sub/data.bin has changed" in caplog.text
     assert (folder / "sub/data.bin").read_bytes() == CONTENT["fake_asset/model/sub/data.bin"]
 
 
+def test_a_hash_that_was_begun_ahead_is_the_hash_of_the_content(tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(bytes(range(256)) * 200_000)  # several pieces
+    kept_folders.hash_ahead(file)
+    assert kept_folders.sha256_once(file) == hashlib.sha256(file.read_bytes()).hexdigest()
+    kept_folders.hash_ahead(tmp_path / "none")
+    with pytest.raises(FileNotFoundError):
+        kept_folders.sha256_once(tmp_path / "none")
+
+
 def test_a_process_hashes_a_file_once_unless_it_changes(fake, monkeypatch):
     fetch("fake")
-    kept_folders._hash.cache_clear()
+    kept_folders._hashes.clear()
     hashed: list[str] = []
     sha256 = kept_folders.sha256
     monkeypatch.setattr(kept_folders, "sha256", lambda path: hashed.append(path.name) or sha256(path))

@@ -62,6 +62,39 @@ def top_k(exact, attribution, shape, k, *, confidence=0.95, order="signed", **ho
 # ---- to a precision ----------------------------------------------------------------------------------------
 
 
+def test_auto_measures_every_head_to_five_percent_of_the_largest_score_and_its_intervals_hold():
+    inside, top_found, spent = [], [], []
+    for seed in range(60):
+        exact, attribution = made_up_table(seed, N=64)
+        sample = Sample(Replay(exact), attribution, exact.shape, seed=seed)
+        found, truth = adaptive.to_precision(sample, 0.05, of_largest=True), exact.mean(axis=0)
+        assert ((found.hi - found.lo) / 2 <= 0.05 * np.abs(found.values).max() + 1e-12).all()
+        sampled = found.n < 64
+        assert found.values[~sampled] == pytest.approx(truth[~sampled], abs=1e-12)
+        inside += ((found.lo <= truth) & (truth <= found.hi))[sampled].tolist()
+        # A head that is in only one of the two first tens lies within its interval of the tenth.
+        tenth = np.sort(np.abs(truth))[-10]
+        ours, right = (set(np.argsort(-np.abs(v))[:10]) for v in (found.values, truth))
+        half = (found.hi - found.lo) / 2
+        top_found += [abs(abs(truth[k]) - tenth) <= 2 * half.max() for k in ours ^ right]
+        spent.append(found.pairs / exact.size)
+    assert np.mean(inside) > 0.93
+    assert all(top_found)
+    assert 0.1 < np.mean(spent) < 0.9
+
+
+def test_auto_is_a_word_of_ablation_and_no_other_is(tiny):
+    task = word_task(24, equal_length=False)
+    found = hw.score(tiny, task, "ablation", precision="auto", progress=False)
+    assert "± 5% of the largest score" in found.details["rule"]
+    exact = hw.score(tiny, task, "ablation", progress=False)
+    half = (found.own["hi"] - found.own["lo"]) / 2
+    assert half.max() <= 0.05 * np.abs(found.values).max()
+    assert np.abs(found.values - exact.values).max() <= 0.1 * np.abs(exact.values).max()
+    with pytest.raises(HeadwiseError, match="'precision' is 'fine'; expected a number"):
+        hw.score(tiny, task, "ablation", precision="fine")
+
+
 def test_the_estimate_has_no_bias_even_where_values_are_skewed():
     rng = np.random.default_rng(0)
     attribution = rng.exponential(size=(40, 5))

@@ -204,7 +204,7 @@ def test_a_ratio_below_one_is_told_as_what_it_is(models, data, finished, tmp_pat
 
 
 def test_other_examples_are_resampled_each_on_their_own(models, data, task, tmp_path, undrawn):
-    from headwise.sweeps.curve import ratio_row
+    from headwise.sweeps.ratio import ratio_row
 
     carried_out(models, tmp_path / "run", models=["dense", "sparse"], tasks=[data], maps=0)
     found = hw.open_run(tmp_path / "run").curves(series="integrated absolute")

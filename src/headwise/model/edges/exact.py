@@ -33,6 +33,7 @@ from headwise.model.edges.contributions import (
 from headwise.model.edges.parts import BlockParts, Parts
 from headwise.model.forward.gate import by_token
 from headwise.model.forward.run import Edit, Pass
+from headwise.model.measure.baseline import beside_baseline
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.sites.attention_function import Slots
@@ -107,7 +108,7 @@ class ExactEdges:
             swap = _Swap(part, changes, [changed[n] for n in some], self.block.size)
             return self._values(part.layer, 1 + len(some), swap.fields())
 
-        return self.engine.beside_baseline(self.block, range(len(edges)), measure)
+        return beside_baseline(self.engine, self.block, range(len(edges)), measure)
 
     def _through_end(self, edges: list[Edge]) -> np.ndarray:
         """Edges to the logits: the change is added to what the last block writes."""
@@ -121,7 +122,7 @@ class ExactEdges:
             modules: dict[nn.Module, Edit] = {module: lambda output: output + change}
             return self._values(last, 1 + len(some), {"modules": modules})
 
-        return self.engine.beside_baseline(self.block, range(len(edges)), measure)
+        return beside_baseline(self.engine, self.block, range(len(edges)), measure)
 
     def _seen_by(self, index: int, senders: Sequence[Head]) -> Contributions:
         """The streams, and the changes by these senders as block `index` reads them."""

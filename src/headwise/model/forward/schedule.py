@@ -75,6 +75,16 @@ def batch_size(waiting: int, at_once: int) -> int:
     return -(-waiting // batches)
 
 
+def in_batches(variants: Sequence[int] | np.ndarray, at_once: int) -> list[np.ndarray]:
+    """The numbers of the variants, those of each batch together; see `batch_size`."""
+    waiting, found = np.asarray(variants, dtype=int), []
+    while len(waiting):
+        size = batch_size(len(waiting), at_once)
+        found.append(waiting[:size])
+        waiting = waiting[size:]
+    return found
+
+
 def equal_prefixes(
     gates: np.ndarray, layers: Sequence[Sequence[int]]
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:

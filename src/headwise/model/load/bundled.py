@@ -134,6 +134,11 @@ def fetch(alias: str) -> Path:
         raise _disk_error(error, asset, cache_folder()) from error
 
 
+def cached(alias: str) -> Path | None:
+    """Where `fetch` keeps a bundled model, whether it is there or not; None for another name."""
+    return cache_folder() / _entry(_ASSETS[alias]).name if alias in _ASSETS else None
+
+
 def _entry(asset: Asset) -> Entry:
     return Entry(
         name=f"{asset.alias}-{asset.sha256[:12]}",

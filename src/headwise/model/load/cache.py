@@ -9,17 +9,17 @@ while others wait. A manifest in the folder says what it was made from and has t
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
+from threading import Thread
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -154,15 +154,37 @@ def _refuse_unknown_files(folder: Path, expected: set[str]) -> None:
         )
 
 
+_hashes: dict[tuple[Any, ...], str] = {}
+_ahead: dict[tuple[Any, ...], Thread] = {}
+
+
 def sha256_once(path: Path) -> str:
     """The hash of a file, computed once per process while its size, times and inode stay the same."""
+    key = _file_facts(path)
+    if key in _ahead:
+        _ahead.pop(key).join()
+    if key not in _hashes:
+        _hashes[key] = sha256(path)
+    return _hashes[key]
+
+
+def hash_ahead(path: Path) -> None:
+    """Begin to hash a file while the program does something else; `sha256_once` waits for the result."""
+
+    def compute() -> None:
+        with suppress(OSError):  # whoever asks for the hash meets the error
+            _hashes[key] = sha256(path)
+
+    with suppress(OSError):
+        key = _file_facts(path)
+        if key not in _hashes and key not in _ahead:
+            _ahead[key] = Thread(target=compute, daemon=True)
+            _ahead[key].start()
+
+
+def _file_facts(path: Path) -> tuple[Any, ...]:
     facts = path.stat()
-    return _hash(path, (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino, facts.st_dev))
-
-
-@functools.cache
-def _hash(path: Path, facts: tuple[int, ...]) -> str:
-    return sha256(path)
+    return path, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino, facts.st_dev
 
 
 def _only_one(path: Path, entry: Entry) -> AbstractContextManager[Any]:

@@ -13,22 +13,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from headwise.errors import HeadwiseError, first_line, out_of_memory, quoted, unknown
+from headwise.errors import HeadwiseError, first_line, out_of_memory
 from headwise.files import named_source, user_path
 from headwise.model.load import bundled, checkpoint, converted, gguf, hub
 from headwise.model.load.bundled import companion_folder, companions
 from headwise.model.load.checkpoint import check_fits
+from headwise.model.load.devices import chosen_device, chosen_dtype
 from headwise.model.load.gguf import check_tokenizer
+from headwise.model.load.verified import hash_while_importing, verified
 from headwise.model.model import Model
 from headwise.model.origin import origin
 from headwise.model.sites.probe import entry_device, tokens_at_once
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text, check_growth
-from headwise.model.verify.proof import verify
 
 log = logging.getLogger("headwise")
-
-DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "float64")}
 
 
 def load(
@@ -69,7 +68,7 @@ def load(
     >>> model.shape                  # doctest: +SKIP
     (30, 9)
     """
-    gates = origin_of_weights = None
+    gates = origin_of_weights = weights = None
     if isinstance(source, nn.Module):
         hf, label, wants_bos = source, name or _live_name(source), bos
     else:
@@ -88,15 +87,15 @@ def load(
         elif base is not None:
             raise HeadwiseError(f"base is {base}, but {source} is no adapter; leave base out")
         else:
+            hash_while_importing(bundled.cached(source) or user_path(source), chosen_device(device))
             checkpoint_source = _find(source)
-            hf = _from_pretrained(checkpoint_source, device, dtype, device_map, options)
+            hf, weights = _from_pretrained(checkpoint_source, device, dtype, device_map, options)
             label = name or given_name or checkpoint_source.label
         wants_bos = checkpoint_source.wants_bos if bos is None else bos
         tokenizer = tokenizer or _tokenizer(checkpoint_source, options)
     if wants_bos is None and str(getattr(hf.config, "model_type", "")).startswith("gemma"):
         wants_bos = True  # Gemma collapses without it, and some tokenizer files leave it out
-    checkpoint.check_finite(hf, label)
-    hooks, proof, capabilities = verify(hf, every_layer=check_every_layer)
+    hooks, proof, capabilities = verified(hf, label, weights, every_layer=check_every_layer)
     text = None if tokenizer is None else Text(tokenizer, wants_bos, truncate)
     budget = batch_tokens or tokens_at_once(entry_device(hf))
     model = Model(hf, text, label, hooks, proof, capabilities, budget, compile)
@@ -106,7 +105,7 @@ def load(
 
 def load_in_main_memory(source: str | Path, *, device: str | None = None, **options: Any) -> Model:
     """As `load`, for asking about the model only: it stays in main memory, in the dtype that `device` would give it."""
-    kind = device or _device(None).type
+    kind = device or chosen_device(None).type
     dtype = options.pop("dtype", None) or ("float32" if kind == "cpu" else "bfloat16")
     model = load(source, device="cpu", dtype=dtype, **options)
     assert model.origin is not None
@@ -199,7 +198,7 @@ def _adapted(
     gates = adapter.read_gates(folder) if adapter.is_adapter(folder) else None
     name = str(base or adapter.named_base(folder))
     try:
-        found, hf = _of_base(name, lambda found: _from_pretrained(found, "cpu", "float32", None, options))
+        found, hf = _of_base(name, lambda found: _from_pretrained(found, "cpu", "float32", None, options)[0])
     except HeadwiseError as error:
         raise HeadwiseError(
             f"the base model of {folder} could not be loaded: {error}; name another one with --base (base=… in Python)"
@@ -212,8 +211,8 @@ def _adapted(
     adapter.merge(hf, folder)
     if gates and gates.bias is not None:
         sparse.install(hf, gates.bias)
-    target = _device(device)
-    chosen = _dtype(dtype, target)
+    target = chosen_device(device)
+    chosen = chosen_dtype(dtype, target)
     # Only weights: buffers such as those of rotary positions stay in float32, as in transformers.
     for parameter in hf.parameters():
         parameter.data = parameter.data.to(chosen)
@@ -255,24 +254,29 @@ def _find(source: str) -> _Source:
 
 def _from_pretrained(
     source: _Source, device: Any, dtype: Any, device_map: Any, options: dict[str, Any]
-) -> nn.Module:
+) -> tuple[nn.Module, Path | None]:
+    """The model, and the folder whose files alone decide what it is, where there is one."""
     if device is not None and device_map is not None:
         raise HeadwiseError("give either device or device_map, not both")
-    target = _device(device)
-    chosen = _dtype(dtype, target)
+    target = chosen_device(device)
+    chosen = chosen_dtype(dtype, target)
     if source.gguf is not None:
-        folder = converted.weights_folder(source.gguf, chosen, lambda: _opened(source, chosen, None, options))
+        folder = converted.weights_folder(
+            source.gguf, chosen, lambda: _opened(source, chosen, None, options)[0]
+        )
         source = source if folder is None else _Source(str(folder), source.label)
-    hf = _opened(source, chosen, device_map, options)
-    return (hf.to(target) if device_map is None else hf).eval()
+    hf, folder = _opened(source, chosen, device_map, options)
+    return (hf.to(target) if device_map is None else hf).eval(), folder if device_map is None else None
 
 
-def _opened(source: _Source, dtype: torch.dtype, device_map: Any, options: dict[str, Any]) -> nn.Module:
-    """What transformers makes of a checkpoint, whose weights must be safe to open and complete."""
+def _opened(
+    source: _Source, dtype: torch.dtype, device_map: Any, options: Any
+) -> tuple[nn.Module, Path | None]:
+    """What transformers makes of a checkpoint, whose weights must be safe to open and complete; and its folder."""
     from transformers import AutoModelForCausalLM
 
     try:
-        _check_weights(source, options)
+        folder = _check_weights(source, options)
         hf, report = hub.from_pretrained(
             AutoModelForCausalLM.from_pretrained,
             source.path,
@@ -289,23 +293,24 @@ def _opened(source: _Source, dtype: torch.dtype, device_map: Any, options: dict[
     except Exception as error:
         raise _explained(error, source) from error
     if unused := checkpoint.complete(source.label, report):
-        count, first = len(unused), unused[0]
-        log.warning("%s: %d tensors of the checkpoint are not used, such as %s", source.label, count, first)
-    loaded: nn.Module = hf
-    return loaded
+        log.warning(
+            "%s: %d tensors of the checkpoint are not used, such as %s", source.label, len(unused), unused[0]
+        )
+    return hf, folder
 
 
-def _check_weights(source: _Source, options: dict[str, Any]) -> None:
-    """Before anything is built: the weights are safe to open, and the described model is no larger than they are."""
+def _check_weights(source: _Source, options: dict[str, Any]) -> Path | None:
+    """Before anything is built: the weights are safe to open, and the described model is no larger than they are.
+    Returns their folder, where they are plain safetensors."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    path = Path(source.path)
+    path, folder = Path(source.path), None
     if source.gguf is not None:
         weights = gguf.check(source.gguf)
     else:
         folder = path if path.is_dir() else hub.snapshot(source.path, options["revision"])
-        if folder is None:
-            return  # transformers says why the hub has none
+        if folder is None:  # transformers says why the hub has none
+            return None
         weights = checkpoint.check(folder, source.label)
 
     def build() -> Any:
@@ -314,6 +319,7 @@ def _check_weights(source: _Source, options: dict[str, Any]) -> None:
 
     if not options["trust_remote_code"]:  # trusted code may build what it likes
         check_fits(weights, build)
+    return folder
 
 
 def _tokenizer(source: _Source, options: dict[str, Any]) -> Any:
@@ -365,32 +371,3 @@ def _explained(error: Exception, source: _Source) -> HeadwiseError:
                 f"unknown model {source.label!r}: no bundled alias, no folder or file of that name, and {reason}"
             )
     return HeadwiseError(f"{source.label} could not be loaded: {first_line(error)}")
-
-
-def accelerated(device: str | None) -> bool:
-    """Whether a model that is loaded onto this device (by default an accelerator if there is one) avoids the CPU."""
-    return (_device(None).type if device in (None, "auto") else str(device)).partition(":")[0] != "cpu"
-
-
-def _device(device: str | torch.device | None) -> torch.device:
-    if device is None:
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError, ValueError):
-        raise HeadwiseError(f"unknown device {quoted(device)}; use cpu, cuda, cuda:1 or mps") from None
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise HeadwiseError("this machine (or this build of torch) has no CUDA device; use --device cpu")
-    return chosen
-
-
-def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
-    if dtype is None:
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise unknown("dtype", str(dtype), DTYPES)
-    return DTYPES[dtype]

@@ -23,9 +23,10 @@ from headwise.errors import HeadwiseError, quoted
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.gate import Frozen, HeadGates
 from headwise.model.forward.run import SharedRows
-from headwise.model.forward.schedule import batch_size, equal_prefixes, in_halves, try_run
+from headwise.model.forward.schedule import equal_prefixes, in_halves
+from headwise.model.measure.baseline import beside_baseline
 from headwise.model.measure.rows import Block, MeasureSettings, Rows
-from headwise.model.tokens.encode import Needs, Row, Scored, encode_rows
+from headwise.model.tokens.encode import Needs, Row, Scored
 from headwise.tasks.examples import Task
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Measured:
     values: np.ndarray  # V, E
     full: np.ndarray  # V, E: at the baseline, which is all gates at 1 unless another was given
     second: Measured | None = None
-    """The same for the engine's second metric, where it has one."""
+    """The same for the second of the engine's metrics, where there is one."""
 
     @property
     def effects(self) -> np.ndarray:
@@ -113,8 +114,8 @@ class Engine:
         """Which components have gates; its shape is that of the gates."""
         self.table = Rows(model, task, metric.needs, chosen, reference_task)
         self.rows = self.table.all
-        self.second: Metric | None = None
-        """A further metric that `measure` reads off the same logits; it must read the same rows (`reads_rows_of`)."""
+        self.metrics = [metric]
+        """What `measure` reads off the logits; a second metric may be added that reads the same rows."""
         self.rows_spent = 0
         """Forward rows run so far."""
         hooks = model.hooks
@@ -129,15 +130,6 @@ class Engine:
 
     # ---- values ----------------------------------------------------------------------------------------
 
-    @property
-    def metrics(self) -> list[Metric]:
-        """What `measure` computes: the metric, and the second one where there is one."""
-        return [self.metric] if self.second is None else [self.metric, self.second]
-
-    def reads_rows_of(self, metric: Metric) -> bool:
-        """Whether this metric needs no other rows than those that are run already."""
-        return encode_rows(self.model.text, self.task.examples, metric.needs) == self.rows
-
     def full(self) -> np.ndarray:
         """The metric with all gates at 1, per example `[E]`."""
         return self.measure(ones(self.layout.shape)[None]).values[0]
@@ -149,6 +141,8 @@ class Engine:
         baseline: np.ndarray | None = None,
         frozen: np.ndarray | None = None,
         at: int | None = None,
+        first: np.ndarray | None = None,
+        seen: Callable[[np.ndarray], None] | None = None,
     ) -> Measured:
         """The metric under each of `gates[V, L, H]`, per example `[V, E]`.
 
@@ -157,6 +151,8 @@ class Engine:
         frozen: `[V, L, H]`, True for the heads that keep the output that they have with all gates at 1. Cannot be
             combined with a baseline.
         at: gates act at this token position alone, whatever `positions` says; every prompt must have it.
+        first: `[V]`, how soon each variant is wanted: of the same batches, those with larger numbers are run first.
+        seen: called after each batch with the effects so far `[V, E]`, NaN where nothing was run.
         """
         gates = self._checked(gate_numbers(gates, "gates"))
         assert baseline is None or frozen is None, "frozen heads take their outputs from the plain baseline"
@@ -169,22 +165,30 @@ class Engine:
                 f"examples {sorted(unknown)} are not in task {self.task.name!r}, which has examples 0 to "
                 f"{len(self.task) - 1}"
             )
-        values = np.full(
-            (2, len(gates), len(self.rows), len(self.metrics)), np.nan
-        )  # under the gates, at the baseline
+        # Under the gates, and at the baseline.
+        values = np.full((2, len(gates), len(self.rows), len(self.metrics)), np.nan)
+
+        def measured() -> Measured:
+            found = [
+                Measured(
+                    *(one.combine(self.rows, part, len(self.task))[:, chosen] for part in values[..., m])
+                )
+                for m, one in enumerate(self.metrics)
+            ]
+            return replace(found[0], second=found[1] if found[1:] else None)
 
         def fill(numbers: Sequence[int]) -> None:
-            values[:, :, list(numbers)] = self._measure_rows(gates, base, frozen, list(numbers), at)
+            def note(some: np.ndarray, part: np.ndarray) -> None:
+                values[:, some[:, None], list(numbers)] = part
+                if seen is not None:
+                    seen(measured().effects)
+
+            self._measure_rows(gates, base, frozen, list(numbers), at, first, note)
 
         with torch.inference_mode(), self.model.running():
             for numbers in self.table.partition(1 + len(gates), self.batch_tokens, set(chosen.tolist())):
                 in_halves(numbers, fill, self.table.too_large, self.shrink)
-        parts = [
-            [metric.combine(self.rows, part[..., m], len(self.task))[:, chosen] for part in values]
-            for m, metric in enumerate(self.metrics)
-        ]
-        further = [Measured(under, at_base) for under, at_base in parts[1:]]
-        return Measured(parts[0][0], parts[0][1], *further)
+        return measured()
 
     def _measure_rows(
         self,
@@ -193,8 +197,11 @@ class Engine:
         frozen: np.ndarray | None,
         numbers: list[int],
         at: int | None,
-    ) -> np.ndarray:
-        """Values of the rows of these numbers under the gates, and at the baseline `[2, V, S, M]`, M metrics."""
+        first: np.ndarray | None,
+        note: Callable[[np.ndarray, np.ndarray], None],
+    ) -> None:
+        """Measure the rows of these numbers under the gates, and at the baseline; `first` and `note`: see
+        `beside_baseline`."""
         block = self.table.block(numbers)
         if at is not None:
             block = block.at(at, self.model.hooks if self.model.capabilities.past else None)
@@ -212,39 +219,7 @@ class Engine:
 
         # Variants with the same gates in the first blocks stand side by side, so that they share a batch.
         order = sorted(range(len(gates)), key=lambda v: gates[v].tobytes())
-        return self.beside_baseline(block, order, measure, metrics=len(self.metrics))
-
-    def beside_baseline(
-        self,
-        block: Block,
-        variants: Sequence[int],
-        measure: Callable[[np.ndarray], np.ndarray],
-        metrics: int | None = None,
-    ) -> np.ndarray:
-        """Values of V variants on a block's rows, in as few passes as fit, and at the baseline in the same pass
-        `[2, V, S]`, or `[2, V, S, M]` with a number of metrics.
-
-        variants: 0 to V - 1, in the order in which they are run. measure: one pass, from some of these numbers to the
-        metric at the baseline and under each of them `[1 + v, S]`.
-        """
-        values = np.empty((2, len(variants), block.size, *(() if metrics is None else (metrics,))))
-        pending = np.asarray(variants, dtype=int)
-        while len(pending):
-            at_once = max(1, self.variants_at_once(block) - 1)
-            some = pending[: batch_size(len(pending), at_once)]
-
-            def fill(some: np.ndarray = some) -> None:
-                measured = measure(some)
-                values[0, some], values[1, some] = measured[1:], measured[0]
-
-            if len(some) == 1:
-                fill()  # where one variant does not fit, the rows are halved
-            elif not try_run(fill):
-                self.shrink()
-                continue
-            pending = pending[len(some) :]
-            self.advance(len(some) * block.size)
-        return values
+        beside_baseline(self, block, order, measure, first, note)
 
     def _values(
         self, block: Block, gates: np.ndarray, plain_logits: Tensor | None, frozen: np.ndarray | None

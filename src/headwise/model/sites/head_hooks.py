@@ -56,15 +56,20 @@ def _new_z(hook: UserHook, layer: int, z: Tensor) -> Tensor:
 class HeadHooks:
     """Every head of one transformers model, found by one probing forward pass."""
 
-    def __init__(self, model: nn.Module, mechanism: str | None = None) -> None:
-        """`mechanism`: "attention function" or "projection hook"; by default the first that finds heads."""
+    def __init__(
+        self, model: nn.Module, mechanism: str | None = None, sites: list[Site] | None = None
+    ) -> None:
+        """`mechanism`: "attention function" or "projection hook"; by default the first that finds heads.
+
+        sites: where they were found for this mechanism before, which saves the pass.
+        """
         self.model = model
         self.active = ActiveHooks()
         self._in_place = False
         names = ["attention function", "projection hook"] if mechanism is None else [mechanism]
         for self.mechanism in names:
             find = called_sites if self.mechanism == "attention function" else hooked_sites
-            found = find(model)
+            found = find(model) if sites is None else sites
             if found:
                 break
         else:

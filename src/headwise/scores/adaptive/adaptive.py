@@ -39,12 +39,29 @@ PLANNED_LOOKS = 2
 """How often undecided heads of a top k are planned before they are run on every example."""
 
 
-def to_precision(sample: Sample, precision: float, confidence: float = LEVEL) -> Adaptive:
-    """Every head's score to ± `precision` at `confidence`.
+def to_precision(
+    sample: Sample, precision: float, confidence: float = LEVEL, *, of_largest: bool = False
+) -> Adaptive:
+    """Every head's score to ± `precision` at `confidence`; of_largest: to ± this share of the largest score.
 
     With `sample.population` an interval cannot be narrower than N examples make it; such heads are run on all of them.
     """
     basis = sample.pilot()
+    if not of_largest:
+        return _to_precision(sample, basis, precision, confidence)
+    largest = np.abs(sample.pilot_means(basis.coefficients)).max()
+    estimates = _to_precision(sample, basis, precision * largest, confidence)
+    while True:
+        # The pilot may have taken the largest score for larger than it is; too wide heads are run on every example.
+        half = t_quantile(confidence, basis.df) * estimates.stderr
+        wide = (half > precision * np.abs(estimates.values).max()) & (sample.counts < sample.N)
+        if not wide.any():
+            return estimates
+        sample.extend(np.where(wide, sample.N, sample.counts))
+        estimates = sample.result(sample.estimate(basis), basis.coefficients)
+
+
+def _to_precision(sample: Sample, basis: Basis, precision: float, confidence: float) -> Adaptive:
     extra = sample.crowding * basis.variance_exact / sample.N if sample.population else 0.0
     allowed = np.maximum((precision / t_quantile(confidence, basis.df)) ** 2 - extra, 0)
     sample.extend(basis.known + _fresh_for(allowed, basis, sample.N))

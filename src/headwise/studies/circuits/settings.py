@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
-from headwise.model.load.load import accelerated
+from headwise.model.load.devices import accelerated
 from headwise.scores.registry import check_methods
 from headwise.settings import Count, Settings, Several, Text, not_empty, one_of, passes
 from headwise.studies.settings import shared
@@ -87,9 +87,6 @@ class CircuitsSettings(shared.StudySettings):
     of the top k heads."""
     draws: Count = DRAWS
     """Random draws of each control."""
-    agreement: bool | None = None
-    """Whether the most likely answer is compared with that of the whole model; by default where it costs no further
-    pass (answers of one token). `true` compares answers of several tokens too."""
     refits: NonNegativeInt | None = None
     """How often a learned ranking is fitted again, with another seed on other halves of the examples, to show how far
     the circuit size depends on the fit; by default 4, without an accelerator 2, with `quick` 0."""

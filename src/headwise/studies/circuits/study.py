@@ -38,9 +38,10 @@ from headwise.studies.circuits.charts import section
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import Scored, input_table, make_cards, score_heads, strongest
-from headwise.sweeps.curve import Sweep, ratio_row
+from headwise.sweeps.curve import Sweep
 from headwise.sweeps.overshoot import overshoot_rows, overshoots, rise_points
 from headwise.sweeps.plan import duration, tokens_per_second
+from headwise.sweeps.ratio import ratio_row
 from headwise.sweeps.sweep import most_rows, ranking, sweep
 from headwise.tasks import Task
 
@@ -179,7 +180,7 @@ def open_cases(run: Run, s: CircuitsSettings) -> list[Case]:
         options: dict[str, Any] = {"action": s.action, "metric": s.metric, "seed": s.seed, "controls": ()}
         # The ends are always there: they are known, and the ratio is read between them.
         grid = (0, *s.k, total) if s.k else None
-        options |= {"k": grid, "points": s.points, "threshold": s.threshold, "agreement": s.agreement}
+        options |= {"k": grid, "points": s.points, "threshold": s.threshold}
         patched = all(example.counterfactual is not None for example in pair.task)
         for reference in s.references or ("mean", *(("patch",) if patched else ())):
             cases.append(Case(source, pair, reference, halves, options | {"reference": reference}))

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from headwise.errors import HeadwiseError, hint, quoted
 from headwise.metrics import metrics, text_metrics
-from headwise.model.load.load import DTYPES
+from headwise.model.load.devices import DTYPES
 from headwise.model.measure.positions import AnswerPositions as AnswerPositions
 from headwise.model.measure.positions import Positions as Positions
 from headwise.model.measure.positions import PositionsOrEach as PositionsOrEach

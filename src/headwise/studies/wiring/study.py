@@ -26,8 +26,8 @@ from headwise.studies.run import Pair, Run
 from headwise.studies.steps import make_cards, score_heads
 from headwise.studies.wiring.charts import section
 from headwise.studies.wiring.settings import WiringSettings
-from headwise.sweeps.curve import ratio_row
 from headwise.sweeps.edge_curve import EdgeCurve, edge_curve
+from headwise.sweeps.ratio import ratio_row
 from headwise.tables.codec import stored
 from headwise.tables.frames import by_size
 from headwise.tasks import Task
