@@ -109,8 +109,8 @@ def which(programs: list[dict[str, Any]]) -> list[str]:
         f"- **Which component reads which?** Exact edges: {edges('exact, mean')}; from gradients "
         f"{edges('integrated, mean')} (`integrated`) and {edges('attribution, mean')} (`attribution`).",
         "",
-        "Not scored: `pattern` and `probe` ask other questions (where a head looks, what can be read from it). Not measured: "
-        "`gating`, and `nested` with other references than `mean`.",
+        "Not scored: `pattern` and `probe` ask other questions (where a head looks, what can be read from it). "
+        "Not measured: `gating`, and `nested` with other references than `mean`.",
     ]
 
 
