@@ -1,6 +1,6 @@
 """Compiled programs: the converted models compute what tracr and plain Python compute, and their heads are found.
 
-`compiled_programs/` has three of the programs that `make compiled-weights` writes.
+`compiled_programs/` has four of the programs that `make compiled-weights` writes.
 """
 
 from __future__ import annotations
@@ -51,6 +51,48 @@ def test_unused_heads_move_the_logits_and_leave_the_answers(name):
     scores = hw.score(one.model, one.task, "ablation", progress=False)
     first = {tuple(head) for head in scores.order()[: len(one.heads)]}
     assert first == {tuple(head) for head in one.heads}
+
+
+def test_the_true_edges_of_induction_are_those_of_its_two_lines():
+    from compiled.known import programs
+
+    (one,) = programs(["induction_abcd"], FOLDER)
+    first, second = one.heads  # the token before, as key; the token itself, as answer
+    assert one.edges == {f"{first}->L1KV{second.head}.K", f"{second}->logits"}
+    scored = hw.edges(one.model, one.task, components=["heads", "mlps"], progress=False)
+    assert {str(edge) for edge in scored.top(2)} == one.edges
+
+
+def test_direct_attribution_of_a_model_without_norms_is_head_times_unembedding():
+    from compiled.known import programs
+
+    (one,) = programs(["sum_1_2"], FOLDER)
+    hf, text = one.model.hf, one.model.text.tokenizer
+    scored = hw.score(one.model, one.task, "direct", reference="zero", progress=False)
+    outputs = []
+    hook = hf.layers[0].self_attn.o_proj.register_forward_pre_hook(lambda _, args: outputs.append(args[0]))
+    size, expected = hf.config.head_dim, []
+    for example in one.task:
+        hf(torch.tensor([text.encode(example.prompt)]))
+        target, foil = (text.encode(word)[0] for word in (example.target, example.foils[0]))
+        written = hf.layers[0].self_attn.o_proj.weight * outputs.pop()[0, -1]  # D, heads × size
+        axis = hf.lm_head.weight[target] - hf.lm_head.weight[foil]
+        expected.append((axis @ written).view(-1, size).sum(1))
+    hook.remove()
+    np.testing.assert_allclose(scored.values[0], torch.stack(expected).mean(0), atol=1e-5)
+
+
+def test_a_learned_ranking_keeps_the_exact_one_it_started_from_where_there_is_no_slope():
+    from compiled.known import programs
+    from compiled.measure import auroc
+
+    (one,) = programs(["count_of_back_1"], FOLDER)
+    used = np.array([head in one.heads for head in one.model.heads()])
+    options = {"seeds": 1, "updates": 60, "progress": False}
+    learned = hw.score(one.model, one.task, "nested", start="ablation", **options)
+    assert auroc(learned.values[one.model.exists], used) == 1
+    alone = hw.score(one.model, one.task, "nested", **options)
+    assert auroc(alone.values[one.model.exists], used) < 1
 
 
 def test_auroc_and_average_precision_are_those_of_a_slow_count():

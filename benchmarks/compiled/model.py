@@ -198,48 +198,120 @@ def largest_gap(converted: Converted) -> float:
     return float(np.abs(ours.numpy() - converted.logits).max())
 
 
+def true_edges(converted: Converted) -> frozenset[str]:
+    """Direct edges from heads and MLPs through which something of the program passes; no other head is there yet.
+
+    An edge is true if what the sender writes, seen through the receiver's own weights, is not the same at every
+    position of every prompt: tracr gives each variable directions of its own, so all else is exactly 0 or constant.
+    """
+    hf = converted.hf
+    outputs: dict[str, Tensor] = {}
+    hooks = []
+    for layer, block in enumerate(hf.layers):
+        hooks += [
+            block.self_attn.o_proj.register_forward_pre_hook(
+                lambda _, args, layer=layer: outputs.__setitem__(f"z{layer}", args[0])
+            ),
+            block.mlp.register_forward_hook(
+                lambda _, args, output, layer=layer: outputs.__setitem__(f"MLP{layer}", output)
+            ),
+        ]
+    with torch.no_grad():
+        hf(converted.inputs)
+    for hook in hooks:
+        hook.remove()
+    written: dict[str, Tensor] = {}
+    found: set[str] = set()
+    for layer, block in enumerate(hf.layers):
+        attention = block.self_attn
+        heads = [head for at, head in converted.used if at == layer]
+        readers = {}
+        for head in heads:
+            rows = _rows(converted, head)
+            readers[f"L{layer}H{head}.Q"] = attention.q_proj.weight[rows]
+            readers[f"L{layer}KV{head}.K"] = attention.k_proj.weight[rows]
+            readers[f"L{layer}KV{head}.V"] = attention.v_proj.weight[rows]
+        found |= _carried(written, readers)
+        for head in heads:
+            rows = _rows(converted, head)
+            written[f"L{layer}H{head}"] = outputs[f"z{layer}"][..., rows] @ attention.o_proj.weight[:, rows].T
+        found |= _carried(written, {f"MLP{layer}": block.mlp.up_proj.weight})
+        written[f"MLP{layer}"] = outputs[f"MLP{layer}"]
+    return frozenset(found | _carried(written, {"logits": hf.lm_head.weight}))
+
+
+def _carried(written: dict[str, Tensor], readers: dict[str, Tensor]) -> set[str]:
+    """Edges whose sender writes `[N, T, D]` something that varies in what the receiver `[R, D]` reads."""
+    return {
+        f"{sender}->{receiver}"
+        for sender, values in written.items()
+        for receiver, weight in readers.items()
+        for seen in [(values @ weight.T).flatten(0, 1)]
+        if (seen - seen[0]).abs().max() > 1e-3
+    }
+
+
 # ---- heads that the program does not use ---------------------------------------------------------------------------
 
 
 def add_unused_heads(converted: Converted, seed: int = 0) -> list[Slot]:
-    """Fill every free slot with a random head of the size of a random head of the program; returns the slots.
+    """Fill every free slot with a random head that writes nothing yet; returns the slots.
 
-    Its output projection writes into directions that a later part of the program reads (`scale_unused` makes that
-    small).
+    Its queries, keys and values are as large as those of a random head of the program.
     """
     hf, random = converted.hf, torch.Generator().manual_seed(seed)
-    size, read, slots = hf.config.head_dim, hf.lm_head.weight.any(0), []  # D
-    templates = [
-        [proj.weight[rows].norm() for proj in (a.q_proj, a.k_proj, a.v_proj)]
-        + [a.o_proj.weight[:, rows].norm()]
-        for layer, head in converted.used
-        for a, rows in [(hf.layers[layer].self_attn, slice(head * size, head * size + size))]
+    slots = [
+        (layer, head)
+        for layer in range(len(hf.layers))
+        for head in range(hf.config.num_attention_heads)
+        if (layer, head) not in converted.used
     ]
+    for layer, head in slots:
+        like, attention = _drawn_slot(converted, random), hf.layers[layer].self_attn
+        for proj in ("q_proj", "k_proj", "v_proj"):
+            size = getattr(hf.layers[like[0]].self_attn, proj).weight[_rows(converted, like[1])].norm()
+            weight = getattr(attention, proj).weight
+            drawn = torch.randn(weight[_rows(converted, head)].shape, generator=random)
+            weight[_rows(converted, head)] = drawn * size / drawn.norm()
+    return slots
+
+
+def let_write(converted: Converted, unused: list[Slot], answers: bool, seed: int = 0) -> Tensor:
+    """Let the unused heads write as much as a random head of the program does, into random directions that are read.
+
+    answers: into those of the answers, else into those that later heads and MLPs of the program read. Returns which
+    directions these are, for each layer `[layers, D]`.
+    """
+    hf, random = converted.hf, torch.Generator().manual_seed(seed)
+    read = torch.zeros(len(hf.layers), hf.config.hidden_size, dtype=torch.bool)
+    outcome, later = hf.lm_head.weight.any(0), torch.zeros(hf.config.hidden_size, dtype=torch.bool)
     for layer in reversed(range(len(hf.layers))):
         attention = hf.layers[layer].self_attn
-        read = read | hf.layers[layer].mlp.up_proj.weight.any(0)
-        for head in range(hf.config.num_attention_heads):
-            if (layer, head) in converted.used:
-                continue
-            sizes = templates[int(torch.randint(len(templates), (), generator=random))]
-            rows = slice(head * size, head * size + size)
-            for proj, norm in zip(
-                (attention.q_proj, attention.k_proj, attention.v_proj), sizes, strict=False
-            ):
-                drawn = torch.randn(proj.weight[rows].shape, generator=random)
-                proj.weight[rows] = drawn * norm / drawn.norm()
-            drawn = torch.randn(len(read), size, generator=random) * read[:, None]
-            attention.o_proj.weight[:, rows] = drawn * sizes[3] / drawn.norm()
-            slots.append((layer, head))
+        later = later | hf.layers[layer].mlp.up_proj.weight.any(0)
+        read[layer] = outcome if answers else later & ~outcome
         for head in (head for at, head in converted.used if at == layer):
-            rows = slice(head * size, head * size + size)
             for proj in (attention.q_proj, attention.k_proj, attention.v_proj):
-                read = read | proj.weight[rows].any(0)
-    return sorted(slots)
-
-
-def scale_unused(converted: Converted, unused: list[Slot], factor: float) -> None:
-    """Multiply what these heads write."""
-    size = converted.hf.config.head_dim
+                later = later | proj.weight[_rows(converted, head)].any(0)
     for layer, head in unused:
-        converted.hf.layers[layer].self_attn.o_proj.weight[:, head * size : head * size + size] *= factor
+        like = _drawn_slot(converted, random)
+        size = hf.layers[like[0]].self_attn.o_proj.weight[:, _rows(converted, like[1])].norm()
+        drawn = torch.randn(len(read[layer]), hf.config.head_dim, generator=random) * read[layer][:, None]
+        if read[layer].any():
+            hf.layers[layer].self_attn.o_proj.weight[:, _rows(converted, head)] += drawn * size / drawn.norm()
+    return read
+
+
+def scale_unused(converted: Converted, unused: list[Slot], directions: Tensor, factor: float) -> None:
+    """Multiply what these heads write into these directions `[layers, D]`."""
+    for layer, head in unused:
+        weight = converted.hf.layers[layer].self_attn.o_proj.weight
+        weight[:, _rows(converted, head)] *= torch.where(directions[layer], factor, 1.0)[:, None]
+
+
+def _rows(converted: Converted, head: int) -> slice:
+    size = converted.hf.config.head_dim
+    return slice(head * size, head * size + size)
+
+
+def _drawn_slot(converted: Converted, random: torch.Generator) -> Slot:
+    return converted.used[int(torch.randint(len(converted.used), (), generator=random))]

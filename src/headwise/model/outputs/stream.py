@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
+from headwise.model.edges.parts import take_apart
 from headwise.model.forward.run import Pass, at_positions, read
 from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input, rounding
@@ -97,7 +98,8 @@ def check_residual(model: Model, method: str) -> None:
     """Refuse a model whose blocks do not return what they read plus something of their own.
 
     What a block adds is computed from a normalised copy of its input, or normalised itself, so it stays as large
-    as it was when the input is made a million times larger: the output must then grow by what the input grew.
+    as it was when the input is made a million times larger: the output must then grow by what the input grew. In a
+    model without norms it grows as well; there the blocks must come apart into stream, heads and MLP, as for edges.
     """
     blocks = model.hooks.blocks
     if any(site.calls > 1 for site in model.hooks.sites):
@@ -126,10 +128,14 @@ def check_residual(model: Model, method: str) -> None:
         model.run_whole(Pass(ids=probe_input(model.hf)))
     for index, block in enumerate(blocks):
         if not abs(shares.get(block, 0.0) - 1) < 0.05:
-            raise HeadwiseError(
-                f"{method} cannot be computed for {model.name}: block {index} ({type(block).__name__}) does not "
-                "return what it reads plus something of its own, so there is no residual path around it"
-            )
+            try:
+                take_apart(model)
+            except HeadwiseError:
+                raise HeadwiseError(
+                    f"{method} cannot be computed for {model.name}: block {index} ({type(block).__name__}) does not "
+                    "return what it reads plus something of its own, so there is no residual path around it"
+                ) from None
+            return
 
 
 def _first(output: Any) -> Any:

@@ -170,6 +170,8 @@ def fit_orders(
     """The strengths of every seed, trained from `start[N]`; seeds share each pass but no example and no size."""
     chosen = settings.sized
     run = _Training(problem, start, seeds, chosen)
+    if start.any():  # a start that knows something is an order to beat
+        run.check(0)
     every = max(1, -(-chosen.updates // chosen.checks))
     for update in range(chosen.updates):
         run.step(update)

@@ -46,7 +46,8 @@ class NestedOptions(NestedFit):
     """Fits that see other examples and other circuit sizes; the one with the best curve on all given examples is the
     score. On a GPU all run in one batch."""
     start: Annotated[str, one_of("start", lambda: STARTS)] = "zero"
-    """Strengths at the start: all equal (`zero`), or ranked by exact `ablation` or by gradient `attribution`."""
+    """Strengths at the start: all equal (`zero`), or ranked by exact `ablation` or by gradient `attribution`; such a
+    ranking is kept where no learned one is better on the held-back examples."""
     held_back: Share = 0.25
     """Share of the examples that training does not see: they choose between checkpoints."""
 
