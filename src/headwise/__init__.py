@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headwise._version import __version__
+from headwise._version import __version__ as __version__
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headwise.certificates.certify import certify
     from headwise.explorer.explorer import explore
     from headwise.harness import lm_eval
-    from headwise.heads import Edges, Head, PositionScores, Scores
+    from headwise.heads import Edges, Head, Scores
     from headwise.model.attention.attention import attention
     from headwise.model.generation.generate import generate
     from headwise.model.load.load import load
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from headwise.scores.measure import measure
     from headwise.studies.base import run
     from headwise.sweeps.curve import Sweep
-    from headwise.sweeps.mib import mib
     from headwise.sweeps.sweep import sweep
     from headwise.tasks import Example, Task, task
 
@@ -45,7 +44,6 @@ _HOMES = {
     "Example": "headwise.tasks",
     "Head": "headwise.heads",
     "Model": "headwise.model.model",
-    "PositionScores": "headwise.heads",
     "Scores": "headwise.heads",
     "Sweep": "headwise.sweeps.curve",
     "Task": "headwise.tasks",
@@ -62,7 +60,6 @@ _HOMES = {
     "lm_eval": "headwise.harness",
     "load": "headwise.model.load.load",
     "measure": "headwise.scores.measure",
-    "mib": "headwise.sweeps.mib",
     "open_run": "headwise.report.opened",
     "patch": "headwise.model.measure.patching",
     "register": "headwise.register",
@@ -78,11 +75,9 @@ __all__ = [
     "Head",
     "HeadwiseError",
     "Model",
-    "PositionScores",
     "Scores",
     "Sweep",
     "Task",
-    "__version__",
     "attention",
     "card",
     "certify",
@@ -96,7 +91,6 @@ __all__ = [
     "lm_eval",
     "load",
     "measure",
-    "mib",
     "open_run",
     "patch",
     "register",

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.output import echo
-from headwise.cli.root import STUDY, Limit, MetricName, ModelName, ReferenceName, TaskName, app, with_options
-from headwise.cli.running import default_folder, run_study
+from headwise.cli.root import STUDY, ModelName, TaskName, app, with_options
+from headwise.cli.running import run_study
 
 
 @app.command()
-@with_options("seed", *STUDY)
+@with_options(*STUDY)
 def certify(
     model: ModelName,
     task: TaskName,
@@ -25,23 +25,14 @@ def certify(
         ),
     ] = None,
     top: Annotated[int | None, typer.Option(help="how many of the first heads form the set", min=1)] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="the run folder; by default runs/certify-MODEL-TASK")
-    ] = None,
-    n: Limit = 80,
-    metric: MetricName = None,
-    reference: ReferenceName = "mean",
     **flags: Any,
 ) -> dict[str, Any]:
     """Test whether a set of heads is a circuit of a behaviour: eleven checks, a verdict, one page.
 
     --quick: checks 1 to 4 on fewer examples. Exit code 0 whatever the verdict; --json has it.
     """
-    folder = out or default_folder("certify", model, task)
-    settings = {"models": [model], "tasks": [task], "heads": heads, "top": top, "n": n}
-    settings |= {"metric": metric, "reference": reference}
-    result = run_study("certify", folder, None, settings, flags)
-    return {"model": model, "task": task, **result, **show_certificate(folder)}
+    settings = {"models": [model], "tasks": [task], "heads": heads, "top": top}
+    return {"model": model, "task": task, **run_study("certify", settings, flags, show_certificate)}
 
 
 def show_certificate(out: Path) -> dict[str, Any]:

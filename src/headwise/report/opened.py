@@ -46,7 +46,7 @@ class OpenedRun(RunReader):
     def scores(
         self, method: str | None = None, *, model: str | None = None, task: str | None = None
     ) -> list[Any]:
-        """The scores behind the tables as `hw.Scores` (or `hw.PositionScores`), with their values per example."""
+        """The scores behind the tables as `hw.Scores` (or `PositionScores`), with their values per example."""
         return self._results(("Scores", "PositionScores"), method=method, model=model, task=task)
 
     def curves(

@@ -22,7 +22,7 @@ from headwise.charts.chart import Chart, Panel
 from headwise.charts.interactive import page_chart, rounded
 from headwise.charts.section import Finding, Shown, section_of
 from headwise.charts.style import css_variables
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, flag
 from headwise.files import explain_disk_errors, replacing
 from headwise.report.cards import head_pages
 from headwise.report.docs import glossary, glossed, markdown, terms_in
@@ -72,7 +72,7 @@ def write_report(
     if path.exists() and not path.is_file():
         raise HeadwiseError(
             f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}, but the report is one file; give "
-            "--out a name such as report.html"
+            f"{flag('out')} a name such as report.html"
         )
     opened = [RunReader(Path(run)) for run in runs]
     page = _page(opened, story, drawn or {})

@@ -119,7 +119,9 @@ def test_a_folder_with_a_run_of_another_study_is_refused_and_stays_as_it_is(plac
     with RunFolder(place, study="score", settings={"n": 4}) as folder:
         carry_out(folder, calls(2))
     before = (place / "run.json").read_bytes()
-    with pytest.raises(HeadwiseError, match=r"has a run of the study 'score', and this is 'roles'.*--fresh"):
+    with pytest.raises(
+        HeadwiseError, match=r"has a run of the study 'score', and this is 'roles'.*fresh=True"
+    ):
         RunFolder(place, study="roles", settings={"n": 4})
     assert (place / "run.json").read_bytes() == before
     assert read_info(place)["status"] == "done"

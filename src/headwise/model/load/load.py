@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headwise.errors import HeadwiseError, first_line, out_of_memory, quoted, unknown
+from headwise.errors import HeadwiseError, first_line, flag, hint, out_of_memory, quoted, unknown
 from headwise.files import named_source, user_path
 from headwise.model.load import bundled, checkpoint, converted, gguf, hub
 from headwise.model.load.bundled import companion_folder, companions
@@ -202,7 +202,7 @@ def _adapted(
         found, hf = _of_base(name, lambda found: _from_pretrained(found, "cpu", "float32", None, options))
     except HeadwiseError as error:
         raise HeadwiseError(
-            f"the base model of {folder} could not be loaded: {error}; name another one with --base (base=… in Python)"
+            f"the base model of {folder} could not be loaded: {error}; name another one with {flag('base')}"
         ) from error
     if gates and adapter.weights_fingerprint(hf) != gates.fingerprint:
         raise HeadwiseError(
@@ -382,7 +382,9 @@ def _device(device: str | torch.device | None) -> torch.device:
     except (RuntimeError, TypeError, ValueError):
         raise HeadwiseError(f"unknown device {quoted(device)}; use cpu, cuda, cuda:1 or mps") from None
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise HeadwiseError("this machine (or this build of torch) has no CUDA device; use --device cpu")
+        raise HeadwiseError(
+            f"this machine (or this build of torch) has no CUDA device; use {hint('device', 'cpu')}"
+        )
     return chosen
 
 

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from headwise._version import __version__
 from headwise.bounded import read_text
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError, flag, hint, quoted
 from headwise.files import explain_disk_errors, replacing
 from headwise.runs.store.plain import plain
 
@@ -115,7 +115,7 @@ def understood(text: str, run: str | Path = "this run") -> dict[str, Any]:
     if isinstance(version, int) and version < FORMAT:
         raise HeadwiseError(
             f"{run} was written by an earlier headwise (format {version}, this one reads {FORMAT}); compute it again: "
-            "give its command another --out, or --fresh, which sets the earlier run aside"
+            f"give {flag('out')} another folder, or {hint('fresh', True)}, which sets the earlier run aside"
         )
     try:
         return _Info.model_validate(content).model_dump()

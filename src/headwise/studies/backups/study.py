@@ -18,7 +18,7 @@ from headwise.heads import Order, head_list, heads_of
 from headwise.runs import Call
 from headwise.scores.interactions.sets import candidates_after, redundant_groups
 from headwise.studies.backups.charts import section
-from headwise.studies.backups.settings import BackupsSettings
+from headwise.studies.backups.settings import ALL, BackupsSettings
 from headwise.studies.backups.steps import (
     GREEDY,
     Case,
@@ -42,8 +42,11 @@ MOST_GROUPS = 6
 def backups(run: Run, s: BackupsSettings) -> None:
     pairs = run.pairs([(model, task) for task in s.tasks for model in s.models])
     named = head_list(s.primary)
+    matrix_heads = {
+        pair: pair.model.heads() if ALL in s.heads else sorted(head_list(s.heads)) for pair in pairs
+    }
     for pair in pairs:
-        pair.model.check_heads(named)
+        pair.model.check_heads([*named, *matrix_heads[pair]])
     halves = {pair: pair.task.halves() for pair in pairs}
     options: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
 
@@ -77,7 +80,7 @@ def backups(run: Run, s: BackupsSettings) -> None:
     for pair, case in cases.items():
         if primary[pair] and candidates_after(case.heads, primary[pair]):
             calls[pair, "backups"] = find_backups(case, primary[pair], s.candidates, s.least)
-        calls[pair, "matrix"] = measure_matrix(case, primary[pair], s.first)
+        calls[pair, "matrix"] = measure_matrix(case, primary[pair], s.first, matrix_heads[pair])
         calls[pair, "removal"] = remove_jointly(case, searched[pair, "order"], s.draws)
     measured = run.all(calls, "backups and pairs")
     for (pair, kind), found in measured.items():

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError, hint, quoted
 from headwise.settings import build
 from headwise.studies.settings.plain_yaml import parse
 from headwise.tasks.opening import option_names
@@ -26,7 +26,7 @@ def resolve(kind: Any, file: str | Path | None, *overrides: Mapping[str, Any]) -
     if values.get("trust_remote_code"):
         raise HeadwiseError(
             f"{file} asks to run code from a model's repository; a file may not. If you trust it, remove the line "
-            "and give --set trust_remote_code=true"
+            f"and give {hint('trust_remote_code', True)}"
         )
     for layer in overrides:
         for name, replaced in getattr(kind, "REPLACES", {}).items():
