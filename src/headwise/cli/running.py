@@ -54,7 +54,10 @@ def run_study(
     # Imports torch: seconds, which a bad file need not wait for.
     from headwise.studies.base import run as carry_out
 
+    dry = flags.pop("dry_run")
     given = _given({**_with_method(study, settings), **flags}, assigned)
+    if dry:
+        return _show_plan(study, file, given)
     with resumable() as command:
         folder = carry_out(study, out, file, command=command, **given)
     folder.announce()
@@ -72,6 +75,19 @@ def run_study(
         "findings": folder.findings,
         **(show(out) if show else {}),
     }
+
+
+def _show_plan(study: str, file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """What the run would compute; returns what `--json` prints."""
+    from dataclasses import asdict
+
+    from headwise.studies.base import plan
+
+    for option in ("fresh", "engine"):
+        given.pop(option, None)
+    made = plan(study, file, **given)
+    echo(str(made))
+    return {**asdict(made), "seconds": made.seconds}
 
 
 def _given(options: dict[str, Any], assigned: dict[str, Any]) -> dict[str, Any]:

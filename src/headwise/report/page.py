@@ -245,11 +245,21 @@ def _words(run: RunReader, section: Shown, shown: list[dict[str, Any]], name: st
         "findings": [_Linked(finding, link(finding), run.study) for finding in section.findings],
         "charts": shown,
         "docs": section.docs,
+        "published": _published(run.info.get("about")),
         "texts": _table(section.texts, _TEXTS),
         "made_with": run.made_with,
         "settings": json.dumps(run.made_with["settings"], indent=1, ensure_ascii=False),
         "took": _took(run.info.get("timings", {}).get("seconds")),
     }
+
+
+def _published(about: Any) -> dict[str, Any] | None:
+    """What a study file says of its paper; the file may be anybody's."""
+    if not isinstance(about, dict) or not about:
+        return None
+    rows = [row for row in about.get("settings", []) if isinstance(row, dict)]
+    words = {str(name): str(about[name]) for name in ("paper", "figure", "first", "cost") if name in about}
+    return {"words": words, "table": _table(pd.DataFrame(rows).fillna("–")) if rows else None}
 
 
 def _caption(chart: Chart) -> str:

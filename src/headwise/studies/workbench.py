@@ -27,6 +27,12 @@ class Workbench:
         self._load_options: dict[str, Any] = {}
         self._in_main_memory = False
 
+    def prepare(self, settings: Any) -> None:
+        """Check everything that needs no model, and use these settings to load models."""
+        settings.before_run()
+        self.configure(settings)
+        self.check_files(settings)
+
     def configure(self, settings: Any) -> None:
         """Use these settings to load models; those loaded with other settings are dropped."""
         names = "device dtype batch_tokens compile truncate revision base trust_remote_code".split()

@@ -7,7 +7,7 @@ set loses without each of its heads), `followed` (every example: all heads, the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,11 @@ from headwise.certificates.checks import Thresholds
 from headwise.heads import Order
 from headwise.heads.heads_file import read_heads
 from headwise.model.model import Model
-from headwise.runs import Job, step
+from headwise.runs import Call, Job, step
 from headwise.studies.base import study
 from headwise.studies.certify.charts import section
 from headwise.studies.certify.settings import CertifySettings
+from headwise.studies.plan import some_heads
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import score_heads
 from headwise.sweeps.explained import tracking
@@ -71,17 +72,36 @@ def certify_set(
     return certify_heads(model, task, heads, **options, **tasks, progress=job.advance)
 
 
+def plan(run: Run, s: CertifySettings) -> Iterator[Call[Any]]:
+    """The size of a set that the study finds is not known before: a tenth of the heads stands for it."""
+    how: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
+    for pair in run.pairs(task=lambda source, model: _opened(run, s, source, model)):
+        find, test = (None, pair.task) if s.heads else pair.task.halves()
+        heads = (
+            given_heads(s, pair)
+            if s.heads
+            else some_heads(pair.model, s.top or len(pair.model.heads()) // 10)
+        )
+        if find is not None:
+            yield score_heads(pair.model, find, s.method, **how, options=s.method_options)
+            if s.top is None:
+                yield choose_size(pair.model, find, pair.model.heads(), dict(s.thresholds), how)
+        yield certify_set(pair.model, test, heads, s.options(), {})
+
+
+def _opened(run: Run, s: CertifySettings, source: str, model: Model) -> Task:
+    n, seed = (s.n, s.seed + OTHER_SEED) if s.heads else (2 * s.n, s.seed)
+    return run.bench.task(source, model, n, seed, s.task_options)
+
+
 @study(
     question="Is this set of heads really a circuit of this behaviour?",
     settings=CertifySettings,
     section=section,
+    plan=plan,
 )
 def certify(run: Run, s: CertifySettings) -> None:
-    def opened(source: str, model: Model) -> Task:
-        n, seed = (s.n, s.seed + OTHER_SEED) if s.heads else (2 * s.n, s.seed)
-        return run.bench.task(source, model, n, seed, s.task_options)
-
-    pairs = run.pairs(task=opened)
+    pairs = run.pairs(task=lambda source, model: _opened(run, s, source, model))
     halves = {pair: (None, pair.task) if s.heads else pair.task.halves() for pair in pairs}
     sets = {pair: given_heads(s, pair) for pair in pairs} if s.heads else found_heads(run, s, pairs)
     calls = {}
