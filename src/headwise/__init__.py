@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headwise import register
     from headwise.cards import card
     from headwise.certificates.certify import certify
+    from headwise.comparing import compare
     from headwise.explorer.explorer import explore
     from headwise.harness import lm_eval
     from headwise.heads import Edges, Head, Scores
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from headwise.model.model import Model
     from headwise.report.opened import open_run
     from headwise.scores import score
-    from headwise.scores.compare import compare
     from headwise.scores.difference import diff
     from headwise.scores.edges import edges
     from headwise.scores.interactions.interactions import interactions
@@ -49,7 +49,7 @@ _HOMES = {
     "Task": "headwise.tasks",
     "card": "headwise.cards",
     "certify": "headwise.certificates.certify",
-    "compare": "headwise.scores.compare",
+    "compare": "headwise.comparing",
     "diff": "headwise.scores.difference",
     "edges": "headwise.scores.edges",
     "attention": "headwise.model.attention.attention",

@@ -25,6 +25,7 @@ from headwise.charts.style import css_variables
 from headwise.errors import HeadwiseError, flag
 from headwise.files import explain_disk_errors, replacing
 from headwise.report.cards import head_pages
+from headwise.report.compared import run_labels
 from headwise.report.docs import glossary, glossed, markdown, terms_in
 from headwise.report.docs import page as doc_page
 from headwise.report.examples import ExampleSets
@@ -168,7 +169,7 @@ def _page(runs: Sequence[RunReader], story: Story | None, drawn: Mapping[Path, S
         told = {"title": story.title, "sentences": story.sentences, "chart": _shown(story.chart, _STORY)}
     examples = ExampleSets()
     sections, heads, cards = [], [], list[dict[str, Any]]()
-    for number, run in enumerate(runs):
+    for number, (run, label) in enumerate(zip(runs, run_labels(runs), strict=True)):
         section = drawn.get(run.path) or shown_of(run)
         on_page = [chart for chart in section.charts if chart.page_panels]
         with run.explained():
@@ -178,9 +179,9 @@ def _page(runs: Sequence[RunReader], story: Story | None, drawn: Mapping[Path, S
                 about["examples"] = bool(charts[about["id"]]["sets"])
             if section.heads is not None and len(section.heads):
                 rows = section.heads.astype({"layer": int, "head": int} | dict.fromkeys(_NUMBERS, float))
-                heads.append(rows.assign(study=run.study, run=number))
-            cards += [{"study": run.study, **card} for card in head_pages(run.tables)]
-        sections.append(_words(run, section, shown, f"study-{number}"))
+                heads.append(rows.assign(study=label, run=number))
+            cards += [{"study": label, **card} for card in head_pages(run.tables)]
+        sections.append(_words(run, section, shown, f"study-{number}", label))
     docs = [name for name in dict.fromkeys(section["docs"] for section in sections) if markdown(name)]
     content = {"charts": charts, "heads": _heads(heads), "sets": examples.sets, "inputs": examples.inputs}
     parts = {
@@ -229,7 +230,9 @@ def _with_examples(
     return chart | {"sets": list(dict.fromkeys(sets))}
 
 
-def _words(run: RunReader, section: Shown, shown: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def _words(
+    run: RunReader, section: Shown, shown: list[dict[str, Any]], name: str, label: str
+) -> dict[str, Any]:
     """What the template says of one run."""
 
     def link(finding: Finding) -> str:
@@ -240,9 +243,10 @@ def _words(run: RunReader, section: Shown, shown: list[dict[str, Any]], name: st
     return {
         "id": name,
         "run": run,
+        "label": label,
         "info": run.info,
         "question": run.question,
-        "findings": [_Linked(finding, link(finding), run.study) for finding in section.findings],
+        "findings": [_Linked(finding, link(finding), label) for finding in section.findings],
         "charts": shown,
         "docs": section.docs,
         "published": _published(run.info.get("about")),

@@ -112,8 +112,8 @@ class Plan:
             )
         lines += self.notes
         if self.steps:
-            rows = sum(planned.rows for planned in self.steps)
-            lines.append(f"{rows:,} forward rows, {duration(self.seconds)} on this device, {self.memory}")
+            total = sum(planned.rows for planned in self.steps)
+            lines.append(f"{total:,} forward rows, {duration(self.seconds)} on this device, {self.memory}")
         return "\n".join(lines)
 
 

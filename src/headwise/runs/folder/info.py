@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
@@ -155,6 +155,22 @@ def versions() -> dict[str, str]:
 
 def timestamp() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def differing(values: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The entries in which several mappings differ, by path, each with the values of all; None where one lacks it.
+
+    >>> differing([{"n": 64, "fit": {"rate": 1}}, {"n": 64, "fit": {"rate": 2}, "seed": 1}])
+    {'fit.rate': [1, 2], 'seed': [None, 1]}
+    """
+    found: dict[str, list[Any]] = {}
+    for key in dict.fromkeys(key for one in values for key in one):
+        entries: list[Any] = [one.get(key) for one in values]
+        if all(isinstance(entry, dict) for entry in entries):
+            found |= {f"{key}.{name}": inner for name, inner in differing(entries).items()}
+        elif any(entry != entries[0] for entry in entries):
+            found[key] = entries
+    return found
 
 
 def changes(name: str, before: Any, after: Any) -> Iterator[str]:
