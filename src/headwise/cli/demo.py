@@ -93,9 +93,8 @@ def run_demo(
         if name in failed:
             continue
         tell(f"{number} of {len(STUDIES)}: {name}")
-        command = _command(name, settings, out)
         try:
-            folder = run(name, out / name, workbench=bench, command=command, **settings)
+            folder = run(name, out / name, workbench=bench, **settings)
             folders[folder.path] = folder.shown
         except Exception as error:
             if isinstance(error, DiskError):  # the others would fail too
@@ -133,18 +132,3 @@ def explored(runs: list[Path]) -> str:
     """The run that the explorer shows best: one with circuits, else the first; a model where there is none."""
     named = {run.name: run for run in runs}
     return str(named.get("circuits") or next(iter(runs), "smollm2"))
-
-
-def _command(name: str, settings: dict[str, Any], out: Path) -> str:
-    """The line that makes the same run alone."""
-    models = " ".join(f"--model {model}" for model in settings["models"])
-    tasks = "".join(f" --task {task}" for task in settings.get("tasks", ()))
-    rest = {key: value for key, value in settings.items() if key not in ("models", "tasks")}
-    options = "".join(f" --set {key}={_value(value)}" for key, value in rest.items())
-    return f"headwise run {name} {models}{tasks}{options} --out {out / name}"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return f"'[{', '.join(map(str, value))}]'"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -8,6 +8,8 @@ A study is ordinary Python over steps (`runs/step.py`): it asks its run for resu
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +22,11 @@ from headwise.charts.style import save
 from headwise.errors import HeadwiseError, unknown
 from headwise.files import DiskError, user_path
 from headwise.progress import progress as show_progress
-from headwise.registry import Registry
+from headwise.registry import Registry, command_line
 from headwise.report import write_report
 from headwise.runs import Call, LocalExecutor, RunFolder
 from headwise.runs.reader import RunReader
+from headwise.several import several
 from headwise.studies.plan import Plan, make_plan
 from headwise.studies.run import Run
 from headwise.studies.settings.resolve import about_of, resolve
@@ -165,6 +168,9 @@ def run(
     file = published(name) if str(file) == PUBLISHED else file
     resolved, about = resolve(chosen.settings, file, settings), about_of(file)
     bench = workbench or Workbench(progress=progress)
+    command = command or same_command(
+        chosen, file, settings | engine_options | {"engine": engine}, out, bench
+    )
     bench.prepare(resolved)
     executor = chosen_executor(engine, engine_options, bench, resolved.device)
     # The outermost bar: it is done when the report is written.
@@ -205,6 +211,27 @@ def plan(
     resolved, about = resolve(chosen.settings, file, given), about_of(file)
     bench = workbench or Workbench(progress=False)
     return make_plan(chosen, resolved, bench, about, notes_on(about, resolved))
+
+
+def same_command(
+    chosen: Study, file: str | Path | None, given: Mapping[str, Any], out: Path, bench: Workbench
+) -> str:
+    """The command that makes the run of a call from Python; for a study that a script has registered, the script's."""
+    if chosen.body.__module__ == "__main__":
+        return command_line(["python", *sys.argv])
+    words = ["headwise", "run", chosen.name]
+    if file is not None:
+        words += ["--config", PUBLISHED if Path(file).name == f"{PUBLISHED}.yaml" else str(file)]
+    for name, value in given.items():
+        values = several(value) if name in ("models", "tasks") and not isinstance(value, Mapping) else ()
+        if values:
+            named = [bench.source(str(one)) if name == "models" else str(one) for one in values]
+            words += [word for one in named for word in (f"--{name[:-1]}", one)]
+        elif name in ("engine", *ENGINE_OPTIONS):
+            words += [] if value in (None, "local") else [f"--{name.replace('_', '-')}", str(value)]
+        else:
+            words += ["--set", f"{name}={json.dumps(value, default=str, ensure_ascii=False)}"]
+    return command_line([*words, "--out", str(out)])
 
 
 def _write_report(folder: RunFolder) -> None:

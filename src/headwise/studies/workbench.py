@@ -57,6 +57,11 @@ class Workbench:
         self._models[model.name] = model
         self._added.add(model.name)
 
+    def source(self, name: str) -> str:
+        """How a command names a model: as the settings do, or by the source of one that was added."""
+        origin = self._models[name].origin if name in self._added else None
+        return name if origin is None or origin.source == name else f"{name}={origin.source}"
+
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process has no terminal to draw on; its models are loaded there (`Model.__reduce__`)."""
         return self.__dict__ | {"progress": False}
