@@ -98,7 +98,7 @@ def wrapped(call, ran):
         (lambda m, t: hw.patch(m, 3, "the dog", "L0H0"), "3 was given"),
         (lambda m, t: hw.edges(m, t, into=[3]), "3"),
         (lambda m, t: hw.compare(3), "3 was given"),
-        (lambda m, t: hw.compare(["a", "b"]), "compare is given 'a'"),
+        (lambda m, t: hw.compare(["a", "b"]), "a is not a run"),
         (lambda m, t: hw.sweep(m, t, ["L0H0"], controls=3), "3 was given"),
         (lambda m, t: hw.measure(m, t, ablate="L0H0", seed=-1), "seed is -1"),
         (lambda m, t: hw.measure(m, t, ablate="L0H0", reference_task=3), "expected a task"),

@@ -31,9 +31,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ROW, SHARED, BACKWARD, NEW_TOKEN = "row", "shared row", "backward row", "new token"
-UNITS = {ROW: 1.0, SHARED: 0.5, BACKWARD: 3.0}
-"""What one unit of a cost is worth in forward rows: a row whose first blocks are shared with others, a forward and a
-backward pass. A generated token is timed by itself."""
+UNITS = {ROW: 1.0, SHARED: 0.5, BACKWARD: 2.0}
+"""What one unit of a cost is worth in forward rows: a row whose first blocks are shared with others; a forward and a
+backward pass of a fit, which packs rows without padding. A generated token is timed by itself."""
 
 
 def _silent(steps: int = 1) -> None:
