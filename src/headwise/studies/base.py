@@ -229,7 +229,7 @@ def same_command(
             words += [word for one in named for word in (f"--{name[:-1]}", one)]
         elif name in ("engine", *ENGINE_OPTIONS):
             words += [] if value in (None, "local") else [f"--{name.replace('_', '-')}", str(value)]
-        else:
+        elif name != "trust_remote_code":  # no file says that: `without_trust`
             words += ["--set", f"{name}={json.dumps(value, default=str, ensure_ascii=False)}"]
     return command_line([*words, "--out", str(out)])
 

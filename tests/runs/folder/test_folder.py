@@ -360,8 +360,8 @@ def test_an_empty_folder_and_one_abandoned_at_once_are_fine(place: Path) -> None
 @pytest.mark.parametrize(
     ("number", "says"),
     [
-        (errno.EROFS, "cannot be written to; give --out"),
-        (errno.EACCES, "cannot be written to; give --out"),
+        (errno.EROFS, "cannot be written to; give out="),
+        (errno.EACCES, "cannot be written to; give out="),
         (errno.ENOSPC, "is full"),
         (errno.ENAMETOOLONG, "cannot be used: .*too long"),
     ],
